@@ -1,0 +1,73 @@
+"""kbatch: which way of training this model on this device buys the most validation accuracy per second?
+
+The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` agrees):
+
+    0  errors · recipe · outcome · scoring
+    1  rules/ (what changes with the batch size) · records/ (kept measurements) · device/ (bytes, errors, leaks)
+    2  data/ (streams and pictures) · callbacks/ (clock and horizon)
+    3  space · building/ (recipe + build -> compiled model) · results/loading
+    4  training/ (recipe, model, data, goal -> outcome)
+    5  hypermodel (the border with KerasTuner) · results/ (tables, figures, report)
+    6  case_study/ · cli · testing
+
+Public names are loaded on first use: `import kbatch` imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kbatch import callbacks, results
+    from kbatch.data.augmentation import register_augmentation
+    from kbatch.hypermodel import HyperModel, objective
+    from kbatch.outcome import Outcome
+    from kbatch.recipe import Recipe
+    from kbatch.scoring import score
+    from kbatch.space import Space
+    from kbatch.training.alone import train
+    from kbatch.training.confirming import confirm
+
+_HOME = {
+    "HyperModel": "kbatch.hypermodel",
+    "Outcome": "kbatch.outcome",
+    "Recipe": "kbatch.recipe",
+    "Space": "kbatch.space",
+    "callbacks": "",
+    "confirm": "kbatch.training.confirming",
+    "objective": "kbatch.hypermodel",
+    "register_augmentation": "kbatch.data.augmentation",
+    "results": "",
+    "score": "kbatch.scoring",
+    "train": "kbatch.training.alone",
+}
+
+__all__ = [
+    "HyperModel",
+    "Outcome",
+    "Recipe",
+    "Space",
+    "callbacks",
+    "confirm",
+    "objective",
+    "register_augmentation",
+    "results",
+    "score",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'kbatch' has no attribute {name!r}")
+    home = _HOME[name]
+    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"kbatch.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

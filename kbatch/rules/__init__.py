@@ -1,0 +1,1 @@
+"""What changes with the batch size; standard library only."""

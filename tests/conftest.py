@@ -1,0 +1,55 @@
+"""What the tests share: quiet TensorFlow with a CPU that can tell its bytes, small data, small models."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
+
+
+@pytest.fixture(scope="session")
+def points():
+    """A learnable two-class problem: 600 training and 200 validation points of 12 numbers."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=12)
+    x = rng.normal(size=(800, 12)).astype("float32")
+    y = (x @ weights + rng.normal(size=800) > 0).astype("int32")
+    return (x[:600], y[:600]), (x[600:], y[600:])
+
+
+@pytest.fixture
+def build():
+    """A compiled model for `points`."""
+    import keras
+
+    def build(hp=None):
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid")])
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    return build
+
+
+@pytest.fixture
+def raw():
+    """An uncompiled model for `points`."""
+    import keras
+
+    def raw(hp=None):
+        return keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+
+    return raw
+
+
+@pytest.fixture(scope="session")
+def photographs():
+    """The folder of real photographs, where there is one."""
+    if not PHOTOGRAPHS.is_dir():
+        pytest.skip(f"no photographs at {PHOTOGRAPHS}")
+    return PHOTOGRAPHS

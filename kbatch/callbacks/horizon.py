@@ -1,0 +1,164 @@
+"""Horizon: trains for a number of seconds on the clock, measures at the marks and keeps the weights that held."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch import scoring
+from kbatch.callbacks.measuring import measure
+from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.errors import ModelError
+
+
+class Horizon(keras.callbacks.Callback):
+    """Ends training at a number of seconds on the clock and measures how validation rises on the way.
+
+    Use it in a plain `model.fit` to give two ways of training the same seconds. Validation is measured after the first
+    whole update at or past each of twelve marks (`seconds * (k / 12) ** 2`) and once at the end; no update begins that
+    would end past the horizon. The clock stands still meanwhile, and neither weights nor training metrics change. At
+    the end the weights of the value *held* (the worst of the best three consecutive measurements) are put back.
+
+    Args:
+        seconds: Float, training seconds until the end.
+        validation_data: `tf.data.Dataset` of batches of `(x, y)`.
+        clock: `TrainingClock`, which must stand before this callback in the list.
+        metric: String, what is measured, as Keras logs it. Defaults to `"val_accuracy"`.
+        direction: `"max"` or `"min"`, where the metric should go. Defaults to `"max"`.
+        target: Float, the value that is good enough: training ends once it is held. Optional.
+        now: Function that gives the time in seconds. Defaults to `time.perf_counter`.
+        on_progress: Function called after each update with the training seconds and the last value measured (or
+            `None`). Optional.
+
+    Attributes:
+        curve: List of `(train_seconds, value)`.
+        ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped it, or `fit` ran out of epochs);
+            `None` while training goes on.
+        value: Float, the metric of the weights that were kept; `None` if nothing was measured.
+        metrics: All that was measured together with `value`.
+        validation_seconds: Float, wall-clock seconds spent on measuring.
+
+    Raises:
+        ModelError: At the first mark, if the model has no such metric; the message lists those it has.
+
+    Example:
+
+    ```python
+    clock = kbatch.callbacks.TrainingClock()
+    horizon = kbatch.callbacks.Horizon(60, validation_data=validation, clock=clock)
+    model.fit(x, y, epochs=1000, callbacks=[clock, horizon])
+    print(kbatch.score(horizon.curve, horizon=60, chance=0.5))
+    ```
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        validation_data: tf.data.Dataset,
+        clock: TrainingClock,
+        metric: str = "val_accuracy",
+        direction: str = "max",
+        target: float | None = None,
+        now: Callable[[], float] = time.perf_counter,
+        on_progress: Callable[[float, float | None], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.seconds, self.validation_data, self.clock = seconds, validation_data, clock
+        self.metric, self.direction, self.target = metric, direction, target
+        self._now, self._on_progress = now, on_progress
+        self.curve: list[tuple[float, float]] = []
+        self.ended: str | None = None
+        self.value: float | None = None
+        self.metrics: dict[str, float] = {}
+        self.validation_seconds = 0.0
+        self.finished = False
+        self._marks = list(scoring.marks(seconds))
+        self._updates_seen = 0
+        self._updates_measured = 0
+        self._last: dict[str, float] = {}
+        self._recent: dict[int, tuple[dict[str, float], list[Any]]] = {}
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """After each whole update: measure if a mark was passed, stop if the next update would end too late."""
+        clock = self.clock
+        if clock.updates == self._updates_seen or self.ended:
+            return
+        self._updates_seen = clock.updates
+        median = clock.median_update_seconds
+        if not math.isfinite((logs or {}).get("loss", 0.0)):
+            self._stop("nan")
+        elif median is not None and clock.seconds + median > self.seconds:
+            self._stop("horizon")  # measured in `finish`, which `on_epoch_end` calls
+        elif clock.seconds >= self._marks[0]:
+            while clock.seconds >= self._marks[0]:
+                self._marks.pop(0)
+            self._measure()
+            if not math.isfinite(self.curve[-1][1]):
+                self._stop("nan")
+            elif self._target_held():
+                self._stop("target")
+        if self._on_progress:
+            self._on_progress(clock.seconds, self.curve[-1][1] if self.curve else None)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Put the last measurement into the logs, and the kept weights into the model if training is over."""
+        if self.model.stop_training:
+            self.finish()
+        if logs is not None:
+            logs.update(self._last)
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Finish if nothing did: `fit` ran out of epochs before the horizon."""
+        self.finish()
+
+    def finish(self) -> None:
+        """Measure once at the end and put the kept weights back; does nothing the second time."""
+        if self.finished:
+            return
+        self.finished = True
+        self.ended = self.ended or "callback"
+        if self._updates_measured != self.clock.updates and self.ended != "nan":
+            self._measure()
+        if not self.curve:
+            return
+        kept = scoring.held(self.curve, self.direction)
+        index = kept.index if kept else len(self.curve) - 1
+        self.metrics, weights = self._recent[index]
+        self._last = dict(self.metrics)
+        self.value = self.curve[index][1]
+        self.model.set_weights(weights)
+        self._recent.clear()
+
+    def _stop(self, why: str) -> None:
+        self.ended = why
+        self.model.stop_training = True
+
+    def _target_held(self) -> bool:
+        return self.target is not None and scoring.seconds_to(self.curve, self.target, self.direction) is not None
+
+    def _measure(self) -> None:
+        began = self._now()
+        with self.clock.paused():
+            measured = {f"val_{name}": value for name, value in measure(self.model, self.validation_data).items()}
+            if self.metric not in measured:
+                raise ModelError(
+                    f"`metric` must be one that the model measures ({', '.join(measured)})", self.metric, "Pass one of these, or compile with it"
+                )
+            self._last = measured
+            self._updates_measured = self.clock.updates
+            self.curve.append((self.clock.seconds, measured[self.metric]))
+            self._keep(measured)
+        self.validation_seconds += self._now() - began
+
+    def _keep(self, measured: dict[str, float]) -> None:
+        """Keep on the host the weights that may yet be held: those of the last three measurements and of the best so far."""
+        newest = len(self.curve) - 1
+        self._recent[newest] = (measured, self.model.get_weights())
+        kept = scoring.held(self.curve, self.direction)
+        wanted = {kept.index if kept else newest, *range(newest - scoring.WINDOW + 1, newest + 1)}
+        self._recent = {index: item for index, item in self._recent.items() if index in wanted}

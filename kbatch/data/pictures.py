@@ -1,0 +1,48 @@
+"""Pictures: labelled images cut into training, validation and test sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TRAINING, VALIDATION, TEST = 600, 200, 200  # examples of each class, as in the case study
+PER_CLASS = TRAINING + VALIDATION + TEST
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The case study's data.
+
+    Attributes:
+        name: What they are, in words.
+        train, validation, test: Tuples of images, uint8 of shape `(n, size, size, 3)`, and labels, int32 of shape `(n,)`.
+        classes: Names of the classes, in the order of the labels.
+        skipped: Names of the files that could not be read.
+    """
+
+    name: str
+    train: tuple[np.ndarray, np.ndarray]
+    validation: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    classes: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+
+
+def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Pictures:
+    """Cut each class's first 1,000 images into 600 to train, 200 to validate and 200 to test.
+
+    Args:
+        name: What they are, in words.
+        by_class: For each class, uint8 images of shape `(1000, size, size, 3)`.
+        skipped: Names of the files that could not be read.
+    """
+
+    def part(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        images = np.concatenate([images[first:last] for images in by_class.values()])
+        labels = np.repeat(np.arange(len(by_class), dtype="int32"), last - first)
+        return images, labels
+
+    cuts = (0, TRAINING, TRAINING + VALIDATION, PER_CLASS)
+    train, validation, test = (part(first, last) for first, last in zip(cuts, cuts[1:], strict=False))
+    return Pictures(name, train, validation, test, tuple(by_class), skipped)

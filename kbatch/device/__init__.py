@@ -1,0 +1,1 @@
+"""The device: its memory, its errors and its leaks."""

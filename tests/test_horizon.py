@@ -1,0 +1,113 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbatch import scoring
+from kbatch.callbacks import Horizon, TrainingClock
+from kbatch.callbacks.measuring import measure
+from kbatch.errors import ModelError
+from kbatch.testing import FakeTime
+
+
+class Slow(keras.callbacks.Callback):
+    """Lets fake time pass with every batch."""
+
+    def __init__(self, now, seconds):
+        super().__init__()
+        self.now, self.seconds = now, seconds
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.now.sleep(self.seconds)
+
+
+def fitted(points, seconds=10.0, update=0.1, epochs=1000, extra=(), seed=3, batch_size=32, **arguments):
+    (x, y), (x_val, y_val) = points
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1, "sigmoid")])
+    model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=["accuracy"])
+    now = FakeTime()
+    clock = TrainingClock(now=now, wait=lambda: None)
+    horizon = Horizon(seconds, tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(32), clock, now=now, **arguments)
+    history = model.fit(x, y, batch_size=batch_size, epochs=epochs, callbacks=[clock, horizon, Slow(now, update), *extra], verbose=0, shuffle=False)
+    return model, clock, horizon, history
+
+
+def test_it_measures_at_the_marks_and_once_at_the_end_and_never_passes_the_horizon(points):
+    _, clock, horizon, _ = fitted(points)
+    assert horizon.ended == "horizon"
+    assert len(horizon.curve) == 12
+    assert 9.9 <= clock.seconds <= 10.0
+    for (seconds, _), mark in zip(horizon.curve[:-1], scoring.marks(10.0), strict=False):
+        assert mark <= seconds + 1e-9 < mark + 0.1 + 1e-6
+
+
+def test_an_update_past_several_marks_is_measured_once(points):
+    _, clock, horizon, _ = fitted(points, seconds=10.0, update=2.0)
+    assert clock.updates == 5
+    assert [round(seconds) for seconds, _ in horizon.curve] == [4, 6, 8, 10]
+
+
+def test_the_weights_of_the_held_value_are_kept(points):
+    model, _, horizon, _ = fitted(points)
+    held = scoring.held(horizon.curve)
+    assert horizon.value == held.value
+    assert measure(model, horizon.validation_data)["accuracy"] == pytest.approx(held.value)
+
+
+def test_with_and_without_marks_training_is_the_same(points):
+    class Weights(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.seen.append((logs["loss"], logs["accuracy"], [w.copy() for w in self.model.get_weights()]))
+
+    with_marks, without = Weights(), Weights()
+    fitted(points, seconds=6.0, epochs=3, extra=[with_marks])
+    fitted(points, seconds=1e9, epochs=3, extra=[without])
+    for (loss, accuracy, weights), (plain_loss, plain_accuracy, plain_weights) in zip(with_marks.seen[:2], without.seen[:2], strict=True):
+        assert loss == plain_loss
+        assert accuracy == plain_accuracy
+        assert all(np.array_equal(a, b) for a, b in zip(weights, plain_weights, strict=True))
+
+
+def test_epoch_logs_carry_the_last_measurement(points):
+    _, _, horizon, history = fitted(points, seconds=20.0)
+    assert len(history.history["val_accuracy"]) == len(history.history["accuracy"])
+    assert history.history["val_accuracy"][-1] == horizon.value
+
+
+def test_a_target_ends_training_once_it_is_held(points):
+    _, clock, horizon, _ = fitted(points, seconds=50.0, target=0.6)
+    assert horizon.ended == "target"
+    assert clock.seconds == scoring.seconds_to(horizon.curve, 0.6)
+    assert min(value for _, value in horizon.curve[-3:]) >= 0.6
+
+
+def test_a_callback_of_the_users_ends_training(points):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epoch == 1
+
+    model, _, horizon, _ = fitted(points, seconds=1000.0, extra=[Stop()])
+    assert horizon.ended == "callback"
+    assert horizon.finished
+    assert measure(model, horizon.validation_data)["accuracy"] == pytest.approx(horizon.value)
+
+
+def test_nan_ends_training(points):
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 9:
+                self.model.set_weights([np.full_like(w, np.nan) for w in self.model.get_weights()])
+
+    _, clock, horizon, _ = fitted(points, extra=[Spoil()])
+    assert horizon.ended == "nan"
+    assert clock.updates == 10
+
+
+def test_an_unknown_metric_lists_those_the_model_has(points):
+    with pytest.raises(ModelError, match="val_loss, val_accuracy|val_accuracy, val_loss"):
+        fitted(points, metric="val_f1")

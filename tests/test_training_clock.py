@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+
+from kbatch.callbacks import TrainingClock
+from kbatch.testing import FakeTime
+
+
+def ticked(updates, now, clock, between=0.0):
+    for seconds in updates:
+        clock.on_train_batch_begin(0)
+        now.sleep(seconds)
+        clock.on_train_batch_end(0)
+        now.sleep(between)
+
+
+@pytest.fixture
+def now():
+    return FakeTime(100.0)
+
+
+@pytest.fixture
+def clock(now):
+    return TrainingClock(now=now, wait=lambda: None)
+
+
+def test_the_first_update_is_charged_the_median_of_the_later_ones(clock, now):
+    ticked([9.0, 1.0, 2.0, 3.0], now, clock)
+    assert clock.seconds == pytest.approx(6.0 + 2.0)
+    assert clock.median_update_seconds == 2.0
+    assert clock.first_step_seconds == pytest.approx(7.0)
+
+
+def test_before_the_second_update_nothing_is_known(clock, now):
+    ticked([9.0], now, clock)
+    assert clock.seconds == 0.0
+    assert clock.median_update_seconds is None
+
+
+def test_the_clock_never_runs_backwards(clock, now):
+    readings = []
+    for seconds in (5.0, 10.0, 0.1, 0.1, 0.1, 8.0, 0.1):
+        ticked([seconds], now, clock)
+        readings.append(clock.seconds)
+    assert readings == sorted(readings)
+
+
+def test_it_stands_still_while_paused_and_between_epochs(clock, now):
+    ticked([1.0, 1.0], now, clock)
+    with clock.paused():
+        now.sleep(50.0)
+        with clock.paused():
+            now.sleep(50.0)
+    clock.on_epoch_end(0)
+    now.sleep(1000.0)
+    clock.on_epoch_begin(1)
+    ticked([1.0], now, clock)
+    assert clock.seconds == pytest.approx(3.0)
+
+
+def test_time_between_batches_is_charged(clock, now):
+    ticked([1.0, 1.0, 1.0], now, clock, between=0.5)
+    assert clock.seconds == pytest.approx(2 * 1.5 + 1.5)
+
+
+def test_only_whole_updates_count(now):
+    clock = TrainingClock(accumulation_steps=4, now=now, wait=lambda: None)
+    ticked([1.0] * 11, now, clock)
+    assert clock.updates == 2
+    assert clock.update_seconds == pytest.approx([4.0, 4.0])
+
+
+def test_the_device_is_waited_for_before_the_clock_is_read(now):
+    clock = TrainingClock(now=now, wait=lambda: now.sleep(0.25))
+    ticked([1.0] * 5, now, clock)
+    assert clock.median_update_seconds == pytest.approx(1.25)
+
+
+def test_the_median_is_the_median(clock, now):
+    updates = np.random.default_rng(0).uniform(0.1, 1.0, 40)
+    ticked(updates, now, clock)
+    assert clock.median_update_seconds == pytest.approx(np.median(updates[1:]))

@@ -1,0 +1,90 @@
+"""Compiled: the user's model, compiled the way a recipe says."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from kbatch.building.optimizers import optimizer_of
+from kbatch.errors import ModelError
+from kbatch.recipe import Recipe
+
+
+KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
+
+
+@dataclass(frozen=True)
+class CompileArguments:
+    """What a model is compiled with apart from the recipe.
+
+    Attributes:
+        loss: Loss for a model that `build` does not compile.
+        metrics: Metrics for a model that `build` does not compile.
+    """
+
+    loss: Any = None
+    metrics: Any = None
+
+
+def compiled_by_user(model: keras.Model) -> dict[str, Any]:
+    """What the user compiled the model with, by argument name; empty if they did not."""
+    return dict(model._compile_config.config) if model.compiled else {}
+
+
+def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
+    """Compile a model for a recipe; loss, metrics and everything else the user compiled it with are kept.
+
+    Args:
+        model: The model that the user's `build` returned, compiled or not.
+        recipe: `Recipe` to follow.
+        arguments: Loss and metrics for a model that is not compiled.
+
+    Raises:
+        ModelError: If there is no loss, or two, or the model cannot be trained the way the recipe says.
+    """
+    _check(model, recipe, arguments)
+    own = compiled_by_user(model)
+    if own:
+        _compile(model, recipe, own)
+    else:
+        _compile(model, recipe, {"loss": _fresh(arguments.loss), "metrics": _fresh(arguments.metrics)})
+
+
+def recompile_for(model: keras.Model, recipe: Recipe) -> None:
+    """Compile a model again that `compile_for` has compiled, for a recipe that differs in its schedule."""
+    _compile(model, recipe, compiled_by_user(model))
+
+
+def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
+    kept = {name: own[name] for name in KEPT if name in own}
+    model.compile(optimizer=optimizer_of(recipe, own.get("optimizer")), jit_compile=recipe.jit_compile, **kept)
+    if model.jit_compile != recipe.jit_compile:
+        raise ModelError("jit_compile=True must be possible for every layer", model.name, "Search Space(jit_compile=(False,)), or replace that layer")
+
+
+def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
+    if not isinstance(model, keras.Model):
+        raise ModelError("`build` must return a keras.Model", type(model).__name__, "Return the model")
+    if model.compiled and arguments.loss is not None:
+        raise ModelError("Loss and metrics must be said once", "a compiled model, and `loss=`", "Leave out compile() in `build`, or `loss=`")
+    if not model.compiled and arguments.loss is None:
+        raise ModelError("A model must have a loss", "an uncompiled model and no `loss=`", "Compile it in `build`, or pass loss= and metrics=")
+    if type(model).compile is not keras.Model.compile:
+        raise ModelError("A model must be compiled by Keras' own compile()", f"{type(model).__name__}.compile", "Do not override compile()")
+    if model.dtype_policy.name != recipe.policy:
+        raise ModelError(
+            f"A model must be built under the recipe's policy, {recipe.policy}",
+            model.dtype_policy.name,
+            "Do not set a dtype policy in `build`: it is an axis of the search",
+        )
+    steps = compiled_by_user(model).get("steps_per_execution") or 1
+    if steps != 1:
+        raise ModelError("steps_per_execution must be 1: the clock is read after every update", steps, "Leave it out of compile()")
+
+
+def _fresh(part: Any) -> Any:
+    """A copy of a loss or of metrics, since metric objects hold the state of the model they were used in."""
+    return copy.deepcopy(part)

@@ -1,0 +1,74 @@
+"""Making: the user's build function, called and compiled for one recipe after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from kbatch.building.compiled import CompileArguments, compile_for, recompile_for
+from kbatch.building.hyperparameters import Build, call_build, fresh
+from kbatch.building.policy import policy_scope
+from kbatch.building.seeding import seed_scope
+from kbatch.errors import ModelError
+from kbatch.recipe import Recipe
+
+
+def _own_policy() -> str:
+    return str(keras.config.dtype_policy().name)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the model of a recipe; what all trials have in common stands here.
+
+    Attributes:
+        build: The user's `build(hp)` or `build()`.
+        arguments: Loss and metrics, if `build` does not compile.
+        seed: Integer, seed of the weights.
+        reserved: Hyperparameter names that `build` must not declare.
+        own_policy: The user's own dtype policy, read when this object is made.
+    """
+
+    build: Build
+    arguments: CompileArguments = CompileArguments()
+    seed: int = 0
+    reserved: frozenset[str] = frozenset()
+    own_policy: str = field(default_factory=_own_policy)
+
+    def __post_init__(self) -> None:
+        if not callable(self.build):
+            raise ModelError("`build` must be a function that returns a model, or a keras_tuner.HyperModel", self.build, "Pass `build`, not `build()`")
+
+    def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
+        """The model for a recipe, built and compiled under its policy and the seed.
+
+        Args:
+            recipe: `Recipe` to compile for.
+            hp: `keras_tuner.HyperParameters` for `build`. Defaults to the defaults that `build` declares.
+        """
+        model = self.raw(recipe.policy, hp)
+        with policy_scope(recipe.policy, self.own_policy):
+            compile_for(model, recipe, self.arguments)
+        return model
+
+    def recompile(self, model: keras.Model, recipe: Recipe) -> None:
+        """Compile a model again that `make` made for a recipe that differs in its schedule alone."""
+        with policy_scope(recipe.policy, self.own_policy):
+            recompile_for(model, recipe)
+
+    def raw(self, policy: str, hp: Any = None) -> keras.Model:
+        """The model as `build` returns it under a policy and the seed."""
+        with policy_scope(policy, self.own_policy), seed_scope(self.seed):
+            return call_build(self.build, fresh() if hp is None else hp, self.reserved)
+
+    def baseline(self, recipe: Recipe, values: Mapping[str, Any] | None = None) -> Recipe:
+        """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit."""
+        model = self.raw(recipe.policy, fresh(values))
+        jit_compile = bool(model.jit_compile)
+        fields = {"jit_compile": jit_compile}
+        if model.compiled:
+            fields |= {"optimizer": "compiled", "learning_rate": None, "warmup_updates": 0}
+        return Recipe.from_dict({**vars(recipe), **fields})

@@ -1,0 +1,94 @@
+"""Optimizers: what a recipe says, as a Keras optimizer whose schedule counts weight updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from kbatch.errors import RecipeError
+from kbatch.recipe import Recipe
+
+MOMENTUM = 0.9
+
+
+@keras.saving.register_keras_serializable(package="kbatch")
+class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning-rate schedule that counts weight updates under gradient accumulation.
+
+    Keras calls a schedule with the number of batches, of which an accumulating optimizer needs several per update.
+
+    Args:
+        schedule: The schedule to follow, in weight updates.
+        accumulation_steps: Integer, batches per weight update.
+    """
+
+    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, accumulation_steps: int) -> None:
+        self.schedule, self.accumulation_steps = schedule, accumulation_steps
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate of the update that batch `step` belongs to."""
+        return self.schedule(keras.ops.floor_divide(step, self.accumulation_steps))
+
+    def get_config(self) -> dict[str, Any]:
+        """Arguments to build it again."""
+        schedule = keras.optimizers.schedules.serialize(self.schedule)
+        return {"schedule": schedule, "accumulation_steps": self.accumulation_steps}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> PerUpdate:
+        """Build it again from `get_config`."""
+        return cls(keras.optimizers.schedules.deserialize(config["schedule"]), config["accumulation_steps"])
+
+
+def optimizer_of(recipe: Recipe, compiled: keras.optimizers.Optimizer | None = None) -> keras.optimizers.Optimizer:
+    """A fresh optimizer that does what the recipe says.
+
+    Args:
+        recipe: `Recipe` to follow.
+        compiled: The optimizer that the user compiled the model with, if any.
+
+    Raises:
+        RecipeError: If the recipe asks for the compiled optimizer and there is none, or it cannot accumulate.
+    """
+    accumulation = recipe.accumulation_steps if recipe.accumulation_steps > 1 else None
+    if recipe.optimizer == "compiled":
+        return _compiled(compiled, accumulation)
+    rate = _learning_rate(recipe)
+    if recipe.optimizer == "sgd":
+        return keras.optimizers.SGD(rate, momentum=MOMENTUM, gradient_accumulation_steps=accumulation)
+    return keras.optimizers.Adam(rate, gradient_accumulation_steps=accumulation)
+
+
+def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
+    """The constant learning rate of an optimizer, or `None` if it follows a schedule of its own."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    constant = not isinstance(inner._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+    return float(inner.learning_rate) if constant else None
+
+
+def _learning_rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSchedule:
+    assert recipe.learning_rate is not None
+    if not recipe.warmup_updates:
+        return recipe.learning_rate
+    # Update i of n trains at rate * (i + 1) / (n + 1), so that none is wasted at rate 0.
+    start = recipe.learning_rate / (recipe.warmup_updates + 1)
+    rise = keras.optimizers.schedules.PolynomialDecay(start, recipe.warmup_updates, recipe.learning_rate, power=1.0)
+    return rise if recipe.accumulation_steps == 1 else PerUpdate(rise, recipe.accumulation_steps)
+
+
+def _compiled(optimizer: keras.optimizers.Optimizer | None, accumulation: int | None) -> keras.optimizers.Optimizer:
+    if optimizer is None:
+        raise RecipeError('optimizer="compiled" must come with a compiled model', "a model without an optimizer", "Compile it in `build`")
+    if accumulation is None:
+        return optimizer
+    config = optimizer.get_config()
+    if config.get("use_ema") or config.get("gradient_accumulation_steps"):
+        raise RecipeError(
+            "A compiled optimizer that is to accumulate must have neither use_ema nor gradient_accumulation_steps",
+            f"use_ema={config.get('use_ema')}, gradient_accumulation_steps={config.get('gradient_accumulation_steps')}",
+            "Leave them out, or raise micro_batch_size to the batch size",
+        )
+    if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        config["learning_rate"] = PerUpdate(optimizer._learning_rate, accumulation)
+    return type(optimizer).from_config({**config, "gradient_accumulation_steps": accumulation})

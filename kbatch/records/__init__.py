@@ -1,0 +1,1 @@
+"""What was measured, kept: one line of JSON a record, appended and synced."""

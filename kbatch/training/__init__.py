@@ -1,0 +1,1 @@
+"""Training: a recipe, a model and data in; an outcome out."""

@@ -1,0 +1,71 @@
+"""Arguments: what `tuner.search` passes on to `fit`, each known by name or refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbatch.data.batches import Data, prepare
+from kbatch.errors import SearchError
+
+REFUSED = {
+    "batch_size": "it is an axis of the search: use Space(batch_size=…)",
+    "steps_per_epoch": "a trial ends by seconds: use seconds_per_trial, or epochs",
+    "initial_epoch": "every trial begins at the first update",
+    "validation_steps": "all validation data are measured: pass a smaller set",
+    "validation_freq": "validation is measured at twelve marks of the horizon",
+}
+
+
+@dataclass(frozen=True)
+class FitArguments:
+    """What Keras' `fit` takes and kbatch passes through.
+
+    Attributes:
+        x, y, sample_weight: Training data (see `kbatch.data.batches.training_source`).
+        validation_data, validation_split, validation_batch_size: What is validated on.
+        batched: Boolean, whether a training dataset's elements are batches.
+        class_weight: Mapping from class to weight.
+        callbacks: The user's own callbacks.
+        verbose: What Keras' `fit` prints; `None` for kbatch's own progress bar.
+        epochs: Integer, for `search`: the horizon is what the baseline takes for so many.
+    """
+
+    x: Any
+    y: Any = None
+    sample_weight: Any = None
+    validation_data: Any = None
+    validation_split: float = 0.0
+    validation_batch_size: int | None = None
+    batched: bool = False
+    class_weight: Mapping[int, float] | None = None
+    callbacks: Sequence[Any] = ()
+    verbose: Any = None
+    epochs: int | None = None
+
+    @classmethod
+    def parse(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FitArguments:
+        """The arguments of a `fit(x, y, …)` call.
+
+        Raises:
+            SearchError: If one is refused, unknown or given twice.
+        """
+        if len(args) > 2:
+            raise SearchError("`fit` must get all but x and y by name", f"{len(args)} positional arguments", "Name them: validation_data=…")
+        given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
+        if given.pop("shuffle", True) is not True:
+            raise SearchError("`shuffle` must be True", given.get("shuffle", False), "Leave it out: the data are shuffled in every pass")
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in sorted(set(given) - known):
+            raise SearchError(f"`{name}` must not be passed to fit or search", f"{name}={given[name]!r}", REFUSED.get(name, f"Pass only {sorted(known)}"))
+        if "x" not in given:
+            raise SearchError("`fit` must get training data", "no x", "Pass x and y, or a dataset")
+        return cls(**{name: value for name, value in given.items() if not (name == "callbacks" and value is None)})
+
+    def data(self) -> Data:
+        """The data, ready to be streamed and measured on."""
+        return prepare(
+            self.x, self.y, self.sample_weight, self.validation_data, self.validation_split, self.validation_batch_size, self.batched
+        )

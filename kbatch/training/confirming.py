@@ -1,0 +1,70 @@
+"""Confirming: the leading recipes and the baseline trained again with fresh seeds, since the best of many noisy scores flatters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from kbatch.data.batches import validation_batches
+from kbatch.errors import SearchError
+from kbatch.records.record import Record
+from kbatch.results.loading import rows
+from kbatch.training.project import Project
+
+
+def leaders(records: list[Record], top: int) -> list[Record]:
+    """The best-scored trials of a search, each recipe once, best first."""
+    trials = sorted((record for record in records if record.purpose == "search"), key=lambda record: -record.score)
+    different = {record.key: record for record in reversed(trials)}
+    return [record for record in trials if different[record.key] is record][:top]
+
+
+def confirm(
+    tuner: Any, x: Any, y: Any = None, validation_data: Any = None, top: int = 3, seeds: int = 3, *, test_data: Any = None, **fit_arguments: Any
+) -> pd.DataFrame:
+    """Train the leading recipes of a search and the baseline again with fresh seeds.
+
+    Use it before you claim anything: the highest of many noisy scores flatters the recipe that has it. Each training
+    is kept beside the search's records, so that a confirmation that was stopped goes on where it was.
+
+    Args:
+        tuner: The tuner after `search`, made with a `kbatch.HyperModel`.
+        x: As for `search`.
+        y: As for `search`.
+        validation_data: As for `search`.
+        top: Integer, how many of the best-scored recipes. Defaults to `3`.
+        seeds: Integer, fresh seeds per recipe. Defaults to `3`.
+        test_data: Data like `validation_data` that the kept weights are evaluated on besides. Optional.
+        **fit_arguments: What else `search` was called with, such as `epochs` or `class_weight`.
+
+    Returns:
+        A `pandas.DataFrame` with one row per training: the columns of `kbatch.results.load`, `seed`, and `test_…` for
+        each metric if there are test data. The baseline's rows have `baseline=True`.
+
+    Raises:
+        SearchError: If the tuner has no finished search, or is not one of kbatch's.
+
+    Example:
+
+    ```python
+    runs = kbatch.confirm(tuner, x, y, validation_data=(x_val, y_val), top=3, seeds=3)
+    print(runs.groupby(["trial", "recipe"])["score"].agg(["mean", "std"]))
+    ```
+    """
+    if top < 1 or seeds < 1:
+        raise SearchError("`top` and `seeds` must be at least 1", f"top={top}, seeds={seeds}", "Pass whole numbers such as 3")
+    if not hasattr(tuner.hypermodel, "comparison"):
+        raise SearchError("A confirmation needs a search of kbatch's", type(tuner.hypermodel).__name__, "Pass a tuner made with kbatch.HyperModel")
+    project = Project(tuner.project_dir)
+    chosen = leaders(project.store.records(), top)
+    if not chosen:
+        raise SearchError("A search must have finished a trial before it can be confirmed", "no records", "Call tuner.search(…) first")
+    comparison = tuner.hypermodel.comparison(project, x, y, validation_data=validation_data, **fit_arguments)
+    test = None if test_data is None else validation_batches(test_data)
+    candidates = [comparison.baseline(project), *chosen]
+    # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
+    again = [
+        comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates
+    ]
+    return rows(again)

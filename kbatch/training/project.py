@@ -1,0 +1,134 @@
+"""Project: the trainings of one search, each made at most once and kept."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kbatch.device import meter
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
+from kbatch.records import fingerprint
+from kbatch.records.record import Record, key_of
+from kbatch.records.store import Store
+
+FOLDER = "kbatch"
+CRASHES = 2  # starts without an end after which a training is taken to kill its process
+
+
+def versions() -> dict[str, str]:
+    """Versions that a measurement depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("tensorflow", "keras", "keras-tuner", "kbatch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training gave: its outcome, its score, what the test data said and where the weights are."""
+
+    outcome: Outcome
+    score: float
+    test: dict[str, float] = field(default_factory=dict)
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What is trained: enough to tell one training from another and to write its record."""
+
+    purpose: str
+    trial: int
+    seed: int
+    recipe: Recipe
+    values: dict[str, Any]
+    learning_rate_at_32: float | None
+
+    @property
+    def key(self) -> str:
+        """The same for two trainings that are the same."""
+        return key_of(self.values, self.recipe, self.seed, self.purpose)
+
+    def record(self, trained: Trained) -> Record:
+        """The record of this training."""
+        return Record(
+            key=self.key,
+            purpose=self.purpose,
+            trial=self.trial,
+            seed=self.seed,
+            recipe=self.recipe,
+            outcome=trained.outcome,
+            score=trained.score,
+            values=self.values,
+            learning_rate_at_32=self.learning_rate_at_32,
+            test=trained.test,
+            checkpoint=trained.checkpoint,
+            versions=versions(),
+            device=meter.device_words(),
+            finished_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )
+
+
+class Project:
+    """The records of one search, in the folder `kbatch` of its KerasTuner project.
+
+    Args:
+        directory: Folder of the KerasTuner project.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self.folder = self.directory / FOLDER
+        self.store = Store(self.folder)
+
+    def facts(self) -> dict[str, Any]:
+        """What the project was started with; empty if it was not."""
+        return fingerprint.load(self.folder) or {}
+
+    def agree(self, facts: dict[str, Any]) -> None:
+        """Refuse facts other than the project's, and keep those it does not have yet.
+
+        Raises:
+            ProjectChangedError: If one differs.
+        """
+        fingerprint.check(self.folder, facts)
+        stored = self.facts()
+        if not facts.keys() <= stored.keys():
+            fingerprint.save(self.folder, {**facts, **stored})
+
+    def once(self, identity: Identity, train: Callable[[], Trained]) -> Record:
+        """The record of a training: the one it has, or a new one.
+
+        A training whose process died on it twice is recorded as crashed and not begun again. One that the user
+        interrupts is noted as such and begins again next time.
+
+        Args:
+            identity: What is trained.
+            train: Function that trains and measures it.
+        """
+        key = identity.key
+        finished = self.store.finished(key)
+        if finished:
+            return finished
+        if self.store.unfinished_starts(key) >= CRASHES:
+            message = f"the process ended {CRASHES} times while this was training"
+            record = identity.record(Trained(Outcome(ended="crashed", message=message), 0.0))
+        else:
+            self.store.start(key)
+            try:
+                record = identity.record(train())
+            except (KeyboardInterrupt, Exception):
+                self.store.interrupt(key)  # stopped by the user, or by an error that the user sees: no crash
+                raise
+        self.store.end(record)
+        return record

@@ -1,0 +1,248 @@
+"""Running: a compiled model, a recipe, data and a goal in; an outcome out. The one path that every trial takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch.building.augmented import augmented
+from kbatch.building.optimizers import learning_rate_of
+from kbatch.building.policy import policy_scope
+from kbatch.building.seeding import seed_scope
+from kbatch.callbacks.epoch_end import EpochEnd
+from kbatch.callbacks.horizon import Horizon
+from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.data import augmentation
+from kbatch.data.batches import Data
+from kbatch.device import meter
+from kbatch.device.oom import is_out_of_memory
+from kbatch.errors import DataError
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
+from kbatch.training.goal import Goal
+from kbatch.training.watching import Watcher
+
+ENDLESS = 1_000_000  # epochs: the horizon ends a training, not their number
+INPUT_BATCHES = 8
+WAITS_FOR_INPUT = 0.5  # share of an update above which the input pipeline, timed alone, is worth a remark
+
+
+@dataclass(frozen=True)
+class Around:
+    """What surrounds a training and is the same for every recipe.
+
+    Attributes:
+        seed: Integer, seed of the order of the data and of dropout.
+        own_policy: The user's dtype policy, set again afterwards.
+        callbacks: The user's callbacks.
+        checkpoint_callbacks: Callbacks that come last at the end of an epoch, when the kept weights are back.
+        class_weight: Mapping from class to weight, or `None`.
+        verbose: Keras' `verbose`.
+        watcher: Told of the progress.
+    """
+
+    seed: int = 0
+    own_policy: str = "float32"
+    callbacks: Sequence[keras.callbacks.Callback] = ()
+    checkpoint_callbacks: Sequence[keras.callbacks.Callback] = ()
+    class_weight: Mapping[int, float] | None = None
+    verbose: Any = 0
+    watcher: Watcher = field(default_factory=Watcher)
+
+
+class Stopwatch:
+    """Wall-clock seconds by part, and the whole, measured apart; also the device bytes in use before.
+
+    Made at `build`'s entry. `leave_out` takes a stretch out of the whole, such as the baseline's own training.
+    """
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+        self.bytes_before = meter.bytes_now()
+        self._left_out = 0.0
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what is inside the `with` as a part of that name."""
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+    @contextmanager
+    def leave_out(self) -> Iterator[None]:
+        """Leave what is inside the `with` out of the whole."""
+        began = time.perf_counter()
+        yield
+        self._left_out += time.perf_counter() - began
+
+    @contextmanager
+    def leave_out_bytes(self) -> Iterator[None]:
+        """Do not count device bytes that are taken inside the `with`, such as the data's on a CPU."""
+        before = meter.bytes_now()
+        yield
+        if before is not None and self.bytes_before is not None:
+            self.bytes_before += (meter.bytes_now() or before) - before
+
+    def stop(self, outcome: Outcome) -> Outcome:
+        """The outcome with all parts and the whole, its peak counted above the bytes in use before."""
+        total = time.perf_counter() - self.began - self._left_out
+        peak = None if outcome.peak_bytes is None else outcome.peak_bytes - (self.bytes_before or 0)
+        return replace(outcome, seconds={**self.seconds, **outcome.seconds, "total": total}, peak_bytes=peak)
+
+
+def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
+    """Refuse batch sizes above the number of examples.
+
+    Raises:
+        DataError: If a batch would be larger than the data.
+    """
+    too_large = [size for size in batch_sizes if size > data.training.examples]
+    if too_large:
+        raise DataError(
+            f"`batch_size` must be at most the number of training examples, {data.training.examples}",
+            ", ".join(map(str, too_large)),
+            "Take these sizes out of the space, or train on more examples",
+        )
+
+
+def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Around) -> Outcome:
+    """Train a compiled model for the goal's seconds and measure it.
+
+    Args:
+        model: Model compiled for the recipe; afterwards it holds the weights that were kept.
+        recipe: `Recipe` to follow.
+        data: Examples to train on and batches to measure on.
+        goal: Seconds and metric.
+        around: Seed, callbacks and the rest.
+
+    Returns:
+        The `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
+    """
+    entered = time.perf_counter()
+    clock = TrainingClock(recipe.accumulation_steps)
+    horizon = Horizon(
+        goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress
+    )
+    epoch_end = EpochEnd(clock, horizon, time.perf_counter)
+    callbacks = [clock, epoch_end.before, horizon, *around.callbacks, epoch_end.between, *around.checkpoint_callbacks, epoch_end.after]
+    began = _Beginning()
+    meter.reset_peak()
+    stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
+    ended, message, input_seconds, input_probe = None, "", None, 0.0
+    try:
+        input_began = time.perf_counter()
+        input_seconds = _input_seconds(stream)
+        input_probe = time.perf_counter() - input_began
+        _fit(model, recipe, stream, data.training.examples, [*callbacks, began], around)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        ended, message = "out_of_memory", str(error)[:2000]
+    left = time.perf_counter()
+    first_step = max(clock.first_step_seconds, 0.0) if clock.updates else 0.0
+    seconds = {
+        "input_probe": input_probe,
+        "setup": (began.at or left) - entered - input_probe,
+        "first_step": first_step,
+        "training": sum(clock.update_seconds) - first_step,
+        "validation": horizon.validation_seconds,
+        "callbacks": epoch_end.callback_seconds,
+        "checkpoint": epoch_end.checkpoint_seconds,
+        "finish": left - (epoch_end.ended_at or left),
+    }
+    outcome = Outcome(
+        ended=ended or horizon.ended or "callback",
+        curve=tuple(horizon.curve),
+        value=horizon.value if not ended else None,
+        metrics={name: value for name, value in horizon.metrics.items() if math.isfinite(value)},
+        train_seconds=clock.seconds,
+        median_update_seconds=clock.median_update_seconds,
+        updates=clock.updates,
+        examples=clock.updates * recipe.batch_size,
+        seconds=seconds,
+        peak_bytes=meter.bytes_peak(),
+        learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
+        input_examples_per_second=None if not input_seconds else (recipe.micro_batch_size or recipe.batch_size) / input_seconds,
+        message=message,
+    )
+    return replace(outcome, remarks=_remarks(outcome, goal, recipe, input_seconds))
+
+
+def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, updates: range, around: Around) -> float:
+    """The median of some updates of a training, input included; the model is spent afterwards.
+
+    Args:
+        model: Model compiled for the recipe.
+        recipe: `Recipe` to follow.
+        data: Examples to train on.
+        updates: Range of the updates to take, counted from 1.
+        around: Seed and the rest; its callbacks are not called.
+    """
+    clock = TrainingClock(recipe.accumulation_steps)
+
+    def stop(batch: int, logs: Any = None) -> None:
+        if clock.updates >= updates[-1]:
+            model.stop_training = True
+
+    stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
+    _fit(model, recipe, stream, data.training.examples, [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)], around)
+    taken = sorted(clock.update_seconds[updates[0] - 1 : updates[-1]])
+    return taken[len(taken) // 2]
+
+
+class _Beginning(keras.callbacks.Callback):
+    """Notes when the first batch begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: float | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.at = self.at or time.perf_counter()
+
+
+def _fit(model: keras.Model, recipe: Recipe, stream: tf.data.Dataset, examples: int, callbacks: list[Any], around: Around) -> None:
+    """One endless `fit`; an epoch is one pass over the data, rounded up to whole updates."""
+    updates = math.ceil(examples / recipe.batch_size)
+    with policy_scope(recipe.policy, around.own_policy), seed_scope(around.seed):
+        with augmented(model, augmentation.layers(recipe.augmentation)):
+            model.fit(
+                stream,
+                epochs=ENDLESS,
+                steps_per_epoch=updates * recipe.accumulation_steps,
+                callbacks=callbacks,
+                class_weight=around.class_weight,
+                verbose=around.verbose,
+                shuffle=False,  # the stream shuffles itself, and Keras warns otherwise
+            )
+
+
+def _input_seconds(stream: tf.data.Dataset) -> float | None:
+    """Seconds per batch of the input pipeline alone, once its first batch is there."""
+    batches = iter(stream)
+    next(batches)
+    began = time.perf_counter()
+    for _ in range(INPUT_BATCHES):
+        next(batches)
+    return (time.perf_counter() - began) / INPUT_BATCHES
+
+
+def _remarks(outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float | None) -> tuple[str, ...]:
+    remarks = []
+    update = outcome.median_update_seconds
+    if len(outcome.curve) < 3 and outcome.ended == "horizon":
+        remarks.append(f"too slow for this horizon: {outcome.updates} updates and {len(outcome.curve)} measurements in {goal.seconds:.3g} s")
+    if outcome.seconds["first_step"] > goal.seconds:
+        remarks.append(f"the first step took {outcome.seconds['first_step']:.1f} s, more than the horizon of {goal.seconds:.3g} s")
+    if update and input_seconds and input_seconds * recipe.accumulation_steps > WAITS_FOR_INPUT * update:
+        alone = input_seconds * recipe.accumulation_steps
+        remarks.append(f"waits for input: the pipeline alone takes {1e3 * alone:.1f} ms of the {1e3 * update:.1f} ms of an update")
+    return tuple(remarks)

@@ -1,0 +1,213 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbatch import Recipe
+from kbatch.building.augmented import augmented
+from kbatch.building.compiled import CompileArguments
+from kbatch.building.making import Maker
+from kbatch.building.optimizers import learning_rate_of, optimizer_of
+from kbatch.building.policy import policy_scope
+from kbatch.building.seeding import seed_scope
+from kbatch.data import augmentation
+from kbatch.errors import ModelError, RecipeError
+
+CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
+
+
+def rates_of(recipe, updates):
+    """The learning rate of each update, as the optimizer really applied it to a constant gradient of 1."""
+    optimizer = optimizer_of(recipe)
+    variable = keras.Variable(np.zeros(1, "float32"))
+    optimizer.build([variable])
+    seen, velocity = [], 0.0
+    for _ in range(updates):
+        before = float(variable.numpy()[0])
+        for _ in range(recipe.accumulation_steps):
+            optimizer.apply([tf.ones(1)], [variable])
+        moved = float(variable.numpy()[0]) - before
+        seen.append(-(moved - 0.9 * velocity))
+        velocity = moved
+    return seen
+
+
+@pytest.mark.parametrize("micro", [None, 8])
+def test_warm_up_counts_updates_not_micro_steps(micro):
+    recipe = Recipe(batch_size=32, optimizer="sgd", learning_rate=0.5, warmup_updates=4, micro_batch_size=micro)
+    assert rates_of(recipe, 7) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5], rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_accumulated_micro_batches_equal_the_whole_batch(optimizer, jit_compile, raw, points):
+    (x, y), _ = points
+    weights = []
+    for micro in (None, 16):
+        recipe = Recipe(64, optimizer, 0.01, 3, micro_batch_size=micro, jit_compile=jit_compile)
+        model = Maker(raw, CROSSENTROPY, seed=5).make(recipe)
+        model.fit(x[:576], y[:576], batch_size=micro or 64, epochs=2, shuffle=False, verbose=0)
+        assert int(model.optimizer.iterations.numpy()) == 18
+        weights.append(model.get_weights())
+    for whole, accumulated in zip(*weights, strict=True):
+        np.testing.assert_allclose(accumulated, whole, atol=2e-6)
+
+
+def test_accumulation_works_with_loss_scaling(raw, points):
+    (x, y), _ = points
+    recipe = Recipe(64, "sgd", 0.05, 2, policy="mixed_float16", micro_batch_size=16)
+    model = Maker(raw, CROSSENTROPY).make(recipe)
+    before = model.get_weights()[0].copy()
+    model.fit(x[:576], y[:576], batch_size=16, epochs=1, verbose=0)
+    assert np.isfinite(model.get_weights()[0]).all()
+    assert not np.array_equal(before, model.get_weights()[0])
+
+
+def test_a_compiled_models_loss_metrics_and_weights_are_kept():
+    def build():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.RMSprop(0.03), "mae", metrics=["mse"], loss_weights=[0.5])
+        return model
+
+    maker = Maker(build)
+    kept = maker.make(Recipe(optimizer="compiled", learning_rate=None))
+    assert type(kept.optimizer).__name__ == "RMSprop"
+    assert learning_rate_of(kept.optimizer) == pytest.approx(0.03)
+    changed = maker.make(Recipe(optimizer="sgd", learning_rate=0.2))
+    assert learning_rate_of(changed.optimizer) == pytest.approx(0.2)
+    x, y = np.ones((8, 4), "float32"), np.zeros((8, 2), "float32")
+    first, second = (model.evaluate(x, y, verbose=0, return_dict=True) for model in (kept, changed))
+    assert first == second
+    assert first.keys() == {"loss", "mse"}
+    assert first["loss"] == pytest.approx(0.5 * np.abs(kept.predict(x, verbose=0)).mean(), rel=1e-5)
+
+
+def test_the_baseline_has_the_models_own_optimizer_and_what_auto_makes_of_jit(build, raw):
+    jit = bool(tf.config.list_physical_devices("GPU"))
+    assert Maker(build).baseline(Recipe()) == Recipe(optimizer="compiled", learning_rate=None, jit_compile=jit)
+    assert Maker(raw, CROSSENTROPY).baseline(Recipe(batch_size=64)) == Recipe(batch_size=64, jit_compile=jit)
+
+
+def test_a_compiled_optimizer_accumulates_and_its_schedule_counts_updates():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.5])
+    optimizer = optimizer_of(
+        Recipe(32, "compiled", None, micro_batch_size=8), keras.optimizers.SGD(schedule, momentum=0.0)
+    )
+    assert optimizer.gradient_accumulation_steps == 4
+    assert [float(optimizer._learning_rate(step)) for step in (0, 3, 7, 8)] == [1.0, 1.0, 1.0, 0.5]
+    with pytest.raises(RecipeError, match="use_ema"):
+        optimizer_of(Recipe(32, "compiled", None, micro_batch_size=8), keras.optimizers.SGD(0.1, use_ema=True))
+
+
+def test_a_saved_schedule_loads_again(raw, tmp_path):
+    model = Maker(raw, CROSSENTROPY).make(Recipe(64, "adam", 0.01, 5, micro_batch_size=16))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert float(loaded.optimizer.learning_rate) == pytest.approx(0.01 / 6)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "text"),
+    [
+        (lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), CompileArguments(), "must have a loss"),
+        (lambda: "model", CompileArguments("mse"), "must return a keras.Model"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(make, arguments, text):
+    with pytest.raises((ModelError, AttributeError), match=text if text != "must return a keras.Model" else ""):
+        Maker(make, arguments).make(Recipe())
+
+
+def test_loss_said_twice_is_refused(build):
+    with pytest.raises(ModelError, match="said once"):
+        Maker(build, CROSSENTROPY).make(Recipe())
+
+
+def test_a_build_that_sets_its_own_policy_is_refused(raw):
+    def build():
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        return raw()
+
+    with pytest.raises(ModelError, match="axis of the search"):
+        Maker(build, CROSSENTROPY).make(Recipe())
+    assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_the_policy_reaches_the_model_and_does_not_leak(policy, raw):
+    model = Maker(raw, CROSSENTROPY).make(Recipe(policy=policy))
+    assert model.layers[0].compute_dtype == policy.removeprefix("mixed_")
+    assert ("LossScale" in type(model.optimizer).__name__) == (policy == "mixed_float16")
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_the_users_own_policy_comes_back():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        maker_policy = keras.config.dtype_policy().name
+        with policy_scope("float32", maker_policy):
+            assert keras.config.dtype_policy().name == "float32"
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_one_seed_makes_one_model(raw):
+    def weights(seed):
+        return Maker(raw, CROSSENTROPY, seed=seed).make(Recipe()).get_weights()[0]
+
+    assert np.array_equal(weights(1), weights(1))
+    assert not np.array_equal(weights(1), weights(2))
+
+
+def test_the_users_generators_go_on_as_if_nothing_had_happened():
+    import random
+
+    def draws(disturb):
+        random.seed(7)
+        np.random.seed(7)
+        tf.random.set_seed(7)
+        keras.utils.set_random_seed(7)
+        first = (random.random(), np.random.rand(), float(tf.random.uniform(())), float(keras.random.uniform(())))
+        if disturb:
+            with seed_scope(99):
+                random.random(), np.random.rand(), tf.random.uniform(()), keras.random.uniform(())
+        return first, (random.random(), np.random.rand(), float(tf.random.uniform(())), float(keras.random.uniform(())))
+
+    assert draws(disturb=True) == draws(disturb=False)
+
+
+def test_the_seed_scope_is_the_same_every_time():
+    def draws():
+        with seed_scope(3):
+            return np.random.rand(), float(tf.random.uniform(())), float(keras.random.uniform(()))
+
+    first = draws()
+    tf.random.uniform(())
+    assert draws() == first
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(policy, jit_compile, tmp_path):
+    def build():
+        layers = [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer="zeros", dtype="float32")]
+        return keras.Sequential(layers)
+
+    images = np.zeros((4, 8, 8, 3), "uint8")
+    images[:, 3, 1] = 200
+    labels = np.ones((4, 1), "float32")
+    model = Maker(build, CompileArguments("mse")).make(Recipe(policy=policy, optimizer="sgd", learning_rate=1e-6, jit_compile=jit_compile))
+    names, config = [layer.name for layer in model.layers], model.get_config()
+    with augmented(model, augmentation.layers("flip_shift")):
+        model.fit(images, labels, batch_size=4, epochs=30, verbose=0)
+        assert "train_step" in vars(model)
+    touched = (np.abs(model.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum()
+    assert touched > 3  # the one bright pixel was seen in other places than its own
+    assert "train_step" not in vars(model)
+    assert [layer.name for layer in model.layers] == names
+    assert model.get_config() == config
+    plain = Maker(build, CompileArguments("mse")).make(Recipe(optimizer="sgd", learning_rate=1e-6))
+    with augmented(plain, []):
+        plain.fit(images, labels, batch_size=4, epochs=30, verbose=0)
+    assert (np.abs(plain.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum() == 1

@@ -1,0 +1,397 @@
+"""Real searches with stock tuners."""
+
+import json
+from pathlib import Path
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbatch
+from kbatch import HyperModel, Recipe, Space
+from kbatch.device import meter
+from kbatch.errors import DataError, ProjectChangedError, SearchError, SpaceError
+from kbatch.results.loading import load_records
+
+SECONDS = 0.25
+SPACE = Space(batch_size=(16, 32, 64), policy="float32", optimizer=("sgd", "adam"))
+
+
+def build(hp):
+    width = hp.Int("width", 8, 24, step=8)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(width, "relu"), keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def tuner_of(directory, kind=keras_tuner.RandomSearch, model=build, space=SPACE, max_trials=2, objective=None, seconds=SECONDS, **arguments):
+    own = {name: arguments.pop(name) for name in ("metric", "direction", "chance", "target", "seed", "loss", "metrics") if name in arguments}
+    hypermodel = HyperModel(model, space, seconds_per_trial=seconds, **own)
+    return kind(hypermodel, objective=objective or kbatch.objective(), max_trials=max_trials, directory=directory, project_name="p", **arguments)
+
+
+def search(tuner, points, **arguments):
+    (x, y), validation = points
+    tuner.search(x, y, **{"validation_data": validation, "verbose": 0, **arguments})
+    return tuner
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "trials"),
+    [
+        (keras_tuner.RandomSearch, {"seed": 1}, 3),
+        (keras_tuner.GridSearch, {}, 4),
+        (keras_tuner.BayesianOptimization, {"num_initial_points": 2, "alpha": 0.3, "seed": 1}, 5),
+    ],
+)
+def test_stock_tuners_search_our_axes_and_the_users_own_side_by_side(kind, arguments, trials, points, tmp_path):
+    space = Space(batch_size=(16, 64), policy="float32", learning_rate={"sgd": [0.01, 0.1], "adam": 1e-3}) if kind is keras_tuner.GridSearch else SPACE
+    tuner = search(tuner_of(tmp_path, kind, space=space, max_trials=trials, **arguments), points)
+    table = kbatch.results.load(tmp_path / "p")
+    assert len(table) == trials + 1
+    assert list(table.baseline) == [True] + trials * [False]
+    assert table.trial.tolist() == [-1, *range(trials)]
+    assert set(table.hp_width.dropna()) <= {8, 16, 24}
+    assert table[~table.baseline].score.max() == pytest.approx(tuner.oracle.get_best_trials()[0].score)
+    if kind is keras_tuner.GridSearch:
+        assert table.batch_size.tolist()[1:3] == [16, 64] or table.hp_width.nunique() > 1
+
+
+@pytest.fixture(scope="module")
+def searched(points, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("searched")
+    return search(tuner_of(directory, max_trials=3, seed=1, seconds=0.5), points), directory
+
+
+def test_the_table_has_the_columns_that_users_rely_on(searched):
+    table = kbatch.results.load(searched[1] / "p")
+    assert set(table.columns) >= set(
+        "trial batch_size micro_batch_size optimizer learning_rate learning_rate_at_32 policy augmentation score val_accuracy train_seconds "
+        "first_step_seconds validation_seconds examples examples_per_second peak_bytes ended baseline".split()
+    )
+
+
+def test_the_best_model_evaluates_to_the_recorded_value(searched, points):
+    tuner, directory = searched
+    for model, trial in zip(tuner.get_best_models(3), tuner.oracle.get_best_trials(3), strict=True):
+        value = model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"]
+        record = next(r for r in load_records(directory / "p") if r.trial == int(trial.trial_id))
+        assert value == pytest.approx(record.outcome.value, abs=1e-7)
+
+
+def test_every_part_of_a_trial_is_explained(searched):
+    for record in load_records(searched[1] / "p"):
+        assert abs(record.outcome.unexplained_seconds) <= 0.02 * record.outcome.seconds["total"]
+
+
+def test_keras_tuner_gets_finite_floats(searched):
+    for trial in searched[0].oracle.trials.values():
+        values = {name: trial.metrics.get_last_value(name) for name in ("score", "val_accuracy", "train_seconds", "examples_per_second", "oom")}
+        assert all(isinstance(value, float) and np.isfinite(value) for value in values.values())
+
+
+def test_records_are_lines_of_json_with_a_start_before_each(searched):
+    lines = [json.loads(line) for line in (searched[1] / "p" / "kbatch" / "records.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["started", "ended"] * 4
+
+
+def test_a_confirmation_trains_leaders_and_baseline_with_fresh_seeds_and_is_resumable(searched, points):
+    tuner, directory = searched
+    (x, y), validation = points
+    runs = kbatch.confirm(tuner, x, y, validation, top=2, seeds=2, test_data=validation, verbose=0)
+    assert len(runs) == 6
+    assert runs.groupby("seed").size().tolist() == [3, 3]
+    assert runs.baseline.sum() == 2
+    assert not set(runs.seed) & {0}
+    np.testing.assert_allclose(runs.test_accuracy, runs.val_accuracy, atol=1e-7)
+    size = (directory / "p" / "kbatch" / "records.jsonl").stat().st_size
+    again = kbatch.confirm(tuner, x, y, validation, top=2, seeds=2, test_data=validation, verbose=0)
+    assert again.score.tolist() == runs.score.tolist()
+    assert (directory / "p" / "kbatch" / "records.jsonl").stat().st_size == size
+
+
+def test_a_search_goes_on_where_it_was(points, tmp_path):
+    search(tuner_of(tmp_path, max_trials=2, seed=1), points)
+    first = load_records(tmp_path / "p")
+    search(tuner_of(tmp_path, max_trials=4, seed=1), points)
+    assert load_records(tmp_path / "p")[:3] == first
+    assert len(load_records(tmp_path / "p")) == 5
+
+
+def test_finished_trials_are_answered_from_their_records_when_keras_tuner_forgot_them(points, tmp_path):
+    search(tuner_of(tmp_path, seed=1), points)
+    first = load_records(tmp_path / "p")
+    for file in [*(tmp_path / "p").glob("*.json"), *(tmp_path / "p").glob("trial_*/trial.json")]:
+        file.unlink()
+    tuner = search(tuner_of(tmp_path, seed=1), points)
+    assert load_records(tmp_path / "p") == first
+    assert tuner.oracle.get_best_trials()[0].score == max(record.score for record in first if not record.baseline)
+    assert tuner.get_best_models()[0].evaluate(*points[1], verbose=0)[1] == pytest.approx(max(first[1:], key=lambda r: r.score).outcome.value)
+
+
+def test_at_most_two_checkpoints_are_written_a_trial(points, tmp_path, monkeypatch):
+    written = []
+    save = keras.Model.save_weights
+    monkeypatch.setattr(keras.Model, "save_weights", lambda self, path, *rest, **more: written.append(str(path)) or save(self, path, *rest, **more))
+    search(tuner_of(tmp_path, max_trials=2), points)
+    assert 1 <= max(written.count(path) for path in set(written)) <= 2
+
+
+def test_epochs_set_the_horizon_by_the_baseline_and_once(points, tmp_path):
+    search(tuner_of(tmp_path, seconds=None, max_trials=1), points, epochs=5)
+    facts = json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text())
+    baseline = load_records(tmp_path / "p")[0].outcome
+    assert facts["goal"]["seconds"] == facts["measured_horizon_seconds"]
+    assert baseline.train_seconds <= facts["goal"]["seconds"]
+    assert 0.3 * 95 < baseline.updates < 3 * 95  # 5 epochs of 19 updates, on a clock
+    search(tuner_of(tmp_path, seconds=None, max_trials=2), points, epochs=5)
+    assert json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text()) == facts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "arguments"), [(None, {}), (1.0, {"epochs": 3}), (None, {"epochs": 0})], ids=["neither", "both", "no epochs"]
+)
+def test_either_seconds_or_epochs(seconds, arguments, points, tmp_path):
+    with pytest.raises(SearchError, match="epochs"):
+        search(tuner_of(tmp_path, seconds=seconds), points, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"space": Space(batch_size=(16, 32), policy="float32")}, "space.batch_size was"),
+        ({"seconds": 0.5}, "seconds_per_trial was 0.25 and is now 0.5"),
+        ({"seed": 3}, "seed was 0 and is now 3"),
+        ({"target": 0.9}, "target was None and is now 0.9"),
+    ],
+)
+def test_a_changed_project_is_refused_on_resume(change, text, points, tmp_path):
+    search(tuner_of(tmp_path, max_trials=1), points)
+    records = (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes()
+    with pytest.raises(ProjectChangedError, match=text):
+        search(tuner_of(tmp_path, max_trials=2, **change), points)
+    assert (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes() == records
+
+
+def test_changed_data_are_refused_on_resume(points, tmp_path):
+    search(tuner_of(tmp_path, max_trials=1), points)
+    (x, y), validation = points
+    with pytest.raises(ProjectChangedError, match="data.training.checksum"):
+        search(tuner_of(tmp_path, max_trials=2), ((x + 1, y), validation))
+
+
+def test_out_of_memory_and_nan_do_not_stop_a_search(points, tmp_path):
+    class Hungry(keras.layers.Layer):
+        def call(self, x, training=False):
+            if training and self.compute_dtype == "float16":
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+            return x
+
+    def hungry():
+        return keras.Sequential([keras.Input((12,)), Hungry(), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+
+    space = Space(policy="mixed_float16", batch_size=(16, 32, 64))
+    arguments = {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
+    tuner = search(tuner_of(tmp_path, model=hungry, space=space, max_trials=4, **arguments), points)
+    assert [record.outcome.ended for record in load_records(tmp_path / "p")] == ["horizon"] + 4 * ["out_of_memory"]
+    assert all(trial.status == "COMPLETED" for trial in tuner.oracle.trials.values())
+
+
+def test_out_of_memory_in_build_is_an_outcome_too(points, tmp_path):
+    def greedy(hp):
+        if hp.Int("width", 8, 8) and keras.config.dtype_policy().name == "mixed_float16":
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+        return build(hp)
+
+    hypermodel = HyperModel(greedy, Space(policy="float32", batch_size=16), seconds_per_trial=SECONDS)
+    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=1, directory=tmp_path, project_name="p")
+    hypermodel.space = Space(policy="mixed_float16", batch_size=16)
+    tuner.oracle.hyperparameters.values["policy"] = "mixed_float16"
+    for axis in tuner.oracle.hyperparameters.space:
+        if axis.name == "policy":
+            axis.value = "mixed_float16"
+            axis.default = "mixed_float16" if not hasattr(type(axis), "default") else axis.default
+    search(tuner, points)
+    assert load_records(tmp_path / "p")[1].outcome.ended == "out_of_memory"
+
+
+def test_a_bug_in_build_stops_the_search_at_once_and_is_not_a_crash(points, tmp_path):
+    calls = []
+
+    def buggy(hp):
+        calls.append(1)
+        if len(calls) > 3:
+            raise ZeroDivisionError("a bug")
+        return build(hp)
+
+    with pytest.raises(keras_tuner.errors.FatalError, match="ZeroDivisionError: a bug"):
+        for _ in range(5):
+            search(tuner_of(tmp_path, model=buggy, max_trials=10), points)
+
+
+def test_a_trial_whose_process_died_twice_is_crashed_and_scores_zero(points, tmp_path):
+    tuner = tuner_of(tmp_path, max_trials=1, seed=1)
+    search(tuner, points)
+    path = tmp_path / "p" / "kbatch" / "records.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], lines[2], lines[2]]))  # the baseline, and the trial begun twice
+    for file in [*(tmp_path / "p").glob("*.json"), *(tmp_path / "p").glob("trial_*/trial.json")]:
+        file.unlink()
+    search(tuner_of(tmp_path, max_trials=1, seed=1), points)
+    record = load_records(tmp_path / "p")[1]
+    assert (record.outcome.ended, record.score) == ("crashed", 0.0)
+
+
+@pytest.mark.slow
+def test_no_memory_grows_over_twelve_trials(points, tmp_path):
+    flat_over(12, points, tmp_path)
+
+
+def test_no_memory_grows_over_trials(points, tmp_path):
+    flat_over(12, points, tmp_path)
+
+
+def flat_over(trials, points, tmp_path):
+    class Bytes(keras.callbacks.Callback):
+        def __deepcopy__(self, memo):
+            return self
+
+        def on_train_begin(self, logs=None):
+            seen.append(meter.bytes_now())
+
+    def wide(hp):
+        layers = [keras.Input((12,)), keras.layers.Dense(2000, "gelu"), keras.layers.Dense(500, "gelu"), keras.layers.Dense(1, "sigmoid")]
+        model = keras.Sequential(layers)
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    seen = []
+    if meter.bytes_now() is None:
+        pytest.skip("this device cannot tell its bytes")
+    space = Space(batch_size=32, policy="float32", optimizer="adam")
+    search(tuner_of(tmp_path, model=wide, space=space, max_trials=trials, seconds=0.1), points, callbacks=[Bytes()])
+    model_bytes = 4 * (12 * 2000 + 2000 * 500)
+    assert len(seen) == trials + 1
+    assert max(seen[2:]) - min(seen[2:]) < model_bytes  # not even one model's weights
+
+
+def test_a_users_early_stopping_ends_a_trial_and_the_kept_weights_are_checkpointed(points, tmp_path):
+    stopping = keras.callbacks.EarlyStopping("val_accuracy", patience=1)
+    tuner = search(tuner_of(tmp_path, max_trials=1, seconds=20.0), points, callbacks=[stopping])
+    record = load_records(tmp_path / "p")[1]
+    assert record.outcome.ended == "callback"
+    assert tuner.get_best_models()[0].evaluate(*points[1], verbose=0)[1] == pytest.approx(record.outcome.value)
+
+
+def test_the_users_policy_and_seeds_are_untouched(points, tmp_path):
+    import random
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        tuner = tuner_of(tmp_path, max_trials=1, space=Space(policy="float32", batch_size=32))
+        random.seed(5)
+        np.random.seed(5)
+        search(tuner, points)
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+        drawn = random.random(), np.random.rand()
+        random.seed(5)
+        np.random.seed(5)
+        assert drawn[1] == np.random.rand()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_another_metric_can_be_scored(points, tmp_path):
+    def regression(hp):
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse", metrics=["mae"])
+        return model
+
+    search(tuner_of(tmp_path, model=regression, metric="val_mae", direction="min", chance=0.5, max_trials=1), points)
+    table = kbatch.results.load(tmp_path / "p")
+    assert table.val_mae.notna().all()
+    assert (table.score >= 0).all()
+
+
+def test_an_unknown_metric_stops_the_search_and_lists_those_there_are(points, tmp_path):
+    with pytest.raises(keras_tuner.errors.FatalError, match=r"val_accuracy.*Received: val_f1_accuracy"):
+        search(tuner_of(tmp_path, metric="val_f1_accuracy", max_trials=1), points)
+
+
+def test_a_hyperparameter_with_one_of_our_names_is_refused(tmp_path):
+    def clash(hp):
+        hp.Int("batch_size", 1, 10)
+        return build(hp)
+
+    with pytest.raises(SpaceError, match="batch_size"):
+        tuner_of(tmp_path, model=clash)
+
+
+def test_the_users_conditional_scopes_work_beside_ours(points, tmp_path):
+    def conditional(hp):
+        kind = hp.Choice("kind", ["flat", "deep"])
+        layers = [keras.Input((12,))]
+        with hp.conditional_scope("kind", ["deep"]):
+            if kind == "deep":
+                layers.append(keras.layers.Dense(hp.Choice("depth_width", [4, 8]), "relu"))
+        model = keras.Sequential([*layers, keras.layers.Dense(1, "sigmoid")])
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    tuner = search(tuner_of(tmp_path, model=conditional, max_trials=3, seed=2), points)
+    assert {axis.name for axis in tuner.oracle.hyperparameters.space} >= {"kind", "depth_width", "batch_size"}
+
+
+def test_a_keras_tuner_hypermodel_is_accepted_unless_it_fits_itself(points, tmp_path):
+    class Own(keras_tuner.HyperModel):
+        def build(self, hp):
+            return build(hp)
+
+    class Fitting(Own):
+        def fit(self, hp, model, *args, **kwargs):
+            return model.fit(*args, **kwargs)
+
+    search(tuner_of(tmp_path, model=Own(), max_trials=1), points)
+    assert len(load_records(tmp_path / "p")) == 2
+    with pytest.raises(SearchError, match="must not override fit"):
+        HyperModel(Fitting(), seconds_per_trial=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda d: tuner_of(d, objective="val_accuracy"), "objective=kbatch.objective"),
+        (lambda d: tuner_of(d, executions_per_trial=2), "executions_per_trial"),
+        (lambda d: tuner_of(d, distribution_strategy=tf.distribute.get_strategy()), "one device"),
+    ],
+)
+def test_what_cannot_be_compared_fairly_is_refused_by_name(make, text, points, tmp_path):
+    with pytest.raises(SearchError, match=text):
+        search(make(tmp_path), points)
+
+
+def test_hyperband_is_refused_by_name(points, tmp_path):
+    hypermodel = HyperModel(build, SPACE, seconds_per_trial=SECONDS)
+    tuner = keras_tuner.Hyperband(hypermodel, objective=kbatch.objective(), max_epochs=4, directory=tmp_path, project_name="p")
+    with pytest.raises(SearchError, match="Hyperband"):
+        search(tuner, points)
+
+
+def test_chief_and_workers_are_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
+    with pytest.raises(SearchError, match="one process"):
+        HyperModel(build, seconds_per_trial=1).declare_hyperparameters(keras_tuner.HyperParameters())
+
+
+@pytest.mark.parametrize("name", ["batch_size", "steps_per_epoch", "initial_epoch", "validation_freq", "workers"])
+def test_arguments_of_fit_are_refused_by_name(name, points, tmp_path):
+    with pytest.raises(SearchError, match=f"`{name}` must not be passed"):
+        search(tuner_of(tmp_path), points, **{name: 3})
+
+
+def test_a_batch_above_the_number_of_examples_is_refused_before_any_trial(points, tmp_path):
+    with pytest.raises(DataError, match="1024"):
+        search(tuner_of(tmp_path, space=Space(batch_size=(32, 1024))), points)
+    assert not Path(tmp_path / "p" / "kbatch" / "records.jsonl").exists()

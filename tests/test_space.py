@@ -1,0 +1,84 @@
+import keras_tuner
+import pytest
+
+from kbatch import Recipe, Space
+from kbatch.errors import SpaceError
+from kbatch.rules import warmup
+
+
+def declared(space):
+    hp = keras_tuner.HyperParameters()
+    space.declare(hp)
+    return hp
+
+
+def test_axes_are_declared_by_readable_names_and_batch_size_last():
+    names = [axis.name for axis in declared(Space()).space]
+    assert names == ["optimizer", "learning_rate_sgd", "learning_rate_adam", "warmup_passes", "policy", "augmentation", "jit_compile", "batch_size"]
+
+
+@pytest.mark.parametrize(("optimizer", "batch", "factor"), [("sgd", 128, 4.0), ("adam", 128, 2.0), ("sgd", 16, 0.5), ("adam", 32, 1.0)])
+def test_a_rate_given_at_32_is_carried_by_the_optimizers_rule_and_back(optimizer, batch, factor):
+    space = Space(optimizer=optimizer, learning_rate={optimizer: 0.01}, batch_size=batch)
+    recipe = space.recipe(declared(space))
+    assert recipe.learning_rate == pytest.approx(0.01 * factor)
+    assert space.rate_at_32(recipe) == pytest.approx(0.01)
+
+
+def test_warm_up_is_one_pass_above_batch_32_in_updates():
+    for batch, updates in ((16, 0), (32, 0), (64, 10), (512, 2)):
+        space = Space(batch_size=batch)
+        assert space.recipe(declared(space), examples=640).warmup_updates == updates
+    assert warmup.updates(64, 640, passes=0.5) == 5
+
+
+def test_a_micro_batch_limit_accumulates_over_equal_passes():
+    space = Space(batch_size=(16, 96, 100), micro_batch_size=40)
+    hp = declared(space)
+    for batch, micro in ((16, None), (96, 32), (100, 25)):
+        hp.values["batch_size"] = batch
+        assert space.recipe(hp).micro_batch_size == micro
+
+
+def test_an_axis_of_one_value_is_fixed_and_a_list_of_rates_is_a_choice():
+    space = Space(optimizer="adam", learning_rate={"adam": [1e-4, 1e-3]}, policy="float32", batch_size=64)
+    by_name = {axis.name: type(axis).__name__ for axis in declared(space).space}
+    assert by_name["batch_size"] == "Fixed"
+    assert by_name["policy"] == "Fixed"
+    assert by_name["learning_rate_adam"] == "Choice"
+    assert "learning_rate_sgd" not in by_name
+
+
+def test_the_compiled_optimizer_has_no_rate():
+    space = Space(optimizer="compiled")
+    recipe = space.recipe(declared(space), examples=1000)
+    assert recipe.learning_rate is None
+    assert recipe.warmup_updates == 0
+    assert space.rate_at_32(recipe) is None
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"optimizer": "lion"},
+        {"optimizer": ()},
+        {"policy": ("float32", "float32")},
+        {"batch_size": (0,)},
+        {"batch_size": ("32",)},
+        {"jit_compile": ("auto",)},
+        {"learning_rate": {"sgd": (0.1, 0.01), "adam": 1e-3}},
+        {"learning_rate": {"sgd": 0.1}},
+        {"learning_rate": {"sgd": (0.1,), "adam": 1e-3}},
+        {"learning_rate_rule": {"sgd": "cubic"}},
+        {"warmup_passes": -1},
+        {"baseline": 32},
+        {"micro_batch_size": 0},
+    ],
+)
+def test_axes_that_cannot_be_searched_are_refused(axes):
+    with pytest.raises(SpaceError, match=r"Received: "):
+        Space(**axes)
+
+
+def test_the_space_describes_itself_in_json():
+    assert Space().to_dict()["baseline"] == vars(Recipe())

@@ -1,0 +1,186 @@
+"""One recipe trained without a tuner: the path that every trial takes."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbatch
+from kbatch import Recipe
+from kbatch.errors import DataError, KbatchError, SearchError
+from kbatch.training import running
+
+SECONDS = 0.4
+
+
+def train(build, points, recipe=None, **arguments):
+    (x, y), validation = points
+    return kbatch.train(recipe or Recipe(), build, x, y, validation, **{"seconds": SECONDS, **arguments})
+
+
+def test_the_outcome_says_what_was_measured(build, points):
+    model, outcome = train(build, points)
+    assert outcome.ended == "horizon"
+    assert outcome.train_seconds <= SECONDS
+    assert outcome.examples == outcome.updates * 32
+    assert outcome.learning_rate == pytest.approx(1e-3)
+    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(outcome.value)
+    assert outcome.metrics["val_accuracy"] == outcome.value
+    assert outcome.input_examples_per_second > 0
+
+
+def test_stored_curves_score_again_to_the_live_score(build, points):
+    _, outcome = train(build, points)
+    goal = running.Goal(SECONDS, "val_accuracy", "max", 0.5)
+    again = kbatch.Outcome.from_dict(outcome.to_dict())
+    assert kbatch.score(again.curve, SECONDS, 0.5) == goal.score(outcome) > 0
+
+
+def test_the_parts_of_a_trial_explain_its_whole(build, points):
+    _, outcome = train(build, points, seconds=1.0)
+    assert outcome.seconds.keys() >= {"build", "first_step", "training", "validation", "checkpoint", "total"}
+    assert all(seconds >= 0 for seconds in outcome.seconds.values())
+    assert abs(outcome.unexplained_seconds) <= 0.02 * outcome.seconds["total"]
+
+
+def test_an_unbatched_dataset_trains_like_arrays(build, points):
+    (x, y), (x_val, y_val) = points
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    model, outcome = kbatch.train(Recipe(64), build, dataset, validation_data=tf.data.Dataset.from_tensor_slices((x_val, y_val)), seconds=SECONDS)
+    assert outcome.value > 0.6
+
+
+def test_accumulation_counts_whole_updates(build, points):
+    _, outcome = train(build, points, Recipe(64, "sgd", 0.05, 3, micro_batch_size=16))
+    assert outcome.examples == 64 * outcome.updates
+
+
+def test_a_custom_train_step_is_the_one_that_runs(points):
+    class Counting(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, "sigmoid")
+            self.steps = self.add_weight(shape=(), initializer="zeros", trainable=False, name="steps")
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            self.steps.assign_add(1.0)
+            return super().train_step(data)
+
+    def build():
+        model = Counting()
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    kbatch.register_augmentation("tiny_noise", tiny_noise)
+    for name in ("none", "tiny_noise"):
+        model, outcome = train(build, points, Recipe(augmentation=name))
+        assert 0 < float(model.steps.numpy()) <= outcome.updates
+
+
+def tiny_noise():
+    return [keras.layers.GaussianNoise(1e-6)]
+
+
+def test_out_of_memory_is_an_outcome(points):
+    class Hungry(keras.layers.Layer):
+        def call(self, x, training=False):
+            if training:
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[1]")
+            return x
+
+    def build():
+        model = keras.Sequential([keras.Input((12,)), Hungry(), keras.layers.Dense(1, "sigmoid")])
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    _, outcome = train(build, points)
+    assert outcome.ended == "out_of_memory"
+    assert "OOM when allocating" in outcome.message
+
+
+def test_nan_is_an_outcome(build, points):
+    _, outcome = train(build, points, Recipe(optimizer="sgd", learning_rate=1e30))
+    assert outcome.ended == "nan"
+    assert running.Goal(SECONDS, "val_accuracy", "max", 0.5).score(outcome) == 0.0
+
+
+def test_a_callback_of_the_users_may_end_it(build, points):
+    stopping = keras.callbacks.EarlyStopping("val_accuracy", patience=2)
+    _, outcome = train(build, points, seconds=20.0, callbacks=[stopping])
+    assert outcome.ended == "callback"
+
+
+def test_a_target_ends_it(build, points):
+    _, outcome = train(build, points, Recipe(optimizer="sgd", learning_rate=0.1), seconds=20.0, target=0.65)
+    assert outcome.ended == "target"
+    assert outcome.train_seconds < 20.0
+
+
+def test_class_weights_and_sample_weights_pass_through(raw, points):
+    (x, y), validation = points
+    arguments = {"seconds": SECONDS, "loss": "binary_crossentropy", "metrics": ["accuracy"]}
+    for weights in ({"class_weight": {0: 1.0, 1: 0.0}}, {"sample_weight": (y == 0).astype("float32")}):
+        model, _ = kbatch.train(Recipe(), raw, x, y, validation, **arguments, **weights)
+        assert (model.predict(validation[0], verbose=0) < 0.5).mean() > 0.9
+
+
+def test_one_seed_trains_one_model(build, points):
+    def first_weights(seed):
+        seen = []
+        stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))
+        train(build, points, seed=seed, callbacks=[stop], seconds=0.2)
+        return seen[:10]
+
+    assert first_weights(1) == first_weights(1) != first_weights(2)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_every_policy_trains_with_and_without_jit_and_does_not_leak(policy, jit_compile, raw, points):
+    recipe = Recipe(optimizer="sgd", learning_rate=0.1, policy=policy, jit_compile=jit_compile)
+    _, outcome = train(raw, points, recipe, loss="binary_crossentropy", metrics=["accuracy"])
+    assert outcome.value > 0.6
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_what_cannot_be_trained_is_refused(build, points):
+    with pytest.raises(DataError, match="at most the number of training examples, 600"):
+        train(build, points, Recipe(1024))
+    with pytest.raises(SearchError, match="above 0"):
+        train(build, points, seconds=-1)
+    with pytest.raises(KbatchError, match="must be one of none"):
+        train(build, points, Recipe(augmentation="cutmix"))
+    with pytest.raises(DataError, match="something to validate on"):
+        kbatch.train(Recipe(), build, *points[0], seconds=1)
+
+
+def test_a_trial_that_waits_for_input_says_so(build, points):
+    import time
+
+    (x, y), validation = points
+
+    def slow(index):
+        time.sleep(0.002)
+        return x[int(index)], y[int(index)]
+
+    def load(index):
+        features, label = tf.numpy_function(slow, [index], (tf.float32, tf.int32))
+        return tf.ensure_shape(features, (12,)), tf.ensure_shape(label, ())
+
+    _, outcome = kbatch.train(Recipe(), build, tf.data.Dataset.range(600).map(load), validation_data=validation, seconds=0.5)
+    assert any("waits for input" in remark for remark in outcome.remarks)
+
+
+def test_peak_bytes_grow_with_the_batch(points):
+    def build():
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4096, "relu"), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    small, large = (train(build, points, Recipe(size, "sgd", 0.01))[1].peak_bytes for size in (8, 512))
+    if small is None:
+        pytest.skip("this device cannot tell its bytes")
+    assert large > small + 504 * 4096 * 4

@@ -1,0 +1,1 @@
+"""TFDS data set `cats_vs_dogs_2000`."""

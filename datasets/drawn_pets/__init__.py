@@ -1,0 +1,1 @@
+"""TFDS data set `drawn_pets`."""

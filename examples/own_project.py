@@ -1,0 +1,32 @@
+"""A user's own project: which way of training this model on this machine buys the most accuracy per second?
+
+Usage: python examples/own_project.py
+"""
+
+import keras
+import keras_tuner
+
+import kbatch
+from kbatch.case_study.sources import pictures
+
+data = pictures("drawn", image_size=32)  # your own arrays here
+
+
+def build(hp):
+    """Your model as it is; your own hyperparameters may stand beside kbatch's."""
+    width = hp.Choice("width", [32, 64])
+    layers = [keras.Input((32, 32, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.MaxPooling2D(4)]
+    model = keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(width, "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+space = kbatch.Space(policy="float32", augmentation=("none", "flip"))
+tuner = keras_tuner.RandomSearch(
+    kbatch.HyperModel(build, space, seconds_per_trial=3), objective=kbatch.objective(), max_trials=4, directory="runs", project_name="own"
+)
+tuner.search(*data.train, validation_data=data.validation)
+print(kbatch.results.load("runs/own").sort_values("score", ascending=False)[["trial", "recipe", "score", "val_accuracy", "examples_per_second"]])
+
+runs = kbatch.confirm(tuner, *data.train, validation_data=data.validation, top=2, seeds=2)
+print(runs.groupby(["baseline", "recipe"])["val_accuracy"].agg(["mean", "std"]))

@@ -1,0 +1,1 @@
+"""The cats-vs-dogs case study: its models, its data, and the driver behind `kbatch cats-vs-dogs`."""

@@ -1,0 +1,181 @@
+"""Driver: the case study from pictures to claim, resumable at every moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from kbatch.case_study.options import Options, grid_size
+from kbatch.results import report
+from kbatch.results.ranking import cells, headings
+from kbatch.space import Space
+
+if TYPE_CHECKING:
+    from kbatch.data.pictures import Pictures
+
+WALL_PER_TRAINING_SECOND = 1.35  # validation, build, first step; on a CPU, for the announcement only
+
+
+def run(options: Options, console: Console) -> None:
+    """Search, confirm and report.
+
+    Args:
+        options: What was asked for.
+        console: Where to print.
+
+    Raises:
+        KbatchError: If something the user gave cannot be used.
+    """
+    options.check()
+    space = options.space()
+    folder = options.ready_folder()
+    _announce(options, space, console)
+    _import_tensorflow()
+    found = _pictures(options, console)
+    _note_run(options, found, folder)
+    _search_and_confirm(options, space, found, folder, console)
+    files = report.write(folder)
+    show(folder, console)
+    console.print("Written: " + ", ".join(str(file) for file in files), highlight=False, soft_wrap=True)
+
+
+def show(folder: Path | str, console: Console) -> None:
+    """Print the table of recipes by score and what may be claimed.
+
+    Args:
+        folder: A folder that holds the records of a search.
+        console: Where to print.
+    """
+    found = report.findings(folder)
+    table = Table(title="Recipes by score", title_justify="left")
+    for heading in headings(found.goal["metric"]):
+        table.add_column(heading, justify="left" if heading in ("trial", "recipe", "ended", "") else "right")
+    for rank in found.ranks:
+        table.add_row(*cells(rank), style="bold" if rank.best else ("dim" if rank.record.score == 0 else None))
+    console.print(table)
+    for sentence in report.claim_sentences(found.claim, found.goal):
+        console.print(f"• {sentence}", highlight=False, soft_wrap=True)
+
+
+def _announce(options: Options, space: Space, console: Console) -> None:
+    if options.tuner == "grid":
+        console.print(f"The grid holds {grid_size(space)} recipes, of which {min(options.trials, grid_size(space))} are tried, batch size varying first.")
+    trainings = _trainings(options, space)
+    if options.seconds_per_trial:
+        minutes = trainings * (options.seconds_per_trial * WALL_PER_TRAINING_SECOND + 1.5) / 60
+        console.print(
+            f"{trainings} trainings of {options.seconds_per_trial:g} s each (baseline, {_trials(options, space)} trials, "
+            f"{trainings - 1 - _trials(options, space)} to confirm): about {minutes:.1f} minutes.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    else:
+        console.print(f"{trainings} trainings, each as long as {options.epochs} epochs of the baseline; that is measured first.", highlight=False)
+
+
+def _trials(options: Options, space: Space) -> int:
+    return min(options.trials, grid_size(space)) if options.tuner == "grid" else options.trials
+
+
+def _trainings(options: Options, space: Space) -> int:
+    trials = _trials(options, space)
+    return 1 + trials + options.confirm * (1 + min(options.confirm_top, trials))
+
+
+def _import_tensorflow() -> None:
+    """Import TensorFlow without its greetings, on a CPU that can tell its bytes.
+
+    The greetings come from C++ before any log level holds, so the file of errors is turned away meanwhile; if the
+    import fails, they are printed.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+    sys.stderr.flush()
+    own = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            import kbatch.hypermodel
+
+            tf.config.list_logical_devices()
+            assert kbatch.hypermodel
+        except BaseException:
+            held.seek(0)
+            os.write(own, held.read())
+            raise
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+
+
+def _pictures(options: Options, console: Console) -> Pictures:
+    from kbatch.case_study.sources import pictures
+    from kbatch.data.pictures import PER_CLASS
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("pictures", total=2 * PER_CLASS)
+        found = pictures(options.data, options.image_size, options.seed, lambda count: progress.update(task, completed=count))
+    console.print(f"Data: {found.name}, {options.image_size} px: 1,200 to train, 400 to validate, 400 to test.", highlight=False)
+    if found.skipped:
+        console.print(f"{len(found.skipped)} files could not be read and were skipped: {', '.join(found.skipped)}", highlight=False, soft_wrap=True)
+    return found
+
+
+def _note_run(options: Options, found: Pictures, folder: Path) -> None:
+    """What the report says of the run, kept so that `kbatch report` can say it again."""
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in vars(options).items() if value is not None)
+    notes: dict[str, Any] = {"command": f"kbatch cats-vs-dogs {flags}", "data": found.name, "model": options.model, "skipped": list(found.skipped)}
+    half = folder / (report.RUN_FILE + ".tmp")
+    half.write_text(json.dumps(notes, indent=1), encoding="utf-8")
+    os.replace(half, folder / report.RUN_FILE)
+
+
+def _search_and_confirm(options: Options, space: Space, found: Pictures, folder: Path, console: Console) -> None:
+    from kbatch.case_study.live import Live
+    from kbatch.case_study.models import MODELS
+    from kbatch.case_study.tuners import PROJECT, set_aside_broken, tuner_of
+    from kbatch.hypermodel import HyperModel
+    from kbatch.training.confirming import confirm
+    from kbatch.training.project import Project
+
+    hypermodel = HyperModel(
+        lambda: MODELS[options.model](options.image_size),
+        space,
+        loss="binary_crossentropy",
+        metrics=["accuracy"],
+        seconds_per_trial=options.seconds_per_trial,
+        target=options.target,
+        seed=options.seed,
+    )
+    fit_arguments: dict[str, Any] = {"validation_data": found.validation, "verbose": 0}
+    if options.epochs is not None:
+        fit_arguments["epochs"] = options.epochs
+    project = Project(folder / PROJECT)
+    project.agree({"model": options.model, "image_size": options.image_size, "tuner": options.tuner})
+    if options.epochs is not None and "goal" not in project.facts():
+        console.print("Measuring the baseline's updates for the horizon …")
+    goal = hypermodel.comparison(project, *found.train, **fit_arguments).goal
+    if options.epochs is not None:
+        console.print(f"Every training gets {goal.seconds:.2f} s.", highlight=False)
+    aside = set_aside_broken(folder / PROJECT)
+    if aside:
+        console.print(f"KerasTuner's files could not be read and were moved to {aside}; the records were kept.", style="yellow", soft_wrap=True)
+    tuner = tuner_of(options.tuner, hypermodel, options.trials, folder, options.seed)
+    with Live(console, _trials(options, space), _trainings(options, space), goal.seconds) as live:
+        hypermodel.watcher = live
+        tuner.search(*found.train, **fit_arguments)
+        if options.confirm:
+            confirm(tuner, *found.train, top=options.confirm_top, seeds=options.confirm, test_data=found.test, **fit_arguments)

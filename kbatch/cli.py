@@ -1,0 +1,130 @@
+"""The command line: `kbatch cats-vs-dogs` and `kbatch report`. Imports TensorFlow only when a search begins."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+import kbatch
+from kbatch.errors import KbatchError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Which way of training this model on this device buys the most validation accuracy per second?",
+)
+
+AXES = "Axes of the search"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"kbatch {kbatch.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")] = False) -> None:
+    """Which way of training this model on this device buys the most validation accuracy per second?"""
+
+
+@app.command("cats-vs-dogs")
+def cats_vs_dogs(
+    data: Annotated[str, typer.Option(help="'drawn' (by code, no download), 'tfds', or a PetImages folder or zip.")] = "drawn",
+    image_size: Annotated[int, typer.Option(help="Height and width in pixels.")] = 64,
+    trials: Annotated[int, typer.Option(help="Recipes to try.")] = 6,
+    seconds_per_trial: Annotated[float | None, typer.Option(help="Training seconds of every trial.  [default: 8, unless --epochs]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Instead of seconds: as long as the baseline takes for so many epochs.")] = None,
+    tuner: Annotated[str, typer.Option(help="random, bayesian or grid (three rates an optimizer).")] = "random",
+    model: Annotated[str, typer.Option(help="cnn (the case study's) or small-resnet.")] = "cnn",
+    target: Annotated[float | None, typer.Option(help="Accuracy that is good enough: a trial ends once it is held.")] = None,
+    confirm: Annotated[int, typer.Option(help="Fresh seeds per recipe for the confirmation; 0 leaves it out.")] = 2,
+    confirm_top: Annotated[int, typer.Option(help="Leading recipes to confirm, besides the baseline.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of drawn data, tuner, weights and data order.")] = 0,
+    out: Annotated[str, typer.Option(help="Folder of records, tables, figures and report; the same command resumes.")] = "kbatch-cats-vs-dogs",
+    batch_sizes: Annotated[str, typer.Option(help="Examples per update.", rich_help_panel=AXES)] = "16,32,64,128,256",
+    optimizers: Annotated[str, typer.Option(help="sgd, adam.", rich_help_panel=AXES)] = "sgd,adam",
+    sgd_rates: Annotated[str, typer.Option(help="SGD's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.002:0.02",
+    adam_rates: Annotated[str, typer.Option(help="Adam's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.0001:0.001",
+    policies: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.", rich_help_panel=AXES)] = "float32,mixed_float16",
+    augmentations: Annotated[
+        str, typer.Option(help="none, flip, flip_shift, flip_shift_contrast.", rich_help_panel=AXES)
+    ] = "none,flip,flip_shift",
+    jit: Annotated[str, typer.Option(help="XLA: off, on or both.", rich_help_panel=AXES)] = "off",
+    micro_batch_size: Annotated[
+        int | None, typer.Option(help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=AXES)
+    ] = None,
+) -> None:
+    """Search how to train the cats-vs-dogs model, confirm what leads with fresh seeds, and say what it buys.
+
+    Every trial trains for the same seconds and is scored by the validation accuracy it holds above chance, per second. Stop it with Ctrl-C whenever
+    you like: the same command goes on where it was.
+    """
+    from kbatch.case_study import driver
+    from kbatch.case_study.options import Options
+
+    if seconds_per_trial is None and epochs is None:
+        seconds_per_trial = 8.0
+    options = Options(
+        data=data,
+        image_size=image_size,
+        trials=trials,
+        seconds_per_trial=seconds_per_trial,
+        epochs=epochs,
+        tuner=tuner,
+        model=model,
+        optimizers=optimizers,
+        sgd_rates=sgd_rates,
+        adam_rates=adam_rates,
+        batch_sizes=batch_sizes,
+        policies=policies,
+        augmentations=augmentations,
+        jit=jit,
+        micro_batch_size=micro_batch_size,
+        target=target,
+        confirm=confirm,
+        confirm_top=confirm_top,
+        seed=seed,
+        out=out,
+    )
+    with _told_plainly(resumable=f"kbatch cats-vs-dogs --out {out} …"):
+        driver.run(options, _console())
+
+
+@app.command()
+def report(directory: Annotated[str, typer.Argument(help="Folder of a search, or what --out was.")]) -> None:
+    """Write trials.csv, report.md and the figures of a search again. Needs no TensorFlow."""
+    from kbatch.case_study import driver
+    from kbatch.results import report as writing
+
+    with _told_plainly(resumable=""):
+        files = writing.write(directory)
+        driver.show(directory, _console())
+        print("Written: " + ", ".join(str(file) for file in files))
+
+
+@contextmanager
+def _told_plainly(resumable: str) -> Iterator[None]:
+    """Bad input is one sentence and exit code 2; Ctrl-C says what was kept and exits with 130."""
+    warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
+    try:
+        yield
+    except KbatchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt as error:
+        print(f"\nStopped. Finished trials are kept; the same command goes on: {resumable}", file=sys.stderr)
+        raise typer.Exit(130) from error
+
+
+def _console():  # type: ignore[no-untyped-def]
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=150)

@@ -53,9 +53,7 @@ def cats_vs_dogs(
     sgd_rates: Annotated[str, typer.Option(help="SGD's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.002:0.02",
     adam_rates: Annotated[str, typer.Option(help="Adam's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.0001:0.001",
     policies: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.", rich_help_panel=AXES)] = "float32,mixed_float16",
-    augmentations: Annotated[
-        str, typer.Option(help="none, flip, flip_shift, flip_shift_contrast.", rich_help_panel=AXES)
-    ] = "none,flip,flip_shift",
+    augmentations: Annotated[str, typer.Option(help="none, flip, flip_shift, flip_shift_contrast.", rich_help_panel=AXES)] = "none,flip,flip_shift",
     jit: Annotated[str, typer.Option(help="XLA: off, on or both.", rich_help_panel=AXES)] = "off",
     micro_batch_size: Annotated[
         int | None, typer.Option(help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=AXES)

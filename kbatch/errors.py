@@ -23,7 +23,6 @@ class KbatchError(Exception):
         do: What to do about it, as a clause without a full stop.
 
     Example:
-
     >>> str(KbatchError("`seconds` must be above 0", -1, "Pass the seconds to train"))
     '`seconds` must be above 0. Received: -1. Pass the seconds to train.'
     """

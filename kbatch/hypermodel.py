@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
 import shutil
@@ -39,7 +38,6 @@ def objective() -> keras_tuner.Objective:
     """The objective of a search with `kbatch.HyperModel`: the score, to be maximized.
 
     Example:
-
     ```python
     tuner = keras_tuner.RandomSearch(kbatch.HyperModel(build, seconds_per_trial=60), objective=kbatch.objective())
     ```
@@ -79,7 +77,6 @@ class HyperModel(keras_tuner.HyperModel):
         SearchError: If the tuner or an argument of `search` is not supported.
 
     Example:
-
     ```python
     tuner = keras_tuner.RandomSearch(
         kbatch.HyperModel(build, seconds_per_trial=60),
@@ -114,9 +111,8 @@ class HyperModel(keras_tuner.HyperModel):
             self._declare_own, build = build.declare_hyperparameters, build.build
         self.maker = Maker(build, CompileArguments(loss, metrics), seed, self.space.reserved)
         self._judged_by = {"metric": metric, "direction": direction, "chance": chance, "target": target}
-        self._goal = functools.partial(goal_of, **self._judged_by)  # type: ignore[arg-type]
         self._attempt = Attempt()
-        self._goal(1.0 if seconds_per_trial is None else seconds_per_trial, labels=_some_labels)
+        self._goal(1.0 if seconds_per_trial is None else seconds_per_trial, _some_labels)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
@@ -201,6 +197,10 @@ class HyperModel(keras_tuner.HyperModel):
         watcher = self.watcher or (ProgressBar() if arguments.verbose is None else Watcher())
         return Comparison(self.maker, self.space, data, goal, arguments, watcher)
 
+    def _goal(self, seconds: float, labels: Callable[[], np.ndarray]) -> Goal:
+        judged_by: dict[str, Any] = self._judged_by
+        return goal_of(seconds, labels=labels, **judged_by)
+
     def _goal_of(self, project: Project, data: Data, epochs: int | None) -> Goal:
         stored = project.facts().get("goal")
         if stored is None:
@@ -208,7 +208,7 @@ class HyperModel(keras_tuner.HyperModel):
             if seconds is None:
                 assert epochs is not None
                 seconds = seconds_of_epochs(project, self.maker, self.space, data, epochs)
-            stored = self._goal(seconds, labels=data.labels).to_dict()
+            stored = self._goal(seconds, data.labels).to_dict()
             project.agree({"goal": stored})
         return Goal(**stored)
 
@@ -238,13 +238,12 @@ def _border() -> Iterator[None]:
         raise keras_tuner.errors.FatalRuntimeError(f"A trial failed, and would fail again. {type(error).__name__}: {error}") from error
 
 
-@functools.cache
 def _fatal(kind: type[KbatchError]) -> type[KbatchError]:
     """The same kind of error, but one that ends a KerasTuner search."""
     return type(kind.__name__, (kind, keras_tuner.errors.FatalError), {"__module__": kind.__module__})
 
 
-def _some_labels() -> Any:
+def _some_labels() -> np.ndarray:
     """Labels that stand in for the real ones when the arguments are checked before there are data."""
     return np.array([0, 1])
 
@@ -260,7 +259,9 @@ def _check_tuner(tuner: Any, hp: keras_tuner.HyperParameters) -> None:
     """Refuse, by name, what cannot be compared fairly."""
     if "tuner/epochs" in hp.values:
         raise SearchError(
-            "Every trial must get the same seconds", "Hyperband, which gives them different ones", "Use RandomSearch, BayesianOptimization or GridSearch"
+            "Every trial must get the same seconds",
+            "Hyperband, which gives them different ones",
+            "Use RandomSearch, BayesianOptimization or GridSearch",
         )
     if getattr(tuner, "executions_per_trial", 1) != 1:
         raise SearchError(

@@ -39,7 +39,6 @@ class Recipe:
         RecipeError: If a value is not one of the above.
 
     Example:
-
     >>> recipe = Recipe(batch_size=256, optimizer="sgd", learning_rate=0.08, micro_batch_size=64)
     >>> recipe.accumulation_steps
     4

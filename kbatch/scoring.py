@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,14 +93,13 @@ def score(curve: Curve, horizon: float, chance: float, target: float | None = No
         ValueError: If the horizon is not above 0, or the times do not rise.
 
     Example:
-
     >>> score([(1, 0.5), (2, 0.75), (3, 0.8), (4, 0.75)], horizon=5, chance=0.5)
     0.05
     """
     if not (math.isfinite(horizon) and horizon > 0):
         raise ValueError(f"`horizon` must be above 0 seconds. Received: {horizon}. Pass the training seconds of the trial.")
     seconds = [point[0] for point in curve]
-    if any(later < earlier for earlier, later in zip(seconds, seconds[1:], strict=False)):
+    if any(later < earlier for earlier, later in itertools.pairwise(seconds)):
         raise ValueError(f"A curve's times must not fall. Received: {seconds}. Pass the points in the order they were measured.")
     if not all(math.isfinite(value) for _, value in curve):
         return 0.0

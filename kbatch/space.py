@@ -49,7 +49,6 @@ class Space:
         SpaceError: If an axis cannot be searched.
 
     Example:
-
     >>> space = Space(optimizer="sgd", batch_size=(32, 128), policy="float32")
     >>> space.optimizer, space.batch_size
     (('sgd',), (32, 128))

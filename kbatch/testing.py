@@ -12,7 +12,6 @@ class FakeTime:
         seconds: Float, what it shows at first. Defaults to `0.0`.
 
     Example:
-
     >>> now = FakeTime()
     >>> now.sleep(2.5)
     >>> now()

@@ -14,7 +14,9 @@ def record(trial=0, score=0.1, **fields):
     outcome = Outcome(ended="horizon", curve=((1.0, 0.6), (2.0, 0.7), (3.0, 0.8)), value=0.6, seconds={"total": 3.5}, remarks=("a",))
     recipe = fields.pop("recipe", Recipe())
     fields = {"purpose": "search", "seed": 0, "values": {"units": 8}, **fields}
-    return Record(key=key_of(fields["values"], recipe, fields["seed"], f"{trial}"), trial=trial, recipe=recipe, outcome=outcome, score=score, **fields)
+    return Record(
+        key=key_of(fields["values"], recipe, fields["seed"], f"{trial}"), trial=trial, recipe=recipe, outcome=outcome, score=score, **fields
+    )
 
 
 def test_a_record_survives_its_file(tmp_path):
@@ -36,7 +38,7 @@ def test_an_incomplete_last_line_is_named_ignored_and_does_not_spoil_the_next(tm
     store.end(record(0))
     store.end(record(1))
     text = store.path.read_bytes()
-    for cut in (1, 40, len(text) // 4):
+    for cut in (2, 40, len(text) // 4):
         store.path.write_bytes(text[:-cut])
         with pytest.warns(UserWarning, match="last line is incomplete"):
             assert len([line for line in read(store.path) if line.record]) == 1
@@ -46,6 +48,14 @@ def test_an_incomplete_last_line_is_named_ignored_and_does_not_spoil_the_next(tm
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert [r.trial for r in Store(tmp_path).records()] == [0, 2]
+
+
+def test_a_last_line_that_lost_only_its_end_is_kept(tmp_path):
+    store = Store(tmp_path)
+    store.end(record(0))
+    store.path.write_bytes(store.path.read_bytes()[:-1])
+    Store(tmp_path).end(record(1))
+    assert [r.trial for r in Store(tmp_path).records()] == [0, 1]
 
 
 def test_a_broken_line_in_the_middle_is_refused(tmp_path):

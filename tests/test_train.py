@@ -1,12 +1,12 @@
 """One recipe trained without a tuner: the path that every trial takes."""
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
+from kbatch.data import batches
 from kbatch.errors import DataError, KbatchError, SearchError
 from kbatch.training import running
 
@@ -157,13 +157,14 @@ def test_what_cannot_be_trained_is_refused(build, points):
         kbatch.train(Recipe(), build, *points[0], seconds=1)
 
 
-def test_a_trial_that_waits_for_input_says_so(build, points):
+def test_a_trial_that_waits_for_input_says_so(build, points, monkeypatch):
     import time
 
+    monkeypatch.setattr(batches, "CACHE_SHARE_OF_MEMORY", 0.0)
     (x, y), validation = points
 
     def slow(index):
-        time.sleep(0.002)
+        time.sleep(0.001)
         return x[int(index)], y[int(index)]
 
     def load(index):

@@ -12,7 +12,6 @@ from kbatch.building.optimizers import optimizer_of
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 
-
 KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 

@@ -39,8 +39,12 @@ class Maker:
     own_policy: str = field(default_factory=_own_policy)
 
     def __post_init__(self) -> None:
-        if not callable(self.build):
-            raise ModelError("`build` must be a function that returns a model, or a keras_tuner.HyperModel", self.build, "Pass `build`, not `build()`")
+        if not callable(self.build) or isinstance(self.build, keras.Model):
+            raise ModelError(
+                "`build` must be a function that returns a model, or a keras_tuner.HyperModel",
+                type(self.build).__name__,
+                "Pass `build`, not `build()`",
+            )
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
         """The model for a recipe, built and compiled under its policy and the seed.
@@ -68,7 +72,7 @@ class Maker:
         """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit."""
         model = self.raw(recipe.policy, fresh(values))
         jit_compile = bool(model.jit_compile)
-        fields = {"jit_compile": jit_compile}
+        fields: dict[str, Any] = {"jit_compile": jit_compile}
         if model.compiled:
             fields |= {"optimizer": "compiled", "learning_rate": None, "warmup_updates": 0}
         return Recipe.from_dict({**vars(recipe), **fields})

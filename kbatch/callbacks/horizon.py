@@ -47,7 +47,6 @@ class Horizon(keras.callbacks.Callback):
         ModelError: At the first mark, if the model has no such metric; the message lists those it has.
 
     Example:
-
     ```python
     clock = kbatch.callbacks.TrainingClock()
     horizon = kbatch.callbacks.Horizon(60, validation_data=validation, clock=clock)

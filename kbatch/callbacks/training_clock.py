@@ -34,7 +34,6 @@ class TrainingClock(keras.callbacks.Callback):
         update_seconds: List of floats, what each update took, the first among them.
 
     Example:
-
     ```python
     clock = kbatch.callbacks.TrainingClock()
     model.fit(x, y, epochs=3, callbacks=[clock])
@@ -42,9 +41,7 @@ class TrainingClock(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(
-        self, accumulation_steps: int = 1, now: Callable[[], float] = time.perf_counter, wait: Callable[[], None] = meter.wait
-    ) -> None:
+    def __init__(self, accumulation_steps: int = 1, now: Callable[[], float] = time.perf_counter, wait: Callable[[], None] = meter.wait) -> None:
         super().__init__()
         self.accumulation_steps, self._now, self._wait = accumulation_steps, now, wait
         self.updates = 0

@@ -68,7 +68,9 @@ def show(folder: Path | str, console: Console) -> None:
 
 def _announce(options: Options, space: Space, console: Console) -> None:
     if options.tuner == "grid":
-        console.print(f"The grid holds {grid_size(space)} recipes, of which {min(options.trials, grid_size(space))} are tried, batch size varying first.")
+        console.print(
+            f"The grid holds {grid_size(space)} recipes, of which {min(options.trials, grid_size(space))} are tried, batch size varying first."
+        )
     trainings = _trainings(options, space)
     if options.seconds_per_trial:
         minutes = trainings * (options.seconds_per_trial * WALL_PER_TRAINING_SECOND + 1.5) / 60

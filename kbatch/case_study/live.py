@@ -26,7 +26,11 @@ class Live(Watcher):
 
     def __init__(self, console: Console, trials: int, trainings: int, seconds: float) -> None:
         self._console, self._trials, self._trainings, self._seconds = console, trials, trainings, seconds
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.completed:.0f}/{task.total:.0f} s {task.fields[now]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} s {task.fields[now]}"),
+        )
         self._progress = Progress(*columns, console=console, transient=True)
         self._task: TaskID | None = None
         self._began = 0.0

@@ -71,7 +71,7 @@ class Options:
         rates = {name: _steps(pair) if self.tuner == "grid" else pair for name, pair in (("sgd", sgd), ("adam", adam))}
         return Space(
             optimizer=_names("--optimizers", self.optimizers, OPTIMIZERS[:2]),
-            learning_rate=rates,  # type: ignore[arg-type]
+            learning_rate=rates,  # type: ignore
             policy=_names("--policies", self.policies, POLICIES),
             augmentation=_names("--augmentations", self.augmentations, ("none", "flip", "flip_shift", "flip_shift_contrast")),
             jit_compile={"off": (False,), "on": (True,), "both": (False, True)}[self.jit],
@@ -92,13 +92,15 @@ class Options:
             probe.write_text("")
             probe.unlink()
         except OSError as error:
-            raise SearchError("--out must be a folder that can be written", f"{folder}: {os.strerror(error.errno or 0)}", "Pass another folder") from error
+            raise SearchError(
+                "--out must be a folder that can be written", f"{folder}: {os.strerror(error.errno or 0)}", "Pass another folder"
+            ) from error
         return folder
 
 
 def grid_size(space: Space) -> int:
     """How many recipes a grid over the space holds."""
-    rates = sum(len(space.learning_rate[name]) for name in space.optimizer)  # type: ignore[arg-type]
+    rates = sum(len(space.learning_rate[name]) for name in space.optimizer)  # type: ignore
     others = (space.policy, space.augmentation, space.jit_compile, space.batch_size)
     return rates * len(list(itertools.product(*others)))
 

@@ -87,7 +87,6 @@ def register_augmentation(name: str, pipeline: Pipeline) -> None:
         RecipeError: If the name is empty or taken by another pipeline.
 
     Example:
-
     >>> import keras
     >>> register_augmentation("noise", lambda: [keras.layers.GaussianNoise(0.1)])
     """

@@ -23,6 +23,7 @@ class Source(Protocol):
     """Training examples that can be streamed without end."""
 
     examples: int
+    element_spec: Any
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         """Full batches without end, in another order each pass; a batch may reach over the end of a pass."""
@@ -59,6 +60,7 @@ class ArraySource:
         with tf.device("CPU:0"):
             self.arrays = keras.tree.map_structure(tf.convert_to_tensor, arrays)
         self.examples = _common_length(self.arrays)
+        self.element_spec = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape[1:], array.dtype), self.arrays)
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         """Full batches without end; see `Source.stream`."""
@@ -89,6 +91,7 @@ class DatasetSource:
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self.examples = _cardinality(dataset)
+        self.element_spec = dataset.element_spec
         self._first = dataset.take(4)
         self.dataset = dataset.cache() if self._bytes_of_all(dataset.element_spec) < CACHE_SHARE_OF_MEMORY * _machine_bytes() else dataset
 
@@ -107,7 +110,7 @@ class DatasetSource:
         flat = [tf.nest.flatten(example) for example in self._first]
         return {
             "examples": self.examples,
-            "shapes": [[*part.shape.as_list(), part.dtype.name] for part in tf.nest.flatten(self.dataset.element_spec)],
+            "shapes": [[*part.shape.as_list(), part.dtype.name] for part in tf.nest.flatten(self.element_spec)],
             "checksum": zlib.crc32(b"".join(_bytes(part) for example in flat for part in example)),
         }
 
@@ -198,8 +201,7 @@ def prepare(
     if validation_data is None:
         raise DataError("A trial must have something to validate on", "neither validation_data nor validation_split", "Pass one of them")
     source = training_source(x, y, sample_weight, batched=batched)
-    spec = source.dataset.element_spec if isinstance(source, DatasetSource) else keras.tree.map_structure(lambda a: tf.TensorSpec(a.shape[1:]), source.arrays)  # type: ignore[attr-defined]
-    validation = validation_batches(validation_data, validation_batch_size or VALIDATION_BATCH_SIZE, element_spec=spec)
+    validation = validation_batches(validation_data, validation_batch_size or VALIDATION_BATCH_SIZE, element_spec=source.element_spec)
 
     def labels() -> np.ndarray:
         return np.concatenate([np.asarray(keras.tree.flatten(batch[1])[0]) for batch in validation])

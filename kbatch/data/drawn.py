@@ -27,7 +27,6 @@ def drawn_pets(examples: int, image_size: int = 64, seed: int = 0, on_progress: 
         For `"cat"` and `"dog"`, uint8 images of shape `(examples, image_size, image_size, 3)`.
 
     Example:
-
     >>> pets = drawn_pets(examples=2, image_size=32)
     >>> pets["cat"].shape
     (2, 32, 32, 3)
@@ -51,7 +50,7 @@ def _picture(name: str, image_size: int, rng: np.random.Generator) -> np.ndarray
     _clutter(ImageDraw.Draw(canvas), side, rng, pieces=int(rng.integers(0, 3)), largest=0.2)
     canvas = canvas.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.0, 0.012) * side)))
     pixels = np.asarray(canvas.resize((image_size, image_size), Image.Resampling.BOX), "float32")
-    contrast, light = rng.uniform(0.6, 1.1), rng.uniform(-25, 25)
+    contrast, light = rng.uniform(0.6, 1.1), rng.uniform(5, 45)
     pixels = (pixels - 128) * contrast + 128 + light + rng.normal(0, rng.uniform(35, 60), pixels.shape)
     return np.asarray(np.clip(pixels, 0, 255), "uint8")
 
@@ -104,7 +103,8 @@ def _head(name: str, side: int, rng: np.random.Generator) -> Image.Image:
     ears(draw, at, oval, coat, dark, rng)
     oval(0, 0, 1, 1, coat)
     if rng.random() < 0.4:  # a patch
-        oval(*rng.uniform(-0.5, 0.5, 2), *rng.uniform(0.2, 0.45, 2), dark)
+        (x, y), (width, height) = rng.uniform(-0.5, 0.5, 2), rng.uniform(0.2, 0.45, 2)
+        oval(x, y, width, height, dark)
     face(draw, at, oval, dark, rng)
     return layer.rotate(float(rng.uniform(-15, 15)), resample=Image.Resampling.BILINEAR)
 

@@ -48,7 +48,6 @@ def read_images(
         DataError: If the folder is missing, holds other classes, or too few readable images.
 
     Example:
-
     ```python
     images, skipped = read_images("PetImages", image_size=64, per_class=1000)
     ```
@@ -59,7 +58,9 @@ def read_images(
             by_class.setdefault(entry.label, []).append(entry)
         if len(by_class) != classes:
             raise DataError(
-                f"{path} must hold {classes} folders of images, one per class", f"{sorted(by_class) or 'no images'}", "Pass the unpacked PetImages folder"
+                f"{path} must hold {classes} folders of images, one per class",
+                f"{sorted(by_class) or 'no images'}",
+                "Pass the unpacked PetImages folder",
             )
         found: dict[str, np.ndarray] = {}
         skipped: list[str] = []

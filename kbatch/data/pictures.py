@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,5 +45,5 @@ def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] =
         return images, labels
 
     cuts = (0, TRAINING, TRAINING + VALIDATION, PER_CLASS)
-    train, validation, test = (part(first, last) for first, last in zip(cuts, cuts[1:], strict=False))
+    train, validation, test = (part(first, last) for first, last in itertools.pairwise(cuts))
     return Pictures(name, train, validation, test, tuple(by_class), skipped)

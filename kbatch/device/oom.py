@@ -30,7 +30,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         error: Any exception; its causes are looked at too.
 
     Example:
-
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("shape"))
     (True, False)
     """

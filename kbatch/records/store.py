@@ -70,11 +70,16 @@ class Store:
             raise RecordError("The folder of the records must be writable", f"{self.path.parent}: {error.strerror}", "Pass another folder") from error
 
     def _drop_incomplete_line(self) -> None:
-        """Cut a half-written last line, so that the next record does not grow onto it."""
+        """Cut a half-written last line, or end a whole one, so that the next record does not grow onto it."""
         text = self.path.read_bytes() if self.path.exists() else b""
         if text and not text.endswith(b"\n"):
-            os.truncate(self.path, text.rfind(b"\n") + 1)
-            self._lines = read(self.path)
+            whole = len(self._lines) == len(text.splitlines())  # only the line's end was lost
+            with open(self.path, "r+b") as file:
+                if whole:
+                    file.seek(0, os.SEEK_END)
+                    file.write(b"\n")
+                else:
+                    file.truncate(text.rfind(b"\n") + 1)
 
     def finished(self, key: str) -> Record | None:
         """The record of a training that ended, or `None`."""

@@ -89,7 +89,13 @@ def draw_batches(infos: Sequence[BatchInfo], metric: str, path: str | Path) -> N
             axes.scatter([info.batch_size for info in own], [getattr(info, field) for info in own], color=colour, s=22, zorder=3)
         marks = [info for info in infos if info.baseline]
         axes.scatter(
-            [m.batch_size for m in marks], [getattr(m, field) for m in marks], marker="s", s=90, facecolors="none", edgecolors="black", label="baseline"
+            [m.batch_size for m in marks],
+            [getattr(m, field) for m in marks],
+            marker="s",
+            s=90,
+            facecolors="none",
+            edgecolors="black",
+            label="baseline",
         )
         axes.set_xscale("log", base=2)
         sizes = sorted({info.batch_size for info in infos})

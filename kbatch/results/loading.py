@@ -64,7 +64,6 @@ def load(directory: str | os.PathLike[str]) -> pd.DataFrame:
         RecordError: If there are no records, or they cannot be read.
 
     Example:
-
     ```python
     trials = kbatch.results.load("runs/pets")
     print(trials.sort_values("score", ascending=False)[["recipe", "score", "val_accuracy"]])

@@ -23,7 +23,6 @@ def factor(batch_size: int, rule: str) -> float:
         SpaceError: If the rule is unknown.
 
     Example:
-
     >>> factor(128, "linear"), factor(128, "sqrt"), factor(128, "constant")
     (4.0, 2.0, 1.0)
     """

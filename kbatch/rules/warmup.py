@@ -18,7 +18,6 @@ def updates(batch_size: int, examples: int, passes: float = 1.0) -> int:
         passes: Float, passes over the data that warm-up takes. Defaults to `1.0`.
 
     Example:
-
     >>> updates(32, 1200), updates(256, 1200)
     (0, 5)
     """

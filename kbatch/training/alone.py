@@ -75,7 +75,6 @@ def train(
         KbatchError: If recipe, model or data cannot be used; the message says what to do.
 
     Example:
-
     ```python
     recipe = kbatch.Recipe(batch_size=128, optimizer="sgd", learning_rate=0.04)
     model, outcome = kbatch.train(recipe, build, x, y, (x_val, y_val), seconds=30)

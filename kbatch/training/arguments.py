@@ -59,13 +59,13 @@ class FitArguments:
             raise SearchError("`shuffle` must be True", given.get("shuffle", False), "Leave it out: the data are shuffled in every pass")
         known = {field.name for field in dataclasses.fields(cls)}
         for name in sorted(set(given) - known):
-            raise SearchError(f"`{name}` must not be passed to fit or search", f"{name}={given[name]!r}", REFUSED.get(name, f"Pass only {sorted(known)}"))
+            raise SearchError(
+                f"`{name}` must not be passed to fit or search", f"{name}={given[name]!r}", REFUSED.get(name, f"Pass only {sorted(known)}")
+            )
         if "x" not in given:
             raise SearchError("`fit` must get training data", "no x", "Pass x and y, or a dataset")
         return cls(**{name: value for name, value in given.items() if not (name == "callbacks" and value is None)})
 
     def data(self) -> Data:
         """The data, ready to be streamed and measured on."""
-        return prepare(
-            self.x, self.y, self.sample_weight, self.validation_data, self.validation_split, self.validation_batch_size, self.batched
-        )
+        return prepare(self.x, self.y, self.sample_weight, self.validation_data, self.validation_split, self.validation_batch_size, self.batched)

@@ -46,7 +46,6 @@ def confirm(
         SearchError: If the tuner has no finished search, or is not one of kbatch's.
 
     Example:
-
     ```python
     runs = kbatch.confirm(tuner, x, y, validation_data=(x_val, y_val), top=3, seeds=3)
     print(runs.groupby(["trial", "recipe"])["score"].agg(["mean", "std"]))
@@ -64,7 +63,5 @@ def confirm(
     test = None if test_data is None else validation_batches(test_data)
     candidates = [comparison.baseline(project), *chosen]
     # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
-    again = [
-        comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates
-    ]
+    again = [comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates]
     return rows(again)

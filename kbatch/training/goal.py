@@ -97,7 +97,6 @@ def most_frequent_share(labels: np.ndarray) -> float:
         SearchError: If the labels are not those of one class per example.
 
     Example:
-
     >>> most_frequent_share(np.array([0, 1, 1, 1]))
     0.75
     """

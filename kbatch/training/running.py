@@ -30,7 +30,7 @@ from kbatch.training.goal import Goal
 from kbatch.training.watching import Watcher
 
 ENDLESS = 1_000_000  # epochs: the horizon ends a training, not their number
-INPUT_BATCHES = 8
+INPUT_BATCHES, INPUT_SECONDS = 8, 1.0  # at least so many batches are timed, at most so long
 WAITS_FOR_INPUT = 0.5  # share of an update above which the input pipeline, timed alone, is worth a remark
 
 
@@ -128,9 +128,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
     """
     entered = time.perf_counter()
     clock = TrainingClock(recipe.accumulation_steps)
-    horizon = Horizon(
-        goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress
-    )
+    horizon = Horizon(goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
     epoch_end = EpochEnd(clock, horizon, time.perf_counter)
     callbacks = [clock, epoch_end.before, horizon, *around.callbacks, epoch_end.between, *around.checkpoint_callbacks, epoch_end.after]
     began = _Beginning()
@@ -139,7 +137,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
     ended, message, input_seconds, input_probe = None, "", None, 0.0
     try:
         input_began = time.perf_counter()
-        input_seconds = _input_seconds(stream)
+        input_seconds = _input_seconds(stream, data.training.examples // (recipe.micro_batch_size or recipe.batch_size) + 1)
         input_probe = time.perf_counter() - input_began
         _fit(model, recipe, stream, data.training.examples, [*callbacks, began], around)
     except Exception as error:
@@ -225,14 +223,15 @@ def _fit(model: keras.Model, recipe: Recipe, stream: tf.data.Dataset, examples: 
             )
 
 
-def _input_seconds(stream: tf.data.Dataset) -> float | None:
-    """Seconds per batch of the input pipeline alone, once its first batch is there."""
-    batches = iter(stream)
-    next(batches)
-    began = time.perf_counter()
-    for _ in range(INPUT_BATCHES):
-        next(batches)
-    return (time.perf_counter() - began) / INPUT_BATCHES
+def _input_seconds(stream: tf.data.Dataset, batches: int) -> float:
+    """Seconds per batch of the input pipeline alone, once its first batch is there, over about one pass or one second."""
+    remaining = iter(stream)
+    next(remaining)
+    began, taken = time.perf_counter(), 0
+    while taken < INPUT_BATCHES or (taken < batches and time.perf_counter() - began < INPUT_SECONDS):
+        next(remaining)
+        taken += 1
+    return (time.perf_counter() - began) / taken
 
 
 def _remarks(outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float | None) -> tuple[str, ...]:

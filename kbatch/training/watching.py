@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from kbatch.records.record import Record
 from kbatch.recipe import Recipe
+from kbatch.records.record import Record
 
 
 class Watcher:

@@ -1,0 +1,65 @@
+"""Kill -9 the driver at random moments, each time followed by the same command; no finished trial may be lost or trained twice.
+
+Usage: python scripts/kill_and_resume.py [--kills 20] [--seed 0] [--out FOLDER]
+
+Prints what every life of the driver had finished when it was killed, and exits with 1 if a record was lost, changed or made twice.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TRIALS = 12
+
+
+def ended(folder: Path) -> list[str]:
+    """The complete lines that say a training ended, in order."""
+    path = folder / "search" / "kbatch" / "records.jsonl"
+    lines = path.read_text(errors="replace").split("\n")[:-1] if path.exists() else []
+    return [line for line in lines if '"event": "ended"' in line]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    folder = options.out or Path(tempfile.mkdtemp())
+    small = ["--image-size", "16", "--trials", str(TRIALS), "--seconds-per-trial", "1", "--confirm", "2", "--policies", "float32"]
+    command = [sys.executable, "-m", "kbatch", "cats-vs-dogs", *small, "--out", str(folder)]
+    moments, before = random.Random(options.seed), []
+    for kill in range(options.kills):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        time.sleep(moments.uniform(0.5, 9.0))
+        alive = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        after = ended(folder)
+        print(f"kill {kill}: {'killed' if alive else 'had ended'}, {len(after)} trainings finished", flush=True)
+        if after[: len(before)] != before:
+            print("LOST or changed a finished training")
+            return 1
+        before = after
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    records = [json.loads(line) for line in ended(folder)]
+    keys = [record["key"] for record in records]
+    endings = {how: sum(record["record"]["outcome"]["ended"] == how for record in records) for how in ("horizon", "crashed")}
+    twice = len(keys) - len(set(keys))
+    print(
+        f"last run: exit code {result.returncode}; {len(keys)} trainings, {endings}, {twice} made twice, kept all: {ended(folder)[: len(before)] == before}"
+    )
+    searched = sum(record["record"]["purpose"] == "search" for record in records)
+    whole = result.returncode == 0 and not twice and ended(folder)[: len(before)] == before and searched == TRIALS
+    print("ok" if whole else result.stderr)
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

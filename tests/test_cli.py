@@ -1,0 +1,179 @@
+"""The command line, run as a user runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+
+from kbatch.case_study.options import Options, grid_size
+from kbatch.case_study.tuners import set_aside_broken
+from kbatch.results.loading import load_records
+
+SMALL = ["--image-size", "16", "--trials", "2", "--seconds-per-trial", "0.3", "--confirm", "1", "--confirm-top", "1", "--policies", "float32"]
+
+
+def run(*arguments, timeout=240):
+    command = [sys.executable, "-m", "kbatch", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("done")
+    return folder, run("cats-vs-dogs", *SMALL, "--out", folder)
+
+
+def test_the_main_job_writes_everything_and_says_what_it_buys(done):
+    folder, result = done
+    assert result.returncode == 0, result.stderr
+    assert {"trials.csv", "report.md", "accuracy_over_seconds.png", "batch_size.png", "confirmations.csv"} <= {path.name for path in folder.iterdir()}
+    assert "about" in result.stdout
+    assert "baseline -> best over 1 fresh seeds" in result.stdout
+    assert [record.purpose for record in load_records(folder)] == ["baseline", "search", "search", "confirmation", "confirmation"]
+    assert result.stderr == ""
+
+
+def test_the_same_command_again_trains_nothing(done):
+    folder, _ = done
+    before = (folder / "search" / "kbatch" / "records.jsonl").read_bytes()
+    result = run("cats-vs-dogs", *SMALL, "--out", folder)
+    assert result.returncode == 0
+    assert (folder / "search" / "kbatch" / "records.jsonl").read_bytes() == before
+
+
+def test_the_report_is_made_again_without_tensorflow(done):
+    folder, _ = done
+    written = (folder / "report.md").read_text()
+    (folder / "report.md").unlink()
+    code = f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli import app\napp(['report', {str(folder)!r}])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    assert (folder / "report.md").read_text() == written
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (["--batch-sizes", "16,32"], "space.batch_size was"),
+        (["--seconds-per-trial", "0.4"], "seconds_per_trial was 0.3"),
+        (["--image-size", "24"], "image_size was 16"),
+        (["--model", "small-resnet"], "model was 'cnn'"),
+    ],
+)
+def test_another_search_in_the_same_folder_is_refused(done, change, text):
+    folder, _ = done
+    before = (folder / "search" / "kbatch" / "records.jsonl").read_bytes()
+    result = run("cats-vs-dogs", *SMALL, *change, "--out", folder)
+    assert (result.returncode, text in result.stderr) == (2, True), result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert (folder / "search" / "kbatch" / "records.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("broken", ["oracle.json", "trial_0/trial.json", "tuner0.json"])
+def test_broken_files_of_keras_tuner_are_set_aside_and_the_records_answer(done, broken):
+    folder, _ = done
+    file = next((folder / "search").glob(broken))
+    file.write_text(file.read_text()[: len(file.read_text()) // 2])
+    before = (folder / "search" / "kbatch" / "records.jsonl").read_bytes()
+    result = run("cats-vs-dogs", *SMALL, "--out", folder)
+    assert result.returncode == 0, result.stderr
+    assert "set-aside" in result.stdout
+    assert (folder / "search" / "kbatch" / "records.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--data", "/nowhere"], "exists"),
+        (["--data", "EMPTY"], "2 folders of images"),
+        (["--data", "THREE"], "3 of Cat, 3 of Dog"),
+        (["--trials", "0"], "--trials must be at least 1"),
+        (["--trials", "many"], "Invalid value"),
+        (["--batch-sizes", "0,abc"], "--batch-sizes must be whole numbers"),
+        (["--batch-sizes", "4096"], "at most the number of training examples, 1200"),
+        (["--out", "/proc/none"], "--out must be a folder that can be written"),
+        (["--seconds-per-trial", "0"], "above 0"),
+        (["--epochs", "3", "--seconds-per-trial", "3"], "One of"),
+        (["--optimizers", "lion"], "--optimizers must be names out of sgd, adam"),
+        (["--sgd-rates", "0.1:0.01"], "the lower first"),
+        (["--tuner", "hyperband"], "random, bayesian, grid"),
+        (["--micro-batch-size", "0"], "at least 1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, text, tmp_path):
+    (tmp_path / "EMPTY").mkdir()
+    for label in ("Cat", "Dog"):
+        (tmp_path / "THREE" / label).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (8, 8)).save(tmp_path / "THREE" / label / f"{number}.jpg")
+    arguments = [str(tmp_path / a) if a in ("EMPTY", "THREE") else a for a in arguments]
+    result = run("cats-vs-dogs", "--image-size", "16", "--out", tmp_path / "out", *arguments)
+    assert result.returncode == 2
+    assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_without_records_has_no_report(tmp_path):
+    result = run("report", tmp_path)
+    assert (result.returncode, "must hold the records" in result.stderr) == (2, True)
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(tmp_path):
+    arguments = [
+        sys.executable,
+        "-m",
+        "kbatch",
+        "cats-vs-dogs",
+        *SMALL,
+        "--trials",
+        "3",
+        "--seconds-per-trial",
+        "2",
+        "--confirm",
+        "0",
+        "--out",
+        tmp_path,
+    ]
+    process = subprocess.Popen(list(map(str, arguments)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    records = tmp_path / "search" / "kbatch" / "records.jsonl"
+    while not (records.exists() and records.read_text().count('"ended", "key"') >= 2):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Finished trials are kept" in errors
+    assert "Traceback" not in errors
+    kept = load_records(tmp_path)
+    result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=240)
+    assert result.returncode == 0, result.stderr
+    assert load_records(tmp_path)[: len(kept)] == kept
+    assert [record.outcome.ended for record in load_records(tmp_path)] == ["horizon"] * 4
+
+
+def test_help_and_version():
+    assert "cats-vs-dogs" in run("--help").stdout
+    assert run("--version").stdout.startswith("kbatch 0.")
+    assert "--batch-sizes" in run("cats-vs-dogs", "--help").stdout
+
+
+def options(**changes):
+    fields = dict.fromkeys(Options.__dataclass_fields__)
+    defaults = {"tuner": "grid", "optimizers": "sgd,adam", "sgd_rates": "0.001:0.1", "adam_rates": "1e-4:1e-2", "batch_sizes": "32,64"}
+    return Options(**{**fields, **defaults, "policies": "float32", "augmentations": "none,flip", "jit": "off", **changes})
+
+
+def test_a_grid_takes_three_rates_an_optimizer():
+    space = options().space()
+    assert space.learning_rate["sgd"] == pytest.approx([0.001, 0.01, 0.1])
+    assert grid_size(space) == 6 * 2 * 2
+
+
+def test_whole_files_are_left_where_they_are(tmp_path):
+    (tmp_path / "oracle.json").write_text("{}")
+    assert set_aside_broken(tmp_path) is None
+    assert os.listdir(tmp_path) == ["oracle.json"]

@@ -1,0 +1,76 @@
+"""Imports go strictly to a lower floor (errors below all), and some libraries may only be imported in one room."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import kbatch
+
+ROOT = Path(kbatch.__file__).parent
+FLOORS = {
+    "errors": -1,
+    "recipe": 0,
+    "outcome": 0,
+    "scoring": 0,
+    "rules": 1,
+    "records": 1,
+    "device": 1,
+    "data": 2,
+    "callbacks": 2,
+    "space": 3,
+    "building": 3,
+    "results": 3,
+    "training": 4,
+    "hypermodel": 5,
+    "case_study": 6,
+    "testing": 6,
+    "cli": 7,
+    "__main__": 8,
+}
+ONLY_IN = {
+    "keras_tuner": {"hypermodel", "building.hyperparameters", "case_study.tuners"},
+    "matplotlib": {"results.figures"},
+    "tensorflow.python": {"device.leak", "building.seeding"},
+    "keras.src": {"building.seeding"},
+    "keras_tuner.src": {"hypermodel"},
+    "typer": {"cli"},
+    "tensorflow_datasets": {"case_study.sources"},
+}
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py")
+
+
+def name_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_strictly_to_a_lower_floor(path):
+    room = name_of(path).split(".")[0]
+    for name in imports(path):
+        other = name.split(".")[1] if name.startswith("kbatch.") else room
+        if other in FLOORS and other != room:
+            assert FLOORS[other] < FLOORS[room], f"{name_of(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_some_libraries_are_imported_in_one_room_only(path):
+    for name in imports(path):
+        for library, rooms in ONLY_IN.items():
+            if name == library or name.startswith(library + "."):
+                assert name_of(path) in rooms, f"{name_of(path)} imports {name}"
+
+
+def test_rules_and_records_need_the_standard_library_only():
+    for path in MODULES:
+        if name_of(path).startswith(("rules", "records")):
+            assert not {name.split(".")[0] for name in imports(path)} & {"tensorflow", "keras", "numpy", "pandas"}

@@ -111,7 +111,7 @@ class HyperModel(keras_tuner.HyperModel):
             self._declare_own, build = build.declare_hyperparameters, build.build
         self.maker = Maker(build, CompileArguments(loss, metrics), seed, self.space.reserved)
         self._judged_by = {"metric": metric, "direction": direction, "chance": chance, "target": target}
-        self._attempt = Attempt()
+        self._attempt: Attempt | None = None
         self._goal(1.0 if seconds_per_trial is None else seconds_per_trial, _some_labels)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
@@ -141,26 +141,26 @@ class HyperModel(keras_tuner.HyperModel):
             Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0 or 1).
         """
         with _border():
-            attempt = self._attempt
+            attempt = self._attempt or Attempt()
             callbacks = kwargs.pop("callbacks", None) or []
-            tuners = _only(callbacks, TunerCallback)
+            of_trial = _only(callbacks, TunerCallback)
             checkpoint = _only(callbacks, SaveBestEpoch)
-            _check_tuner(tuners.tuner, hp)
-            own = [callback for callback in callbacks if callback not in (tuners, checkpoint)]
+            _check_tuner(of_trial.tuner, hp)
+            own = [callback for callback in callbacks if callback not in (of_trial, checkpoint)]
+            with attempt.stopwatch.part("data"), attempt.stopwatch.leave_out_bytes():
+                project = Project(of_trial.tuner.project_dir)
+                comparison = self.comparison(project, *args, **kwargs, callbacks=own)
             with attempt.stopwatch.leave_out():
-                project = Project(tuners.tuner.project_dir)
-                with attempt.stopwatch.leave_out_bytes():
-                    comparison = self.comparison(project, *args, **kwargs, callbacks=own)
                 comparison.baseline(project)
             recipe = self.space.recipe(hp, comparison.data.training.examples)
-            identity = Identity("search", _number(tuners.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe))
+            identity = Identity("search", _number(of_trial.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe))
             path = Path(checkpoint.filepath)
 
             def train() -> Trained:
                 if recipe.warmup_updates and not attempt.failure:
                     with attempt.stopwatch.part("build"):
                         self.maker.recompile(model, recipe)  # only now is the number of examples known
-                trained = comparison.train(attempt, model, identity, [_Announce(), tuners, checkpoint])
+                trained = comparison.train(attempt, model, identity, [_Announce(), of_trial, checkpoint])
                 return dataclasses.replace(trained, checkpoint=os.path.relpath(path, project.directory) if path.exists() else "")
 
             record = comparison.once(project, identity, train)
@@ -244,8 +244,8 @@ def _fatal(kind: type[KbatchError]) -> type[KbatchError]:
 
 
 def _some_labels() -> np.ndarray:
-    """Labels that stand in for the real ones when the arguments are checked before there are data."""
-    return np.array([0, 1])
+    """Labels of many classes, which stand in for the real ones when the arguments are checked before there are data."""
+    return np.arange(1000)
 
 
 def _only(callbacks: list[Any], kind: type[Any]) -> Any:

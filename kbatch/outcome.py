@@ -24,7 +24,8 @@ class Outcome:
         median_update_seconds: Float, the median weight update after the first. `None` before two updates.
         updates: Integer, weight updates made.
         examples: Integer, examples trained on.
-        seconds: Wall-clock seconds by part, `build`'s entry to `fit`'s return: `build`, `setup`, `first_step` (the first
+        seconds: Wall-clock seconds by part, `build`'s entry to `fit`'s return: `build`, `data`, `input_probe` (the input pipeline
+            timed alone), `setup`, `first_step` (the first
             update's excess over the median: trace, compile, autotune), `training`, `validation`, `callbacks`,
             `checkpoint`, `finish`; and `total`, measured on its own.
         peak_bytes: Integer, the most device memory in use above what was in use before. `None` if the device cannot tell.

@@ -3,8 +3,8 @@
 Usage: python scripts/bench_overhead.py [--pairs 12] [--seconds 3] [--out scripts/results/overhead.csv]
 
 Plain `fit` is timed twice: on the very stream that kbatch trains on, and on the arrays, as most users call it. Each round trains all three ways, in
-rotating order, and compares the wall-clock seconds per update after the first, input included. Validation, which plain `fit` is not asked for, is off the
-clock. Prints the geometric mean of the ratios and the upper end of its 95 % interval.
+rotating order, and compares the wall-clock seconds per update after the first, input included. Validation, which plain `fit` is not asked for, is off
+the clock. Prints the geometric mean of the ratios and the upper end of its 95 % interval.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Times(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def _timed_fit(found, batch_size, seconds, data, **arguments):
+def _timed_fit(found, seconds, data, **arguments):
     model = cnn(found.train[0].shape[1])
     model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy", metrics=["accuracy"], jit_compile=False)
     times = Times(seconds)
@@ -52,14 +52,14 @@ def _timed_fit(found, batch_size, seconds, data, **arguments):
 
 def arrays(found, batch_size, seconds):
     """Seconds per update of a plain fit on the arrays, as most users call it."""
-    return _timed_fit(found, batch_size, seconds, found.train, batch_size=batch_size)
+    return _timed_fit(found, seconds, found.train, batch_size=batch_size)
 
 
 def stream(found, batch_size, seconds):
     """Seconds per update of a plain fit on the very stream that kbatch trains on."""
     batches = training_source(*found.train).stream(batch_size, seed=0)
     updates = -(-len(found.train[0]) // batch_size)
-    return _timed_fit(found, batch_size, seconds, (batches,), steps_per_epoch=updates, shuffle=False)
+    return _timed_fit(found, seconds, (batches,), steps_per_epoch=updates, shuffle=False)
 
 
 def ours(found, batch_size, seconds):

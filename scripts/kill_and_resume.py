@@ -52,11 +52,10 @@ def main() -> int:
     keys = [record["key"] for record in records]
     endings = {how: sum(record["record"]["outcome"]["ended"] == how for record in records) for how in ("horizon", "crashed")}
     twice = len(keys) - len(set(keys))
-    print(
-        f"last run: exit code {result.returncode}; {len(keys)} trainings, {endings}, {twice} made twice, kept all: {ended(folder)[: len(before)] == before}"
-    )
+    kept = ended(folder)[: len(before)] == before
+    print(f"last run: exit code {result.returncode}; {len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}")
     searched = sum(record["record"]["purpose"] == "search" for record in records)
-    whole = result.returncode == 0 and not twice and ended(folder)[: len(before)] == before and searched == TRIALS
+    whole = result.returncode == 0 and not twice and kept and searched == TRIALS
     print("ok" if whole else result.stderr)
     return 0 if whole else 1
 

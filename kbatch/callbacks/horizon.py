@@ -15,6 +15,8 @@ from kbatch.callbacks.measuring import measure
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.errors import ModelError
 
+PROGRESS_SECONDS = 0.1  # showing progress is charged to training, so it must be rare
+
 
 class Horizon(keras.callbacks.Callback):
     """Ends training at a number of seconds on the clock and measures how validation rises on the way.
@@ -32,8 +34,8 @@ class Horizon(keras.callbacks.Callback):
         direction: `"max"` or `"min"`, where the metric should go. Defaults to `"max"`.
         target: Float, the value that is good enough: training ends once it is held. Optional.
         now: Function that gives the time in seconds. Defaults to `time.perf_counter`.
-        on_progress: Function called after each update with the training seconds and the last value measured (or
-            `None`). Optional.
+        on_progress: Function called every tenth of a training second with the training seconds and the last value
+            measured (or `None`). Optional.
 
     Attributes:
         curve: List of `(train_seconds, value)`.
@@ -78,6 +80,7 @@ class Horizon(keras.callbacks.Callback):
         self.finished = False
         self._marks = list(scoring.marks(seconds))
         self._updates_seen = 0
+        self._shown_at = 0.0
         self._updates_measured = 0
         self._last: dict[str, float] = {}
         self._recent: dict[int, tuple[dict[str, float], list[Any]]] = {}
@@ -101,7 +104,8 @@ class Horizon(keras.callbacks.Callback):
                 self._stop("nan")
             elif self._target_held():
                 self._stop("target")
-        if self._on_progress:
+        if self._on_progress and clock.seconds - self._shown_at >= PROGRESS_SECONDS:
+            self._shown_at = clock.seconds
             self._on_progress(clock.seconds, self.curve[-1][1] if self.curve else None)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 
 import tensorflow as tf
 
 
+@functools.cache
 def device() -> str:
     """The device that Keras trains on: `"GPU:0"` if there is one, else `"CPU:0"`."""
     return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"

@@ -103,5 +103,6 @@ def draw_batches(infos: Sequence[BatchInfo], metric: str, path: str | Path) -> N
         axes.minorticks_off()
         axes.set(xlabel="batch size", ylabel=label)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8, frameon=False)
+        if field == "examples_per_second":
+            axes.legend(fontsize=8, frameon=False)
     figure.savefig(path)

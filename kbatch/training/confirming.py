@@ -64,4 +64,4 @@ def confirm(
     candidates = [comparison.baseline(project), *chosen]
     # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
     again = [comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates]
-    return rows(again)
+    return rows(again, comparison.goal.metric)

@@ -17,7 +17,7 @@ class Watcher:
         """A training of so many seconds begins; `purpose` is "search", "baseline", "confirmation" or "train"."""
 
     def progress(self, train_seconds: float, value: float | None) -> None:
-        """After each update: seconds on the clock, and the last value measured."""
+        """Every tenth of a training second: seconds on the clock, and the last value measured."""
 
     def ended(self, record: Record) -> None:
         """A training ended."""

@@ -1,0 +1,42 @@
+"""The thin TFDS builders over kbatch's own data."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+tfds = pytest.importorskip("tensorflow_datasets")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    for name in [name for name in sys.modules if name.split(".")[0] == "datasets"]:
+        del sys.modules[name]
+
+
+def prepared(builder, tmp_path, **arguments):
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**arguments))
+    return {name: list(builder.as_dataset(split=name, shuffle_files=False).as_numpy_iterator()) for name in ("train", "validation", "test")}
+
+
+def test_drawn_pets_are_600_200_200_of_each_class(tmp_path):
+    from datasets.drawn_pets.drawn_pets_dataset_builder import Builder
+
+    parts = prepared(Builder(data_dir=tmp_path), tmp_path)
+    assert {name: np.bincount([int(e["label"]) for e in part]).tolist() for name, part in parts.items()} == {
+        "train": [600, 600],
+        "validation": [200, 200],
+        "test": [200, 200],
+    }
+    assert parts["train"][0]["image"].shape == (64, 64, 3)
+
+
+def test_the_photographs_are_read_from_the_manual_folder(photographs, tmp_path):
+    from datasets.cats_vs_dogs_2000.cats_vs_dogs_2000_dataset_builder import Builder
+
+    parts = prepared(Builder(data_dir=tmp_path), tmp_path, manual_dir=photographs.parent)
+    assert [len(part) for part in parts.values()] == [1200, 400, 400]
+    assert parts["test"][0]["image"].shape == (200, 200, 3)

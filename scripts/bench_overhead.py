@@ -22,7 +22,7 @@ import keras
 import kbatch
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
-from kbatch.data.batches import training_source
+from kbatch.data.streams import training_source
 
 
 class Times(keras.callbacks.Callback):

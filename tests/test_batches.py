@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.data import batches
+from kbatch.data import batches, streams
 from kbatch.errors import DataError
 
 X = np.arange(10, dtype="float32")[:, None] * np.ones((1, 3), "float32")
@@ -17,7 +17,7 @@ def taken(source, batch_size, count, seed=0):
 
 @pytest.mark.parametrize("x", [(X, Y), (DATASET, None), (DATASET.batch(3), None)], ids=["arrays", "dataset", "batched"])
 def test_the_stream_is_endless_has_no_partial_batch_and_covers_each_pass(x):
-    source = batches.training_source(*x, batched=x[0] is not X and x[0] is not DATASET)
+    source = streams.training_source(*x, batched=x[0] is not X and x[0] is not DATASET)
     assert source.examples == 10
     got = taken(source, 4, 25)
     assert all(labels.shape == (4,) for _, labels in got)
@@ -28,23 +28,23 @@ def test_the_stream_is_endless_has_no_partial_batch_and_covers_each_pass(x):
 
 
 def test_the_same_seed_gives_the_same_order():
-    source = batches.training_source(X, Y)
+    source = streams.training_source(X, Y)
     first, second, other = (np.concatenate([y for _, y in taken(source, 5, 8, seed)]) for seed in (1, 1, 2))
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
 
 
 def test_nested_inputs_and_sample_weights_stay_together():
-    source = batches.training_source({"a": X, "b": X * 2}, Y, np.arange(10.0))
+    source = streams.training_source({"a": X, "b": X * 2}, Y, np.arange(10.0))
     x, y, weight = taken(source, 10, 1)[0]
     assert np.array_equal(x["b"], 2 * x["a"])
     assert np.array_equal(y.astype(float), weight)
 
 
 def test_the_fingerprint_tells_data_apart():
-    same, other = batches.training_source(X.copy(), Y), batches.training_source(X + 1, Y)
-    assert batches.training_source(X, Y).fingerprint() == same.fingerprint() != other.fingerprint()
-    assert batches.training_source(DATASET).fingerprint() == batches.training_source(DATASET.map(lambda *e: e)).fingerprint()
+    same, other = streams.training_source(X.copy(), Y), streams.training_source(X + 1, Y)
+    assert streams.training_source(X, Y).fingerprint() == same.fingerprint() != other.fingerprint()
+    assert streams.training_source(DATASET).fingerprint() == streams.training_source(DATASET.map(lambda *e: e)).fingerprint()
 
 
 @pytest.mark.parametrize("data", [(X, Y), DATASET, DATASET.batch(7)], ids=["arrays", "examples", "batches"])

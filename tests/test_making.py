@@ -6,6 +6,7 @@ import tensorflow as tf
 from kbatch import Recipe
 from kbatch.building.augmented import augmented
 from kbatch.building.compiled import CompileArguments
+from kbatch.building.hyperparameters import call_build, fresh
 from kbatch.building.making import Maker
 from kbatch.building.optimizers import learning_rate_of, optimizer_of
 from kbatch.building.policy import policy_scope
@@ -206,3 +207,8 @@ def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(polic
     with augmented(plain, []):
         plain.fit(images, labels, batch_size=4, epochs=30, verbose=0)
     assert (np.abs(plain.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum() == 1
+
+
+@pytest.mark.parametrize("build", [lambda: "no hp", lambda hp: hp.Int("units", 4, 8), lambda hp=None: hp.Int("units", 4, 8), lambda units=4: units])
+def test_build_gets_hp_where_it_asks_for_it(build):
+    assert call_build(build, fresh(), frozenset()) in ("no hp", 4)

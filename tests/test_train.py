@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
-from kbatch.data import batches
+from kbatch.data import streams
 from kbatch.errors import DataError, KbatchError, SearchError
 from kbatch.training import running
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_trained_is_refused(build, points):
 def test_a_trial_that_waits_for_input_says_so(build, points, monkeypatch):
     import time
 
-    monkeypatch.setattr(batches, "CACHE_SHARE_OF_MEMORY", 0.0)
+    monkeypatch.setattr(streams, "CACHE_SHARE_OF_MEMORY", 0.0)
     (x, y), validation = points
 
     def slow(index):

@@ -43,8 +43,6 @@ def fresh(values: Mapping[str, Any] | None = None) -> keras_tuner.HyperParameter
 
 def call_build(build: Build, hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> keras.Model:
     """The model that the user's `build(hp)`, or `build()`, returns."""
-    takes_hp = any(
-        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.VAR_POSITIONAL)
-        for parameter in inspect.signature(build).parameters.values()
-    )
+    positional = [p for p in inspect.signature(build).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_hp = any(p.name == "hp" or p.default is p.empty for p in positional)
     return build(GuardedHyperParameters(hp, reserved)) if takes_hp else build()

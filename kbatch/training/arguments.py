@@ -24,7 +24,7 @@ class FitArguments:
     """What Keras' `fit` takes and kbatch passes through.
 
     Attributes:
-        x, y, sample_weight: Training data (see `kbatch.data.batches.training_source`).
+        x, y, sample_weight: Training data (see `kbatch.data.streams.training_source`).
         validation_data, validation_split, validation_batch_size: What is validated on.
         batched: Boolean, whether a training dataset's elements are batches.
         class_weight: Mapping from class to weight.

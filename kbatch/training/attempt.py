@@ -15,7 +15,8 @@ from kbatch.device.oom import is_out_of_memory
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.training.goal import Goal
-from kbatch.training.running import Around, Stopwatch, run
+from kbatch.training.running import Around, run
+from kbatch.training.stopwatch import Stopwatch
 
 
 class Attempt:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,47 +57,6 @@ class Around:
     watcher: Watcher = field(default_factory=Watcher)
 
 
-class Stopwatch:
-    """Wall-clock seconds by part, and the whole, measured apart; also the device bytes in use before.
-
-    Made at `build`'s entry. `leave_out` takes a stretch out of the whole, such as the baseline's own training.
-    """
-
-    def __init__(self) -> None:
-        self.began = time.perf_counter()
-        self.seconds: dict[str, float] = {}
-        self.bytes_before = meter.bytes_now()
-        self._left_out = 0.0
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Time what is inside the `with` as a part of that name."""
-        began = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-    @contextmanager
-    def leave_out(self) -> Iterator[None]:
-        """Leave what is inside the `with` out of the whole."""
-        began = time.perf_counter()
-        yield
-        self._left_out += time.perf_counter() - began
-
-    @contextmanager
-    def leave_out_bytes(self) -> Iterator[None]:
-        """Do not count device bytes that are taken inside the `with`, such as the data's on a CPU."""
-        before = meter.bytes_now()
-        yield
-        if before is not None and self.bytes_before is not None:
-            self.bytes_before += (meter.bytes_now() or before) - before
-
-    def stop(self, outcome: Outcome) -> Outcome:
-        """The outcome with all parts and the whole, its peak counted above the bytes in use before."""
-        total = time.perf_counter() - self.began - self._left_out
-        peak = None if outcome.peak_bytes is None else outcome.peak_bytes - (self.bytes_before or 0)
-        return replace(outcome, seconds={**self.seconds, **outcome.seconds, "total": total}, peak_bytes=peak)
-
-
 def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
     """Refuse batch sizes above the number of examples.
 
@@ -145,17 +104,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
             raise
         ended, message = "out_of_memory", str(error)[:2000]
     left = time.perf_counter()
-    first_step = max(clock.first_step_seconds, 0.0) if clock.updates else 0.0
-    seconds = {
-        "input_probe": input_probe,
-        "setup": (began.at or left) - entered - input_probe,
-        "first_step": first_step,
-        "training": sum(clock.update_seconds) - first_step,
-        "validation": horizon.validation_seconds,
-        "callbacks": epoch_end.callback_seconds,
-        "checkpoint": epoch_end.checkpoint_seconds,
-        "finish": left - (epoch_end.ended_at or left),
-    }
+    fitted = {"input_probe": input_probe, "setup": (began.at or left) - entered - input_probe, "finish": left - (epoch_end.ended_at or left)}
     outcome = Outcome(
         ended=ended or horizon.ended or "callback",
         curve=tuple(horizon.curve),
@@ -165,7 +114,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         median_update_seconds=clock.median_update_seconds,
         updates=clock.updates,
         examples=clock.updates * recipe.batch_size,
-        seconds=seconds,
+        seconds={**fitted, **_parts(clock, horizon, epoch_end)},
         peak_bytes=meter.bytes_peak(),
         learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
         input_examples_per_second=None if not input_seconds else (recipe.micro_batch_size or recipe.batch_size) / input_seconds,
@@ -192,8 +141,7 @@ def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, update
 
     stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
     _fit(model, recipe, stream, data.training.examples, [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)], around)
-    taken = sorted(clock.update_seconds[updates[0] - 1 : updates[-1]])
-    return taken[len(taken) // 2]
+    return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
 
 
 class _Beginning(keras.callbacks.Callback):
@@ -221,6 +169,18 @@ def _fit(model: keras.Model, recipe: Recipe, stream: tf.data.Dataset, examples: 
                 verbose=around.verbose,
                 shuffle=False,  # the stream shuffles itself, and Keras warns otherwise
             )
+
+
+def _parts(clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd) -> dict[str, float]:
+    """Wall-clock seconds between the first batch and the last callback, each measured by the callback it belongs to."""
+    first_step = max(clock.first_step_seconds, 0.0) if clock.updates else 0.0
+    return {
+        "first_step": first_step,
+        "training": sum(clock.update_seconds) - first_step,
+        "validation": horizon.validation_seconds,
+        "callbacks": epoch_end.callback_seconds,
+        "checkpoint": epoch_end.checkpoint_seconds,
+    }
 
 
 def _input_seconds(stream: tf.data.Dataset, batches: int) -> float:

@@ -26,7 +26,8 @@ tuner = keras_tuner.RandomSearch(
     kbatch.HyperModel(build, space, seconds_per_trial=3), objective=kbatch.objective(), max_trials=4, directory="runs", project_name="own"
 )
 tuner.search(*data.train, validation_data=data.validation)
-print(kbatch.results.load("runs/own").sort_values("score", ascending=False)[["trial", "recipe", "score", "val_accuracy", "examples_per_second"]])
+trials = kbatch.results.load("runs/own").sort_values("score", ascending=False)
+print(trials[["trial", "recipe", "score", "val_accuracy", "examples_per_second"]].to_string(index=False))
 
 runs = kbatch.confirm(tuner, *data.train, validation_data=data.validation, top=2, seeds=2)
 print(runs.groupby(["baseline", "recipe"])["val_accuracy"].agg(["mean", "std"]))

@@ -32,7 +32,7 @@ def test_the_main_job_writes_everything_and_says_what_it_buys(done):
     assert result.returncode == 0, result.stderr
     assert {"trials.csv", "report.md", "accuracy_over_seconds.png", "batch_size.png", "confirmations.csv"} <= {path.name for path in folder.iterdir()}
     assert "about" in result.stdout
-    assert "baseline -> best over 1 fresh seeds" in result.stdout
+    assert "baseline -> best over 1 fresh seed each" in result.stdout
     assert [record.purpose for record in load_records(folder)] == ["baseline", "search", "search", "confirmation", "confirmation"]
     assert result.stderr == ""
 

@@ -29,7 +29,7 @@ class Live(Watcher):
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} s {task.fields[now]}"),
+            TextColumn("{task.completed:.1f} of {task.total:.1f} s {task.fields[now]}"),
         )
         self._progress = Progress(*columns, console=console, transient=True)
         self._task: TaskID | None = None

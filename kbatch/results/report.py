@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
         return ["Nothing was confirmed with fresh seeds, so nothing is claimed: the highest of many noisy scores flatters."]
     base, best, metric = claim.baseline, claim.best, goal["metric"]
     sentences = [
-        f"baseline -> best over {best.seeds} fresh seeds each: {base.recipe} -> {best.recipe} (trial {best.trial})",
+        f"baseline -> best over {best.seeds} fresh {'seed' if best.seeds == 1 else 'seeds'} each: {base.recipe} -> {best.recipe} (trial {best.trial})",
         f"score (x 1000 per second): {_scaled(base.score)} -> {_scaled(best.score)}, {claim.standard_errors:+.1f} standard errors",
         f"{metric} held within {goal['seconds']:.4g} training seconds: {_spread(base.value)} -> {_spread(best.value)}",
     ]
@@ -161,11 +162,11 @@ def _versions(records: Sequence[Record]) -> str:
 
 
 def _spread(mean: Mean) -> str:
-    return f"{mean.mean:.3f} ± {mean.error:.3f}"
+    return f"{mean.mean:.3f}" + ("" if math.isnan(mean.error) else f" ± {mean.error:.3f}")
 
 
 def _scaled(mean: Mean) -> str:
-    return f"{1000 * mean.mean:.1f} ± {1000 * mean.error:.1f}"
+    return f"{1000 * mean.mean:.1f}" + ("" if math.isnan(mean.error) else f" ± {1000 * mean.error:.1f}")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from kbatch.recipe import Recipe
@@ -37,9 +38,10 @@ class ProgressBar(Watcher):
         """Print the recipe in words and begin its bar."""
         name = f"trial {trial}" if purpose == "search" else purpose
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}"))
-        self._bar = Progress(*columns, transient=True)
+        console = Console()
+        console.print(f"{name}: {recipe}", highlight=False, soft_wrap=True)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._bar.start()
-        self._bar.console.print(f"{name}: {recipe}", highlight=False)
         self._task = self._bar.add_task(name, total=seconds, value="")
 
     def progress(self, train_seconds: float, value: float | None) -> None:

@@ -127,7 +127,7 @@ def _pictures(options: Options, console: Console) -> Pictures:
     from kbatch.data.pictures import PER_CLASS
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("pictures", total=2 * PER_CLASS)
         found = pictures(options.data, options.image_size, options.seed, lambda count: progress.update(task, completed=count))
     console.print(f"Data: {found.name}, {options.image_size} px: 1,200 to train, 400 to validate, 400 to test.", highlight=False)

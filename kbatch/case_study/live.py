@@ -31,7 +31,7 @@ class Live(Watcher):
             BarColumn(bar_width=20),
             TextColumn("{task.completed:.1f} of {task.total:.1f} s {task.fields[now]}"),
         )
-        self._progress = Progress(*columns, console=console, transient=True)
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task: TaskID | None = None
         self._began = 0.0
         self._walls: list[float] = []

@@ -89,8 +89,9 @@ def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
     if claim is None:
         return ["Nothing was confirmed with fresh seeds, so nothing is claimed: the highest of many noisy scores flatters."]
     base, best, metric = claim.baseline, claim.best, goal["metric"]
+    seeds = "1 fresh seed" if best.seeds == 1 else f"{best.seeds} fresh seeds"
     sentences = [
-        f"baseline -> best over {best.seeds} fresh {'seed' if best.seeds == 1 else 'seeds'} each: {base.recipe} -> {best.recipe} (trial {best.trial})",
+        f"baseline -> best over {seeds} each: {base.recipe} -> {best.recipe} (trial {best.trial})",
         f"score (x 1000 per second): {_scaled(base.score)} -> {_scaled(best.score)}, {claim.standard_errors:+.1f} standard errors",
         f"{metric} held within {goal['seconds']:.4g} training seconds: {_spread(base.value)} -> {_spread(best.value)}",
     ]

@@ -17,7 +17,8 @@ import numpy as np
 from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
 from kbatch.building.compiled import CompileArguments
-from kbatch.building.making import Maker
+from kbatch.building.hyperparameters import GuardedHyperParameters
+from kbatch.building.making import Maker, nothing
 from kbatch.data.batches import Data
 from kbatch.errors import KbatchError, SearchError
 from kbatch.records.record import Record
@@ -104,12 +105,12 @@ class HyperModel(keras_tuner.HyperModel):
         self.space = space or Space()
         self.seconds_per_trial = seconds_per_trial
         self.watcher: Watcher | None = None
-        self._declare_own: Callable[[Any], None] = lambda hp: None
+        declare: Callable[[Any], None] = nothing
         if isinstance(build, keras_tuner.HyperModel):
             if type(build).fit is not keras_tuner.HyperModel.fit:
                 raise SearchError("A HyperModel given as `build` must not override fit()", type(build).__name__, "Leave fit() out: kbatch trains")
-            self._declare_own, build = build.declare_hyperparameters, build.build
-        self.maker = Maker(build, CompileArguments(loss, metrics), seed, self.space.reserved)
+            declare, build = build.declare_hyperparameters, build.build
+        self.maker = Maker(build, CompileArguments(loss, metrics), seed, self.space.reserved, declare)
         self._judged_by = {"metric": metric, "direction": direction, "chance": chance, "target": target}
         self._attempt: Attempt | None = None
         self._goal(1.0 if seconds_per_trial is None else seconds_per_trial, _some_labels)
@@ -120,7 +121,7 @@ class HyperModel(keras_tuner.HyperModel):
             if "KERASTUNER_ORACLE_IP" in os.environ:
                 raise SearchError("A search must run in one process", "KERASTUNER_ORACLE_IP is set (chief and workers)", "Unset it")
             self.space.declare(hp)
-            self._declare_own(hp)
+            self.maker.declare(GuardedHyperParameters(hp, self.space.reserved))
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """The user's model, compiled for the recipe that `hp` says."""

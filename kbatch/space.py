@@ -77,6 +77,7 @@ class Space:
         for passes in self.warmup_passes:
             if not isinstance(passes, (int, float)) or passes < 0:
                 raise SpaceError("`warmup_passes` must be numbers of at least 0", passes, "Pass 0 for no warm-up, 1.0 for one pass")
+        object.__setattr__(self, "warmup_passes", tuple(map(float, self.warmup_passes)))
         for name in self._rated():
             _check_rates(name, self.learning_rate.get(name))
             rates.factor(rates.REFERENCE_BATCH_SIZE, self._rule(name))
@@ -179,7 +180,7 @@ def _rate(hp: Any, name: str, axis: RateAxis) -> None:
     if isinstance(axis, tuple):
         hp.Float(name, axis[0], axis[1], sampling="log", default=(axis[0] * axis[1]) ** 0.5)
     else:
-        _choice(hp, name, tuple(axis) if isinstance(axis, list) else (axis,))
+        _choice(hp, name, tuple(map(float, axis)) if isinstance(axis, list) else (float(axis),))
 
 
 def _check_rates(name: str, axis: Any) -> None:

@@ -74,16 +74,16 @@ def test_a_claim_compares_means_over_fresh_seeds(project):
 
 def test_a_recipe_that_is_no_better_is_not_claimed_to_be():
     same = [record(trial, 0.2 + 0.01 * seed, "confirmation", seed) for trial in (-1, 0) for seed in (1, 2, 3)]
-    claim = claim_of(same, SECONDS, "val_accuracy", "max", 400)
+    claim = claim_of(same, SECONDS, "val_accuracy", "max", 0.5, 400)
     assert claim.standard_errors == pytest.approx(0)
     goal = {"metric": "val_accuracy", "seconds": SECONDS}
     assert any("within noise" in sentence for sentence in report.claim_sentences(claim, goal))
     worse = [dataclasses.replace(r, score=r.score / 3) if r.trial == 0 else r for r in same]
-    assert any("baseline is better" in s for s in report.claim_sentences(claim_of(worse, SECONDS, "val_accuracy", "max", 400), goal))
+    assert any("baseline is better" in s for s in report.claim_sentences(claim_of(worse, SECONDS, "val_accuracy", "max", 0.5, 400), goal))
 
 
 def test_without_a_confirmation_nothing_is_claimed():
-    assert claim_of([], SECONDS, "val_accuracy", "max", 400) is None
+    assert claim_of([], SECONDS, "val_accuracy", "max", 0.5, 400) is None
     assert "nothing is claimed" in report.claim_sentences(None, {})[0]
 
 
@@ -106,3 +106,11 @@ def test_the_report_is_written_whole_and_can_be_written_again(project):
     report.write(project)
     assert (project / "report.md").read_text() == first
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files if file.suffix == ".png")
+
+
+def test_a_training_that_failed_counts_in_the_claim_as_chance():
+    runs = [record(trial, 0.3, "confirmation", seed) for trial in (-1, 0) for seed in (1, 2)]
+    runs[2] = dataclasses.replace(runs[2], score=0.0, outcome=dataclasses.replace(runs[2].outcome, ended="out_of_memory", value=None, curve=()))
+    claim = claim_of(runs, SECONDS, "val_accuracy", "max", 0.5, 400)
+    assert (claim.best.seeds, claim.best.missed) == (2, 1)
+    assert claim.best.value.mean == pytest.approx((0.5 + runs[3].outcome.value) / 2)

@@ -82,3 +82,8 @@ def test_axes_that_cannot_be_searched_are_refused(axes):
 
 def test_the_space_describes_itself_in_json():
     assert Space().to_dict()["baseline"] == vars(Recipe())
+
+
+def test_whole_numbers_and_fractions_may_stand_together():
+    space = Space(warmup_passes=(0, 0.5), learning_rate={"sgd": [1, 0.5], "adam": 1})
+    assert declared(space).get("warmup_passes") == 0.0

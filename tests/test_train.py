@@ -21,7 +21,7 @@ def train(build, points, recipe=None, **arguments):
 def test_the_outcome_says_what_was_measured(build, points):
     model, outcome = train(build, points)
     assert outcome.ended == "horizon"
-    assert outcome.train_seconds <= SECONDS
+    assert outcome.train_seconds == outcome.curve[-1][0]
     assert outcome.examples == outcome.updates * 32
     assert outcome.learning_rate == pytest.approx(1e-3)
     assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(outcome.value)
@@ -185,3 +185,25 @@ def test_peak_bytes_grow_with_the_batch(points):
     if small is None:
         pytest.skip("this device cannot tell its bytes")
     assert large > small + 504 * 4096 * 4
+
+
+def test_the_returned_model_holds_the_kept_weights_whatever_others_restore(points, build):
+    stopping = keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
+    model, outcome = train(build, points, seconds=20.0, callbacks=[stopping])
+    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(outcome.value)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_a_batched_dataset_is_refused_with_what_to_do(drop_remainder, build, points):
+    (x, y), validation = points
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(10, drop_remainder=drop_remainder)
+    with pytest.raises(DataError, match="batched=True"):
+        kbatch.train(Recipe(), build, dataset, validation_data=validation, seconds=1)
+    _, outcome = kbatch.train(Recipe(), build, dataset, validation_data=validation, seconds=SECONDS, batched=True)
+    assert outcome.ended == "horizon"
+
+
+def test_endless_validation_data_are_refused(build, points):
+    (x, y), validation = points
+    with pytest.raises(DataError, match="repeat"):
+        kbatch.train(Recipe(), build, x, y, tf.data.Dataset.from_tensor_slices(validation).repeat(), seconds=1)

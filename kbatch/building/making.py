@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
 from kbatch.building.compiled import CompileArguments, compile_for, recompile_for
-from kbatch.building.hyperparameters import Build, call_build, fresh
+from kbatch.building.hyperparameters import Build, GuardedHyperParameters, call_build, fresh
 from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
+
+
+def nothing(hp: Any) -> None:
+    """Declare no hyperparameters."""
 
 
 def _own_policy() -> str:
@@ -29,6 +33,7 @@ class Maker:
         arguments: Loss and metrics, if `build` does not compile.
         seed: Integer, seed of the weights.
         reserved: Hyperparameter names that `build` must not declare.
+        declare: The user's `declare_hyperparameters(hp)`, called before `build` on hyperparameters that no tuner made.
         own_policy: The user's own dtype policy, read when this object is made.
     """
 
@@ -36,6 +41,7 @@ class Maker:
     arguments: CompileArguments = CompileArguments()
     seed: int = 0
     reserved: frozenset[str] = frozenset()
+    declare: Callable[[Any], None] = nothing
     own_policy: str = field(default_factory=_own_policy)
 
     def __post_init__(self) -> None:
@@ -66,11 +72,17 @@ class Maker:
     def raw(self, policy: str, hp: Any = None) -> keras.Model:
         """The model as `build` returns it under a policy and the seed."""
         with policy_scope(policy, self.own_policy), seed_scope(self.seed):
-            return call_build(self.build, fresh() if hp is None else hp, self.reserved)
+            return call_build(self.build, self.hyperparameters() if hp is None else hp, self.reserved)
 
-    def baseline(self, recipe: Recipe, values: Mapping[str, Any] | None = None) -> Recipe:
+    def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
+        """Hyperparameters with these values; the user's others take their defaults."""
+        hp = fresh(values)
+        self.declare(GuardedHyperParameters(hp, self.reserved))
+        return hp
+
+    def baseline(self, recipe: Recipe) -> Recipe:
         """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit."""
-        model = self.raw(recipe.policy, fresh(values))
+        model = self.raw(recipe.policy)
         jit_compile = bool(model.jit_compile)
         fields: dict[str, Any] = {"jit_compile": jit_compile}
         if model.compiled:

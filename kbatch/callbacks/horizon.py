@@ -83,6 +83,7 @@ class Horizon(keras.callbacks.Callback):
         self._shown_at = 0.0
         self._updates_measured = 0
         self._last: dict[str, float] = {}
+        self._kept: list[Any] | None = None
         self._recent: dict[int, tuple[dict[str, float], list[Any]]] = {}
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
@@ -134,8 +135,14 @@ class Horizon(keras.callbacks.Callback):
         self.metrics, weights = self._recent[index]
         self._last = dict(self.metrics)
         self.value = self.curve[index][1]
-        self.model.set_weights(weights)
+        self._kept = weights
+        self.restore()
         self._recent.clear()
+
+    def restore(self) -> None:
+        """Put the kept weights into the model again, after others may have changed them at the end of `fit`."""
+        if self._kept is not None:
+            self.model.set_weights(self._kept)
 
     def _stop(self, why: str) -> None:
         self.ended = why

@@ -41,7 +41,6 @@ def run(options: Options, console: Console) -> None:
     _announce(options, space, console)
     _import_tensorflow()
     found = _pictures(options, console)
-    _note_run(options, found, folder)
     _search_and_confirm(options, space, found, folder, console)
     files = report.write(folder)
     show(folder, console)
@@ -73,7 +72,7 @@ def _announce(options: Options, space: Space, console: Console) -> None:
         )
     trainings = _trainings(options, space)
     if options.seconds_per_trial:
-        minutes = trainings * (options.seconds_per_trial * WALL_PER_TRAINING_SECOND + 1.5) / 60
+        minutes = _minutes(trainings, options.seconds_per_trial)
         console.print(
             f"{trainings} trainings of {options.seconds_per_trial:g} s each (baseline, {_trials(options, space)} trials, "
             f"{trainings - 1 - _trials(options, space)} to confirm): about {minutes:.1f} minutes.",
@@ -82,6 +81,10 @@ def _announce(options: Options, space: Space, console: Console) -> None:
         )
     else:
         console.print(f"{trainings} trainings, each as long as {options.epochs} epochs of the baseline; that is measured first.", highlight=False)
+
+
+def _minutes(trainings: int, seconds: float) -> float:
+    return trainings * (seconds * WALL_PER_TRAINING_SECOND + 1.5) / 60
 
 
 def _trials(options: Options, space: Space) -> int:
@@ -171,7 +174,9 @@ def _search_and_confirm(options: Options, space: Space, found: Pictures, folder:
         console.print("Measuring the baseline's updates for the horizon …")
     goal = hypermodel.comparison(project, *found.train, **fit_arguments).goal
     if options.epochs is not None:
-        console.print(f"Every training gets {goal.seconds:.2f} s.", highlight=False)
+        minutes = _minutes(_trainings(options, space), goal.seconds)
+        console.print(f"Every training gets {goal.seconds:.2f} s: about {minutes:.1f} minutes.", highlight=False)
+    _note_run(options, found, folder)
     aside = set_aside_broken(folder / PROJECT)
     if aside:
         console.print(f"KerasTuner's files could not be read and were moved to {aside}; the records were kept.", style="yellow", soft_wrap=True)

@@ -66,7 +66,8 @@ class Live(Watcher):
 
     def ended(self, record: Record) -> None:
         """Print one line for the training."""
-        self._walls.append(time.perf_counter() - self._began)
+        if self._task is not None:  # a crashed training was never begun
+            self._walls.append(time.perf_counter() - self._began)
         self._finish(record, "")
 
     def answered(self, record: Record) -> None:

@@ -52,6 +52,9 @@ def set_aside_broken(project: Path) -> Path | None:
     files = [*project.glob("oracle.json"), *project.glob("tuner*.json"), *project.glob("trial_*/trial.json")]
     oracle = project / "oracle.json"
     broken = any(not _readable(file) for file in files) or (files and not oracle.exists())
+    if files and not broken:  # a kill between its two writes leaves a trial that the oracle does not know and never runs
+        known = json.loads(oracle.read_text(encoding="utf-8")).get("start_order")
+        broken = known is not None and any(file.parent.name.removeprefix("trial_") not in known for file in files if file.name == "trial.json")
     if not broken:
         return None
     aside = project / f"set-aside-{datetime.datetime.now():%Y%m%d-%H%M%S}"

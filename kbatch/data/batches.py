@@ -69,7 +69,10 @@ def prepare(
     validation = validation_batches(validation_data, validation_batch_size or VALIDATION_BATCH_SIZE, element_spec=source.element_spec)
 
     def labels() -> np.ndarray:
-        return np.concatenate([np.asarray(keras.tree.flatten(batch[1])[0]) for batch in validation])
+        parts = [[np.asarray(part) for part in keras.tree.flatten(batch[1])] for batch in validation]
+        if len(parts[0]) != 1:
+            raise DataError("Chance can be inferred for a model with one output", f"{len(parts[0])} outputs", "Pass chance=")
+        return np.concatenate([batch[0] for batch in parts])
 
     facts = {"training": source.fingerprint(), "validation": _validation_fingerprint(validation)}
     return Data(source, validation, labels, facts)
@@ -88,6 +91,8 @@ def validation_batches(data: Any, batch_size: int = VALIDATION_BATCH_SIZE, *, el
     """
     if isinstance(data, tf.data.Dataset):
         check_pairs(data)
+        if int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise DataError("Validation data must end after one pass", "a dataset that repeats for ever", "Leave out `repeat()`")
         spec = tf.nest.flatten(data.element_spec)[0]
         is_batched = element_spec is not None and spec.shape.rank == tf.nest.flatten(element_spec)[0].shape.rank + 1
         return (data if is_batched else data.batch(batch_size)).cache().prefetch(tf.data.AUTOTUNE)
@@ -111,9 +116,10 @@ def _split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any, 
 
 
 def _validation_fingerprint(batches: tf.data.Dataset) -> dict[str, Any]:
+    """Number of examples and a checksum of all labels that does not depend on their order."""
     checksum = examples = 0
     for batch in batches:
-        flat = tf.nest.flatten(batch)
-        examples += int(flat[0].shape[0])
-        checksum = zlib.crc32(b"".join(bytes_of(part[:4]) for part in flat), checksum)
-    return {"examples": examples, "checksum": checksum}
+        labels = [np.asarray(part) for part in keras.tree.flatten(batch[1])]
+        examples += len(labels[0])
+        checksum += sum(zlib.crc32(b"".join(bytes_of(part[row]) for part in labels)) for row in range(len(labels[0])))
+    return {"examples": examples, "checksum": checksum % 2**32}

@@ -54,11 +54,12 @@ class ArraySource:
     def fingerprint(self) -> dict[str, Any]:
         """Number, shapes, types and a checksum; see `Source.fingerprint`."""
         rows = np.unique(np.linspace(0, self.examples - 1, FINGERPRINT_EXAMPLES).astype(int))
-        flat = keras.tree.flatten(self.arrays)
+        flat, inputs = keras.tree.flatten(self.arrays), keras.tree.flatten(self.arrays[0])
+        labels = flat[len(inputs) :]  # labels and weights are read whole, of the inputs some rows
         return {
             "examples": self.examples,
             "shapes": [[*map(int, array.shape[1:]), array.dtype.name] for array in flat],
-            "checksum": zlib.crc32(b"".join(bytes_of(tf.gather(array, rows)) for array in flat)),
+            "checksum": zlib.crc32(b"".join([*(bytes_of(tf.gather(array, rows)) for array in inputs), *map(bytes_of, labels)])),
         }
 
 
@@ -86,12 +87,15 @@ class DatasetSource:
         return shuffled.repeat().batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Number, shapes, types and a checksum of the first examples; see `Source.fingerprint`."""
-        flat = [tf.nest.flatten(example) for example in self._first]
+        """Number, shapes, types and, if it always begins the same, a checksum of the first examples.
+
+        A dataset that shuffles or draws anew in each pass has no checksum; see `Source.fingerprint`.
+        """
+        first, again = (zlib.crc32(b"".join(bytes_of(part) for example in self._first for part in tf.nest.flatten(example))) for _ in range(2))
         return {
             "examples": self.examples,
             "shapes": [[*part.shape.as_list(), part.dtype.name] for part in tf.nest.flatten(self.element_spec)],
-            "checksum": zlib.crc32(b"".join(bytes_of(part) for example in flat for part in example)),
+            "checksum": first if first == again else None,
         }
 
 
@@ -114,6 +118,9 @@ def training_source(x: Any, y: Any = None, sample_weight: Any = None, *, batched
                 "A dataset must hold its labels and weights itself", "a dataset as `x`, and `y` or `sample_weight`", "Zip them into the dataset"
             )
         check_pairs(x)
+        leading = [part.shape[0] if part.shape.rank else -1 for part in tf.nest.flatten(x.element_spec)]
+        if not batched and all(size is None for size in leading):
+            raise DataError("A training dataset must hold single examples", "what looks like batches", "Pass batched=True, or leave out `batch()`")
         return DatasetSource(_take_apart(x) if batched else x)
     check_arrays(x)
     if y is None:

@@ -74,7 +74,7 @@ class Claim:
         return 0.0 if 2 * self.best.missed > self.best.seeds else self.baseline.seconds_to_baseline / self.best.seconds_to_baseline
 
 
-def claim_of(confirmations: Sequence[Record], seconds: float, metric: str, direction: str, validation_examples: int) -> Claim | None:
+def claim_of(confirmations: Sequence[Record], seconds: float, metric: str, direction: str, chance: float, validation_examples: int) -> Claim | None:
     """What the confirmations say, or `None` if baseline or candidates are missing.
 
     Args:
@@ -82,32 +82,35 @@ def claim_of(confirmations: Sequence[Record], seconds: float, metric: str, direc
         seconds: Float, the horizon.
         metric: Name of the metric, such as `"val_accuracy"`.
         direction: `"max"` or `"min"`.
+        chance: Float, what counts for a training that failed.
         validation_examples: Integer, how many examples the metric was measured on.
     """
     groups: dict[tuple[int, str], list[Record]] = {}
     for record in confirmations:
-        if record.outcome.value is not None:
-            groups.setdefault((record.trial, str(record.recipe)), []).append(record)
+        groups.setdefault((record.trial, str(record.recipe)), []).append(record)
     own = [records for records in groups.values() if records[0].baseline]
     rest = [records for records in groups.values() if not records[0].baseline]
     if not own or not rest:
         return None
-    final = statistics.fmean(_values(own[0]))
-    baseline = _side(own[0], final, seconds, metric, direction)
+    final = statistics.fmean(_values(own[0], chance))
+    baseline = _side(own[0], final, seconds, metric, direction, chance)
     # Its own final value is what each baseline run held, so that none of them can miss it.
-    reached = [scoring.seconds_to(record.outcome.curve, value, direction) or seconds for record, value in zip(own[0], _values(own[0]), strict=True)]
+    reached = [
+        scoring.seconds_to(record.outcome.curve, value, direction) or seconds for record, value in zip(own[0], _values(own[0], chance), strict=True)
+    ]
     baseline = Side(**{**vars(baseline), "seconds_to_baseline": statistics.fmean(reached), "missed": 0})
-    sides = sorted((_side(records, final, seconds, metric, direction) for records in rest), key=lambda side: -side.score.mean)
+    sides = sorted((_side(records, final, seconds, metric, direction, chance) for records in rest), key=lambda side: -side.score.mean)
     errors = [_score_error(side, seconds, validation_examples, metric) for side in (baseline, sides[0])]
     apart = (sides[0].score.mean - baseline.score.mean) / math.hypot(*errors) if math.hypot(*errors) else math.nan
     return Claim(baseline, sides[0], tuple(sides[1:]), apart)
 
 
-def _values(records: Sequence[Record]) -> list[float]:
-    return [float(record.outcome.value or 0.0) for record in records]
+def _values(records: Sequence[Record], chance: float) -> list[float]:
+    values = [record.outcome.value for record in records]
+    return [chance if value is None or not math.isfinite(value) else float(value) for value in values]
 
 
-def _side(records: Sequence[Record], final: float, seconds: float, metric: str, direction: str) -> Side:
+def _side(records: Sequence[Record], final: float, seconds: float, metric: str, direction: str, chance: float) -> Side:
     times = [scoring.seconds_to(record.outcome.curve, final, direction) for record in records]
     tests = [record.test[metric.removeprefix("val_")] for record in records if metric.removeprefix("val_") in record.test]
     return Side(
@@ -115,7 +118,7 @@ def _side(records: Sequence[Record], final: float, seconds: float, metric: str, 
         recipe=str(records[0].recipe),
         seeds=len(records),
         score=Mean.of([record.score for record in records]),
-        value=Mean.of(_values(records)),
+        value=Mean.of(_values(records, chance)),
         test=Mean.of(tests) if tests else None,
         seconds_to_baseline=statistics.fmean(seconds if time is None else time for time in times),
         missed=sum(time is None for time in times),

@@ -50,7 +50,7 @@ def findings(directory: str | os.PathLike[str]) -> Findings:
     facts = fingerprint.load(folder_of(directory)) or {}
     examples = int(facts.get("data", {}).get("validation", {}).get("examples", 0))
     again = [record for record in records if record.purpose == "confirmation"]
-    claim = claim_of(again, goal["seconds"], goal["metric"], goal["direction"], examples)
+    claim = claim_of(again, goal["seconds"], goal["metric"], goal["direction"], goal["chance"], examples)
     notes = Path(directory) / RUN_FILE
     run = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
     return Findings(records, goal, ranking(records, goal["metric"], examples), claim, run)

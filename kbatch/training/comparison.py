@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building.hyperparameters import fresh
 from kbatch.building.making import Maker
 from kbatch.data.batches import Data
 from kbatch.recipe import Recipe
@@ -76,7 +75,7 @@ class Comparison:
         """A training outside KerasTuner, made at most once."""
 
         def train() -> Trained:
-            attempt, hp = Attempt(), fresh(identity.values)
+            attempt, hp = Attempt(), self.maker.hyperparameters(identity.values)
             model = attempt.make(dataclasses.replace(self.maker, seed=identity.seed), identity.recipe, hp)
             trained = self.train(attempt, model, identity, [])
             if test is not None and trained.outcome.value is not None:

@@ -10,12 +10,14 @@ from kbatch.data.batches import validation_batches
 from kbatch.errors import SearchError
 from kbatch.records.record import Record
 from kbatch.results.loading import rows
+from kbatch.training.goal import SCORED
 from kbatch.training.project import Project
 
 
 def leaders(records: list[Record], top: int) -> list[Record]:
-    """The best-scored trials of a search, each recipe once, best first."""
-    trials = sorted((record for record in records if record.purpose == "search"), key=lambda record: -record.score)
+    """The best-scored trials of a search, each recipe once, best first; none that failed, which would fail again."""
+    ended_well = (record for record in records if record.purpose == "search" and record.outcome.ended in SCORED)
+    trials = sorted(ended_well, key=lambda record: -record.score)
     different = {record.key: record for record in reversed(trials)}
     return [record for record in trials if different[record.key] is record][:top]
 
@@ -58,9 +60,11 @@ def confirm(
     project = Project(tuner.project_dir)
     chosen = leaders(project.store.records(), top)
     if not chosen:
-        raise SearchError("A search must have finished a trial before it can be confirmed", "no records", "Call tuner.search(…) first")
+        raise SearchError("A search must have a trial that did not fail before it can be confirmed", "none", "Call tuner.search(…) first")
+    if tuner.hypermodel.seconds_per_trial is None:
+        fit_arguments.setdefault("epochs", project.facts().get("epochs"))
     comparison = tuner.hypermodel.comparison(project, x, y, validation_data=validation_data, **fit_arguments)
-    test = None if test_data is None else validation_batches(test_data)
+    test = None if test_data is None else validation_batches(test_data, element_spec=comparison.data.training.element_spec)
     candidates = [comparison.baseline(project), *chosen]
     # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
     again = [comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates]

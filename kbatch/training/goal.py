@@ -102,7 +102,8 @@ def most_frequent_share(labels: np.ndarray) -> float:
     """
     classes = labels.argmax(axis=1) if labels.ndim == 2 and labels.shape[1] > 1 else labels.reshape(len(labels), -1)
     numbers = classes.astype("float64")
-    if labels.ndim > 2 or not np.array_equal(numbers, np.round(numbers)):
+    one_hot = labels.ndim != 2 or labels.shape[1] == 1 or np.allclose(labels.sum(axis=1), 1)
+    if labels.ndim > 2 or not one_hot or not np.array_equal(numbers, np.round(numbers)):
         raise SearchError("Chance can be inferred from one class per example", f"labels of shape {labels.shape}", "Pass chance=")
     counts = np.unique(numbers, return_counts=True)[1]
     return float(counts.max() / counts.sum())

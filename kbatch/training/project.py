@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.device import meter
+from kbatch.errors import ProjectChangedError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
@@ -101,7 +102,12 @@ class Project:
         Raises:
             ProjectChangedError: If one differs.
         """
-        fingerprint.check(self.folder, facts)
+        try:
+            fingerprint.check(self.folder, facts)
+        except ProjectChangedError:
+            if self.store.records():
+                raise
+            fingerprint.save(self.folder, facts)  # nothing was measured yet: a corrected argument begins anew
         stored = self.facts()
         if not facts.keys() <= stored.keys():
             fingerprint.save(self.folder, {**facts, **stored})

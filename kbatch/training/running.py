@@ -86,6 +86,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         The `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
     """
     entered = time.perf_counter()
+    _check_rank(model, data)
     clock = TrainingClock(recipe.accumulation_steps)
     horizon = Horizon(goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
     epoch_end = EpochEnd(clock, horizon, time.perf_counter)
@@ -99,6 +100,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         input_seconds = _input_seconds(stream, data.training.examples // (recipe.micro_batch_size or recipe.batch_size) + 1)
         input_probe = time.perf_counter() - input_began
         _fit(model, recipe, stream, data.training.examples, [*callbacks, began], around)
+        horizon.restore()  # EarlyStopping and an optimizer's moving average may have put others there
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -142,6 +144,13 @@ def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, update
     stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
     _fit(model, recipe, stream, data.training.examples, [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)], around)
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
+
+
+def _check_rank(model: keras.Model, data: Data) -> None:
+    """Refuse batches where single examples must be, which only the model's input can tell."""
+    wanted, given = getattr(model, "inputs", None) or [], keras.tree.flatten(data.training.element_spec[0])
+    if len(wanted) == len(given) and any(len(one.shape) == len(spec.shape) for one, spec in zip(wanted, given, strict=True)):
+        raise DataError("A training dataset must hold single examples", "what the model's input says are batches", "Pass batched=True")
 
 
 class _Beginning(keras.callbacks.Callback):

@@ -5,10 +5,11 @@ The rooms, from the ground up (imports go strictly to a lower floor; `tests/test
     0  errors · recipe · outcome · scoring
     1  rules/ (what changes with the batch size) · records/ (kept measurements) · device/ (bytes, errors, leaks)
     2  data/ (streams and pictures) · callbacks/ (clock and horizon)
-    3  space · building/ (recipe + build -> compiled model) · results/loading
+    3  space · building/ (recipe + build -> compiled model) · results/ (tables, figures, report)
     4  training/ (recipe, model, data, goal -> outcome)
-    5  hypermodel (the border with KerasTuner) · results/ (tables, figures, report)
-    6  case_study/ · cli · testing
+    5  hypermodel (the border with KerasTuner)
+    6  case_study/ · testing
+    7  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
 """

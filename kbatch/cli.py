@@ -1,4 +1,4 @@
-"""The command line: `kbatch cats-vs-dogs` and `kbatch report`. Imports TensorFlow only when a search begins."""
+"""The command line: `kbatch cats-vs-dogs`, `kbatch report` and `kbatch doctor`. Imports TensorFlow only when a search begins."""
 
 from __future__ import annotations
 
@@ -105,6 +105,17 @@ def report(directory: Annotated[str, typer.Argument(help="Folder of a search, or
         files = writing.write(directory)
         driver.show(directory, _console())
         print("Written: " + ", ".join(str(file) for file in files))
+
+
+@app.command("doctor")
+def examine() -> None:
+    """Say what a bug report needs to know of this machine, and what stands in a search's way on it. Exit code 1 if anything does."""
+    from kbatch import doctor
+
+    found = doctor.findings()
+    print("\n".join(doctor.lines(found)))
+    if any(finding.problem for finding in found):
+        raise typer.Exit(1)
 
 
 @contextmanager

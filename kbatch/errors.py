@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "DataError",
     "KbatchError",
+    "MemoryLimitError",
     "ModelError",
     "ProjectChangedError",
     "RecipeError",
@@ -50,6 +51,10 @@ class DataError(KbatchError, ValueError):
 
 class ModelError(KbatchError, ValueError):
     """A model, or what it was compiled with, that kbatch cannot train."""
+
+
+class MemoryLimitError(KbatchError, ValueError):
+    """A memory limit that says nothing, that the device cannot tell, or that a model does not fit into."""
 
 
 class SearchError(KbatchError, ValueError):

@@ -22,19 +22,23 @@ FLOORS = {
     "building": 3,
     "results": 3,
     "training": 4,
+    "memory": 4,
     "hypermodel": 5,
     "case_study": 6,
     "testing": 6,
+    "doctor": 6,
     "cli": 7,
     "__main__": 8,
 }
 ONLY_IN = {
     "keras_tuner": {"hypermodel", "building.hyperparameters", "case_study.tuners"},
     "matplotlib": {"results.figures"},
-    "tensorflow.python": {"device.leak", "building.seeding"},
+    "tensorflow.python": {"device.leak", "device.limit", "device.holder", "building.seeding"},
     "keras.src": {"building.seeding"},
     "keras_tuner.src": {"hypermodel"},
     "typer": {"cli"},
+    "loky": {"device.worker"},
+    "pynvml": {"device.utilisation"},
     "tensorflow_datasets": {"case_study.sources"},
 }
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py")

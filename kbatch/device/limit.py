@@ -1,0 +1,94 @@
+"""Limit: how many bytes the training device may use, said by the user or asked of the device.
+
+Imports no TensorFlow before it is asked of the device, so that a parent can prepare a worker's environment.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+from kbatch.errors import MemoryLimitError
+
+MIB = 1 << 20
+CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def bytes_of(limit: int | float | str) -> int:
+    """A limit in bytes.
+
+    Args:
+        limit: Bytes as a number, or text such as `"8GB"`, `"900 MB"` or `"7.5GiB"`.
+
+    Raises:
+        MemoryLimitError: If it is neither, or not above 0.
+
+    Example:
+    >>> bytes_of("8GB"), bytes_of("1.5 GiB"), bytes_of(10**9)
+    (8000000000, 1610612736, 1000000000)
+    """
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
+    try:
+        size = float(found.group(1)) * UNITS[found.group(2)] if found and not isinstance(limit, bool) else 0.0
+    except (KeyError, ValueError):
+        size = 0.0
+    if not 0 < size < math.inf:
+        raise MemoryLimitError("`memory_limit` must be bytes above 0", limit, 'Pass a number of bytes, or text such as "8GB" or "900MiB"')
+    return int(size)
+
+
+def environment(limit_bytes: int | None) -> dict[str, str]:
+    """Environment variables that make a CPU tell its bytes and keep to a limit; a GPU is not affected by them."""
+    if limit_bytes is None:
+        return {CPU_BFC: "true"}
+    return {CPU_BFC: "true", CPU_LIMIT: str(max(1, limit_bytes // MIB))}
+
+
+def apply(limit_bytes: int | None) -> int:
+    """Keep this process, in which TensorFlow has not begun yet, to a limit, and give the limit it really has.
+
+    A CPU keeps to it by its environment (see `environment`), a GPU by a logical device of that size.
+
+    Raises:
+        MemoryLimitError: If there is no limit and the device cannot tell one.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return of_cpu()
+    if limit_bytes is not None:
+        tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=max(1, limit_bytes // MIB))])
+    return of_gpu()
+
+
+def of_cpu() -> int:
+    """The limit that the environment sets for a CPU.
+
+    Raises:
+        MemoryLimitError: If it sets none.
+    """
+    said = os.environ.get(CPU_LIMIT, "")
+    if not said.isdigit() or int(said) < 1:
+        raise MemoryLimitError(
+            "A device must have a memory limit",
+            "a CPU without one, which cannot tell what fits",
+            f'Pass memory_limit="8GB", say, or set {CPU_LIMIT}',
+        )
+    return int(said) * MIB
+
+
+def of_gpu() -> int:
+    """What TensorFlow's allocator has of the first GPU.
+
+    Raises:
+        MemoryLimitError: If the device cannot tell.
+    """
+    from tensorflow.python.client import device_lib
+
+    for device in device_lib.list_local_devices():
+        if device.device_type == "GPU" and device.memory_limit:
+            return int(device.memory_limit)
+    raise MemoryLimitError("A device must tell its memory", "a GPU that does not", 'Pass memory_limit="8GB", say')

@@ -1,0 +1,212 @@
+"""Doctor: what a bug report needs to know of this machine, and what stands in a search's way on it.
+
+TensorFlow is asked in a process of its own: a broken one may end that process, and a card that it takes is given back.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kbatch import __version__
+
+TIMEOUT_SECONDS = 120
+LIBRARIES = ("keras-tuner", "numpy", "loky", "nvidia-ml-py")
+# TensorFlow's own TF_ variables only: Terraform has such names too, and passwords in them.
+VARIABLES = re.compile(
+    r"TF_(AUTO|CONFIG$|CPP|CPU|CUBLAS|CUDA|CUDNN|DETERMINISTIC|DISABLE|DUMP|ENABLE|FORCE|GPU|INTER|INTRA|MIN|MKL|NUM|ONEDNN|USE|XLA)\w*"
+    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)|XLA_FLAGS|KERAS_BACKEND|KBATCH_CACHE"
+)
+QUESTIONS = """
+import json, os
+os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_FORCE_GPU_ALLOW_GROWTH="true")
+told = {}
+def ask(name, question):
+    try:
+        told[name] = question()
+    except Exception:
+        pass
+def limit():
+    from tensorflow.python.client import device_lib
+    return next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
+def onednn():
+    from tensorflow.python.util import _pywrap_util_port
+    return _pywrap_util_port.IsMklEnabled()
+try:
+    import tensorflow as tf
+    told["tensorflow"] = tf.__version__
+    from kbatch.device import meter
+    told["gpus"] = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in tf.config.list_physical_devices("GPU")]
+except BaseException as error:
+    told["error"] = f"{type(error).__name__}: {error}"
+else:
+    ask("cuda", tf.test.is_built_with_cuda)
+    ask("build", lambda: {name: str(value) for name, value in tf.sysconfig.get_build_info().items() if name.endswith("_version")})
+    ask("cpu", lambda: f"{meter._processor()}, {os.cpu_count()} cores")
+    ask("tells_bytes", lambda: meter.bytes_now() is not None)
+    ask("limit", limit)
+    ask("onednn", onednn)
+try:
+    import keras
+    told.update(keras=keras.__version__, backend=keras.backend.backend())
+except BaseException as error:
+    told["keras_error"] = f"{type(error).__name__}: {error}"
+print()
+print(json.dumps(told))
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report.
+
+    Attributes:
+        topic: What was looked at.
+        value: What was found.
+        problem: What is wrong with it, as a clause without a full stop; empty if nothing is.
+        do: What to do about the problem, as a clause without a full stop.
+    """
+
+    topic: str
+    value: str
+    problem: str = ""
+    do: str = ""
+
+
+def findings() -> list[Finding]:
+    """Everything a bug report needs: versions, devices, memory and settings, each with its problem if it has one."""
+    told = ask_tensorflow()
+    return [
+        Finding("kbatch", __version__),
+        Finding("python", f"{platform.python_version()}, {platform.platform()}"),
+        _tensorflow(told),
+        _keras(told),
+        *(Finding(name, _version(name)) for name in LIBRARIES),
+        _tensorboard(),
+        *_devices(told),
+        *(Finding(name, _one_line(value)) for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)),
+    ]
+
+
+def lines(found: Iterable[Finding]) -> Iterator[str]:
+    """The findings as aligned lines of text, and after them what to do about each problem."""
+    found = list(found)
+    width = max(len(finding.topic) for finding in found)
+    yield from (f"{finding.topic:<{width}}  {finding.value}" for finding in found)
+    yield from (f"! {finding.problem}. {finding.do}." for finding in found if finding.problem)
+
+
+def ask_tensorflow() -> dict[str, Any]:
+    """What TensorFlow and Keras say of themselves and their devices; `"error"` holds why they do not."""
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", QUESTIONS], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {TIMEOUT_SECONDS} seconds"}
+    except OSError as error:
+        return {"error": f"{error}"}
+    try:
+        return dict(json.loads(process.stdout.strip().splitlines()[-1]))
+    except (ValueError, IndexError, TypeError):
+        return {"error": f"its process {_ending(process.returncode)}"}
+
+
+def _ending(code: int) -> str:
+    names = {member.value: member.name for member in signal.Signals}
+    return f"died of {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with code {code} and said nothing"
+
+
+def _tensorflow(told: Mapping[str, Any]) -> Finding:
+    if "error" in told:
+        do = "Install it again with `pip install --force-reinstall tensorflow`, with an NVIDIA card `'tensorflow[and-cuda]'`"
+        if "SIGILL" in told["error"]:
+            do = "Its wheels need a processor with AVX: take another machine, or build TensorFlow for this one"
+        return Finding("tensorflow", told.get("tensorflow", "not usable"), f"TensorFlow does not work here: {_one_line(told['error'])}", do)
+    build = ", ".join(f"{name.removesuffix('_version')} {value}" for name, value in sorted(told.get("build", {}).items()))
+    return Finding("tensorflow", f"{told['tensorflow']}, built {'with' if told.get('cuda') else 'without'} CUDA{f' ({build})' if build else ''}")
+
+
+def _keras(told: Mapping[str, Any]) -> Finding:
+    backend = told.get("backend") or os.environ.get("KERAS_BACKEND") or "unknown"
+    value = f"{told.get('keras') or _version('keras')}, backend {backend}"
+    if backend not in ("tensorflow", "unknown"):
+        return Finding("keras", value, f"kbatch trains on TensorFlow, and Keras is set to {backend}", "Set KERAS_BACKEND=tensorflow")
+    if "keras_error" in told and "error" not in told:
+        return Finding("keras", value, f"Keras cannot be imported: {_one_line(told['keras_error'])}", "Run `pip install 'keras>=3.8'`")
+    return Finding("keras", value)
+
+
+def _tensorboard() -> Finding:
+    if importlib.util.find_spec("tensorboard") is None:
+        problem = "keras-tuner imports TensorBoard in every trial, so without it every trial fails"
+        return Finding("tensorboard", "not installed", problem, "Run `pip install tensorboard`")
+    return Finding("tensorboard", _version("tensorboard"))
+
+
+def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
+    gpus = told.get("gpus", [])
+    yield Finding("cpu", told.get("cpu") or f"{platform.machine()}, {os.cpu_count()} cores")
+    yield Finding("gpu", ", ".join(gpus) or ("unknown" if "error" in told else "none that TensorFlow sees"))
+    yield _nvidia(told)
+    yield Finding("memory limit", _limit(told))
+    yield Finding("tells its bytes", _tells_bytes(told))
+    yield Finding("onednn", {True: "on", False: "off"}.get(told.get("onednn"), "unknown"))  # type: ignore[arg-type]
+
+
+def _nvidia(told: Mapping[str, Any]) -> Finding:
+    cards = _cards()
+    if not cards or told.get("gpus") or "error" in told:
+        return Finding("nvidia cards", cards or "none")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and hidden.strip() in ("", "-1"):
+        return Finding("nvidia cards", cards, f"CUDA_VISIBLE_DEVICES={hidden!r} hides the NVIDIA card from TensorFlow", "Unset it")
+    problem = (
+        "TensorFlow does not see the NVIDIA card" if told.get("cuda") else "This TensorFlow is built without CUDA and cannot use the NVIDIA card"
+    )
+    return Finding("nvidia cards", cards, problem, f"Run `pip install 'tensorflow[and-cuda]=={told['tensorflow']}'`, or see examples/docker/")
+
+
+def _cards() -> str:
+    """The NVIDIA cards that the driver knows, whatever TensorFlow sees; empty if there is none."""
+    try:
+        process = subprocess.run(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=True)
+        return _one_line(process.stdout)
+    except (OSError, subprocess.SubprocessError):  # no such tool, or it cannot reach the driver
+        return "/dev/nvidia0" if os.path.exists("/dev/nvidia0") else ""
+
+
+def _limit(told: Mapping[str, Any]) -> str:
+    if told.get("gpus"):
+        return f"{told['limit'] / 1e6:,.0f} MB" if "limit" in told else "unknown"
+    megabytes = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB")
+    if megabytes and os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("true", "1"):
+        return f"{megabytes} MB"
+    return "none (a CPU has one with TF_CPU_ALLOCATOR_USE_BFC=true and TF_CPU_BFC_MEM_LIMIT_IN_MB)"
+
+
+def _tells_bytes(told: Mapping[str, Any]) -> str:
+    if "tells_bytes" not in told:
+        return "unknown"
+    return "yes" if told["tells_bytes"] else "no (a CPU does with TF_CPU_ALLOCATOR_USE_BFC=true when TensorFlow is imported, or with oneDNN on)"
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())

@@ -3,12 +3,12 @@
 The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` agrees):
 
     0  errors · recipe · outcome · scoring
-    1  rules/ (what changes with the batch size) · records/ (kept measurements) · device/ (bytes, errors, leaks)
+    1  rules/ (what changes with the batch size) · records/ (kept measurements) · device/ (bytes, limits, errors, leaks, workers)
     2  data/ (streams and pictures) · callbacks/ (clock and horizon)
     3  space · building/ (recipe + build -> compiled model) · results/ (tables, figures, report)
-    4  training/ (recipe, model, data, goal -> outcome)
+    4  training/ (recipe, model, data, goal -> outcome) · memory/ (recipe, model -> bytes, largest batch)
     5  hypermodel (the border with KerasTuner)
-    6  case_study/ · testing
+    6  case_study/ · doctor · testing
     7  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kbatch import callbacks, results
+    from kbatch import callbacks, memory, results
     from kbatch.data.augmentation import register_augmentation
     from kbatch.hypermodel import HyperModel, objective
+    from kbatch.memory.finder import find_max_batch
+    from kbatch.memory.speed import throughput
+    from kbatch.memory.table import max_batches
     from kbatch.outcome import Outcome
     from kbatch.recipe import Recipe
     from kbatch.scoring import score
@@ -39,10 +42,14 @@ _HOME = {
     "Space": "kbatch.space",
     "callbacks": "",
     "confirm": "kbatch.training.confirming",
+    "find_max_batch": "kbatch.memory.finder",
+    "max_batches": "kbatch.memory.table",
+    "memory": "",
     "objective": "kbatch.hypermodel",
     "register_augmentation": "kbatch.data.augmentation",
     "results": "",
     "score": "kbatch.scoring",
+    "throughput": "kbatch.memory.speed",
     "train": "kbatch.training.alone",
 }
 
@@ -53,10 +60,14 @@ __all__ = [
     "Space",
     "callbacks",
     "confirm",
+    "find_max_batch",
+    "max_batches",
+    "memory",
     "objective",
     "register_augmentation",
     "results",
     "score",
+    "throughput",
     "train",
 ]
 

@@ -58,6 +58,9 @@ def cats_vs_dogs(
     micro_batch_size: Annotated[
         int | None, typer.Option(help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=AXES)
     ] = None,
+    max_batch: Annotated[
+        str, typer.Option(help="Largest micro-batch: auto (found first, where the device has a memory limit), off or a number.", rich_help_panel=AXES)
+    ] = "auto",
 ) -> None:
     """Search how to train the cats-vs-dogs model, confirm what leads with fresh seeds, and say what it buys.
 
@@ -85,6 +88,7 @@ def cats_vs_dogs(
         augmentations=augmentations,
         jit=jit,
         micro_batch_size=micro_batch_size,
+        max_batch=max_batch,
         target=target,
         confirm=confirm,
         confirm_top=confirm_top,
@@ -93,6 +97,35 @@ def cats_vs_dogs(
     )
     with _told_plainly(resumable=f"kbatch cats-vs-dogs --out {out} …"):
         driver.run(options, _console())
+
+
+@app.command("max-batch")
+def largest_batch(
+    build: Annotated[str, typer.Argument(help="module:function of the function that returns the model, importable from here.")],
+    shape: Annotated[str, typer.Option(help="Shape of one example, such as 224,224,3.")],
+    dtype: Annotated[str, typer.Option(help="Type of the examples.")] = "float32",
+    policy: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16; several make a table.")] = "float32",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam, compiled; several make a table.")] = "adam",
+    jit: Annotated[str, typer.Option(help="XLA: off, on or both.")] = "off",
+    memory_limit: Annotated[str | None, typer.Option(help="Such as 8GB.  [default: what the GPU has, or a CPU's set limit]")] = None,
+    ceiling: Annotated[int | None, typer.Option(help="Largest batch size to try.")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss by Keras' name, if the function does not compile the model.")] = None,
+    accumulation: Annotated[int, typer.Option(help="Passes per weight update; the answer is the largest micro-batch.")] = 1,
+    sizes: Annotated[str, typer.Option(help="any, powers_of_two or multiples_of_8.")] = "any",
+    strategy: Annotated[str, typer.Option(help="jump; or for comparison double, bisect (Lightning's), shrink (accelerate's).")] = "jump",
+    table: Annotated[bool, typer.Option("--table", help="One row per policy, optimizer and jit, also if there is only one.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
+) -> None:
+    """Find the largest batch that safely trains, from a handful of probes in a process that may die.
+
+    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) and given again at once. The module is imported in the worker; the cache sees changes in
+    its file, not in those that it imports: then pass --fresh.
+    """
+    from kbatch.max_batch import Asked, answer
+
+    asked = Asked(build, shape, dtype, policy, optimizer, jit, memory_limit, ceiling, loss, accumulation, sizes, strategy, table, fresh)
+    with _told_plainly(resumable=""):
+        answer(asked, _console())
 
 
 @app.command()
@@ -128,7 +161,8 @@ def _told_plainly(resumable: str) -> Iterator[None]:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
-        print(f"\nStopped. Finished trials are kept; the same command goes on: {resumable}", file=sys.stderr)
+        kept = f" Finished trials are kept; the same command goes on: {resumable}" if resumable else ""
+        print(f"\nStopped.{kept}", file=sys.stderr)
         raise typer.Exit(130) from error
 
 

@@ -21,6 +21,8 @@ from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.making import Maker, nothing
 from kbatch.data.batches import Data
 from kbatch.errors import KbatchError, SearchError
+from kbatch.memory import feasible
+from kbatch.memory.table import Table
 from kbatch.records.record import Record
 from kbatch.space import Space
 from kbatch.training.arguments import FitArguments
@@ -69,6 +71,9 @@ class HyperModel(keras_tuner.HyperModel):
             `epochs=E`, and the horizon is what the baseline needs for so many.
         target: Float, the value that is good enough: a trial ends once it is held. Optional.
         seed: Integer, seed of weights, data order and dropout, the same for all trials. Defaults to `0`.
+        max_batch: The largest micro-batch that fits: `None` (the default) lets a trial run out of memory, which scores
+            0; an integer; or the table of `kbatch.max_batches`. A larger batch is reached by accumulating over up to
+            16 equal passes; one that even so does not fit is recorded as out of memory without being trained.
 
     Attributes:
         watcher: `kbatch.training.watching.Watcher` told of every training. `None` shows a progress bar, unless
@@ -100,9 +105,11 @@ class HyperModel(keras_tuner.HyperModel):
         seconds_per_trial: float | None = None,
         target: float | None = None,
         seed: int = 0,
+        max_batch: int | Table | None = None,
     ) -> None:
         super().__init__()
         self.space = space or Space()
+        self.max_batch = feasible.check(max_batch, self.space)
         self.seconds_per_trial = seconds_per_trial
         self.watcher: Watcher | None = None
         declare: Callable[[Any], None] = nothing
@@ -127,7 +134,11 @@ class HyperModel(keras_tuner.HyperModel):
         """The user's model, compiled for the recipe that `hp` says."""
         with _border():
             self._attempt = Attempt()
-            return self._attempt.make(self.maker, self.space.recipe(hp), hp)
+            recipe = self.space.recipe(hp)
+            fitted = feasible.fitted(recipe, self.max_batch)
+            if fitted is None:
+                return self._attempt.refuse(feasible.why_not(recipe, self.max_batch))
+            return self._attempt.make(self.maker, fitted, hp)
 
     def fit(self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Train the model for the horizon; KerasTuner calls this once a trial.
@@ -153,7 +164,8 @@ class HyperModel(keras_tuner.HyperModel):
                 comparison = self.comparison(project, *args, **kwargs, callbacks=own)
             with attempt.stopwatch.leave_out():
                 comparison.baseline(project)
-            recipe = self.space.recipe(hp, comparison.data.training.examples)
+            drawn = self.space.recipe(hp, comparison.data.training.examples)
+            recipe = feasible.fitted(drawn, self.max_batch) or drawn
             identity = Identity("search", _number(of_trial.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe))
             path = Path(checkpoint.filepath)
 
@@ -161,7 +173,7 @@ class HyperModel(keras_tuner.HyperModel):
                 if recipe.warmup_updates and not attempt.failure:
                     with attempt.stopwatch.part("build"):
                         self.maker.recompile(model, recipe)  # only now is the number of examples known
-                trained = comparison.train(attempt, model, identity, [_Announce(), of_trial, checkpoint])
+                trained = comparison.train(project, attempt, model, identity, [_Announce(), of_trial, checkpoint])
                 return dataclasses.replace(trained, checkpoint=os.path.relpath(path, project.directory) if path.exists() else "")
 
             record = comparison.once(project, identity, train)
@@ -194,9 +206,15 @@ class HyperModel(keras_tuner.HyperModel):
         check_sizes([*self.space.batch_size, self.space.baseline.batch_size], data)
         horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": arguments.epochs}
         project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.maker.seed, **self._judged_by, **horizon})
+        self._agree_on_memory(project)
         goal = self._goal_of(project, data, arguments.epochs)
         watcher = self.watcher or (ProgressBar() if arguments.verbose is None else Watcher())
         return Comparison(self.maker, self.space, data, goal, arguments, watcher)
+
+    def _agree_on_memory(self, project: Project) -> None:
+        project.agree({"max_batch": feasible.facts(self.max_batch)})
+        if isinstance(self.max_batch, Table) and "table" not in project.facts():
+            project.agree({"table": self.max_batch.to_dict()})
 
     def _goal(self, seconds: float, labels: Callable[[], np.ndarray]) -> Goal:
         judged_by: dict[str, Any] = self._judged_by

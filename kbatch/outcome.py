@@ -29,6 +29,8 @@ class Outcome:
             update's excess over the median: trace, compile, autotune), `training`, `validation`, `callbacks`,
             `checkpoint`, `finish`; and `total`, measured on its own.
         peak_bytes: Integer, the most device memory in use above what was in use before. `None` if the device cannot tell.
+        utilisation: What an NVIDIA card did meanwhile, where nvidia-ml-py is installed: `mean_gpu_percent`,
+            `max_gpu_percent`, `mean_memory_bytes`, `max_memory_bytes` and the number of `samples`; else empty.
         learning_rate: Float, what the optimizer got. `None` if it keeps a schedule of its own.
         input_examples_per_second: Float, the speed of the input pipeline alone. `None` if it was not timed.
         message: What the error said, if one ended the trial.
@@ -45,6 +47,7 @@ class Outcome:
     examples: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     peak_bytes: int | None = None
+    utilisation: Mapping[str, float] = field(default_factory=dict)
     learning_rate: float | None = None
     input_examples_per_second: float | None = None
     message: str = ""

@@ -27,6 +27,7 @@ FLOORS = {
     "case_study": 6,
     "testing": 6,
     "doctor": 6,
+    "max_batch": 6,
     "cli": 7,
     "__main__": 8,
 }

@@ -97,6 +97,22 @@ def test_globals_stay_between_calls_and_the_environment_is_its_own(worker):
     assert os.getenv("KBATCH_TEST") is None
 
 
+def test_a_worker_may_grow(worker):
+    def grow(size):
+        import builtins
+
+        builtins.kbatch_held = bytearray(size)
+        builtins.kbatch_held[::4096] = b"x" * len(builtins.kbatch_held[::4096])
+        return os.getpid()
+
+    first = worker.call(grow, 1, timeout_seconds=60)
+    time.sleep(1.2)  # loky looks once a second
+    assert [worker.call(grow, 500_000_000, timeout_seconds=60) for _ in range(3)] == [first] * 3
+    time.sleep(1.2)
+    assert worker.call(os.getpid, timeout_seconds=60) == first
+    assert worker.call(os.getpid, timeout_seconds=60) == first
+
+
 def test_errors_are_raised_as_they_are(worker):
     with pytest.raises(ZeroDivisionError):
         worker.call(divmod, 1, 0, timeout_seconds=60)

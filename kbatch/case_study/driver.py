@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -14,7 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from kbatch.case_study.options import Options, grid_size
+from kbatch.case_study import limits
+from kbatch.case_study.options import PROJECT, Options, grid_size
+from kbatch.memory.feasible import MaxBatches
 from kbatch.results import report
 from kbatch.results.ranking import cells, headings
 from kbatch.space import Space
@@ -39,9 +42,10 @@ def run(options: Options, console: Console) -> None:
     space = options.space()
     folder = options.ready_folder()
     _announce(options, space, console)
+    found_limits = limits.of_options(options, space, folder, console)
     _import_tensorflow()
     found = _pictures(options, console)
-    _search_and_confirm(options, space, found, folder, console)
+    _search_and_confirm(options, space, found_limits, found, folder, console)
     files = report.write(folder)
     show(folder, console)
     console.print("Written: " + ", ".join(str(file) for file in files), highlight=False, soft_wrap=True)
@@ -148,22 +152,22 @@ def _note_run(options: Options, found: Pictures, folder: Path) -> None:
     os.replace(half, folder / report.RUN_FILE)
 
 
-def _search_and_confirm(options: Options, space: Space, found: Pictures, folder: Path, console: Console) -> None:
+def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, found: Pictures, folder: Path, console: Console) -> None:
     from kbatch.case_study.live import Live
-    from kbatch.case_study.models import MODELS
-    from kbatch.case_study.tuners import PROJECT, set_aside_broken, tuner_of
+    from kbatch.case_study.tuners import set_aside_broken, tuner_of
     from kbatch.hypermodel import HyperModel
     from kbatch.training.confirming import confirm
     from kbatch.training.project import Project
 
     hypermodel = HyperModel(
-        lambda: MODELS[options.model](options.image_size),
+        functools.partial(limits.model, options.model, options.image_size),
         space,
         loss="binary_crossentropy",
         metrics=["accuracy"],
         seconds_per_trial=options.seconds_per_trial,
         target=options.target,
         seed=options.seed,
+        max_batch=max_batch,
     )
     fit_arguments: dict[str, Any] = {"validation_data": found.validation, "verbose": 0}
     if options.epochs is not None:

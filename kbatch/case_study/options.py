@@ -14,6 +14,7 @@ from kbatch.space import Space
 
 TUNERS = ("random", "bayesian", "grid")
 GRID_RATES = 3
+PROJECT = "search"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Options:
     augmentations: str
     jit: str
     micro_batch_size: int | None
+    max_batch: str
     target: float | None
     confirm: int
     confirm_top: int
@@ -56,9 +58,22 @@ class Options:
             raise SearchError("--seconds-per-trial must be above 0", self.seconds_per_trial, "Pass 8, say")
         if self.epochs is not None and self.epochs < 1:
             raise SearchError("--epochs must be at least 1", self.epochs, "Pass 3, say")
+        self.max_batch_number()
         for name, allowed in (("tuner", TUNERS), ("model", ("cnn", "small-resnet")), ("jit", ("off", "on", "both"))):
             if getattr(self, name) not in allowed:
                 raise SearchError(f"--{name} must be one of {', '.join(allowed)}", getattr(self, name), "Pass one of these names")
+
+    def max_batch_number(self) -> int | None:
+        """The number that --max-batch is; `None` for `auto` and `off`.
+
+        Raises:
+            SearchError: If it is none of these.
+        """
+        if self.max_batch in ("auto", "off"):
+            return None
+        if not self.max_batch.isdigit() or int(self.max_batch) < 1:
+            raise SearchError("--max-batch must be auto, off or a whole number of at least 1", self.max_batch, "Pass one of these")
+        return int(self.max_batch)
 
     def space(self) -> Space:
         """The space that the axis options say.

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import keras_tuner
 
+from kbatch.case_study.options import PROJECT
 from kbatch.hypermodel import HyperModel, objective
 
 # Two trainings of one recipe with different seeds rank alike at a correlation of only 0.5 (shared measurements), so a
 # third of the variance of normalized scores is told to the Gaussian process as noise.
 SCORE_NOISE = 0.3
-PROJECT = "search"
 
 
 def tuner_of(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int) -> keras_tuner.Tuner:

@@ -46,13 +46,11 @@ def environment(limit_bytes: int | None) -> dict[str, str]:
     return {CPU_BFC: "true", CPU_LIMIT: str(max(1, limit_bytes // MIB))}
 
 
-def apply(limit_bytes: int | None) -> int:
+def apply(limit_bytes: int | None) -> int | None:
     """Keep this process, in which TensorFlow has not begun yet, to a limit, and give the limit it really has.
 
-    A CPU keeps to it by its environment (see `environment`), a GPU by a logical device of that size.
-
-    Raises:
-        MemoryLimitError: If there is no limit and the device cannot tell one.
+    A CPU keeps to it by its environment (see `environment`), a GPU by a logical device of that size. `None` if the
+    device cannot tell: a CPU without a limit.
     """
     import tensorflow as tf
 
@@ -64,31 +62,23 @@ def apply(limit_bytes: int | None) -> int:
     return of_gpu()
 
 
-def of_cpu() -> int:
-    """The limit that the environment sets for a CPU.
-
-    Raises:
-        MemoryLimitError: If it sets none.
-    """
+def of_cpu() -> int | None:
+    """The limit that the environment sets for a CPU; TensorFlow minds it only together with `TF_CPU_ALLOCATOR_USE_BFC`."""
     said = os.environ.get(CPU_LIMIT, "")
-    if not said.isdigit() or int(said) < 1:
-        raise MemoryLimitError(
-            "A device must have a memory limit",
-            "a CPU without one, which cannot tell what fits",
-            f'Pass memory_limit="8GB", say, or set {CPU_LIMIT}',
-        )
-    return int(said) * MIB
+    minded = os.environ.get(CPU_BFC, "").lower() in ("true", "1")
+    return int(said) * MIB if minded and said.isdigit() and int(said) > 0 else None
 
 
-def of_gpu() -> int:
-    """What TensorFlow's allocator has of the first GPU.
-
-    Raises:
-        MemoryLimitError: If the device cannot tell.
-    """
+def of_gpu() -> int | None:
+    """What TensorFlow's allocator has of the first GPU."""
     from tensorflow.python.client import device_lib
 
-    for device in device_lib.list_local_devices():
-        if device.device_type == "GPU" and device.memory_limit:
-            return int(device.memory_limit)
-    raise MemoryLimitError("A device must tell its memory", "a GPU that does not", 'Pass memory_limit="8GB", say')
+    found = [device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU"]
+    return int(found[0]) if found and found[0] else None
+
+
+def refuse_none() -> MemoryLimitError:
+    """The error for a device that has no limit or cannot tell it."""
+    return MemoryLimitError(
+        "A device must have a memory limit", "one that cannot tell it, such as a CPU without one", f'Pass memory_limit="8GB", say, or set {CPU_LIMIT}'
+    )

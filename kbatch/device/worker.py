@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from loky import ProcessPoolExecutor
+from loky import ProcessPoolExecutor, process_executor
 from loky.process_executor import BrokenProcessPool
 
 START_SECONDS = 120.0
@@ -102,7 +102,7 @@ class Worker:
 
     def _ready(self) -> ProcessPoolExecutor:
         if self._executor is None:
-            self._said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")
+            self._said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115 (closed with the process)
             environment = {**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             self._executor = ProcessPoolExecutor(
                 max_workers=1, env=environment, initializer=_begin, initargs=(os.getpid(), self._said.name, list(sys.path))
@@ -126,6 +126,7 @@ class Worker:
 def _begin(parent: int, said: str, path: list[str]) -> None:
     """Make the process quiet, mortal and able to import what its parent can."""
     sys.path[:] = path
+    process_executor._MAX_MEMORY_LEAK_SIZE = float("inf")  # or loky ends a worker that has grown by 300 MB between calls
     with open(said, "a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

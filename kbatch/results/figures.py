@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,4 +105,50 @@ def draw_batches(infos: Sequence[BatchInfo], metric: str, path: str | Path) -> N
         axes.spines[["top", "right"]].set_visible(False)
         if field == "examples_per_second":
             axes.legend(fontsize=8, frameon=False)
+    figure.savefig(path)
+
+
+@dataclass(frozen=True)
+class SpeedInfo:
+    """One batch size as a point of a throughput figure, and the speed that the fitted line gives it."""
+
+    batch_size: int
+    examples_per_second: float
+    fitted: float | None
+
+
+def speed_infos(measured: Iterable[tuple[int, float]], fitted: Callable[[int], float] | None) -> list[SpeedInfo]:
+    """The points of a throughput figure.
+
+    Args:
+        measured: Pairs of batch size and examples per second.
+        fitted: Function that gives the fitted examples per second at a batch size, or `None`.
+    """
+    return [SpeedInfo(batch_size, speed, fitted(batch_size) if fitted else None) for batch_size, speed in measured]
+
+
+def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | Path) -> None:
+    """Draw examples per second over batch sizes, and from where on they hardly rise, into a PNG file.
+
+    Args:
+        infos: What `speed_infos` gave.
+        smallest_fast: Integer, the smallest batch size within 5 % of the best speed.
+        path: The file.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    sizes = [info.batch_size for info in infos]
+    axes.scatter(sizes, [info.examples_per_second for info in infos], color=BEST_COLOUR, s=28, zorder=3, label="measured, median of steady steps")
+    fitted = [(info.batch_size, info.fitted) for info in infos if info.fitted is not None]
+    if fitted:
+        axes.plot(*zip(*fitted, strict=True), color=BASELINE_COLOUR, linewidth=1.6, label="seconds per step as a line in the batch")
+    axes.axvline(smallest_fast, color="#888888", linewidth=1, linestyle=":", label=f"within 5 % of the best from {smallest_fast}")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set(xlabel="batch size", ylabel="examples per second", ylim=(0, None), title="What a larger batch buys in speed")
+    axes.legend(loc="lower right", fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

@@ -46,6 +46,11 @@ class Attempt:
                 self.failure = Outcome(ended="out_of_memory", message=str(error)[:2000])
                 return keras.Sequential()
 
+    def refuse(self, message: str) -> keras.Model:
+        """An empty model for a recipe that is known not to fit into memory, which is an outcome and no error."""
+        self.failure = Outcome(ended="out_of_memory", message=message)
+        return keras.Sequential()
+
     def train(self, model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Around) -> Outcome:
         """Train the model for the goal's seconds; its outcome tells the seconds since this attempt was made."""
         outcome = self.failure or run(model, recipe, data, goal, around)

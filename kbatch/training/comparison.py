@@ -47,10 +47,11 @@ class Comparison:
     arguments: FitArguments
     watcher: Watcher
 
-    def train(self, attempt: Attempt, model: keras.Model, identity: Identity, checkpoint_callbacks: list[Any]) -> Trained:
+    def train(self, project: Project, attempt: Attempt, model: keras.Model, identity: Identity, checkpoint_callbacks: list[Any]) -> Trained:
         """Train a model that the attempt made, and score it."""
         self.watcher.started(identity.purpose, identity.trial, identity.recipe, self.goal.seconds)
-        around = dataclasses.replace(self._around(identity.seed), checkpoint_callbacks=checkpoint_callbacks)
+        passed = project.largest_passed()
+        around = dataclasses.replace(self._around(identity.seed), checkpoint_callbacks=checkpoint_callbacks, largest_passed=passed)
         outcome = attempt.train(model, identity.recipe, self.data, self.goal, around)
         return Trained(outcome, self.goal.score(outcome))
 
@@ -77,7 +78,7 @@ class Comparison:
         def train() -> Trained:
             attempt, hp = Attempt(), self.maker.hyperparameters(identity.values)
             model = attempt.make(dataclasses.replace(self.maker, seed=identity.seed), identity.recipe, hp)
-            trained = self.train(attempt, model, identity, [])
+            trained = self.train(project, attempt, model, identity, [])
             if test is not None and trained.outcome.value is not None:
                 values = model.evaluate(test, verbose=0, return_dict=True)
                 trained = dataclasses.replace(trained, test={name: float(value) for name, value in values.items()})

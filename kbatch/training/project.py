@@ -112,6 +112,11 @@ class Project:
         if not facts.keys() <= stored.keys():
             fingerprint.save(self.folder, {**facts, **stored})
 
+    def largest_passed(self) -> int:
+        """The largest micro-batch that a training of this project has passed; 0 if none has."""
+        passed = [record.recipe for record in self.store.records() if record.outcome.ended in ("horizon", "target", "callback")]
+        return max((recipe.micro_batch_size or recipe.batch_size for recipe in passed), default=0)
+
     def once(self, identity: Identity, train: Callable[[], Trained]) -> Record:
         """The record of a training: the one it has, or a new one.
 

@@ -22,7 +22,8 @@ from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.device import meter
-from kbatch.device.oom import is_out_of_memory
+from kbatch.device.oom import is_out_of_memory, is_suspect
+from kbatch.device.utilisation import Sampler
 from kbatch.errors import DataError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -46,6 +47,8 @@ class Around:
         class_weight: Mapping from class to weight, or `None`.
         verbose: Keras' `verbose`.
         watcher: Told of the progress.
+        largest_passed: Integer, the largest micro-batch that a training of this project has passed. Errors that large
+            batches die of, and broken installations too, count as out of memory only above it, and only if it is not 0.
     """
 
     seed: int = 0
@@ -55,6 +58,7 @@ class Around:
     class_weight: Mapping[int, float] | None = None
     verbose: Any = 0
     watcher: Watcher = field(default_factory=Watcher)
+    largest_passed: int = 0
 
 
 def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
@@ -91,7 +95,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
     horizon = Horizon(goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
     epoch_end = EpochEnd(clock, horizon, time.perf_counter)
     callbacks = [clock, epoch_end.before, horizon, *around.callbacks, epoch_end.between, *around.checkpoint_callbacks, epoch_end.after]
-    began = _Beginning()
+    began, sampler = _Beginning(), Sampler()
     meter.reset_peak()
     stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
     ended, message, input_seconds, input_probe = None, "", None, 0.0
@@ -99,13 +103,14 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         input_began = time.perf_counter()
         input_seconds = _input_seconds(stream, data.training.examples // (recipe.micro_batch_size or recipe.batch_size) + 1)
         input_probe = time.perf_counter() - input_began
-        _fit(model, recipe, stream, data.training.examples, [*callbacks, began], around)
+        with sampler:
+            _fit(model, recipe, stream, data.training.examples, [*callbacks, began], around)
         horizon.restore()  # EarlyStopping and an optimizer's moving average may have put others there
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not is_out_of_memory(error) and not (is_suspect(error) and 0 < around.largest_passed < (recipe.micro_batch_size or recipe.batch_size)):
             raise
         ended, message = "out_of_memory", str(error)[:2000]
-    left = time.perf_counter()
+    left, used = time.perf_counter(), sampler.result()
     fitted = {"input_probe": input_probe, "setup": (began.at or left) - entered - input_probe, "finish": left - (epoch_end.ended_at or left)}
     outcome = Outcome(
         ended=ended or horizon.ended or "callback",
@@ -118,6 +123,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         examples=clock.updates * recipe.batch_size,
         seconds={**fitted, **_parts(clock, horizon, epoch_end)},
         peak_bytes=meter.bytes_peak(),
+        utilisation=vars(used) if used else {},
         learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
         input_examples_per_second=None if not input_seconds else (recipe.micro_batch_size or recipe.batch_size) / input_seconds,
         message=message,

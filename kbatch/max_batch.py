@@ -1,0 +1,152 @@
+"""Max-batch: the command `kbatch max-batch`, from its options to the finder or the table, and their answers in words."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.status import Status
+
+from kbatch.errors import DataError, SearchError
+from kbatch.memory import cache, line
+from kbatch.memory.finder import find_max_batch
+from kbatch.memory.importing import imported
+from kbatch.memory.maximum import MaxBatch
+from kbatch.memory.probe import Probe
+from kbatch.memory.table import Row, max_batches
+from kbatch.recipe import Recipe
+from kbatch.space import Space
+
+SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Everything `kbatch max-batch` can be told; see its `--help`."""
+
+    build: str
+    shape: str
+    dtype: str
+    policies: str
+    optimizers: str
+    jit: str
+    memory_limit: str | None
+    ceiling: int | None
+    loss: str | None
+    accumulation: int
+    sizes: str
+    strategy: str
+    table: bool
+    fresh: bool
+
+
+def answer(asked: Asked, console: Console) -> None:
+    """Find what was asked for and print it.
+
+    Raises:
+        KbatchError: If something the user gave cannot be used.
+    """
+    sys.path.insert(0, os.getcwd())
+    build, example, jits = imported(asked.build), _example(asked.shape, asked.dtype), _jits(asked.jit)
+    policies, optimizers = (tuple(part.strip() for part in text.split(",")) for text in (asked.policies, asked.optimizers))
+    several = asked.table or len(policies) * len(optimizers) * len(jits) > 1
+    if asked.fresh:
+        os.environ[cache.VARIABLE] = tempfile.mkdtemp(prefix="kbatch-")
+    with console.status("Making the model …") as status:
+        shown = _Shown(console, status)
+        if several:
+            if asked.accumulation > 1 or asked.strategy != "jump" or asked.sizes != "any":
+                raise SearchError(
+                    "--table must come without --accumulation, --strategy and --sizes", asked.strategy, "Leave them out, or name one recipe"
+                )
+            space = Space(policy=policies, optimizer=optimizers, jit_compile=jits)
+            found = max_batches(
+                build,
+                example,
+                space=space,
+                memory_limit=asked.memory_limit,
+                ceiling=asked.ceiling,
+                loss=asked.loss,
+                on_probe=shown.probe,
+                on_row=shown.row,
+            )
+            console.print(str(found), highlight=False)
+            return
+        recipe = _recipe(policies[0], optimizers[0], jits[0], asked.accumulation)
+        one = find_max_batch(
+            build,
+            example,
+            recipe=recipe,
+            memory_limit=asked.memory_limit,
+            ceiling=asked.ceiling,
+            loss=asked.loss,
+            sizes=asked.sizes,
+            strategy=asked.strategy,
+            on_probe=shown.probe,
+        )
+    console.print(sentence(one), highlight=False, soft_wrap=True)
+
+
+def sentence(found: MaxBatch) -> str:
+    """The answer, and from where on a larger batch hardly adds speed."""
+    fitted = line.of_probes((*found.probes, *found.confirmations))
+    if fitted is None:
+        return str(found)
+    return f"{found}; {SHARE:.0%} of the best speed is reached at {fitted.smallest(SHARE)}"
+
+
+class _Shown:
+    """Prints every probe, and says meanwhile what is going on."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console, self._status = console, status
+
+    def probe(self, probe: Probe) -> None:
+        used = f"{probe.peak_bytes / 1e6:,.0f} MB" if probe.peak_bytes else ""
+        steps = f"{len(probe.step_seconds)} steps"
+        ended = "passed" if probe.passed else probe.ended.replace("_", " ")
+        self._console.print(f"  batch {probe.batch_size:<6} {ended:<14} {used:>10}  {steps:>9} {probe.seconds:6.1f} s", highlight=False)
+        self._status.update("Probing …" if probe.passed else "Ran out; trying smaller …")
+
+    def row(self, row: Row) -> None:
+        self._console.print(f"{row}", highlight=False)
+
+
+def _example(shape: str, dtype: str) -> object:
+    """What stands for the data: the shape of one example."""
+    import numpy as np
+
+    try:
+        sizes = tuple(int(size) for size in shape.split(","))
+        kind = np.dtype(dtype)
+    except (ValueError, TypeError):
+        raise DataError(
+            "--shape must be whole numbers and --dtype a NumPy type", f"{shape}, {dtype}", "Write --shape 224,224,3 --dtype float32"
+        ) from None
+    if any(size < 1 for size in sizes):
+        raise DataError("--shape must be whole numbers of at least 1", shape, "Write the shape of one example, without the batch: 224,224,3")
+    return _Shape(sizes, kind.name)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _jits(text: str) -> tuple[bool, ...]:
+    known = {"off": (False,), "on": (True,), "both": (False, True)}
+    if text not in known:
+        raise SearchError("--jit must be off, on or both", text, "Pass one of these")
+    return known[text]
+
+
+def _recipe(policy: str, optimizer: str, jit: bool, accumulation: int) -> Recipe:
+    if accumulation < 1:
+        raise SearchError("--accumulation must be at least 1", accumulation, "Pass the passes per weight update, such as 4")
+    micro = 1 if accumulation > 1 else None
+    rate = None if optimizer == "compiled" else 1e-3
+    return Recipe(accumulation, optimizer, rate, policy=policy, micro_batch_size=micro, jit_compile=jit)

@@ -1,0 +1,71 @@
+"""Cache: answers that took minutes, kept on disk under everything that they depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "KBATCH_CACHE"
+VERSIONS = ("tensorflow", "keras", "kbatch", "numpy", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+SETTINGS = ("TF_", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
+SILENT = ("TF_CPP_MIN_LOG_LEVEL", "TF_CLI_CONFIG_FILE")
+
+
+def folder() -> Path:
+    """Where answers are kept: `$KBATCH_CACHE`, else `kbatch` in the user's cache folder."""
+    own = os.environ.get(VARIABLE)
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
+
+
+def key(facts: Mapping[str, Any]) -> str:
+    """One name for these facts, this device, these versions and the settings that TensorFlow reads."""
+    everything = {**facts, "versions": _versions(), "device": device(), "settings": _settings()}
+    return hashlib.sha256(json.dumps(everything, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def load(name: str) -> Any | None:
+    """What was kept under that name, or `None`; a file that cannot be read counts as none."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
+    return None
+
+
+def save(name: str, answer: Any) -> None:
+    """Keep an answer; the file appears whole or not at all, and a folder that cannot be written is no error."""
+    with contextlib.suppress(OSError):
+        folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder(), suffix=".tmp", delete=False, encoding="utf-8") as file:
+            json.dump(answer, file)
+        os.replace(file.name, folder() / f"{name}.json")
+
+
+def device() -> str:
+    """What the devices of this machine are, without asking TensorFlow."""
+    cards = []
+    for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:
+            cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model")]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")][:1]
+    return f"{', '.join(cards) or platform.processor()}; {platform.machine()}, {os.cpu_count()} cores"
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in SILENT}

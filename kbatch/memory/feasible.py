@@ -1,0 +1,92 @@
+"""Feasible: a recipe made to fit what a table or a number says, by gradient accumulation. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+from typing import Any
+
+from kbatch.errors import SearchError
+from kbatch.memory.table import Table
+from kbatch.recipe import Recipe
+from kbatch.space import Space
+
+MOST_STEPS = 16  # passes per update; more of them save no memory that counts, and cost time
+
+MaxBatches = int | Table | None
+
+
+def check(limits: Any, space: Space) -> MaxBatches:
+    """Refuse limits that are neither `None`, nor a number, nor a table with a row for every recipe of the space.
+
+    Raises:
+        SearchError: If they are something else.
+    """
+    if limits is None:
+        return None
+    if isinstance(limits, Table):
+        combinations = itertools.product(space.policy, space.optimizer, space.jit_compile)
+        missing = [combination for combination in combinations if limits.row(*combination) is None]
+        if missing:
+            raise SearchError(
+                "`max_batch` must have a row for every policy, optimizer and jit_compile of the space",
+                f"none for {missing[0]}",
+                "Make the table of the same space: kbatch.max_batches(build, x, y, space)",
+            )
+        return limits
+    try:
+        number = operator.index(limits)
+    except TypeError:
+        number = 0
+    if isinstance(limits, bool) or number < 1:
+        raise SearchError("`max_batch` must be None, a whole number of at least 1, or a table of kbatch.max_batches", limits, "Pass one of these")
+    return number
+
+
+def fitted(recipe: Recipe, limits: MaxBatches) -> Recipe | None:
+    """The recipe with a micro-batch that fits, or `None` if even 16 passes per update are too few.
+
+    Args:
+        recipe: `Recipe` as it was drawn.
+        limits: Integer, the largest micro-batch; a `Table`; or `None` for no limit.
+
+    Example:
+    >>> fitted(Recipe(batch_size=256), 96).micro_batch_size
+    64
+    """
+    whole, accumulated = sizes(recipe, limits)
+    if recipe.accumulation_steps == 1 and recipe.batch_size <= whole:
+        return recipe
+    most = max(MOST_STEPS, recipe.accumulation_steps)
+    for steps in range(max(2, recipe.accumulation_steps), most + 1):
+        if recipe.batch_size % steps == 0 and recipe.batch_size // steps <= accumulated:
+            return dataclasses.replace(recipe, micro_batch_size=recipe.batch_size // steps)
+    return None
+
+
+def why_not(recipe: Recipe, limits: MaxBatches) -> str:
+    """The sentence for a recipe that does not fit."""
+    whole, accumulated = sizes(recipe, limits)
+    return (
+        f"not trained: a batch of {recipe.batch_size} does not fit ({whole} do), "
+        f"nor does any equal part of it in at most {MOST_STEPS} passes of {accumulated}"
+    )
+
+
+def sizes(recipe: Recipe, limits: MaxBatches) -> tuple[int, int]:
+    """The largest batch without gradient accumulation and the largest micro-batch with it."""
+    if limits is None:
+        return recipe.batch_size, recipe.batch_size
+    if isinstance(limits, int):
+        return limits, limits
+    row = limits.row(recipe.policy, recipe.optimizer, recipe.jit_compile)
+    assert row is not None
+    return row.batch_size, row.accumulated_batch_size
+
+
+def facts(limits: MaxBatches) -> Any:
+    """The limits in JSON's own types, to tell one project from another."""
+    if not isinstance(limits, Table):
+        return limits
+    return {f"{row.optimizer}, {row.policy}, jit {row.jit_compile}": [row.batch_size, row.accumulated_batch_size] for row in limits}

@@ -1,0 +1,133 @@
+"""Finder: the largest batch that safely trains, for one recipe; asked by users."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kbatch.device import holder, limit
+from kbatch.errors import MemoryLimitError, SearchError
+from kbatch.memory import cache, identity
+from kbatch.memory.finding import CONFIRMED_STEPS, Wanted, find
+from kbatch.memory.maximum import MaxBatch
+from kbatch.memory.probe import Probe
+from kbatch.memory.prober import TIMEOUT_SECONDS, Prober
+from kbatch.memory.searching import ALLOWED, STRATEGIES
+from kbatch.memory.subject import Subject, sample_of
+from kbatch.recipe import Recipe
+
+
+def find_max_batch(
+    build: Callable[..., Any],
+    x: Any,
+    y: Any = None,
+    recipe: Recipe | None = None,
+    memory_limit: int | float | str | None = None,
+    ceiling: int | None = None,
+    *,
+    loss: Any = None,
+    metrics: Any = None,
+    sizes: str = "any",
+    strategy: str = "jump",
+    confirmed_steps: int = CONFIRMED_STEPS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    seed: int = 0,
+    on_probe: Callable[[Probe], None] | None = None,
+) -> MaxBatch:
+    """The largest batch size that safely trains a model by a recipe on this device.
+
+    Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
+    assignment with `jit_compile`), tries a few batch sizes in a disposable process, and confirms the answer in a
+    fresh one. Answers are kept on disk (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes,
+    recipe, device, limit and versions: asked again, the answer comes at once.
+
+    Args:
+        build: Function `build(hp)` or `build()` that returns a model, compiled or not.
+        x: Array, nested structure of arrays, unbatched `tf.data.Dataset`, or the shape of one example, such as
+            `(224, 224, 3)` or `keras.KerasTensor`s. With data, the answer is at most their number.
+        y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
+        recipe: `Recipe` to train by. Its batch size is not used; of an accumulating recipe the number of passes per
+            update is kept and the answer is the largest micro-batch. Defaults to `Recipe()`.
+        memory_limit: Bytes that the device may use, as a number or such as `"8GB"`. Defaults to what a GPU has, and on
+            a CPU to `TF_CPU_BFC_MEM_LIMIT_IN_MB`.
+        ceiling: Integer, the largest batch size to try. Optional.
+        loss: Loss, if `build` does not compile.
+        metrics: Metrics, if `build` does not compile.
+        sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
+        strategy: `"jump"`, or for comparison `"double"`, `"bisect"` (Lightning's) or `"shrink"` (accelerate's).
+        confirmed_steps: Integer, steps to train in a fresh process, before a full and a partial validation batch; `0`
+            leaves the confirmation out. Defaults to `20`.
+        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
+        seed: Integer, seed of the weights. Defaults to `0`.
+        on_probe: Function called with every `Probe`, as soon as it is known. Optional.
+
+    Returns:
+        The `MaxBatch`; its `str()` is one sentence.
+
+    Raises:
+        MemoryLimitError: If there is no limit, not even one example fits, or TensorFlow holds the GPU already.
+        KbatchError: If model, data or arguments cannot be used.
+
+    Example:
+    ```python
+    found = kbatch.find_max_batch(build, x, y, kbatch.Recipe(policy="mixed_float16"), memory_limit="8GB")
+    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 20 steps
+    ```
+    """
+    sample, examples = sample_of(x, y)
+    recipe = recipe or Recipe()
+    subject = Subject(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,)))
+    wanted = Wanted(smaller(check_ceiling(ceiling), examples), sizes, strategy, confirmed_steps)
+    check_wanted(wanted)
+    limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
+    name = cache.key({"what": "max_batch", **facts_of(subject), "limit": limit_bytes, "wanted": dataclasses.asdict(wanted)})
+    known = cache.load(name)
+    if known is not None:
+        return MaxBatch.from_dict(known)
+    holder.check_free()
+    with Prober(subject, limit_bytes, timeout_seconds, on_probe) as prober:
+        found = find(prober, wanted)
+    cache.save(name, dataclasses.asdict(found))
+    return found
+
+
+def facts_of(subject: Subject) -> dict[str, Any]:
+    """What an answer about a subject depends on, in JSON's own types."""
+    parts = (subject.build, subject.loss, subject.metrics, subject.declare, subject.pipelines, sorted(subject.values.items()), subject.seed)
+    return {"model": identity.digest(parts), "shapes": subject.shapes, "recipe": subject.recipe.to_json()}
+
+
+def pipelines(names: tuple[str, ...]) -> dict[str, Any]:
+    """The user's own augmentation pipelines out of these, which the worker does not know."""
+    augmentation = sys.modules.get("kbatch.data.augmentation")
+    return {name: augmentation._pipelines[name] for name in names if augmentation is not None and name in augmentation._pipelines}
+
+
+def check_ceiling(ceiling: int | None) -> int | None:
+    """Refuse a ceiling that is no whole number of at least 1."""
+    if ceiling is None:
+        return None
+    try:
+        whole = operator.index(ceiling)
+    except TypeError:
+        whole = 0
+    if isinstance(ceiling, bool) or whole < 1:
+        raise MemoryLimitError("`ceiling` must be a whole number of at least 1", ceiling, "Pass the largest batch size to try, or None")
+    return whole
+
+
+def smaller(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits, each of which may be missing."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)
+
+
+def check_wanted(wanted: Wanted) -> None:
+    """Refuse names that are unknown."""
+    for name, value, allowed in (("sizes", wanted.sizes, ALLOWED), ("strategy", wanted.strategy, STRATEGIES)):
+        if value not in allowed:
+            raise SearchError(f"`{name}` must be one of {', '.join(allowed)}", value, "Pass one of these names")
+    if not isinstance(wanted.confirmed_steps, int) or wanted.confirmed_steps < 0:
+        raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 20, say")

@@ -1,0 +1,158 @@
+"""Finding: prediction, search and confirmation of one recipe's largest batch, through a prober."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kbatch.device import limit
+from kbatch.errors import MemoryLimitError, ModelError
+from kbatch.memory.maximum import MaxBatch
+from kbatch.memory.moment import Moment
+from kbatch.memory.need import UNBOUNDED, Need
+from kbatch.memory.probe import SUSPECTS, Facts, Probe
+from kbatch.memory.prober import Prober
+from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
+
+CONFIRMED_STEPS = 20
+STEP_DOWN = 0.95
+KEPT_FREE = 0.02  # of the confirmed size: without XLA the largest that passes is a band, not a number
+COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
+# TensorFlow's allocator hands out chunks that are larger than asked for; measured as 1.10 to 1.22 on six models.
+ALLOCATOR_SLACK = 1.17
+FIRST_COMPILED, MOST_COMPILED = 16, 4
+UNKNOWN = Need(((0.0, 1.0),))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked for.
+
+    Attributes:
+        ceiling: Integer, the largest batch size to try, or `None`.
+        sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`.
+        strategy: `"jump"`, `"double"`, `"bisect"` or `"shrink"`.
+        confirmed_steps: Integer, steps to train in a fresh process. Defaults to `20`.
+    """
+
+    ceiling: int | None = None
+    sizes: str = "any"
+    strategy: str = "jump"
+    confirmed_steps: int = CONFIRMED_STEPS
+
+
+def find(prober: Prober, wanted: Wanted) -> MaxBatch:
+    """The largest batch size of the prober's subject.
+
+    Raises:
+        MemoryLimitError: If not even one example fits.
+        ModelError: If the model does not train at any batch size.
+    """
+    began = time.perf_counter()
+    facts = prober.facts()
+    if facts.limit_bytes is None:
+        raise limit.refuse_none()
+    allowed, most = ALLOWED[wanted.sizes], wanted.ceiling or UNBOUNDED
+    guess: int | None = None
+    if wanted.strategy != "jump":
+        found = STRATEGIES[wanted.strategy](prober.probe, UNKNOWN, facts.limit_bytes, most, allowed)
+    elif prober.subject.recipe.jit_compile:
+        guess = compiled_maximum(prober.compiled_bytes, facts, most).batch_size
+        found = settle(prober.probe, guess, most, allowed)
+    else:
+        need = traced_need(prober.moments(), facts)
+        guess = need.largest(facts.limit_bytes)
+        found = jump(prober.probe, need, facts.limit_bytes, most, allowed)
+    if not found.batch_size:
+        raise _nothing_fits(found.probes[-1], facts)
+    confirmations: list[Probe] = []
+    size, failing = found.batch_size, found.first_failing
+    while wanted.confirmed_steps:
+        confirmations.append(prober.confirm(size, wanted.confirmed_steps))
+        if confirmations[-1].passed:
+            break
+        failing = min(size, failing or size)
+        if size == 1:
+            raise _nothing_fits(confirmations[-1], facts)
+        size = max(1, allowed(min(size - 1, int(size * STEP_DOWN))))
+    tried = confirmations[-1:] or [probe for probe in found.probes if probe.batch_size == size]
+    peak = tried[-1].peak_bytes
+    if wanted.strategy == "jump" and not prober.subject.recipe.jit_compile and wanted.sizes == "any" and size != wanted.ceiling:
+        size -= round(KEPT_FREE * size)
+    return MaxBatch(
+        batch_size=size,
+        peak_bytes=peak,
+        limit_bytes=facts.limit_bytes,
+        first_failing=failing,
+        probes=found.probes,
+        confirmations=tuple(confirmations),
+        confirmed_steps=len(confirmations[-1].step_seconds) if confirmations else 0,
+        predicted=guess,
+        ceiling=wanted.ceiling,
+        recipe=prober.subject.recipe,
+        strategy=wanted.strategy,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def traced_need(moments: list[Moment], facts: Facts) -> Need:
+    """The need of a step that TensorFlow runs operation by operation."""
+    fixed = float(facts.static_bytes)
+    lines = ((moment.total.fixed, moment.total.per_example) for moment in moments)
+    return Need(tuple((fixed + ALLOCATOR_SLACK * constant, ALLOCATOR_SLACK * slope) for constant, slope in lines))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The largest batch size that fits when XLA compiles the step.
+
+    Attributes:
+        batch_size: Integer; 0 if not even one example fits.
+        room: Integer, bytes for all buffers of the step.
+        slope: Float, bytes that each example adds near that size.
+    """
+
+    batch_size: int
+    room: int
+    slope: float
+
+    def largest(self, beside: int) -> int:
+        """The largest batch size if so many bytes are held beside; computed, hence a little smaller than it may be."""
+        return max(0, int((self.batch_size - beside / self.slope) * COMPUTED_SHARE))
+
+
+def compiled_maximum(compiled_bytes: Callable[[int], int], facts: Facts, most: int) -> Compiled:
+    """The largest batch size that fits when XLA compiles the step: exact, from a few sizes that are compiled, not run.
+
+    Args:
+        compiled_bytes: Function that compiles a batch size and gives the bytes of all its buffers.
+        facts: What is known of the model.
+        most: Integer, the largest batch size that may be tried.
+    """
+    room = facts.contiguous_bytes + facts.static_bytes  # the temporary buffers are one block
+    known, size = {0: facts.static_bytes}, min(FIRST_COMPILED, most)
+    for _ in range(MOST_COMPILED):
+        known[size] = compiled_bytes(size)
+        low, high = _around(known, room)
+        slope = max((known[high] - known[low]) / (high - low), 1.0)
+        size = max(0, min(most, int(low + (room - known[low]) / slope)))
+        if size in known or any(abs(size - other) <= 1 for other in known if other):
+            break
+    return Compiled(size, room, slope)
+
+
+def _around(known: dict[int, int], room: float) -> tuple[int, int]:
+    """The two sizes to draw a line through: around the room if there are such, else the two largest."""
+    fitting, failing = [size for size in known if known[size] <= room], [size for size in known if known[size] > room]
+    return (max(fitting), min(failing)) if fitting and failing else (sorted(known)[-2], sorted(known)[-1])
+
+
+def _nothing_fits(probe: Probe, facts: Facts) -> MemoryLimitError | ModelError:
+    if probe.ended in SUSPECTS:
+        return ModelError("A model must train one step on one example", f"{probe.ended}: {probe.message}", "Train it with model.fit to see why")
+    return MemoryLimitError(
+        f"One example must fit into the memory limit of {(facts.limit_bytes or 0) / 1e6:,.0f} MB",
+        f"a model whose weights and optimizer take {facts.static_bytes / 1e6:,.0f} MB, and more for the step",
+        "Raise the limit, take SGD or a smaller model",
+    )

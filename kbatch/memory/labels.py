@@ -1,0 +1,72 @@
+"""Labels: made to fit a model's loss where only shapes are given, and seen to fit it where they are. Worker only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from kbatch.errors import DataError
+
+
+def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sample with labels of the model's outputs, if it has none."""
+    if len(sample) > 1:
+        return sample
+    if not getattr(model, "outputs", None):
+        raise DataError("Labels must come with a model whose outputs are not known before it is called", "no `y`", "Pass `y`")
+    rows = len(keras.tree.flatten(sample[0])[0])
+    losses = model._compile_config.config.get("loss")
+    names = list(getattr(model, "output_names", [""]))
+    made = [_zeros(output, _of(losses, index, name), rows) for index, (output, name) in enumerate(zip(model.outputs, names, strict=True))]
+    structure = getattr(model, "_outputs_struct", None)
+    return (*sample, made[0] if structure is None else keras.tree.pack_sequence_as(structure, made))
+
+
+def check(model: keras.Model, sample: tuple[Any, ...]) -> None:
+    """Refuse examples that the model's inputs do not fit.
+
+    Raises:
+        DataError: If the shapes differ.
+    """
+    wanted, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
+    if not wanted:
+        return
+    shapes = [tuple(array.shape[1:]) for array in given]
+    fits = len(wanted) == len(given) and all(_fits(one.shape[1:], shape) for one, shape in zip(wanted, shapes, strict=True))
+    if not fits:
+        raise DataError(
+            f"Examples must have the shape of the model's input, {_words([tuple(one.shape[1:]) for one in wanted])}",
+            _words(shapes),
+            "Pass data or a shape that fits",
+        )
+
+
+def _fits(wanted: Any, given: tuple[int, ...]) -> bool:
+    # A model may take (n, 1) for (n,) and the other way round, as Keras' own input check lets it.
+    return [size for size in wanted if size != 1].__len__() == len([size for size in given if size != 1]) and all(
+        one in (None, other) for one, other in zip([s for s in wanted if s != 1], [s for s in given if s != 1], strict=True)
+    )
+
+
+def _words(shapes: list[Any]) -> str:
+    return str(shapes[0]) if len(shapes) == 1 else ", ".join(map(str, shapes))
+
+
+def _of(losses: Any, index: int, name: str) -> str:
+    """The loss of an output, by name."""
+    if isinstance(losses, dict):
+        if "class_name" in losses and "config" in losses:
+            return str(losses["config"].get("name", ""))
+        return _of(losses.get(name), index, name)
+    if isinstance(losses, (list, tuple)):
+        return _of(losses[index], index, name)
+    return str(getattr(losses, "name", losses if isinstance(losses, str) else getattr(losses, "__name__", "")))
+
+
+def _zeros(output: Any, loss: str, rows: int) -> np.ndarray:
+    shape = [size or 1 for size in output.shape[1:]]
+    if loss.lower().replace("_", "").startswith("sparse"):
+        return np.zeros((rows, *shape[:-1]), "int32")
+    return np.zeros((rows, *shape), "float32")

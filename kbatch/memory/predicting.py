@@ -1,0 +1,57 @@
+"""Predicting: what a train step will need, from its trace or from XLA's buffer assignment, without running it. Worker only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch.device.oom import is_out_of_memory
+from kbatch.memory import liveness, session
+from kbatch.memory.liveness import PRIME
+from kbatch.memory.moment import Moment
+from kbatch.memory.probe import Refusal
+from kbatch.memory.remote import DUMP
+
+TOTAL = re.compile(r"Total bytes used: (\d+)")
+
+
+def moments() -> list[Moment] | Refusal:
+    """The moments of the current session's train step that need the most; nothing is executed."""
+    try:
+        now = session.current()
+        step = tf.function(now.model.train_step).get_concrete_function(specs(now.sample, PRIME))
+        return liveness.moments(step.graph)
+    except Exception as error:
+        return session.refusal(error)
+
+
+def compiled_bytes(batch_size: int) -> int | Refusal:
+    """Bytes of all buffers of the current session's train step as XLA compiles it; nothing is executed."""
+    folder = Path(os.environ[DUMP])
+    try:
+        now = session.current()
+        # Traced for any batch size, as the step that trains is: XLA makes another program of shapes known beforehand.
+        step = tf.function(now.model.train_step, jit_compile=True, input_signature=[specs(now.sample, None)])
+        batch = keras.tree.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs(now.sample, batch_size))
+        step.experimental_get_compiler_ir(batch)(stage="optimized_hlo_serialized")
+        texts = [path.read_text() for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)]
+        totals = [int(found) for text in texts for found in TOTAL.findall(text)]
+        return totals[-1]
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return session.refusal(error)
+    finally:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def specs(sample: tuple[Any, ...], batch_size: int | None) -> tuple[Any, ...]:
+    """Shapes and types of a batch of the sample's examples; of any size with `None`."""
+    return tuple(keras.tree.map_structure(lambda array: tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype), sample))

@@ -1,0 +1,130 @@
+"""Prober: a worker that tries one batch size of a subject after another, thrown away whenever it may be spoilt."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from kbatch.device import limit
+from kbatch.device.oom import is_suspect_exit
+from kbatch.device.worker import Death, Worker
+from kbatch.errors import ModelError
+from kbatch.memory import remote
+from kbatch.memory.moment import Moment
+from kbatch.memory.probe import Facts, Probe, Refusal
+from kbatch.memory.subject import Subject
+
+STEPS = 3
+TIMEOUT_SECONDS = 600.0
+DOING = "A model must be made and train a step on these data"
+
+
+class Prober:
+    """Tries batch sizes in a process of its own.
+
+    Args:
+        subject: What to try.
+        limit_bytes: Integer, bytes that the device may use; `None` for what it has.
+        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
+        on_probe: Called with every probe, as soon as it is known.
+    """
+
+    def __init__(
+        self, subject: Subject, limit_bytes: int | None, timeout_seconds: float = TIMEOUT_SECONDS, on_probe: Callable[[Probe], None] | None = None
+    ) -> None:
+        self.subject, self.limit_bytes, self.timeout_seconds = subject, limit_bytes, timeout_seconds
+        self._on_probe = on_probe or _ignore
+        self._dump = tempfile.TemporaryDirectory(prefix="kbatch-xla-", ignore_cleanup_errors=True)
+        flags = remote.flags(self._dump.name) if subject.recipe.jit_compile else {}
+        self._worker = Worker({"TF_CPP_MIN_LOG_LEVEL": "3", **limit.environment(limit_bytes), **flags})
+        self._facts: Facts | None = None
+
+    def facts(self) -> Facts:
+        """What is known of the model once it is made; made again if the worker was thrown away.
+
+        Raises:
+            KbatchError: If it cannot be made.
+        """
+        if self._facts is None or not self._worker.alive:
+            self._facts = self._answer(self._worker.call(remote.begin, self.subject, self.limit_bytes, timeout_seconds=self.timeout_seconds))
+        return self._facts
+
+    def another(self, subject: Subject) -> None:
+        """Go on with another subject, in the same process while it lives."""
+        self.subject, self._facts = subject, None
+
+    def probe(self, batch_size: int) -> Probe:
+        """Train three steps."""
+        return self._try(remote.probe, batch_size, STEPS)
+
+    def steps(self, batch_size: int, steps: int) -> Probe:
+        """Train so many steps."""
+        return self._try(remote.probe, batch_size, steps)
+
+    def confirm(self, batch_size: int, steps: int) -> Probe:
+        """Train so many steps and validate, in a fresh process."""
+        self._worker.close()
+        return self._try(remote.confirm, batch_size, steps)
+
+    def moments(self) -> list[Moment]:
+        """See `predicting.moments`."""
+        self.facts()
+        return self._answer(self._worker.call(remote.moments, timeout_seconds=self.timeout_seconds))
+
+    def compiled_bytes(self, batch_size: int) -> int:
+        """See `predicting.compiled_bytes`."""
+        self.facts()
+        return self._answer(self._worker.call(remote.compiled_bytes, batch_size, timeout_seconds=self.timeout_seconds))
+
+    def heaviest(self, augmentations: tuple[str, ...]) -> str:
+        """The augmentation pipeline with the most layers."""
+        self.facts()
+        return self._answer(self._worker.call(remote.heaviest, augmentations, timeout_seconds=self.timeout_seconds))
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+        self._dump.cleanup()
+
+    def _try(self, function: Callable[..., Any], batch_size: int, steps: int) -> Probe:
+        self.facts()
+        began = time.perf_counter()
+        answer = self._worker.call(function, batch_size, steps, timeout_seconds=self.timeout_seconds)
+        if isinstance(answer, Death):
+            if answer.exit_code is not None and not is_suspect_exit(answer.exit_code):
+                self._answer(answer)
+            ended = "hung" if answer.exit_code is None else "died"
+            probe = Probe(batch_size, ended, 0, time.perf_counter() - began, message=str(answer))
+        else:
+            probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
+        if probe.ended == "suspect" or (not probe.passed and self.subject.recipe.jit_compile):
+            self._worker.close()  # XLA has freed variables that the next step would read
+        self._on_probe(probe)
+        return probe
+
+    def _answer(self, answer: Any) -> Any:
+        if isinstance(answer, Refusal):
+            self._worker.close()
+            raise answer.error(DOING)
+        if isinstance(answer, Death):
+            said = answer.said.strip().splitlines()
+            raise ModelError(
+                "A model must be made, and train a step, without ending its process",
+                f"{answer}{': ' + said[-1] if said else ''}",
+                "Build and fit it in a process of your own to see why",
+            )
+        return answer
+
+    def __enter__(self) -> Prober:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _ignore(probe: Probe) -> None:
+    """Nobody is told."""

@@ -1,0 +1,59 @@
+"""Remote: what a parent calls in a worker, named here so that the parent itself imports no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+
+from kbatch.memory.moment import Moment
+from kbatch.memory.probe import Facts, Probe, Refusal
+from kbatch.memory.subject import Subject
+
+DUMP = "KBATCH_XLA_DUMP"
+
+
+def flags(folder: str) -> dict[str, str]:
+    """Environment variables that make XLA write down the buffer assignment of the step that `compiled_bytes` compiles."""
+    own = os.environ.get("XLA_FLAGS", "")
+    return {DUMP: folder, "XLA_FLAGS": f"{own} --xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=.*train_step.*".strip()}
+
+
+def begin(subject: Subject, limit_bytes: int | None) -> Facts | Refusal:
+    """See `session.begin`."""
+    from kbatch.memory import session
+
+    return session.begin(subject, limit_bytes)
+
+
+def probe(batch_size: int, steps: int) -> Probe | Refusal:
+    """See `session.probe`."""
+    from kbatch.memory import session
+
+    return session.probe(batch_size, steps)
+
+
+def confirm(batch_size: int, steps: int) -> Probe | Refusal:
+    """See `session.confirm`."""
+    from kbatch.memory import session
+
+    return session.confirm(batch_size, steps)
+
+
+def moments() -> list[Moment] | Refusal:
+    """See `predicting.moments`."""
+    from kbatch.memory import predicting
+
+    return predicting.moments()
+
+
+def compiled_bytes(batch_size: int) -> int | Refusal:
+    """See `predicting.compiled_bytes`."""
+    from kbatch.memory import predicting
+
+    return predicting.compiled_bytes(batch_size)
+
+
+def heaviest(augmentations: tuple[str, ...]) -> str:
+    """The augmentation pipeline with the most layers."""
+    from kbatch.data import augmentation
+
+    return max(augmentations, key=lambda name: len(augmentation.layers(name)))

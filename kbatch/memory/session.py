@@ -1,0 +1,192 @@
+"""Session: one model in a worker, that trains a few steps at one batch size after another. Runs in the worker only."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.building.augmented import augmented
+from kbatch.building.compiled import CompileArguments
+from kbatch.building.making import Maker, nothing
+from kbatch.building.policy import policy_scope
+from kbatch.data import augmentation
+from kbatch.data.batches import VALIDATION_BATCH_SIZE
+from kbatch.device import leak, limit, meter
+from kbatch.device.oom import is_out_of_memory, is_suspect
+from kbatch.errors import KbatchError
+from kbatch.memory import allocator, labels
+from kbatch.memory.probe import Facts, Probe, Refusal
+from kbatch.memory.subject import Subject
+
+NO_LIMIT = 1 << 50
+CONFIRMED_SECONDS, MOST_STEPS = 25.0, 80
+PARTIAL = 7  # examples of the partial validation batch
+_open: Session | None = None
+_limit: int | None = None
+
+
+class Session:
+    """A compiled model and its train step, traced once for every batch size.
+
+    Args:
+        subject: What to measure.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        gc.collect()
+        self._registered = leak.registered()
+        self._around = ExitStack()
+        for name, pipeline in subject.pipelines.items():
+            if name not in augmentation.names():
+                augmentation.register_augmentation(name, pipeline)
+        accumulation = subject.recipe.accumulation_steps
+        # One example a pass: the sizes come later, only the number of passes is in the model.
+        self.recipe = dataclasses.replace(subject.recipe, batch_size=accumulation, micro_batch_size=1 if accumulation > 1 else None)
+        maker = Maker(subject.build, CompileArguments(subject.loss, subject.metrics), subject.seed, subject.reserved, subject.declare or nothing)
+        self.model = maker.make(self.recipe, maker.hyperparameters(subject.values))
+        self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
+        self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))
+        sample = labels.completed(self.model, subject.sample)
+        labels.check(self.model, sample)
+        with tf.device("CPU:0"):
+            self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
+        if not self.model.built:
+            self.model(keras.tree.map_structure(lambda array: array[:1], self.sample[0]), training=False)
+        self.model.optimizer.build(self.model.trainable_variables)
+        self.model.make_train_function()
+
+    def facts(self, limit_bytes: int | None) -> Facts:
+        """What is known of the model before it trains."""
+        weights, slots, trainable = (
+            sum(map(_bytes, variables)) for variables in (self.model.variables, self.model.optimizer.variables, self.model.trainable_variables)
+        )
+        every = [*map(_bytes, [*self.model.variables, *self.model.optimizer.variables])]
+        space = limit_bytes or NO_LIMIT
+        free = allocator.contiguous(space, every, allocator.FIRST_REGION if meter.device() == "CPU:0" else space)
+        return Facts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
+
+    def batches(self, batch_size: int) -> tf.data.Dataset:
+        """Batches without end, through the pipeline that a training has, of a shape that is known only when they come."""
+
+        def gather(indices: tf.Tensor) -> Any:
+            return keras.tree.map_structure(lambda array: tf.gather(array, indices), self.sample)
+
+        rows = int(keras.tree.flatten(self.sample)[0].shape[0])
+        indices = tf.data.Dataset.range(rows).repeat().batch(batch_size)
+        return indices.map(gather, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def probe(self, batch_size: int, steps: int, at_least_seconds: float = 0.0) -> Probe:
+        """Train some steps; of an accumulating recipe, they hold an update of the weights.
+
+        Args:
+            batch_size: Integer, examples of each step.
+            steps: Integer, how many steps.
+            at_least_seconds: Float, for which to go on, with at most `MOST_STEPS` more. Defaults to `0`.
+        """
+        began, seconds = time.perf_counter(), list[float]()
+        ended, message = "passed", ""
+        meter.reset_peak()
+        try:
+            if self.recipe.accumulation_steps > 1:
+                self.model.optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
+            batches = iter(self.batches(batch_size))
+            while len(seconds) < steps or (sum(seconds[1:]) < at_least_seconds and len(seconds) < steps + MOST_STEPS):
+                step_began = time.perf_counter()
+                self.model.train_function(batches)
+                meter.wait()
+                seconds.append(time.perf_counter() - step_began)
+        except Exception as error:
+            ended, message = _how(error), str(error)[-500:]
+            if ended == "raised":
+                raise
+        return Probe(batch_size, ended, meter.bytes_peak() or 0, time.perf_counter() - began, tuple(seconds), message)
+
+    def confirm(self, batch_size: int, steps: int) -> Probe:
+        """Train at least so many steps, more while they are cheap, then validate on a full and a partial batch.
+
+        Without XLA each step places its tensors a little differently, so the more the surer.
+        """
+        trained = self.probe(batch_size, steps, CONFIRMED_SECONDS)
+        if trained.ended != "passed":
+            return trained
+        began, ended, message = time.perf_counter(), "passed", ""
+        try:
+            for size in (VALIDATION_BATCH_SIZE, PARTIAL):
+                self.model.evaluate(self.batches(size).take(1), verbose=0)
+        except Exception as error:
+            ended, message = _how(error), str(error)[-500:]
+            if ended == "raised":
+                raise
+        peak, seconds = meter.bytes_peak() or 0, trained.seconds + time.perf_counter() - began
+        return dataclasses.replace(trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message)
+
+    def close(self) -> None:
+        """Forget the model."""
+        self._around.close()
+        del self.model
+        leak.purge(self._registered)
+
+
+def begin(subject: Subject, limit_bytes: int | None) -> Facts | Refusal:
+    """Make the model of a subject in this process, instead of the one before."""
+    global _open, _limit
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        if _limit is None:
+            _limit = limit.apply(limit_bytes) or 0
+        if _open is not None:
+            _open.close()
+            _open = None
+        _open = Session(subject)
+        return _open.facts(_limit or None)
+    except Exception as error:
+        return refusal(error)
+
+
+def current() -> Session:
+    """The session that `begin` made."""
+    assert _open is not None
+    return _open
+
+
+def probe(batch_size: int, steps: int) -> Probe | Refusal:
+    """See `Session.probe`."""
+    try:
+        return current().probe(batch_size, steps)
+    except Exception as error:
+        return refusal(error)
+
+
+def confirm(batch_size: int, steps: int) -> Probe | Refusal:
+    """See `Session.confirm`."""
+    try:
+        return current().confirm(batch_size, steps)
+    except Exception as error:
+        return refusal(error)
+
+
+def refusal(error: Exception) -> Refusal:
+    """An error as a value that travels; those of TensorFlow and of users need not."""
+    if isinstance(error, KbatchError):
+        return Refusal(type(error).__name__, error.must, str(error.received), error.do)
+    if is_out_of_memory(error):
+        return Refusal("MemoryLimitError", "", str(error)[-500:], "")
+    return Refusal("", "", f"{type(error).__name__}: {str(error)[:1500]}", "")
+
+
+def _how(error: Exception) -> str:
+    if is_out_of_memory(error):
+        return "out_of_memory"
+    return "suspect" if is_suspect(error) else "raised"
+
+
+def _bytes(variable: Any) -> int:
+    return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size

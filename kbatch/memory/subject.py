@@ -1,0 +1,154 @@
+"""Subject: what is to be measured, as a value that travels to a worker. Imports neither TensorFlow nor Keras."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kbatch.errors import DataError, ModelError
+from kbatch.recipe import Recipe
+
+ROWS = 8  # examples that travel; a batch repeats them, since what they hold does not change what they need
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, how it is trained and a few examples.
+
+    Attributes:
+        build: The user's `build(hp)` or `build()`.
+        sample: Tuple of nested arrays of the same few examples: `(x,)`, `(x, y)` or `(x, y, sample_weight)`. With `(x,)`
+            the labels are made to fit the model's loss.
+        recipe: `Recipe` to train by; its `batch_size` is what is searched for, its accumulation steps are kept.
+        loss: Loss, if `build` does not compile.
+        metrics: Metrics, if `build` does not compile.
+        seed: Integer, seed of the weights.
+        reserved: Hyperparameter names that `build` must not declare.
+        declare: The user's `declare_hyperparameters(hp)`, or `None`.
+        values: Values of the user's own hyperparameters; others take their defaults.
+        pipelines: Augmentation pipelines by name, for the worker to know.
+    """
+
+    build: Callable[..., Any]
+    sample: tuple[Any, ...]
+    recipe: Recipe = Recipe()
+    loss: Any = None
+    metrics: Any = None
+    seed: int = 0
+    reserved: frozenset[str] = frozenset()
+    declare: Callable[[Any], None] | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    pipelines: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not callable(self.build) or hasattr(self.build, "train_step"):
+            raise ModelError("`build` must be a function that returns a model", type(self.build).__name__, "Pass `build`, not `build()`")
+
+    def of(self, recipe: Recipe) -> Subject:
+        """The same with another recipe."""
+        return dataclasses.replace(self, recipe=recipe)
+
+    @property
+    def shapes(self) -> Any:
+        """Shapes and types of one example, in JSON's own types."""
+        return [_nested(part, lambda array: [*array.shape[1:], str(array.dtype)]) for part in self.sample]
+
+
+def sample_of(x: Any, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
+    """A few examples of the user's data, and how many they have.
+
+    Args:
+        x: Array or nested structure of arrays with the examples along the first dimension; a `tf.data.Dataset` of
+            single examples; or the shape of one example, as a tuple of integers or anything with `shape` and `dtype`
+            but no contents (`keras.KerasTensor`, `tf.TensorSpec`), also nested in a dict.
+        y: The same for the labels. Optional with shapes: labels are then made to fit the loss.
+
+    Raises:
+        DataError: If it is none of these.
+    """
+    if "tensorflow" in sys.modules and isinstance(x, sys.modules["tensorflow"].data.Dataset):
+        return _of_dataset(x, y)
+    parts = tuple(_nested(part, _rows) for part in (x, y) if part is not None)
+    lengths = {length for part in (x, y) if part is not None for length in _lengths(part)}
+    if len(lengths) > 1 or lengths == {0}:
+        raise DataError("All arrays must hold the same number of examples, at least 1", sorted(lengths), "Cut them to the same length")
+    return parts, lengths.pop() if lengths else None
+
+
+def _of_dataset(x: Any, y: Any) -> tuple[tuple[Any, ...], int | None]:
+    if y is not None:
+        raise DataError("A dataset must hold its labels itself", "a dataset as `x`, and `y`", "Zip them into the dataset")
+    if not isinstance(x.element_spec, tuple) or len(x.element_spec) not in (2, 3):
+        raise DataError("A dataset's elements must be (x, y) or (x, y, sample_weight)", x.element_spec, "Map it to such pairs")
+    rows = list(x.take(ROWS).as_numpy_iterator())
+    if not rows:
+        raise DataError("A training dataset must hold examples", "0 examples", "Pass one that is not empty")
+    flat = sys.modules["tensorflow"].nest
+    stacked = flat.map_structure(lambda *parts: np.stack([np.asarray(part) for part in parts]), *rows)
+    count = int(x.cardinality())
+    return tuple(stacked), count if count > 0 else None
+
+
+def _nested(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The function applied to every array or shape of a nested structure."""
+    if isinstance(value, Mapping):
+        return {name: _nested(part, function) for name, part in value.items()}
+    if isinstance(value, (tuple, list)) and not _is_shape(value):
+        return type(value)(_nested(part, function) for part in value)
+    return function(value)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in value)
+
+
+def _rows(value: Any) -> np.ndarray:
+    if _is_shape(value):
+        return np.zeros((1, *_positive(value)), "float32")
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise DataError(
+            "Data must be arrays, a tf.data.Dataset of single examples, or the shape of one example",
+            type(value).__name__,
+            "Pass x and y, or a shape such as (224, 224, 3)",
+        )
+    if not hasattr(value, "__array__") or getattr(value, "__array__", None) is None or _is_symbolic(value):
+        return np.zeros((1, *_positive(tuple(value.shape))), _name(value.dtype))
+    if not len(value.shape):
+        raise DataError("Arrays must hold examples along their first dimension", "a single number", "Pass an array")
+    return np.asarray(value[:ROWS])
+
+
+def _is_symbolic(value: Any) -> bool:
+    return type(value).__name__ in ("KerasTensor", "TensorSpec")
+
+
+def _name(dtype: Any) -> str:
+    return str(getattr(dtype, "name", dtype))
+
+
+def _positive(shape: tuple[Any, ...] | list[Any]) -> tuple[int, ...]:
+    sizes = tuple(shape)[1:] if sizes_begin_with_batch(shape) else tuple(shape)
+    if any(size is None or int(size) < 1 for size in sizes):
+        raise DataError("The shape of one example must have whole numbers of at least 1", tuple(shape), "Pass a shape such as (224, 224, 3)")
+    return tuple(map(int, sizes))
+
+
+def sizes_begin_with_batch(shape: tuple[Any, ...] | list[Any]) -> bool:
+    """Whether a shape begins with the `None` of a batch, as a `KerasTensor`'s does."""
+    return len(shape) > 0 and shape[0] is None
+
+
+def _lengths(value: Any) -> list[int]:
+    lengths: list[int] = []
+
+    def note(part: Any) -> None:
+        if not _is_shape(part) and not _is_symbolic(part) and hasattr(part, "__array__") and len(part.shape):
+            lengths.append(int(part.shape[0]))
+
+    _nested(value, note)
+    return lengths

@@ -1,0 +1,174 @@
+"""Table: the largest batch of every (policy, optimizer, jit) of a space; asked by users."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kbatch.device import holder, limit
+from kbatch.memory import cache
+from kbatch.memory.finder import check_ceiling, facts_of, pipelines, smaller
+from kbatch.memory.probe import Probe
+from kbatch.memory.prober import TIMEOUT_SECONDS
+from kbatch.memory.subject import Subject, sample_of
+from kbatch.recipe import Recipe
+from kbatch.space import Space
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Row:
+    """The largest micro-batches of one combination.
+
+    Attributes:
+        policy: Keras dtype policy.
+        optimizer: Name of the optimizer.
+        jit_compile: Boolean, whether XLA compiles the step.
+        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits.
+        accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held. Computed.
+        peak_bytes: Integer, the most bytes in use when `batch_size` was confirmed.
+        first_failing: Integer, the smallest batch size that failed, or `None` if none did.
+        confirmed_steps: Integer, steps that `batch_size` was trained in a fresh process.
+    """
+
+    policy: str
+    optimizer: str
+    jit_compile: bool
+    batch_size: int
+    accumulated_batch_size: int
+    peak_bytes: int
+    first_failing: int | None
+    confirmed_steps: int
+
+    def __str__(self) -> str:
+        return f"{self.optimizer}, {self.policy}{', jit' if self.jit_compile else ''}: {self.batch_size}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One row per combination; iterate over it for the rows.
+
+    Attributes:
+        rows: Tuple of `Row`.
+        limit_bytes: Integer, what the device may use.
+        augmentation: Name of the space's pipeline with the most layers, under which all was measured.
+        executed_probes: Integer, batch sizes that were trained, confirmations among them.
+        compilations: Integer, steps that XLA compiled without running them.
+        seconds: Float, wall-clock seconds that it took.
+    """
+
+    rows: tuple[Row, ...]
+    limit_bytes: int
+    augmentation: str
+    executed_probes: int
+    compilations: int
+    seconds: float
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, policy: str, optimizer: str, jit_compile: bool) -> Row | None:
+        """The row of a combination, or `None` if the table has none."""
+        wanted = (policy, optimizer, jit_compile)
+        return next((row for row in self.rows if (row.policy, row.optimizer, row.jit_compile) == wanted), None)
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """The rows as pandas has them."""
+        import pandas
+
+        return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table in JSON's own types."""
+        return {**dataclasses.asdict(self), "rows": [dataclasses.asdict(row) for row in self.rows]}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Table:
+        """The table that `to_dict` gave, also after a trip through JSON."""
+        return cls(**{**fields, "rows": tuple(Row(**row) for row in fields["rows"])})
+
+    def __str__(self) -> str:
+        lines = [f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"]
+        for row in self.rows:
+            jit = "yes" if row.jit_compile else "no"
+            sizes = f"{row.batch_size or 'none fits':>14}{row.accumulated_batch_size or 'none fits':>14}"
+            lines.append(f"{row.policy:<16}{row.optimizer:<11}{jit:<5}{sizes}{row.peak_bytes / 1e6:>10,.0f}")
+        return "\n".join([*lines, f"limit {self.limit_bytes / 1e6:,.0f} MB; {self.executed_probes} batch sizes trained, {self.seconds:.0f} s"])
+
+
+def max_batches(
+    build: Callable[..., Any],
+    x: Any,
+    y: Any = None,
+    space: Space | None = None,
+    memory_limit: int | float | str | None = None,
+    ceiling: int | None = None,
+    *,
+    loss: Any = None,
+    metrics: Any = None,
+    seed: int = 0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    on_probe: Callable[[Probe], None] | None = None,
+    on_row: Callable[[Row], None] | None = None,
+    declare: Callable[[Any], None] | None = None,
+) -> Table:
+    """The largest batch of every (policy, optimizer, jit) of a space, from far fewer probes than a search for each.
+
+    Use it before a search, before TensorFlow touches the GPU, and pass it on: `HyperModel(build, max_batch=table)` then
+    never trains a recipe that cannot fit. Per policy one optimizer is probed; what the others need beyond it is
+    computed from their traces, and each answer confirmed in a fresh process. With `jit_compile` XLA tells the need
+    exactly and only the answer is trained. The table is kept on disk as `find_max_batch` keeps its answers.
+
+    Args:
+        build: Function `build(hp)` or `build()` that returns a model, compiled or not.
+        x: See `kbatch.find_max_batch`.
+        y: See `kbatch.find_max_batch`.
+        space: `Space` whose policies, optimizers and `jit_compile` are combined. Defaults to `Space()`.
+        memory_limit: See `kbatch.find_max_batch`.
+        ceiling: Integer, the largest batch size to try. Optional.
+        loss: Loss, if `build` does not compile.
+        metrics: Metrics, if `build` does not compile.
+        seed: Integer, seed of the weights. Defaults to `0`.
+        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
+        on_probe: Function called with every `Probe`. Optional.
+        on_row: Function called with every `Row`. Optional.
+        declare: Function that declares the hyperparameters of `build`, if it does not itself. Optional.
+
+    Returns:
+        The `Table`; its `str()` is one for people, `.frame` is a pandas `DataFrame`.
+
+    Raises:
+        MemoryLimitError: If nothing fits at all, there is no limit, or TensorFlow holds the GPU already.
+        KbatchError: If model, data or arguments cannot be used.
+
+    Example:
+    ```python
+    table = kbatch.max_batches(build, x, y, space, memory_limit="8GB")
+    hypermodel = kbatch.HyperModel(build, space, seconds_per_trial=60, max_batch=table)
+    ```
+    """
+    from kbatch.memory.tabulating import Tabulating
+
+    space = space or Space()
+    sample, examples = sample_of(x, y)
+    subject = Subject(build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, pipelines=pipelines(space.augmentation))
+    combinations = list(itertools.product(space.policy, space.optimizer, space.jit_compile))
+    limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
+    most = smaller(check_ceiling(ceiling), examples)
+    name = cache.key({"what": "table", **facts_of(subject), "of": combinations, "under": space.augmentation, "limit": limit_bytes, "ceiling": most})
+    known = cache.load(name)
+    if known is not None:
+        return Table.from_dict(known)
+    holder.check_free()
+    table = Tabulating(subject, space.augmentation, limit_bytes, most, timeout_seconds, on_probe, on_row).table(combinations)
+    cache.save(name, table.to_dict())
+    return table

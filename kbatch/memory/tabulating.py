@@ -1,0 +1,180 @@
+"""Tabulating: the table's rows, probing what must be probed and computing what can be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kbatch.device import limit
+from kbatch.errors import MemoryLimitError
+from kbatch.memory.finding import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, traced_need
+from kbatch.memory.need import UNBOUNDED, Need
+from kbatch.memory.probe import Facts, Probe
+from kbatch.memory.prober import Prober
+from kbatch.memory.searching import FIRST_SHARE, TARGET_SHARE
+from kbatch.memory.subject import Subject
+from kbatch.memory.table import Row, Table
+from kbatch.recipe import Recipe
+
+COMPUTED_SHARE = 0.95  # of the limit, for what is computed and not confirmed
+COMPILED_STEP_DOWN = 0.99
+
+
+class Tabulating:
+    """Makes one table.
+
+    Args:
+        subject: What to measure, with any recipe.
+        augmentations: Names of the pipelines of the space; the one with the most layers is measured.
+        limit_bytes: Integer, or `None` for what the device has.
+        ceiling: Integer, the largest batch size to try, or `None`.
+        timeout_seconds: Float, after which a probe is taken to hang.
+        on_probe: Called with every probe.
+        on_row: Called with every row.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        augmentations: tuple[str, ...],
+        limit_bytes: int | None,
+        ceiling: int | None,
+        timeout_seconds: float,
+        on_probe: Callable[[Probe], None] | None,
+        on_row: Callable[[Row], None] | None,
+    ) -> None:
+        self.subject, self.augmentations, self.limit_bytes, self.ceiling = subject, augmentations, limit_bytes, ceiling or UNBOUNDED
+        self._timeout_seconds, self._on_probe, self._on_row = timeout_seconds, on_probe, on_row
+        self._executed = self._compilations = 0
+        self._limit = 0
+
+    def table(self, combinations: list[tuple[str, str, bool]]) -> Table:
+        """The table of these (policy, optimizer, jit).
+
+        Raises:
+            MemoryLimitError: If nothing fits at all.
+        """
+        began = time.perf_counter()
+        augmentation = self._heaviest(combinations[0])
+        rows: dict[tuple[str, str, bool], Row] = {}
+        for policy in dict.fromkeys(policy for policy, _, _ in combinations):
+            for jit in (False, True):
+                optimizers = [optimizer for one, optimizer, other in combinations if (one, other) == (policy, jit)]
+                recipes = [_recipe(policy, optimizer, jit, augmentation) for optimizer in optimizers]
+                for row in (self._compiled if jit else self._traced)(recipes) if recipes else []:
+                    rows[row.policy, row.optimizer, row.jit_compile] = row
+                    if self._on_row:
+                        self._on_row(row)
+        if not any(row.batch_size for row in rows.values()):
+            raise MemoryLimitError(
+                "One example must fit into the memory limit with some recipe of the space",
+                f"{self._limit / 1e6:,.0f} MB, in which none does",
+                "Raise the limit, or take a smaller model",
+            )
+        seconds = time.perf_counter() - began
+        ordered = tuple(rows[combination] for combination in combinations)
+        return Table(ordered, self._limit, augmentation, self._executed, self._compilations, seconds)
+
+    def _traced(self, recipes: list[Recipe]) -> list[Row]:
+        """Rows of one policy without XLA: one probe tells how far the traces are off, for all optimizers."""
+        planned: list[tuple[Recipe, Facts, Need]] = []
+        scale: tuple[float, float] | None = None
+        with self._prober(recipes[0]) as prober:
+            for recipe in recipes:
+                prober.another(self.subject.of(recipe))
+                try:
+                    facts = self._checked(prober.facts())
+                except MemoryLimitError:
+                    planned.append((recipe, Facts(self._limit, "", 0, 0, 0, 0), Need(((float("inf"), 1.0),))))
+                    continue
+                need = traced_need(prober.moments(), facts)
+                if scale is None:
+                    scale = self._scale(prober, need)
+                planned.append((recipe, facts, need.scaled(*scale)))
+        rows = []
+        for recipe, facts, need in planned:
+            size = min(self.ceiling, need.largest(TARGET_SHARE * self._limit))
+            accumulating = need.largest(COMPUTED_SHARE * self._limit - facts.gradient_bytes)
+            rows.append(self._confirmed(recipe, size, accumulating, STEP_DOWN))
+        return rows
+
+    def _scale(self, prober: Prober, need: Need) -> tuple[float, float]:
+        """How much steeper than traced the need rises, and what it has beside."""
+        size = max(1, min(self.ceiling, need.largest(FIRST_SHARE * self._limit)))
+        probe = self._counted(prober.probe(size))
+        while not probe.passed and size > 1:
+            size = max(1, size // 2)
+            probe = self._counted(prober.probe(size))
+        return need.scale(probe) if probe.passed else (1.0, 0.0)
+
+    def _compiled(self, recipes: list[Recipe]) -> list[Row]:
+        """Rows of one policy with XLA, which tells what it needs."""
+        rows = []
+        for recipe in recipes:
+            with self._prober(recipe) as prober:
+                try:
+                    facts = self._checked(prober.facts())
+                    found = compiled_maximum(self._compiling(prober), facts, self.ceiling)
+                except MemoryLimitError:
+                    rows.append(_none(recipe))
+                    continue
+            rows.append(self._confirmed(recipe, found.batch_size, found.largest(facts.gradient_bytes), COMPILED_STEP_DOWN))
+        return rows
+
+    def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
+        """The row of a predicted size, once it has trained in a fresh process; smaller if it did not."""
+        failing = None
+        with self._prober(recipe) as prober:
+            while size >= 1:
+                probe = self._counted(prober.confirm(size, CONFIRMED_STEPS))
+                if probe.passed:
+                    return Row(
+                        recipe.policy,
+                        recipe.optimizer,
+                        recipe.jit_compile,
+                        size,
+                        max(0, min(accumulating, size)),
+                        probe.peak_bytes,
+                        failing,
+                        CONFIRMED_STEPS,
+                    )
+                failing = size
+                size = min(size - 1, int(size * step_down))
+        return _none(recipe)
+
+    def _heaviest(self, combination: tuple[str, str, bool]) -> str:
+        if len(self.augmentations) == 1:
+            return self.augmentations[0]
+        policy, optimizer, _ = combination
+        with self._prober(_recipe(policy, optimizer, False, "none")) as prober:
+            return prober.heaviest(self.augmentations)
+
+    def _prober(self, recipe: Recipe) -> Prober:
+        return Prober(self.subject.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe)
+
+    def _checked(self, facts: Facts) -> Facts:
+        if facts.limit_bytes is None:
+            raise limit.refuse_none()
+        self._limit = facts.limit_bytes
+        return facts
+
+    def _counted(self, probe: Probe) -> Probe:
+        self._executed += 1
+        return probe
+
+    def _compiling(self, prober: Prober) -> Callable[[int], int]:
+        def compiled_bytes(size: int) -> int:
+            self._compilations += 1
+            return prober.compiled_bytes(size)
+
+        return compiled_bytes
+
+
+def _recipe(policy: str, optimizer: str, jit: bool, augmentation: str) -> Recipe:
+    rate: Any = None if optimizer == "compiled" else 1e-3
+    return Recipe(policy=policy, optimizer=optimizer, learning_rate=rate, jit_compile=jit, augmentation=augmentation)
+
+
+def _none(recipe: Recipe) -> Row:
+    return Row(recipe.policy, recipe.optimizer, recipe.jit_compile, 0, 0, 0, 1, 0)

@@ -1,0 +1,228 @@
+"""Finders of the largest batch side by side: kbatch's, Lightning's bisecting and accelerate's shrinking, through the same worker.
+
+    python scripts/bench_max_batch.py --out scripts/results/max_batch.csv
+    python scripts/bench_max_batch.py --out scripts/results/max_batch.csv --jit    # predictions against the truth, appended
+    python scripts/bench_max_batch.py --table scripts/results/max_batch_table.csv  # the table of 8 combinations against single finders
+
+Without a GPU, each model has a hard memory limit (TF_CPU_BFC_MEM_LIMIT_IN_MB, set for the workers). Rows are appended as they are known,
+those that the file has are not measured again: after Ctrl-C the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # with oneDNN, running out of memory ends the process instead of raising
+
+import numpy as np
+
+from kbatch import Recipe, Space, find_max_batch, max_batches
+from kbatch.errors import KbatchError
+from kbatch.memory.prober import Prober
+from kbatch.memory.subject import Subject
+
+MIB = 1 << 20
+STEPS = 50
+LIMITS = {"cnn": 1536, "resnet50": 560, "mobilenetv2": 400, "efficientnetb0": 400, "transformer": 400, "lstm": 200}
+JITTED = {"cnn": 1200, "transformer": 400, "lstm": 200}
+SHAPES = {"cnn": (200, 200, 3), "transformer": (128,), "lstm": (100,)}
+FINDERS = ("jump", "bisect", "shrink")
+COLUMNS = [
+    *("model", "optimizer", "jit_compile", "limit_bytes", "finder", "batch_size", "probes", "ooms", "examples", "wall_seconds"),
+    *("survives_50_steps", "confirmations", "total_wall_seconds", "predicted", "first_failing", "largest_that_survives"),
+]
+
+
+def build(name: str):
+    """The model of that name, compiled."""
+    import keras
+    from keras import layers
+
+    applications = {"resnet50": "ResNet50", "mobilenetv2": "MobileNetV2", "efficientnetb0": "EfficientNetB0"}
+    loss = "sparse_categorical_crossentropy"
+    if name == "cnn":
+        from kbatch.case_study.models import cnn
+
+        model, loss = cnn(200), "binary_crossentropy"
+    elif name in applications:
+        model = getattr(keras.applications, applications[name])(weights=None, input_shape=(96, 96, 3), classes=10)
+    elif name == "lstm":
+        model = keras.Sequential([keras.Input((100,), dtype="int32"), layers.Embedding(5000, 64), layers.LSTM(128), layers.Dense(2, "softmax")])
+    else:
+        inputs = keras.Input((128,), dtype="int32")
+        x = layers.Embedding(5000, 128)(inputs)
+        for _ in range(4):
+            x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x)))
+            x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x))))
+        model = keras.Model(inputs, layers.Dense(2, "softmax")(layers.GlobalAveragePooling1D()(x)))
+    model.compile("sgd", loss)
+    return model
+
+
+def data(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Eight examples, said to be many: what they hold does not change the memory."""
+    rng, shape = np.random.default_rng(0), SHAPES.get(name, (96, 96, 3))
+    x = rng.integers(0, 5000, (8, *shape)).astype("int32") if len(shape) == 1 else rng.random((8, *shape)).astype("float32")
+    return x, rng.integers(0, 2, 8).astype("int32")
+
+
+def endless(name: str):
+    """The examples as a dataset of unknown length, which sets no ceiling."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(data(name)).repeat()
+
+
+def survives(subject: Subject, limit_bytes: int, batch_size: int, steps: int = STEPS) -> bool:
+    """Whether a batch size trains so many steps in a fresh process."""
+    with Prober(subject, limit_bytes) as prober:
+        return prober.confirm(batch_size, steps).passed
+
+
+def largest_that_survives(passes: Callable[[int], bool], answer: int) -> str:
+    """Whether `answer / 0.9` survives: the largest that does is below it, or at least that."""
+    bound = math.ceil(answer / 0.9) + (1 if math.ceil(answer / 0.9) == answer / 0.9 else 0)
+    if not passes(bound):
+        return f"<{bound}"
+    return f">={bound}"
+
+
+def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[str, object]:
+    """One finder on one model."""
+    recipe = Recipe(optimizer=optimizer, learning_rate=1e-3, jit_compile=jit)
+    subject = Subject(functools.partial(build, name), data(name), recipe)
+    confirmed = 20 if finder == "jump" else 0
+    began = time.perf_counter()
+    found = find_max_batch(
+        functools.partial(build, name), endless(name), recipe=recipe, memory_limit=limit, strategy=finder, confirmed_steps=confirmed
+    )
+    total = time.perf_counter() - began
+    passes = functools.lru_cache(None)(functools.partial(survives, subject, limit))
+    return {
+        "model": name,
+        "optimizer": optimizer,
+        "jit_compile": jit,
+        "limit_bytes": limit,
+        "finder": finder,
+        "batch_size": found.batch_size,
+        "probes": len(found.probes),
+        "ooms": sum(not probe.passed for probe in found.probes),
+        "examples": sum(probe.batch_size * max(1, len(probe.step_seconds)) for probe in found.probes),
+        "wall_seconds": round(total - sum(probe.seconds for probe in found.confirmations), 1),
+        "survives_50_steps": passes(found.batch_size),
+        "confirmations": " ".join(f"{probe.batch_size}:{probe.ended}" for probe in found.confirmations),
+        "total_wall_seconds": round(total, 1),
+        "predicted": found.predicted or "",
+        "first_failing": found.first_failing or "",
+        "largest_that_survives": _truth(passes, found, jit) if finder == "jump" else "",
+    }
+
+
+def _truth(passes: Callable[..., bool], found, jit: bool) -> str:
+    if not jit:
+        return largest_that_survives(passes, found.batch_size)
+    size = found.predicted  # by single steps, each in a fresh process, from the prediction
+    while not passes(size, 3):
+        size -= 1
+    while passes(size + 1, 3):
+        size += 1
+    return f"={size}"
+
+
+def ratios(rows: list[dict[str, str]]) -> None:
+    """Print what is to be reached."""
+    of = {(row["model"], row["optimizer"], row["finder"]): row for row in rows if row["jit_compile"] == "False"}
+    ours = [row for (_, _, finder), row in of.items() if finder == "jump"]
+    for label, group in (
+        ("all but the CNN", [row for row in ours if row["model"] != "cnn"]),
+        ("the CNN", [row for row in ours if row["model"] == "cnn"]),
+    ):
+        if group:
+            middle = {name: statistics.median(int(row[name]) for row in group) for name in ("probes", "ooms")}
+            most = {name: max(int(row[name]) for row in group) for name in ("probes", "ooms")}
+            print(f"{label}: probes median {middle['probes']:g} (most {most['probes']}), OOMs median {middle['ooms']:g} (most {most['ooms']})")
+    for finder in FINDERS[1:]:
+        pairs = [(row, of[(*key[:2], finder)]) for key, row in of.items() if key[2] == "jump" and (*key[:2], finder) in of]
+        if not pairs:
+            continue
+        for name in ("examples", "wall_seconds", "total_wall_seconds"):
+            shares = [float(row[name]) / float(peer[name.replace("total_", "")]) for row, peer in pairs]
+            print(f"{name} against {finder}: median {statistics.median(shares):.2f}x, from {min(shares):.2f}x to {max(shares):.2f}x")
+    for finder in FINDERS:
+        group = [row for key, row in of.items() if key[2] == finder]
+        print(f"{finder}: {sum(row['survives_50_steps'] == 'True' for row in group)} of {len(group)} answers survive {STEPS} steps")
+    near = [row for row in ours if row["largest_that_survives"].startswith("<")]
+    print(f"jump: {len(near)} of {len(ours)} answers are at least 0.9x of the largest that survives {STEPS} steps")
+    for row in (row for row in rows if row["jit_compile"] == "True"):
+        print(f"jit {row['model']} {row['optimizer']}: predicted {row['predicted']}, true {row['largest_that_survives'][1:]}")
+
+
+def table(path: Path) -> None:
+    """The table of 8 combinations, against a single finder for each."""
+    name, limit = "transformer", LIMITS["transformer"] * MIB
+    space = Space(optimizer=("sgd", "adam"), policy=("float32", "mixed_bfloat16"), jit_compile=(False, True))
+    whole = functools.partial(build, name)
+    found = max_batches(whole, endless(name), space=space, memory_limit=limit)
+    lines = []
+    for entry in found:
+        recipe = Recipe(optimizer=entry.optimizer, policy=entry.policy, jit_compile=entry.jit_compile)
+        single = find_max_batch(whole, endless(name), recipe=recipe, memory_limit=limit)
+        lines.append({**found.frame.loc[len(lines)].to_dict(), "single": single.batch_size, "ratio": round(entry.batch_size / single.batch_size, 3)})
+        print(lines[-1], flush=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
+    print(f"{found.executed_probes} executed probes, {found.compilations} compile-only calls, {found.seconds:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--jit", action="store_true")
+    parser.add_argument("--models", default=",".join(LIMITS))
+    parser.add_argument("--optimizers", default="sgd,adam")
+    parser.add_argument("--finders", default=",".join(FINDERS))
+    options = parser.parse_args()
+    os.environ["KBATCH_CACHE"] = tempfile.mkdtemp()
+    if options.table:
+        table(options.table)
+    if not options.out:
+        return
+    known = list(csv.DictReader(options.out.open())) if options.out.exists() else []
+    limits = JITTED if options.jit else LIMITS
+    for name in (name for name in options.models.split(",") if name in limits):
+        for optimizer in options.optimizers.split(","):
+            for finder in options.finders.split(",") if not options.jit else ("jump",):
+                if any(
+                    (old["model"], old["optimizer"], old["jit_compile"], old["finder"]) == (name, optimizer, str(options.jit), finder)
+                    for old in known
+                ):
+                    continue
+                try:
+                    found = row(name, optimizer, options.jit, finder, limits[name] * MIB)
+                except KbatchError as error:
+                    print(f"{name} {optimizer} {finder}: {error}", flush=True)
+                    continue
+                new = not options.out.exists()
+                with options.out.open("a", newline="") as file:
+                    writer = csv.DictWriter(file, COLUMNS)
+                    if new:
+                        writer.writeheader()
+                    writer.writerow(found)
+                print(", ".join(f"{column} {value}" for column, value in found.items()), flush=True)
+    ratios(list(csv.DictReader(options.out.open())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Build functions for the tests of `kbatch.memory`, importable by a worker."""
+
+import os
+import time
+
+WIDTH = 4096
+
+
+def dense(hp=None):
+    """About 100 KB of activations per example: 1,000 examples are 100 MB."""
+    import keras
+
+    layers = [keras.layers.Dense(WIDTH, "gelu"), keras.layers.Dense(16), keras.layers.Dense(WIDTH, "gelu")]
+    model = keras.Sequential([keras.Input((16,)), *layers, keras.layers.Dense(1, "sigmoid", dtype="float32")])
+    model.compile("adam", "binary_crossentropy")
+    return model
+
+
+def uncompiled(hp=None):
+    import keras
+
+    return keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(3, "softmax")])
+
+
+def normed(hp=None):
+    import keras
+
+    inputs = keras.Input((24, 24, 3))
+    x = inputs
+    for _ in range(3):
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(keras.layers.Conv2D(32, 3, padding="same")(x)))
+    model = keras.Model(inputs, keras.layers.Dense(10, "softmax", dtype="float32")(keras.layers.GlobalAveragePooling2D()(x)))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def recurrent(hp=None):
+    import keras
+
+    model = keras.Sequential([keras.Input((50,), dtype="int32"), keras.layers.Embedding(100, 32), keras.layers.LSTM(64), keras.layers.Dense(2)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def two_outputs(hp=None):
+    import keras
+
+    a, b = keras.Input((8,), name="a"), keras.Input((4, 4, 1), name="b")
+    x = keras.layers.Concatenate()([a, keras.layers.Flatten()(b)])
+    outputs = {"kind": keras.layers.Dense(5, "softmax", name="kind")(x), "size": keras.layers.Dense(1, name="size")(x)}
+    model = keras.Model({"a": a, "b": b}, outputs)
+    model.compile("sgd", {"kind": "sparse_categorical_crossentropy", "size": "mse"})
+    return model
+
+
+def huge(hp=None):
+    import keras
+
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(2_000_000), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def wide_activations(hp=None):
+    """Few weights, but 400 MB for a single example."""
+    import keras
+
+    model = keras.Sequential([keras.Input((1000, 1)), keras.layers.Dense(50_000), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def raises(hp=None):
+    raise ZeroDivisionError("my own bug")
+
+
+def nothing(hp=None):
+    return None
+
+
+def hangs(hp=None):
+    time.sleep(600)
+
+
+def dies(hp=None):
+    os._exit(7)
+
+
+class DiesAbove:
+    """A model whose step kills the process above so many examples, as an aborting library does."""
+
+    def __init__(self, most):
+        self.most = most
+
+    def __call__(self, hp=None):
+        import keras
+        import tensorflow as tf
+
+        most = self.most
+
+        class Deadly(keras.layers.Layer):
+            def call(self, inputs):
+                def die(size):
+                    if size > most:
+                        os.kill(os.getpid(), 9)
+                    return size
+
+                size = tf.py_function(die, [tf.shape(inputs)[0]], tf.int32)
+                with tf.control_dependencies([size]):
+                    return tf.identity(inputs)
+
+            def compute_output_shape(self, shape):
+                return shape
+
+        model = keras.Sequential([keras.Input((16,)), Deadly(), keras.layers.Dense(WIDTH), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+        return model

@@ -1,0 +1,79 @@
+"""A recipe either fits, is made to fit by equal passes, or is refused."""
+
+import itertools
+
+import pytest
+
+from kbatch import Recipe, Space
+from kbatch.errors import SearchError
+from kbatch.memory.feasible import MOST_STEPS, check, facts, fitted, why_not
+from kbatch.memory.table import Row, Table
+
+TABLE = Table(
+    tuple(
+        Row(policy, optimizer, jit, size, size - 4, 10**9, None, 20)
+        for size, (policy, optimizer, jit) in enumerate(itertools.product(("float32", "mixed_float16"), ("sgd", "adam"), (False, True)), 60)
+    ),
+    limit_bytes=8 * 10**9,
+    augmentation="none",
+    executed_probes=10,
+    compilations=8,
+    seconds=1.0,
+)
+
+
+@pytest.mark.parametrize("limit", range(1, 40))
+@pytest.mark.parametrize("batch_size", [1, 7, 12, 32, 96, 100, 512])
+def test_fitted_equals_brute_force(limit, batch_size):
+    recipe = Recipe(batch_size=batch_size)
+    wanted = [steps for steps in range(1, MOST_STEPS + 1) if batch_size % steps == 0 and batch_size // steps <= limit]
+    got = fitted(recipe, limit)
+    assert (got is None) == (not wanted)
+    if got is not None:
+        assert got.accumulation_steps == wanted[0]
+        assert got.batch_size == batch_size
+
+
+def test_the_row_of_the_recipe_is_what_counts_and_accumulation_has_its_own():
+    adam = Recipe(batch_size=61, optimizer="adam", policy="float32")
+    row = TABLE.row("float32", "adam", False)
+    assert (row.batch_size, row.accumulated_batch_size) == (62, 58)
+    assert fitted(adam, TABLE) == adam
+    assert fitted(Recipe(batch_size=124), TABLE).micro_batch_size == 31  # 62 would fit without accumulation only
+    assert fitted(Recipe(batch_size=60, optimizer="sgd", learning_rate=0.1), TABLE).accumulation_steps == 1
+
+
+def test_a_recipe_that_accumulates_already_accumulates_more_or_stays():
+    assert fitted(Recipe(batch_size=64, micro_batch_size=16), 16).micro_batch_size == 16
+    assert fitted(Recipe(batch_size=64, micro_batch_size=16), 8).micro_batch_size == 8
+
+
+def test_without_limits_nothing_changes():
+    recipe = Recipe(batch_size=10**6)
+    assert fitted(recipe, None) is recipe
+
+
+def test_why_not_says_the_sizes():
+    assert "512" in why_not(Recipe(batch_size=512), 4)
+
+
+@pytest.mark.parametrize("limits", [0, -1, True, 1.5, "8", [1]])
+def test_other_limits_are_refused(limits):
+    with pytest.raises(SearchError, match="max_batch"):
+        check(limits, Space())
+
+
+def test_a_table_must_cover_the_space():
+    assert check(TABLE, Space(jit_compile=(False, True))) is TABLE
+    with pytest.raises(SearchError, match="compiled"):
+        check(TABLE, Space(optimizer=("sgd", "compiled")))
+
+
+def test_a_table_survives_json_and_prints():
+    import json
+
+    assert Table.from_dict(json.loads(json.dumps(TABLE.to_dict()))) == TABLE
+    assert len(TABLE) == 8
+    assert list(TABLE.frame.columns)[:4] == ["policy", "optimizer", "jit_compile", "batch_size"]
+    assert "mixed_float16   adam" in str(TABLE)
+    assert facts(TABLE)["sgd, float32, jit False"] == [60, 56]

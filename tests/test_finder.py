@@ -1,0 +1,212 @@
+"""The finder on real models under a hard memory limit: the answer trains, nonsense is refused, no worker is left."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import memory_models
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch import Recipe, find_max_batch
+from kbatch.errors import DataError, MemoryLimitError, ModelError, SearchError
+from kbatch.memory.maximum import MaxBatch
+from kbatch.memory.prober import Prober
+from kbatch.memory.subject import Subject, sample_of
+
+LIMIT = 120 << 20
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left():
+    before = workers()
+    yield
+    for _ in range(50):
+        if workers() <= before:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"left running: {workers() - before}")
+
+
+def workers():
+    """Processes of loky whose parent is this one."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            if int(parent) == os.getpid() and state != "Z" and "popen_loky" in (folder / "cmdline").read_text():
+                found.add(folder.name)
+    return found
+
+
+def test_the_answer_trains_in_a_fresh_process_and_a_tenth_more_does_not():
+    found = find_max_batch(memory_models.dense, (16,), memory_limit=LIMIT, recipe=Recipe(optimizer="sgd", learning_rate=0.1))
+    assert found.confirmed_steps >= 20
+    assert found.confirmations[-1].passed
+    assert found.limit_bytes == LIMIT
+    assert 0 < found.peak_bytes <= LIMIT
+    assert str(found).startswith(f"batch {found.batch_size} uses ")
+    subject = Subject(memory_models.dense, sample_of((16,))[0], found.recipe)
+    with Prober(subject, LIMIT) as prober:
+        assert prober.confirm(found.batch_size, 20).passed
+        assert prober.confirm(int(found.batch_size * 1.15), 20).ended == "out_of_memory"
+
+
+def test_jitted_the_prediction_is_the_answer_and_the_second_call_comes_from_disk():
+    arguments = {"memory_limit": LIMIT, "recipe": Recipe(jit_compile=True), "confirmed_steps": 2}
+    found = find_max_batch(memory_models.dense, (16,), **arguments)
+    assert abs(found.predicted - found.batch_size) <= 1
+    tried = []
+    again = find_max_batch(memory_models.dense, (16,), **arguments, on_probe=tried.append)
+    assert again == found
+    assert not tried
+    assert MaxBatch.from_json(found.to_json()) == found
+    with Prober(Subject(memory_models.dense, sample_of((16,))[0], found.recipe), LIMIT) as prober:
+        assert prober.probe(found.batch_size + 2).ended == "out_of_memory"
+
+
+def test_data_set_a_ceiling_and_labels_are_taken_as_they_are():
+    x, y = np.zeros((40, 12), "float32"), np.zeros(40, "int32")
+    found = find_max_batch(memory_models.uncompiled, x, y, memory_limit="200MB", loss="sparse_categorical_crossentropy", confirmed_steps=0)
+    assert (found.batch_size, found.ceiling, found.first_failing) == (40, 40, None)
+    assert "40 is the ceiling" in str(found)
+    assert json.loads(found.to_json())["recipe"]["optimizer"] == "adam"
+
+
+def test_sizes_on_request_and_accumulation():
+    found = find_max_batch(
+        memory_models.normed,
+        (24, 24, 3),
+        memory_limit="200MB",
+        ceiling=50,
+        sizes="powers_of_two",
+        recipe=Recipe(64, micro_batch_size=16),
+        confirmed_steps=5,
+    )
+    assert found.batch_size == 32
+    assert found.recipe.accumulation_steps == 4
+
+
+def test_dicts_of_inputs_and_outputs():
+    x = {"a": np.zeros((9, 8), "float32"), "b": np.zeros((9, 4, 4, 1), "float32")}
+    y = {"kind": np.zeros(9, "int32"), "size": np.zeros((9, 1), "float32")}
+    assert find_max_batch(memory_models.two_outputs, x, y, memory_limit="200MB", confirmed_steps=0).batch_size == 9
+    shapes = {"a": (8,), "b": (4, 4, 1)}
+    assert find_max_batch(memory_models.two_outputs, shapes, memory_limit="200MB", ceiling=20, confirmed_steps=0).batch_size == 20
+
+
+def test_a_process_that_dies_counts_as_out_of_memory_because_a_smaller_batch_passes():
+    found = find_max_batch(memory_models.DiesAbove(300), (16,), memory_limit="400MB", confirmed_steps=0)
+    assert 280 <= found.batch_size <= 300
+    assert {probe.ended for probe in found.probes} == {"passed", "died"}
+
+
+def test_a_process_that_dies_at_batch_1_is_no_memory_problem():
+    with pytest.raises(ModelError, match="one step on one example.*exit code -9"):
+        find_max_batch(memory_models.DiesAbove(0), (16,), memory_limit="100MB")
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "kind", "says"),
+    [
+        (memory_models.wide_activations, {"x": (1000, 1), "memory_limit": "150MB"}, MemoryLimitError, "One example must fit"),
+        (memory_models.huge, {"x": (16,), "memory_limit": "20MB"}, MemoryLimitError, "must fit into the memory limit"),
+        (memory_models.raises, {"x": (16,), "memory_limit": "100MB"}, ModelError, "ZeroDivisionError: my own bug"),
+        (memory_models.nothing, {"x": (16,), "memory_limit": "100MB"}, ModelError, "must return a keras.Model. Received: NoneType"),
+        (memory_models.dies, {"x": (16,), "memory_limit": "100MB"}, ModelError, "exit code 7"),
+        (memory_models.dense, {"x": (17,), "memory_limit": "100MB"}, DataError, r"shape of the model's input, \(16,\). Received: \(17,\)"),
+        (memory_models.uncompiled, {"x": (12,), "memory_limit": "100MB"}, ModelError, "must have a loss"),
+        (
+            memory_models.uncompiled,
+            {"x": np.zeros((9, 12), "float32"), "y": np.zeros((9, 7)), "memory_limit": "100MB", "loss": "categorical_crossentropy"},
+            ModelError,
+            "must be made and train a step",
+        ),
+        (memory_models.dense, {"x": (16,)}, MemoryLimitError, "must have a memory limit"),
+        (memory_models.dense, {"x": (16,), "memory_limit": "100MB", "ceiling": 0}, MemoryLimitError, "`ceiling` must be a whole number"),
+        (memory_models.dense, {"x": (16,), "memory_limit": "much"}, MemoryLimitError, "`memory_limit` must be bytes"),
+        (memory_models.dense, {"x": (16,), "memory_limit": -5}, MemoryLimitError, "`memory_limit` must be bytes"),
+        (memory_models.dense, {"x": (0,), "memory_limit": "100MB"}, DataError, "whole numbers of at least 1"),
+        (memory_models.dense, {"x": "16", "memory_limit": "100MB"}, DataError, "Data must be arrays"),
+        (memory_models.dense, {"x": np.zeros((0, 16)), "y": np.zeros(0), "memory_limit": "100MB"}, DataError, "at least 1"),
+        (memory_models.dense, {"x": (16,), "memory_limit": "100MB", "strategy": "guess"}, SearchError, "`strategy` must be one of"),
+        ("dense", {"x": (16,), "memory_limit": "100MB"}, ModelError, "`build` must be a function"),
+    ],
+)
+def test_nonsense_is_one_clear_sentence(build, arguments, kind, says):
+    with pytest.raises(kind, match=says) as error:
+        find_max_batch(build, **arguments)
+    assert str(error.value).count("Received: ") == 1
+
+
+def test_a_probe_that_hangs_is_ended():
+    with pytest.raises(ModelError, match="it hung"):
+        find_max_batch(memory_models.hangs, (16,), memory_limit="100MB", timeout_seconds=8)
+
+
+def test_ctrl_c_in_the_middle_leaves_no_worker():
+    def interrupt(probe):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_max_batch(memory_models.uncompiled, (12,), memory_limit="100MB", loss="mse", on_probe=interrupt)
+
+
+def test_a_function_of_a_notebook_travels_and_its_changes_are_seen():
+    from kbatch.memory.identity import digest
+
+    source = "def build(hp):\n    import keras\n    return keras.Sequential([keras.Input((12,)), keras.layers.Dense(UNITS)])\nUNITS = {}"
+    builds = []
+    for units in (3, 3, 4):
+        scope = {"__name__": "__main__"}
+        exec(source.format(units), scope)
+        builds.append(scope["build"])
+    assert digest(builds[0]) == digest(builds[1]) != digest(builds[2])
+    assert find_max_batch(builds[0], (12,), memory_limit="100MB", loss="mse", ceiling=4, confirmed_steps=0).batch_size == 4
+
+
+def test_the_parent_imports_no_tensorflow():
+    code = (
+        "import sys, memory_models, kbatch\n"
+        "if __name__ == '__main__':\n"
+        "    found = kbatch.find_max_batch(memory_models.uncompiled, (12,), memory_limit='100MB', loss='mse', ceiling=4, confirmed_steps=0)\n"
+        "    print(found.batch_size, 'tensorflow' in sys.modules, 'keras' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True)
+    assert said.stdout == "4 False False\n", said.stderr
+
+
+def test_estimate_is_near_the_measured_peak_and_its_parts_add_up():
+    for build, shape, sizes in ((memory_models.normed, (24, 24, 3), (32, 128)), (memory_models.recurrent, (50,), (64, 256))):
+        subject = Subject(build, sample_of(np.zeros((8, *shape), "int32" if len(shape) == 1 else "float32"), np.zeros(8, "int32"))[0], Recipe())
+        with Prober(subject, 1 << 30) as prober:
+            facts, measured = prober.facts(), {size: prober.probe(size).peak_bytes for size in sizes}
+        for size in sizes:
+            guess = kbatch.memory.estimate(build, subject.sample[0], subject.sample[1], batch_size=size)
+            assert guess.total == guess.weights + guess.optimizer_slots + guess.gradients + guess.activations + guess.workspace
+            assert (guess.weights, guess.optimizer_slots) == (facts.weight_bytes, facts.slot_bytes)
+            assert 0.6 * measured[size] <= guess.total <= 1.4 * measured[size], (build.__name__, size, guess, measured)
+            assert "activations" in str(guess)
+
+
+def test_throughput_rows_and_smallest_fast():
+    speeds = kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=(4, 16, 64))
+    assert [row.batch_size for row in speeds] == [4, 16, 64]
+    assert all(row.examples_per_second == pytest.approx(row.batch_size / row.seconds_per_step) for row in speeds)
+    assert 1 <= speeds.smallest_fast <= 64
+    assert len(speeds.frame) == 3
+    with pytest.raises(MemoryLimitError, match="batch_sizes"):
+        kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=())

@@ -7,7 +7,10 @@ import pytest
 
 import kbatch
 
-NAMES = ["HyperModel", "Outcome", "Recipe", "Space", "callbacks", "confirm", "objective", "register_augmentation", "results", "score", "train"]
+NAMES = [
+    *("HyperModel", "Outcome", "Recipe", "Space", "callbacks", "confirm", "find_max_batch", "max_batches", "memory", "objective"),
+    *("register_augmentation", "results", "score", "throughput", "train"),
+]
 
 
 def test_the_public_list_is_short_and_known():
@@ -26,8 +29,8 @@ def test_every_public_name_resolves_to_the_same_object_twice(name):
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="max_batch"):
-        kbatch.max_batch  # noqa: B018
+    with pytest.raises(AttributeError, match="maximal_batch"):
+        kbatch.maximal_batch  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -36,9 +39,17 @@ def test_an_unknown_name_is_an_attribute_error():
         "import kbatch",
         "import kbatch.cli",
         "import kbatch; kbatch.Recipe(), kbatch.Space(), kbatch.score",
+        "import kbatch; kbatch.find_max_batch, kbatch.max_batches, kbatch.throughput, kbatch.memory.estimate; import kbatch.max_batch",
         "import kbatch; kbatch.results.load; import kbatch.results.report",
     ],
 )
 def test_tensorflow_is_not_imported_before_it_is_needed(code):
     check = f"{code}\nimport sys\nassert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_memory_is_a_room_with_one_function():
+    assert kbatch.memory.__all__ == ["estimate"]
+    assert callable(kbatch.memory.estimate)
+    with pytest.raises(AttributeError, match="guess"):
+        kbatch.memory.guess  # noqa: B018

@@ -84,10 +84,11 @@ class Tabulating:
             for recipe in recipes:
                 prober.another(self.subject.of(recipe))
                 try:
-                    facts = self._checked(prober.facts())
+                    facts = prober.facts()
                 except MemoryLimitError:
                     planned.append((recipe, Facts(self._limit, "", 0, 0, 0, 0), Need(((float("inf"), 1.0),))))
                     continue
+                self._check(facts)
                 need = traced_need(prober.moments(), facts)
                 if scale is None:
                     scale = self._scale(prober, need)
@@ -114,11 +115,12 @@ class Tabulating:
         for recipe in recipes:
             with self._prober(recipe) as prober:
                 try:
-                    facts = self._checked(prober.facts())
-                    found = compiled_maximum(self._compiling(prober), facts, self.ceiling)
+                    facts = prober.facts()
                 except MemoryLimitError:
                     rows.append(_none(recipe))
                     continue
+                self._check(facts)
+                found = compiled_maximum(self._compiling(prober), facts, self.ceiling)
             rows.append(self._confirmed(recipe, found.batch_size, found.largest(facts.gradient_bytes), COMPILED_STEP_DOWN))
         return rows
 
@@ -153,11 +155,10 @@ class Tabulating:
     def _prober(self, recipe: Recipe) -> Prober:
         return Prober(self.subject.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe)
 
-    def _checked(self, facts: Facts) -> Facts:
+    def _check(self, facts: Facts) -> None:
         if facts.limit_bytes is None:
             raise limit.refuse_none()
         self._limit = facts.limit_bytes
-        return facts
 
     def _counted(self, probe: Probe) -> Probe:
         self._executed += 1

@@ -1,0 +1,117 @@
+"""`kbatch max-batch` from a shell: one sentence for an answer, one for nonsense, Ctrl-C leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kbatch.max_batch import sentence
+from kbatch.memory.maximum import MaxBatch
+from kbatch.memory.probe import Probe
+from kbatch.recipe import Recipe
+
+HERE = Path(__file__).parent
+BASE = ["memory_models:uncompiled", "--shape", "12", "--memory-limit", "100MB", "--loss", "mse", "--ceiling", "8"]
+
+
+def command(tmp_path, *arguments):
+    environment = {**os.environ, "KBATCH_CACHE": str(tmp_path), "TF_ENABLE_ONEDNN_OPTS": "0", "COLUMNS": "200"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "kbatch", "max-batch", *arguments],
+        cwd=HERE,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said(tmp_path, *arguments):
+    process = command(tmp_path, *arguments)
+    out, error = process.communicate(timeout=300)
+    return process.returncode, out, error
+
+
+def test_the_answer_is_a_sentence_and_comes_at_once_the_second_time(tmp_path):
+    code, out, error = said(tmp_path, *BASE)
+    assert (code, error) == (0, "")
+    assert "  batch 8      passed" in out
+    assert out.splitlines()[-1].startswith("batch 8 uses ")
+    assert "8 is the ceiling; confirmed with " in out.splitlines()[-1]
+    code, again, _ = said(tmp_path, *BASE)
+    assert (code, again.splitlines()) == (0, out.splitlines()[-1:])
+
+
+def test_several_make_a_table(tmp_path):
+    code, out, error = said(tmp_path, *BASE, "--optimizer", "sgd,adam")
+    assert (code, error) == (0, "")
+    assert "largest batch" in out
+    assert [line.split()[:4] for line in out.splitlines() if line.startswith("float32")] == [
+        ["float32", "sgd", "no", "8"],
+        ["float32", "adam", "no", "8"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["memory_models"], "module:function"),
+        (["no_such_module:build"], "must be importable"),
+        (["memory_models:no_such_function"], "must be a function that returns a model. Received: nothing"),
+        (["memory_models:WIDTH"], "must be a function that returns a model. Received: int"),
+        (["memory_models:uncompiled", "--memory-limit", "lots"], "`memory_limit` must be bytes"),
+        (["memory_models:uncompiled", "--ceiling", "0"], "`ceiling` must be a whole number"),
+        (["memory_models:uncompiled", "--shape", "a,b"], "--shape must be whole numbers"),
+        (["memory_models:uncompiled", "--shape", "13"], "shape of the model's input"),
+        (["memory_models:uncompiled", "--dtype", "float33"], "--dtype a NumPy type"),
+        (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
+        (["memory_models:uncompiled", "--policy", "int4"], "`policy` must be"),
+        (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be off, on or both"),
+        (["memory_models:uncompiled", "--strategy", "guess"], "`strategy` must be one of"),
+        (["memory_models:uncompiled", "--accumulation", "0"], "--accumulation must be at least 1"),
+        (["memory_models:uncompiled", "--table", "--strategy", "bisect"], "--table must come without"),
+    ],
+)
+def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
+    given = [*arguments, *(["--loss", "mse"]), *([] if "--shape" in arguments else ["--shape", "12"])]
+    given += [] if "--memory-limit" in arguments else ["--memory-limit", "100MB"]
+    code, out, error = said(tmp_path, *given)
+    assert (code, out) == (2, "")
+    assert error.startswith("error: ")
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_ctrl_c_ends_everything_at_once(tmp_path):
+    process = command(tmp_path, "memory_models:hangs", "--shape", "12", "--memory-limit", "100MB")
+    time.sleep(5)
+    children = {pid.name for pid in Path("/proc").glob("[0-9]*") if _parent(pid) == str(process.pid)}
+    assert children
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error.strip() == "Stopped."
+    for _ in range(50):
+        if not any(_parent(Path("/proc") / pid) is not None for pid in children):
+            return
+        time.sleep(0.1)
+    raise AssertionError("a worker is left")
+
+
+def _parent(folder):
+    try:
+        state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+    except OSError:
+        return None
+    return None if state == "Z" else parent
+
+
+def test_the_sentence_says_from_where_on_speed_hardly_rises():
+    probes = tuple(Probe(size, "passed", size * 10**8, 1.0, (9.0, 0.01 + 0.001 * size, 0.01 + 0.001 * size)) for size in (10, 60))
+    found = MaxBatch(59, 6_100_000_000, 8_000_000_000, 72, probes, probes[-1:], 20, 61, None, Recipe(), "jump", 9.0)
+    assert str(found) == "batch 59 uses 6.1 of 8.0 GB; 72 fails; confirmed with 20 steps"
+    assert sentence(found) == f"{found}; 90% of the best speed is reached at 34"

@@ -7,6 +7,7 @@ __all__ = [
     "KbatchError",
     "MemoryLimitError",
     "ModelError",
+    "NoMemoryLimitError",
     "ProjectChangedError",
     "RecipeError",
     "RecordError",
@@ -55,6 +56,10 @@ class ModelError(KbatchError, ValueError):
 
 class MemoryLimitError(KbatchError, ValueError):
     """A memory limit that says nothing, that the device cannot tell, or that a model does not fit into."""
+
+
+class NoMemoryLimitError(MemoryLimitError):
+    """A device that has no memory limit, or cannot tell it."""
 
 
 class SearchError(KbatchError, ValueError):

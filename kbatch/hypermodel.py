@@ -72,8 +72,10 @@ class HyperModel(keras_tuner.HyperModel):
         target: Float, the value that is good enough: a trial ends once it is held. Optional.
         seed: Integer, seed of weights, data order and dropout, the same for all trials. Defaults to `0`.
         max_batch: The largest micro-batch that fits: `None` (the default) lets a trial run out of memory, which scores
-            0; an integer; or the table of `kbatch.max_batches`. A larger batch is reached by accumulating over up to
-            16 equal passes; one that even so does not fit is recorded as out of memory without being trained.
+            0; an integer; or the table of `kbatch.max_batches`. A larger batch is reached by accumulating over equal
+            passes; one that even so does not fit is recorded as out of memory without being trained. The baseline is
+            trained as it is.
+        max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to. Defaults to `16`.
 
     Attributes:
         watcher: `kbatch.training.watching.Watcher` told of every training. `None` shows a progress bar, unless
@@ -106,10 +108,12 @@ class HyperModel(keras_tuner.HyperModel):
         target: float | None = None,
         seed: int = 0,
         max_batch: int | Table | None = None,
+        max_accumulation_steps: int = feasible.MOST_STEPS,
     ) -> None:
         super().__init__()
         self.space = space or Space()
         self.max_batch = feasible.check(max_batch, self.space)
+        self.max_accumulation_steps = feasible.check_steps(max_accumulation_steps)
         self.seconds_per_trial = seconds_per_trial
         self.watcher: Watcher | None = None
         declare: Callable[[Any], None] = nothing
@@ -135,9 +139,9 @@ class HyperModel(keras_tuner.HyperModel):
         with _border():
             self._attempt = Attempt()
             recipe = self.space.recipe(hp)
-            fitted = feasible.fitted(recipe, self.max_batch)
+            fitted = feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
             if fitted is None:
-                return self._attempt.refuse(feasible.why_not(recipe, self.max_batch))
+                return self._attempt.refuse(feasible.why_not(recipe, self.max_batch, self.max_accumulation_steps))
             return self._attempt.make(self.maker, fitted, hp)
 
     def fit(self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -165,7 +169,7 @@ class HyperModel(keras_tuner.HyperModel):
             with attempt.stopwatch.leave_out():
                 comparison.baseline(project)
             drawn = self.space.recipe(hp, comparison.data.training.examples)
-            recipe = feasible.fitted(drawn, self.max_batch) or drawn
+            recipe = feasible.fitted(drawn, self.max_batch, self.max_accumulation_steps) or drawn
             identity = Identity("search", _number(of_trial.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe))
             path = Path(checkpoint.filepath)
 
@@ -212,7 +216,7 @@ class HyperModel(keras_tuner.HyperModel):
         return Comparison(self.maker, self.space, data, goal, arguments, watcher)
 
     def _agree_on_memory(self, project: Project) -> None:
-        project.agree({"max_batch": feasible.facts(self.max_batch)})
+        project.agree({"max_batch": feasible.facts(self.max_batch), "max_accumulation_steps": self.max_accumulation_steps})
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
 

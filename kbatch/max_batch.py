@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -54,7 +53,7 @@ def answer(asked: Asked, console: Console) -> None:
     policies, optimizers = (tuple(part.strip() for part in text.split(",")) for text in (asked.policies, asked.optimizers))
     several = asked.table or len(policies) * len(optimizers) * len(jits) > 1
     if asked.fresh:
-        os.environ[cache.VARIABLE] = tempfile.mkdtemp(prefix="kbatch-")
+        os.environ[cache.FRESH] = "1"
     with console.status("Making the model …") as status:
         shown = _Shown(console, status)
         if several:

@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # with oneDNN, running out of memory ends the process instead of raising
@@ -75,11 +76,18 @@ def data(name: str) -> tuple[np.ndarray, np.ndarray]:
     return x, rng.integers(0, 2, 8).astype("int32")
 
 
-def endless(name: str):
-    """The examples as a dataset of unknown length, which sets no ceiling."""
-    import tensorflow as tf
+@dataclass(frozen=True)
+class Spec:
+    """Shape and type of one example: no ceiling, and no TensorFlow in this process."""
 
-    return tf.data.Dataset.from_tensor_slices(data(name)).repeat()
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def specs(name: str) -> tuple[Spec, Spec]:
+    """The examples' shapes and types."""
+    x, y = data(name)
+    return Spec(x.shape[1:], str(x.dtype)), Spec(y.shape[1:], str(y.dtype))
 
 
 def survives(subject: Subject, limit_bytes: int, batch_size: int, steps: int = STEPS) -> bool:
@@ -103,7 +111,7 @@ def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[s
     confirmed = 20 if finder == "jump" else 0
     began = time.perf_counter()
     found = find_max_batch(
-        functools.partial(build, name), endless(name), recipe=recipe, memory_limit=limit, strategy=finder, confirmed_steps=confirmed
+        functools.partial(build, name), *specs(name), recipe=recipe, memory_limit=limit, strategy=finder, confirmed_steps=confirmed
     )
     total = time.perf_counter() - began
     passes = functools.lru_cache(None)(functools.partial(survives, subject, limit))
@@ -171,11 +179,11 @@ def table(path: Path) -> None:
     name, limit = "transformer", LIMITS["transformer"] * MIB
     space = Space(optimizer=("sgd", "adam"), policy=("float32", "mixed_bfloat16"), jit_compile=(False, True))
     whole = functools.partial(build, name)
-    found = max_batches(whole, endless(name), space=space, memory_limit=limit)
+    found = max_batches(whole, *specs(name), space=space, memory_limit=limit)
     lines = []
     for entry in found:
         recipe = Recipe(optimizer=entry.optimizer, policy=entry.policy, jit_compile=entry.jit_compile)
-        single = find_max_batch(whole, endless(name), recipe=recipe, memory_limit=limit)
+        single = find_max_batch(whole, *specs(name), recipe=recipe, memory_limit=limit)
         lines.append({**found.frame.loc[len(lines)].to_dict(), "single": single.batch_size, "ratio": round(entry.batch_size / single.batch_size, 3)})
         print(lines[-1], flush=True)
     with open(path, "w", newline="") as file:

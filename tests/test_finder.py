@@ -178,6 +178,46 @@ def test_a_function_of_a_notebook_travels_and_its_changes_are_seen():
     assert find_max_batch(builds[0], (12,), memory_limit="100MB", loss="mse", ceiling=4, confirmed_steps=0).batch_size == 4
 
 
+def test_what_a_method_reaches_and_what_cannot_be_read_are_part_of_the_identity():
+    import threading
+
+    from kbatch.memory.identity import digest
+
+    source = "class Models:\n    def build(self, hp):\n        return self.backbone()\n    def backbone(self):\n        return {}"
+    builds = []
+    for number in (1, 1, 2):
+        scope = {"__name__": "__main__"}
+        exec(source.format(number), scope)
+        builds.append(scope["Models"]().build)
+    assert digest(builds[0]) == digest(builds[1]) != digest(builds[2])
+    lock = threading.Lock()
+
+    def locked(hp):
+        return lock
+
+    assert digest(locked) != digest(locked)  # a miss each time, never a wrong answer
+
+
+def test_a_model_that_trains_but_cannot_be_validated_is_said_to_be_so():
+    with pytest.raises(MemoryLimitError, match="validation batch of 32"):
+        find_max_batch(memory_models.wide_activations, (1000, 1), memory_limit="2500MB", ceiling=1, confirmed_steps=1)
+
+
+def test_a_sequential_model_without_input_is_called_first():
+    import keras
+
+    def build():
+        return keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
+
+    assert find_max_batch(build, (12,), memory_limit="100MB", loss="mse", ceiling=4, confirmed_steps=0).batch_size == 4
+
+
+def test_float16_with_accumulation_reaches_an_update():
+    recipe = Recipe(64, micro_batch_size=4, policy="mixed_float16")
+    found = find_max_batch(memory_models.normed, (24, 24, 3), memory_limit="300MB", ceiling=4, confirmed_steps=0, recipe=recipe)
+    assert (found.batch_size, found.recipe.accumulation_steps) == (4, 16)
+
+
 def test_the_parent_imports_no_tensorflow():
     code = (
         "import sys, memory_models, kbatch\n"

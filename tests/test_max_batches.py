@@ -40,7 +40,7 @@ def compare(space, most_probes):
     return table
 
 
-def test_two_optimizers_cost_three_probes_and_a_second_call_none():
+def test_two_optimizers_cost_four_probes_at_most_and_a_second_call_none():
     table = compare(Space(policy="float32"), most_probes=4)
     tried = []
     assert max_batches(memory_models.dense, (16,), space=Space(policy="float32"), memory_limit=LIMIT, on_probe=tried.append) == table
@@ -117,7 +117,7 @@ def test_the_driver_makes_the_table_before_tensorflow_and_resumes_with_it(tmp_pa
     assert not (tmp_path / "empty").exists()
 
 
-def test_predictions_of_a_dataset_equal_those_of_arrays():
+def test_the_sample_of_a_dataset_is_that_of_its_arrays():
     import tensorflow as tf
 
     from kbatch.memory.subject import sample_of

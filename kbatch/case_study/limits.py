@@ -11,6 +11,7 @@ from rich.console import Console
 
 from kbatch.case_study.options import PROJECT, Options
 from kbatch.device import limit
+from kbatch.errors import NoMemoryLimitError
 from kbatch.memory.feasible import MaxBatches
 from kbatch.memory.table import Row, Table, max_batches
 from kbatch.records import fingerprint
@@ -46,6 +47,16 @@ def of_options(options: Options, space: Space, folder: Path, console: Console) -
         console.print("This CPU has no memory limit, so batch sizes are not checked beforehand (see `kbatch doctor`).", style="dim", highlight=False)
         return None
 
+    try:
+        table = _table(options, space, console)
+    except NoMemoryLimitError:
+        console.print("TensorFlow has no device with a memory limit here, so batch sizes are not checked beforehand.", style="dim", highlight=False)
+        return None
+    console.print(str(table), highlight=False)
+    return table
+
+
+def _table(options: Options, space: Space, console: Console) -> Table:
     def show(row: Row) -> None:
         console.print(f"  {row}", highlight=False)
 
@@ -53,9 +64,7 @@ def of_options(options: Options, space: Space, folder: Path, console: Console) -
         shape = (options.image_size, options.image_size, 3)
         build = functools.partial(model, options.model, options.image_size)
         loss, metrics, most = "binary_crossentropy", ["accuracy"], max(space.batch_size)
-        table = max_batches(build, shape, space=space, ceiling=most, loss=loss, metrics=metrics, seed=options.seed, on_row=show)
-    console.print(str(table), highlight=False)
-    return table
+        return max_batches(build, shape, space=space, ceiling=most, loss=loss, metrics=metrics, seed=options.seed, on_row=show)
 
 
 def has_limit() -> bool:

@@ -9,7 +9,7 @@ import math
 import os
 import re
 
-from kbatch.errors import MemoryLimitError
+from kbatch.errors import MemoryLimitError, NoMemoryLimitError
 
 MIB = 1 << 20
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
@@ -57,9 +57,14 @@ def apply(limit_bytes: int | None) -> int | None:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return of_cpu()
-    if limit_bytes is not None:
-        tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=max(1, limit_bytes // MIB))])
-    return of_gpu()
+    for name in (CPU_BFC, CPU_LIMIT):
+        os.environ.pop(name, None)  # they would limit the host's memory, where batches wait, to what the GPU may use
+    if limit_bytes is None:
+        tf.config.list_logical_devices("GPU")  # the allocator is made as training makes it, before it is asked
+        return of_gpu()
+    mebibytes = max(1, limit_bytes // MIB)
+    tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=mebibytes)])
+    return mebibytes * MIB
 
 
 def of_cpu() -> int | None:
@@ -77,8 +82,8 @@ def of_gpu() -> int | None:
     return int(found[0]) if found and found[0] else None
 
 
-def refuse_none() -> MemoryLimitError:
+def refuse_none() -> NoMemoryLimitError:
     """The error for a device that has no limit or cannot tell it."""
-    return MemoryLimitError(
+    return NoMemoryLimitError(
         "A device must have a memory limit", "one that cannot tell it, such as a CPU without one", f'Pass memory_limit="8GB", say, or set {CPU_LIMIT}'
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
 
+FREE_STEP = 1 << 28
 STOPPING_SECONDS = 5.0  # a driver that hangs must not hold up training; the thread is a daemon
 
 
@@ -109,3 +110,18 @@ def _first_visible(nvml: ModuleType) -> Any:
 def _uuid(nvml: ModuleType, card: Any) -> str:
     uuid = nvml.nvmlDeviceGetUUID(card)
     return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+
+def memory_bytes() -> tuple[int, int] | None:
+    """What the first visible card has, and what of it is free now in quarters of a GiB, in bytes; `None` if NVML cannot tell."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        try:
+            card = _first_visible(nvml)
+            told = None if card is None else nvml.nvmlDeviceGetMemoryInfo(card)
+        finally:
+            nvml.nvmlShutdown()
+    except Exception:  # no package, no driver, or no such card
+        return None
+    return None if told is None else (int(told.total), int(told.free) // FREE_STEP * FREE_STEP)

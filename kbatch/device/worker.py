@@ -17,7 +17,6 @@ from typing import Any
 from loky import ProcessPoolExecutor, process_executor
 from loky.process_executor import BrokenProcessPool
 
-START_SECONDS = 120.0
 ORPHAN_CHECK_SECONDS = 0.5
 SAID_CHARACTERS = 2000
 

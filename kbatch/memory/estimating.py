@@ -8,7 +8,7 @@ from typing import Any
 
 from kbatch.device import holder
 from kbatch.errors import MemoryLimitError
-from kbatch.memory.finder import check_ceiling, pipelines
+from kbatch.memory.finder import check_size, pipelines
 from kbatch.memory.finding import ALLOCATOR_SLACK
 from kbatch.memory.prober import Prober
 from kbatch.memory.subject import Subject, sample_of
@@ -86,7 +86,7 @@ def estimate(
     ```
     """
     recipe = recipe or Recipe()
-    size = check_ceiling(batch_size) or recipe.micro_batch_size or recipe.batch_size
+    size = check_size("batch_size", batch_size) or recipe.micro_batch_size or recipe.batch_size
     sample, _ = sample_of(x, y)
     holder.check_free()
     with Prober(Subject(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))), None) as prober:

@@ -44,12 +44,24 @@ def check(limits: Any, space: Space) -> MaxBatches:
     return number
 
 
-def fitted(recipe: Recipe, limits: MaxBatches) -> Recipe | None:
-    """The recipe with a micro-batch that fits, or `None` if even 16 passes per update are too few.
+def check_steps(most_steps: Any) -> int:
+    """Refuse a number of passes that is no whole number of at least 1.
+
+    Raises:
+        SearchError: If it is none.
+    """
+    if isinstance(most_steps, bool) or not isinstance(most_steps, int) or most_steps < 1:
+        raise SearchError("`max_accumulation_steps` must be a whole number of at least 1", most_steps, "Pass 16, say")
+    return most_steps
+
+
+def fitted(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> Recipe | None:
+    """The recipe with a micro-batch that fits, or `None` if even the most passes per update are too few.
 
     Args:
         recipe: `Recipe` as it was drawn.
         limits: Integer, the largest micro-batch; a `Table`; or `None` for no limit.
+        most_steps: Integer, the most passes per update. Defaults to `16`.
 
     Example:
     >>> fitted(Recipe(batch_size=256), 96).micro_batch_size
@@ -58,19 +70,19 @@ def fitted(recipe: Recipe, limits: MaxBatches) -> Recipe | None:
     whole, accumulated = sizes(recipe, limits)
     if recipe.accumulation_steps == 1 and recipe.batch_size <= whole:
         return recipe
-    most = max(MOST_STEPS, recipe.accumulation_steps)
+    most = max(most_steps, recipe.accumulation_steps)
     for steps in range(max(2, recipe.accumulation_steps), most + 1):
         if recipe.batch_size % steps == 0 and recipe.batch_size // steps <= accumulated:
             return dataclasses.replace(recipe, micro_batch_size=recipe.batch_size // steps)
     return None
 
 
-def why_not(recipe: Recipe, limits: MaxBatches) -> str:
+def why_not(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> str:
     """The sentence for a recipe that does not fit."""
     whole, accumulated = sizes(recipe, limits)
     return (
         f"not trained: a batch of {recipe.batch_size} does not fit ({whole} do), "
-        f"nor does any equal part of it in at most {MOST_STEPS} passes of {accumulated}"
+        f"nor does any equal part of it in at most {most_steps} passes of {accumulated}"
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kbatch.device import holder, limit
+from kbatch.device import holder, limit, utilisation
 from kbatch.errors import MemoryLimitError, SearchError
 from kbatch.memory import cache, identity
 from kbatch.memory.finding import CONFIRMED_STEPS, Wanted, find
@@ -35,6 +35,7 @@ def find_max_batch(
     confirmed_steps: int = CONFIRMED_STEPS,
     timeout_seconds: float = TIMEOUT_SECONDS,
     seed: int = 0,
+    values: Mapping[str, Any] | None = None,
     on_probe: Callable[[Probe], None] | None = None,
 ) -> MaxBatch:
     """The largest batch size that safely trains a model by a recipe on this device.
@@ -47,7 +48,8 @@ def find_max_batch(
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
         x: Array, nested structure of arrays, unbatched `tf.data.Dataset`, or the shape of one example, such as
-            `(224, 224, 3)` or `keras.KerasTensor`s. With data, the answer is at most their number.
+            `(224, 224, 3)` or `keras.KerasTensor`s. With data, the answer is at most their number. To make a dataset
+            is to make TensorFlow hold a GPU: there, pass arrays or a shape.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Its batch size is not used; of an accumulating recipe the number of passes per
             update is kept and the answer is the largest micro-batch. Defaults to `Recipe()`.
@@ -62,6 +64,7 @@ def find_max_batch(
             leaves the confirmation out. Defaults to `20`.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         seed: Integer, seed of the weights. Defaults to `0`.
+        values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults.
         on_probe: Function called with every `Probe`, as soon as it is known. Optional.
 
     Returns:
@@ -79,18 +82,20 @@ def find_max_batch(
     """
     sample, examples = sample_of(x, y)
     recipe = recipe or Recipe()
-    subject = Subject(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,)))
-    wanted = Wanted(smaller(check_ceiling(ceiling), examples), sizes, strategy, confirmed_steps)
+    subject = Subject(build, sample, recipe, loss, metrics, seed, values=dict(values or {}), pipelines=pipelines((recipe.augmentation,)))
+    wanted = Wanted(smaller(check_size("ceiling", ceiling), examples), sizes, strategy, confirmed_steps)
     check_wanted(wanted)
     limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
-    name = cache.key({"what": "max_batch", **facts_of(subject), "limit": limit_bytes, "wanted": dataclasses.asdict(wanted)})
+    timeout = {"timeout_seconds": timeout_seconds}
+    name = cache.key({"what": "max_batch", **facts_of(subject), **room(limit_bytes), **timeout, "wanted": dataclasses.asdict(wanted)})
     known = cache.load(name)
     if known is not None:
         return MaxBatch.from_dict(known)
     holder.check_free()
     with Prober(subject, limit_bytes, timeout_seconds, on_probe) as prober:
         found = find(prober, wanted)
-    cache.save(name, dataclasses.asdict(found))
+    if all(probe.ended != "hung" for probe in (*found.probes, *found.confirmations)):
+        cache.save(name, dataclasses.asdict(found))
     return found
 
 
@@ -100,22 +105,27 @@ def facts_of(subject: Subject) -> dict[str, Any]:
     return {"model": identity.digest(parts), "shapes": subject.shapes, "recipe": subject.recipe.to_json()}
 
 
+def room(limit_bytes: int | None) -> dict[str, Any]:
+    """The limit as an answer depends on it: without one, what the card has and what of it is free now."""
+    return {"limit": limit_bytes if limit_bytes is not None else utilisation.memory_bytes()}
+
+
 def pipelines(names: tuple[str, ...]) -> dict[str, Any]:
     """The user's own augmentation pipelines out of these, which the worker does not know."""
     augmentation = sys.modules.get("kbatch.data.augmentation")
     return {name: augmentation._pipelines[name] for name in names if augmentation is not None and name in augmentation._pipelines}
 
 
-def check_ceiling(ceiling: int | None) -> int | None:
-    """Refuse a ceiling that is no whole number of at least 1."""
-    if ceiling is None:
+def check_size(name: str, size: int | None) -> int | None:
+    """Refuse a batch size that is no whole number of at least 1."""
+    if size is None:
         return None
     try:
-        whole = operator.index(ceiling)
+        whole = operator.index(size)
     except TypeError:
         whole = 0
-    if isinstance(ceiling, bool) or whole < 1:
-        raise MemoryLimitError("`ceiling` must be a whole number of at least 1", ceiling, "Pass the largest batch size to try, or None")
+    if isinstance(size, bool) or whole < 1:
+        raise MemoryLimitError(f"`{name}` must be a whole number of at least 1", size, "Pass a batch size, or leave it out")
     return whole
 
 
@@ -129,5 +139,7 @@ def check_wanted(wanted: Wanted) -> None:
     for name, value, allowed in (("sizes", wanted.sizes, ALLOWED), ("strategy", wanted.strategy, STRATEGIES)):
         if value not in allowed:
             raise SearchError(f"`{name}` must be one of {', '.join(allowed)}", value, "Pass one of these names")
+    if wanted.sizes != "any" and wanted.strategy != "jump":
+        raise SearchError('`sizes` must come with strategy="jump"', wanted.strategy, "The other strategies are here for comparison, as they are")
     if not isinstance(wanted.confirmed_steps, int) or wanted.confirmed_steps < 0:
         raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 20, say")

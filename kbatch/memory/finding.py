@@ -17,7 +17,7 @@ from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 
 CONFIRMED_STEPS = 20
 STEP_DOWN = 0.95
-KEPT_FREE = 0.02  # of the confirmed size: without XLA the largest that passes is a band, not a number
+KEPT_FREE = 0.03  # of the confirmed size: without XLA the largest that passes is a band, not a number
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 # TensorFlow's allocator hands out chunks that are larger than asked for; measured as 1.10 to 1.22 on six models.
 ALLOCATOR_SLACK = 1.17
@@ -65,16 +65,18 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         guess = need.largest(facts.limit_bytes)
         found = jump(prober.probe, need, facts.limit_bytes, most, allowed)
     if not found.batch_size:
-        raise _nothing_fits(found.probes[-1], facts)
+        raise nothing_fits(found.probes[-1], facts)
     confirmations: list[Probe] = []
     size, failing = found.batch_size, found.first_failing
     while wanted.confirmed_steps:
         confirmations.append(prober.confirm(size, wanted.confirmed_steps))
         if confirmations[-1].passed:
             break
+        if confirmations[-1].phase == "validation":
+            raise validation_does_not_fit(confirmations[-1])
         failing = min(size, failing or size)
         if size == 1:
-            raise _nothing_fits(confirmations[-1], facts)
+            raise nothing_fits(confirmations[-1], facts)
         size = max(1, allowed(min(size - 1, int(size * STEP_DOWN))))
     tried = confirmations[-1:] or [probe for probe in found.probes if probe.batch_size == size]
     peak = tried[-1].peak_bytes
@@ -148,7 +150,17 @@ def _around(known: dict[int, int], room: float) -> tuple[int, int]:
     return (max(fitting), min(failing)) if fitting and failing else (sorted(known)[-2], sorted(known)[-1])
 
 
-def _nothing_fits(probe: Probe, facts: Facts) -> MemoryLimitError | ModelError:
+def validation_does_not_fit(probe: Probe) -> MemoryLimitError:
+    """The error for a model that trains but cannot be validated."""
+    return MemoryLimitError(
+        "A validation batch of 32 examples must fit into the memory limit",
+        f"a model that trains with {probe.batch_size} and then ended: {probe.ended.replace('_', ' ')}",
+        "Raise the limit, or take a smaller model",
+    )
+
+
+def nothing_fits(probe: Probe, facts: Facts) -> MemoryLimitError | ModelError:
+    """The error for a model of which not even one example trains."""
     if probe.ended in SUSPECTS:
         return ModelError("A model must train one step on one example", f"{probe.ended}: {probe.message}", "Train it with model.fit to see why")
     return MemoryLimitError(

@@ -11,6 +11,7 @@ import inspect
 import sys
 import sysconfig
 import types
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class _Walk:
         self._seen[id(value)] = len(self._seen)
         self._held.append(value)
         if isinstance(value, types.ModuleType):
-            return self._note("module", value.__name__ if _is_installed(value) else _source_of_module(value))
+            return self._module(value)
         if isinstance(value, type) or inspect.isroutine(value):
             return self._routine_or_class(value)
         if isinstance(value, types.CodeType):
@@ -59,16 +60,34 @@ class _Walk:
             return self._all(type(value).__name__, *value)
         if isinstance(value, np.ndarray):
             return self._all("array", str(value.dtype), str(value.shape), value.tobytes())
-        if hasattr(value, "get_config"):
-            return self._all("configured", type(value), value.get_config())
-        self._note("pickle", hashlib.sha256(cloudpickle.dumps(value)).hexdigest())
+        try:
+            if hasattr(value, "get_config"):
+                return self._all("configured", type(value), value.get_config())
+            self._note("pickle", hashlib.sha256(cloudpickle.dumps(value)).hexdigest())
+        except Exception:  # a lock, a tensor, a file: what cannot be read the same way again is another thing each time
+            return self._note("unreadable", uuid.uuid4().hex)
+        self._all("instance", type(value), getattr(value, "__dict__", None))  # pickles hold the name of a class, not its code
+
+    def _module(self, module: types.ModuleType) -> None:
+        """The text of a user's module and of the modules that it holds; of an installed one its version."""
+        if _is_installed(module):
+            return self._note("installed", f"{module.__name__} {_version(module.__name__)}")
+        self._note("module", _source_of_module(module))
+        for name in sorted(vars(module)):
+            part = vars(module)[name]
+            if isinstance(part, types.ModuleType):
+                self.add(part)
+            elif inspect.isroutine(part) or isinstance(part, type):
+                home = sys.modules.get(getattr(part, "__module__", None) or "")
+                if home is not None and home is not module:
+                    self.add(home)
 
     def _routine_or_class(self, value: Any) -> None:
         module = sys.modules.get(getattr(value, "__module__", None) or "")
         if isinstance(value, types.MethodType):
             return self._all("method", value.__func__, value.__self__)
         if module is not None and _is_installed(module) and getattr(value, "__closure__", None) is None:
-            return self._note("installed", f"{value.__module__}.{value.__qualname__}")
+            return self._note("installed", f"{value.__module__}.{value.__qualname__} {_version(value.__module__)}")
         if isinstance(value, type):
             return self._all("class", value.__qualname__, *value.__bases__, *_members(value))
         if not hasattr(value, "__code__"):
@@ -94,6 +113,10 @@ class _Walk:
 def _is_installed(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     return module.__name__ != "__main__" and (file is None or str(Path(file).resolve()).startswith(INSTALLED))
+
+
+def _version(name: str) -> str:
+    return str(getattr(sys.modules.get(name.split(".")[0]), "__version__", ""))
 
 
 def _source_of_module(module: types.ModuleType) -> str:

@@ -24,15 +24,17 @@ def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*sample, made[0] if structure is None else keras.tree.pack_sequence_as(structure, made))
 
 
-def check(model: keras.Model, sample: tuple[Any, ...]) -> None:
-    """Refuse examples that the model's inputs do not fit.
+def checked(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sample, refused if the model's inputs do not fit it.
 
     Raises:
         DataError: If the shapes differ.
     """
     wanted, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
     if not wanted:
-        return
+        return sample
+    if isinstance(sample[0], dict) and not isinstance(getattr(model, "_inputs_struct", None), dict):
+        given = [sample[0][one.name] for one in wanted if one.name in sample[0]]  # Keras finds them by name
     shapes = [tuple(array.shape[1:]) for array in given]
     fits = len(wanted) == len(given) and all(_fits(one.shape[1:], shape) for one, shape in zip(wanted, shapes, strict=True))
     if not fits:
@@ -41,13 +43,13 @@ def check(model: keras.Model, sample: tuple[Any, ...]) -> None:
             _words(shapes),
             "Pass data or a shape that fits",
         )
+    return sample
 
 
 def _fits(wanted: Any, given: tuple[int, ...]) -> bool:
     # A model may take (n, 1) for (n,) and the other way round, as Keras' own input check lets it.
-    return [size for size in wanted if size != 1].__len__() == len([size for size in given if size != 1]) and all(
-        one in (None, other) for one, other in zip([s for s in wanted if s != 1], [s for s in given if s != 1], strict=True)
-    )
+    one, other = ([size for size in shape if size != 1] for shape in (wanted, given))
+    return len(one) == len(other) and all(size in (None, found) for size, found in zip(one, other, strict=True))
 
 
 def _words(shapes: list[Any]) -> str:

@@ -18,6 +18,7 @@ from kbatch.memory.moment import Moment
 from kbatch.memory.probe import Refusal
 from kbatch.memory.remote import DUMP
 
+TOO_LARGE = 1 << 60
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 
 
@@ -38,15 +39,12 @@ def compiled_bytes(batch_size: int) -> int | Refusal:
         now = session.current()
         # Traced for any batch size, as the step that trains is: XLA makes another program of shapes known beforehand.
         step = tf.function(now.model.train_step, jit_compile=True, input_signature=[specs(now.sample, None)])
-        batch = keras.tree.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs(now.sample, batch_size))
-        step.experimental_get_compiler_ir(batch)(stage="optimized_hlo_serialized")
+        step.experimental_get_compiler_ir(specs(now.sample, batch_size))(stage="optimized_hlo_serialized")
         texts = [path.read_text() for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)]
         totals = [int(found) for text in texts for found in TOTAL.findall(text)]
         return totals[-1]
     except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        return session.refusal(error)
+        return TOO_LARGE if is_out_of_memory(error) else session.refusal(error)
     finally:
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -22,6 +22,7 @@ class Probe:
         seconds: Float, wall-clock seconds of the whole probe.
         step_seconds: Tuple of floats, of each step that passed; the first one traces and compiles.
         message: String, what was said by what failed.
+        phase: `"training"`, or `"validation"` if that is what failed after all steps were trained.
     """
 
     batch_size: int
@@ -30,6 +31,7 @@ class Probe:
     seconds: float
     step_seconds: tuple[float, ...] = ()
     message: str = ""
+    phase: str = "training"
 
     @property
     def passed(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from kbatch.memory.subject import Subject
 
 STEPS = 3
 TIMEOUT_SECONDS = 600.0
+SLOWER = 4  # times a measured step: what a confirmation gets beside the timeout for each of its steps
 DOING = "A model must be made and train a step on these data"
 
 
@@ -40,8 +42,9 @@ class Prober:
         self._on_probe = on_probe or _ignore
         self._dump = tempfile.TemporaryDirectory(prefix="kbatch-xla-", ignore_cleanup_errors=True)
         flags = remote.flags(self._dump.name) if subject.recipe.jit_compile else {}
-        self._worker = Worker({"TF_CPP_MIN_LOG_LEVEL": "3", **limit.environment(limit_bytes), **flags})
+        self._worker = Worker({"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "false", **limit.environment(limit_bytes), **flags})
         self._facts: Facts | None = None
+        self._slowest_seconds = 0.0
 
     def facts(self) -> Facts:
         """What is known of the model once it is made; made again if the worker was thrown away.
@@ -50,7 +53,11 @@ class Prober:
             KbatchError: If it cannot be made.
         """
         if self._facts is None or not self._worker.alive:
-            self._facts = self._answer(self._worker.call(remote.begin, self.subject, self.limit_bytes, timeout_seconds=self.timeout_seconds))
+            try:
+                answer = self._worker.call(remote.begin, self.subject, self.limit_bytes, timeout_seconds=self.timeout_seconds)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                raise ModelError("`build` must be able to travel to another process", str(error), "Move what it holds into the function") from error
+            self._facts = self._answer(answer)
         return self._facts
 
     def another(self, subject: Subject) -> None:
@@ -68,7 +75,7 @@ class Prober:
     def confirm(self, batch_size: int, steps: int) -> Probe:
         """Train so many steps and validate, in a fresh process."""
         self._worker.close()
-        return self._try(remote.confirm, batch_size, steps)
+        return self._try(remote.confirm, batch_size, steps, SLOWER * self._slowest_seconds * steps)
 
     def moments(self) -> list[Moment]:
         """See `predicting.moments`."""
@@ -90,10 +97,10 @@ class Prober:
         self._worker.close()
         self._dump.cleanup()
 
-    def _try(self, function: Callable[..., Any], batch_size: int, steps: int) -> Probe:
+    def _try(self, function: Callable[..., Any], batch_size: int, steps: int, more_seconds: float = 0.0) -> Probe:
         self.facts()
-        began = time.perf_counter()
-        answer = self._worker.call(function, batch_size, steps, timeout_seconds=self.timeout_seconds)
+        began, timeout = time.perf_counter(), self.timeout_seconds + more_seconds
+        answer = self._worker.call(function, batch_size, steps, timeout_seconds=timeout)
         if isinstance(answer, Death):
             if answer.exit_code is not None and not is_suspect_exit(answer.exit_code):
                 self._answer(answer)
@@ -101,6 +108,7 @@ class Prober:
             probe = Probe(batch_size, ended, 0, time.perf_counter() - began, message=str(answer))
         else:
             probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
+        self._slowest_seconds = max(self._slowest_seconds, *probe.step_seconds[1:], 0.0)
         if probe.ended == "suspect" or (not probe.passed and self.subject.recipe.jit_compile):
             self._worker.close()  # XLA has freed variables that the next step would read
         self._on_probe(probe)

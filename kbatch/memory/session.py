@@ -27,7 +27,7 @@ from kbatch.memory.probe import Facts, Probe, Refusal
 from kbatch.memory.subject import Subject
 
 NO_LIMIT = 1 << 50
-CONFIRMED_SECONDS, MOST_STEPS = 25.0, 80
+CONFIRMED_SECONDS, MOST_STEPS = 60.0, 40
 PARTIAL = 7  # examples of the partial validation batch
 _open: Session | None = None
 _limit: int | None = None
@@ -54,12 +54,11 @@ class Session:
         self.model = maker.make(self.recipe, maker.hyperparameters(subject.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))
-        sample = labels.completed(self.model, subject.sample)
-        labels.check(self.model, sample)
+        if not self.model.built:
+            self.model(keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), subject.sample[0]), training=False)
+        sample = labels.completed(self.model, labels.checked(self.model, subject.sample))
         with tf.device("CPU:0"):
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
-        if not self.model.built:
-            self.model(keras.tree.map_structure(lambda array: array[:1], self.sample[0]), training=False)
         self.model.optimizer.build(self.model.trainable_variables)
         self.model.make_train_function()
 
@@ -96,7 +95,8 @@ class Session:
         meter.reset_peak()
         try:
             if self.recipe.accumulation_steps > 1:
-                self.model.optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
+                optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)  # the one that loss scaling wraps
+                optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
             batches = iter(self.batches(batch_size))
             while len(seconds) < steps or (sum(seconds[1:]) < at_least_seconds and len(seconds) < steps + MOST_STEPS):
                 step_began = time.perf_counter()
@@ -126,7 +126,8 @@ class Session:
             if ended == "raised":
                 raise
         peak, seconds = meter.bytes_peak() or 0, trained.seconds + time.perf_counter() - began
-        return dataclasses.replace(trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message)
+        phase = "training" if ended == "passed" else "validation"
+        return dataclasses.replace(trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message, phase=phase)
 
     def close(self) -> None:
         """Forget the model."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.device import holder, limit
 from kbatch.errors import MemoryLimitError
-from kbatch.memory.finder import check_ceiling, pipelines
+from kbatch.memory.finder import check_size, pipelines
 from kbatch.memory.line import UNSTEADY, Line, fit
 from kbatch.memory.probe import Probe
 from kbatch.memory.prober import Prober
@@ -133,7 +133,7 @@ def throughput(
     ```
     """
     recipe = recipe or Recipe()
-    sizes = tuple(sorted({check_ceiling(size) or 1 for size in batch_sizes})) if batch_sizes is not None else DOUBLINGS
+    sizes = tuple(sorted({check_size("batch_sizes", size) or 1 for size in batch_sizes})) if batch_sizes is not None else DOUBLINGS
     if not sizes:
         raise MemoryLimitError("`batch_sizes` must hold at least one size", batch_sizes, "Pass sizes such as (16, 32, 64), or leave it out")
     sample, examples = sample_of(x, y)

@@ -89,7 +89,10 @@ def _of_dataset(x: Any, y: Any) -> tuple[tuple[Any, ...], int | None]:
     if not rows:
         raise DataError("A training dataset must hold examples", "0 examples", "Pass one that is not empty")
     flat = sys.modules["tensorflow"].nest
-    stacked = flat.map_structure(lambda *parts: np.stack([np.asarray(part) for part in parts]), *rows)
+    try:
+        stacked = flat.map_structure(lambda *parts: np.stack([np.asarray(part) for part in parts]), *rows)
+    except ValueError as error:
+        raise DataError("All examples must have the same shape", x.element_spec, "Pad or crop them, or pass a shape") from error
     count = int(x.cardinality())
     return tuple(stacked), count if count > 0 else None
 
@@ -98,13 +101,16 @@ def _nested(value: Any, function: Callable[[Any], Any]) -> Any:
     """The function applied to every array or shape of a nested structure."""
     if isinstance(value, Mapping):
         return {name: _nested(part, function) for name, part in value.items()}
+    if isinstance(value, list) and value and all(isinstance(part, (int, float)) for part in value):
+        return function(np.asarray(value))
     if isinstance(value, (tuple, list)) and not _is_shape(value):
-        return type(value)(_nested(part, function) for part in value)
+        parts = [_nested(part, function) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
     return function(value)
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in value)
+    return isinstance(value, tuple) and all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in value)
 
 
 def _rows(value: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.device import holder, limit
 from kbatch.memory import cache
-from kbatch.memory.finder import check_ceiling, facts_of, pipelines, smaller
+from kbatch.memory.finder import check_size, facts_of, pipelines, room, smaller
 from kbatch.memory.probe import Probe
 from kbatch.memory.prober import TIMEOUT_SECONDS
 from kbatch.memory.subject import Subject, sample_of
@@ -120,6 +120,7 @@ def max_batches(
     on_probe: Callable[[Probe], None] | None = None,
     on_row: Callable[[Row], None] | None = None,
     declare: Callable[[Any], None] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Table:
     """The largest batch of every (policy, optimizer, jit) of a space, from far fewer probes than a search for each.
 
@@ -142,6 +143,8 @@ def max_batches(
         on_probe: Function called with every `Probe`. Optional.
         on_row: Function called with every `Row`. Optional.
         declare: Function that declares the hyperparameters of `build`, if it does not itself. Optional.
+        values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults. The table holds
+            for these alone: if a search varies the size of the model too, pass the largest.
 
     Returns:
         The `Table`; its `str()` is one for people, `.frame` is a pandas `DataFrame`.
@@ -160,11 +163,13 @@ def max_batches(
 
     space = space or Space()
     sample, examples = sample_of(x, y)
-    subject = Subject(build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, pipelines=pipelines(space.augmentation))
+    subject = Subject(
+        build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, dict(values or {}), pipelines=pipelines(space.augmentation)
+    )
     combinations = list(itertools.product(space.policy, space.optimizer, space.jit_compile))
     limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
-    most = smaller(check_ceiling(ceiling), examples)
-    name = cache.key({"what": "table", **facts_of(subject), "of": combinations, "under": space.augmentation, "limit": limit_bytes, "ceiling": most})
+    most = smaller(check_size("ceiling", ceiling), examples)
+    name = cache.key({"what": "table", **facts_of(subject), "of": combinations, "under": space.augmentation, **room(limit_bytes), "ceiling": most})
     known = cache.load(name)
     if known is not None:
         return Table.from_dict(known)

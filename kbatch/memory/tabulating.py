@@ -8,9 +8,9 @@ from typing import Any
 
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
-from kbatch.memory.finding import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, traced_need
+from kbatch.memory.finding import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, traced_need, validation_does_not_fit
 from kbatch.memory.need import UNBOUNDED, Need
-from kbatch.memory.probe import Facts, Probe
+from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
 from kbatch.memory.searching import FIRST_SHARE, TARGET_SHARE
 from kbatch.memory.subject import Subject
@@ -126,7 +126,8 @@ class Tabulating:
 
     def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
         """The row of a predicted size, once it has trained in a fresh process; smaller if it did not."""
-        failing = None
+        failing, planned, step = None, size, 1 - step_down
+        probe: Probe | None = None
         with self._prober(recipe) as prober:
             while size >= 1:
                 probe = self._counted(prober.confirm(size, CONFIRMED_STEPS))
@@ -136,13 +137,18 @@ class Tabulating:
                         recipe.optimizer,
                         recipe.jit_compile,
                         size,
-                        max(0, min(accumulating, size)),
+                        max(0, min(accumulating * size // planned, size)),
                         probe.peak_bytes,
                         failing,
                         CONFIRMED_STEPS,
                     )
+                if probe.phase == "validation":
+                    raise validation_does_not_fit(probe)
                 failing = size
-                size = min(size - 1, int(size * step_down))
+                size = min(size - 1, int(size * (1 - step))) if size > 1 else 0
+                step = min(0.5, 2 * step)
+        if probe is not None and probe.ended in SUSPECTS:
+            raise nothing_fits(probe, Facts(self._limit, "", 0, 0, 0, 0))
         return _none(recipe)
 
     def _heaviest(self, combination: tuple[str, str, bool]) -> str:

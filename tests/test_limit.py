@@ -1,0 +1,49 @@
+"""Limits as people write them, and as the environment of a CPU says them."""
+
+import pytest
+
+from kbatch.device import limit
+from kbatch.errors import MemoryLimitError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GB", 8 * 10**9),
+        ("900 MB", 9 * 10**8),
+        ("1.5GiB", 1610612736),
+        ("512mib", 512 << 20),
+        (10**9, 10**9),
+        ("1e9", None),
+        ("4 k", None),
+        ("", None),
+    ],
+)
+def test_bytes_of(text, size):
+    if size is None:
+        with pytest.raises(MemoryLimitError, match="Received"):
+            limit.bytes_of(text)
+    else:
+        assert limit.bytes_of(text) == size
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, float("inf"), float("nan"), None, "GB", "1.2.3GB"])
+def test_nonsense_is_refused(wrong):
+    with pytest.raises(MemoryLimitError, match="`memory_limit` must be bytes above 0"):
+        limit.bytes_of(wrong)
+
+
+def test_a_cpu_has_a_limit_only_if_both_variables_say_so(monkeypatch):
+    monkeypatch.setenv(limit.CPU_LIMIT, "300")
+    monkeypatch.setenv(limit.CPU_BFC, "true")
+    assert limit.of_cpu() == 300 << 20
+    monkeypatch.setenv(limit.CPU_BFC, "false")
+    assert limit.of_cpu() is None  # TensorFlow does not mind the limit then
+    monkeypatch.setenv(limit.CPU_BFC, "1")
+    monkeypatch.setenv(limit.CPU_LIMIT, "much")
+    assert limit.of_cpu() is None
+
+
+def test_the_environment_of_a_limit():
+    assert limit.environment(300 << 20) == {limit.CPU_BFC: "true", limit.CPU_LIMIT: "300"}
+    assert limit.environment(None) == {limit.CPU_BFC: "true"}

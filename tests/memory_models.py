@@ -70,6 +70,15 @@ def wide_activations(hp=None):
     return model
 
 
+def few_activations(hp=None):
+    """About 20 MB for a single example, so that one trains where 32 cannot be validated."""
+    import keras
+
+    model = keras.Sequential([keras.Input((1000, 1)), keras.layers.Dense(5_000), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
 def raises(hp=None):
     raise ZeroDivisionError("my own bug")
 

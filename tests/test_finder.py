@@ -200,7 +200,7 @@ def test_what_a_method_reaches_and_what_cannot_be_read_are_part_of_the_identity(
 
 def test_a_model_that_trains_but_cannot_be_validated_is_said_to_be_so():
     with pytest.raises(MemoryLimitError, match="validation batch of 32"):
-        find_max_batch(memory_models.wide_activations, (1000, 1), memory_limit="2500MB", ceiling=1, confirmed_steps=1)
+        find_max_batch(memory_models.few_activations, (1000, 1), memory_limit="200MB", ceiling=1, confirmed_steps=1)
 
 
 def test_a_sequential_model_without_input_is_called_first():

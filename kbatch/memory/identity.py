@@ -63,10 +63,11 @@ class _Walk:
         try:
             if hasattr(value, "get_config"):
                 return self._all("configured", type(value), value.get_config())
-            self._note("pickle", hashlib.sha256(cloudpickle.dumps(value)).hexdigest())
+            if not _is_own(type(value)):
+                return self._note("pickle", hashlib.sha256(cloudpickle.dumps(value)).hexdigest())
         except Exception:  # a lock, a tensor, a file: what cannot be read the same way again is another thing each time
             return self._note("unreadable", uuid.uuid4().hex)
-        self._all("instance", type(value), getattr(value, "__dict__", None))  # pickles hold the name of a class, not its code
+        self._all("instance", type(value), getattr(value, "__dict__", None))  # a pickle holds the name of a class, not its code
 
     def _module(self, module: types.ModuleType) -> None:
         """The text of a user's module and of the modules that it holds; of an installed one its version."""
@@ -113,6 +114,12 @@ class _Walk:
 def _is_installed(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     return module.__name__ != "__main__" and (file is None or str(Path(file).resolve()).startswith(INSTALLED))
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is the user's own, with attributes that can be looked at."""
+    module = sys.modules.get(kind.__module__)
+    return hasattr(kind, "__dict__") and "__slots__" not in vars(kind) and not (module is not None and _is_installed(module))
 
 
 def _version(name: str) -> str:

@@ -39,7 +39,9 @@ def compiled_bytes(batch_size: int) -> int | Refusal:
         now = session.current()
         # Traced for any batch size, as the step that trains is: XLA makes another program of shapes known beforehand.
         step = tf.function(now.model.train_step, jit_compile=True, input_signature=[specs(now.sample, None)])
-        step.experimental_get_compiler_ir(specs(now.sample, batch_size))(stage="optimized_hlo_serialized")
+        with tf.device("CPU:0"):  # XLA asks for values, not shapes; they must not take the device's memory
+            batch = keras.tree.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs(now.sample, batch_size))
+        step.experimental_get_compiler_ir(batch)(stage="optimized_hlo_serialized")
         texts = [path.read_text() for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)]
         totals = [int(found) for text in texts for found in TOTAL.findall(text)]
         return totals[-1]

@@ -13,6 +13,7 @@ from kbatch.memory.moment import Moment
 from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
+from kbatch.memory.remote import TOO_LARGE
 from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 
 CONFIRMED_STEPS = 20
@@ -21,7 +22,7 @@ KEPT_FREE = 0.03  # of the confirmed size: without XLA the largest that passes i
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 # TensorFlow's allocator hands out chunks that are larger than asked for; measured as 1.10 to 1.22 on six models.
 ALLOCATOR_SLACK = 1.17
-FIRST_COMPILED, MOST_COMPILED = 16, 4
+FIRST_COMPILED, MOST_COMPILED = 16, 6
 UNKNOWN = Need(((0.0, 1.0),))
 
 
@@ -138,6 +139,9 @@ def compiled_maximum(compiled_bytes: Callable[[int], int], facts: Facts, most: i
         known[size] = compiled_bytes(size)
         low, high = _around(known, room)
         slope = max((known[high] - known[low]) / (high - low), 1.0)
+        if known[high] >= TOO_LARGE:
+            size = (low + high) // 2  # it could not even be compiled: no line goes through it
+            continue
         size = max(0, min(most, int(low + (room - known[low]) / slope)))
         if size in known or any(abs(size - other) <= 1 for other in known if other):
             break

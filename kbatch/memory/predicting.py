@@ -16,9 +16,8 @@ from kbatch.memory import liveness, session
 from kbatch.memory.liveness import PRIME
 from kbatch.memory.moment import Moment
 from kbatch.memory.probe import Refusal
-from kbatch.memory.remote import DUMP
+from kbatch.memory.remote import DUMP, TOO_LARGE
 
-TOO_LARGE = 1 << 60
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 
 

@@ -9,6 +9,7 @@ from kbatch.memory.probe import Facts, Probe, Refusal
 from kbatch.memory.subject import Subject
 
 DUMP = "KBATCH_XLA_DUMP"
+TOO_LARGE = 1 << 60  # bytes of a step that could not be compiled for want of memory
 
 
 def flags(folder: str) -> dict[str, str]:

@@ -108,6 +108,7 @@ def test_dicts_of_inputs_and_outputs():
     assert find_max_batch(memory_models.two_outputs, shapes, memory_limit="200MB", ceiling=20, confirmed_steps=0).batch_size == 20
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_counts_as_out_of_memory_because_a_smaller_batch_passes():
     found = find_max_batch(memory_models.DiesAbove(300), (16,), memory_limit="400MB", confirmed_steps=0)
     assert 280 <= found.batch_size <= 300

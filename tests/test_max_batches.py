@@ -40,6 +40,7 @@ def compare(space, most_probes):
     return table
 
 
+@pytest.mark.slow
 def test_two_optimizers_cost_four_probes_at_most_and_a_second_call_none():
     table = compare(Space(policy="float32"), most_probes=4)
     tried = []

@@ -149,6 +149,6 @@ def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | 
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.set(xlabel="batch size", ylabel="examples per second", ylim=(0, None), title="What a larger batch buys in speed")
-    axes.legend(loc="lower right", fontsize=8, frameon=False)
+    axes.legend(loc="upper left", fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

@@ -37,7 +37,7 @@ class Line:
 
         Example:
         >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000).smallest(0.95)
-        188
+        187
         """
         wanted = share * self.examples_per_second(self.largest)
         room = 1 - wanted * self.seconds_per_example

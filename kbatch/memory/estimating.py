@@ -59,10 +59,10 @@ def estimate(
 ) -> Estimate:
     """Bytes that a train step needs at a batch size, by part, without running it.
 
-    Use it to see where memory goes. Without XLA, one train step is traced and the liveness of its tensors followed;
-    against measured peaks this was within 20 % on six models (`scripts/results/README.md`). With `jit_compile`, XLA
-    compiles the step and tells its buffers exactly, but not which are activations: what grows with the batch counts as
-    such.
+    Use it to see where memory goes. Without XLA, one train step is traced and the liveness of its tensors followed; what
+    kernels take for themselves shows in no trace, so that it is a guess for small batches and small convolution nets.
+    With `jit_compile`, XLA compiles the step and tells its buffers exactly, but not which are activations: what grows
+    with the batch counts as such.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.

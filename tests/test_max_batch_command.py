@@ -46,6 +46,12 @@ def test_the_answer_is_a_sentence_and_comes_at_once_the_second_time(tmp_path):
     assert (code, again.splitlines()) == (0, out.splitlines()[-1:])
 
 
+def test_a_function_without_arguments_will_do(tmp_path):
+    code, out, error = said(tmp_path, "memory_models:without_hp", *BASE[1:])
+    assert (code, error) == (0, "")
+    assert out.splitlines()[-1].startswith("batch 8 uses ")
+
+
 def test_several_make_a_table(tmp_path):
     code, out, error = said(tmp_path, *BASE, "--optimizer", "sgd,adam")
     assert (code, error) == (0, "")

@@ -36,7 +36,7 @@ def compare(space, most_probes):
         single = find_max_batch(memory_models.dense, (16,), recipe=recipe, memory_limit=LIMIT)
         assert row.batch_size == pytest.approx(single.batch_size, rel=0.02 if row.jit_compile else 0.1)
         assert 0 < row.accumulated_batch_size <= row.batch_size
-        assert row.confirmed_steps == 20
+        assert row.confirmed_steps >= 20
     return table
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.device import holder
-from kbatch.errors import MemoryLimitError
 from kbatch.memory.finder import check_size, pipelines
 from kbatch.memory.finding import ALLOCATOR_SLACK
 from kbatch.memory.prober import Prober
@@ -98,8 +97,6 @@ def estimate(
             gradients = min(facts.gradient_bytes, rest)
             return Estimate(size, facts.weight_bytes, facts.slot_bytes, gradients, int(growing), rest - gradients)
         moments = prober.moments()
-        if not moments:
-            raise MemoryLimitError("A train step must hold operations", "an empty one", "Train the model with model.fit first")
         top = max(moments, key=lambda moment: moment.total.at(size))
         slack = (ALLOCATOR_SLACK - 1) * top.total.at(size)
         parts = (top.gradients.at(size), top.activations.at(size), top.workspace.at(size) + slack)

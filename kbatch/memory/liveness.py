@@ -66,6 +66,7 @@ IN_PLACE = frozenset(
         "TanhGrad",
     )
 )
+LISTS = frozenset(["TensorListSetItem", "TensorListPushBack", "TensorListPopBack"])
 CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 LOOPS = frozenset(["While", "StatelessWhile"])
 BRANCHES = frozenset(["If", "StatelessIf"])
@@ -106,12 +107,12 @@ def _upper(lines: np.ndarray) -> list[int]:
     return sorted({int(np.argmax(lines[:, 0] + lines[:, 1] * size)) for size in batch_sizes})
 
 
-def _buffers(graph: Any, arguments: dict[int, _Buffer] | None = None) -> tuple[list[_Buffer], dict[int, Size]]:
+def _buffers(graph: Any) -> tuple[list[_Buffer], dict[int, Size]]:
     """The allocations of a graph, and the extra bytes inside its calls and loops, by the index of the operation."""
     operations = _needed(graph)
     backward = _backward(operations)
     last = {id(tensor): index for index, operation in enumerate(operations) for tensor in operation.inputs}
-    holder: dict[int, _Buffer] = dict(arguments or {})
+    holder: dict[int, _Buffer] = {}
     buffers: list[_Buffer] = []
     inner: dict[int, Size] = {}
     for index, operation in enumerate(operations):
@@ -123,11 +124,11 @@ def _buffers(graph: Any, arguments: dict[int, _Buffer] | None = None) -> tuple[l
             if buffer is None:
                 buffer = _same_buffer(operation, output, holder, last, index)
             if buffer is None:
-                buffer = _Buffer(size_of(output), index, operation.name in backward, _length(operation, holder))
+                buffer = _Buffer(size_of(output), index, operation.name in backward, _length(operation))
                 if operation.type in ("TensorListFromTensor", "TensorListReserve"):
                     buffer.size = _list_size(operation)
                 buffers.append(buffer)
-            elif buffer not in buffers and buffer.birth == -1:
+            elif buffer.birth == -1:
                 buffer.birth = index
                 buffer.backward = operation.name in backward
                 buffers.append(buffer)
@@ -161,13 +162,10 @@ def _backward(operations: Iterable[Any]) -> set[str]:
 
 def _same_buffer(operation: Any, output: Any, holder: dict[int, _Buffer], last: dict[int, int], index: int) -> _Buffer | None:
     """The input's buffer that an output uses again, if it does."""
-    if operation.type in ("Placeholder", "Const") or not len(operation.inputs):
-        return _Buffer(Size(), index, False) if operation.type == "Placeholder" else None
-    if operation.type == "ReadVariableOp":
-        return _Buffer(Size(), index, False)
-    first = operation.inputs[0]
-    if operation.type in ALIASES or operation.type in ("TensorListSetItem", "TensorListPushBack", "TensorListPopBack", "TensorListStack"):
-        return holder.get(id(first)) if operation.type != "TensorListStack" else None
+    if operation.type in ("Placeholder", "ReadVariableOp"):
+        return _Buffer(Size(), index, False)  # held by the caller or the variable, and counted there
+    if operation.type in ALIASES | LISTS:
+        return holder.get(id(operation.inputs[0]))
     if operation.type in IN_PLACE:
         for tensor in operation.inputs:
             buffer = holder.get(id(tensor))
@@ -197,7 +195,7 @@ def _list_size(operation: Any) -> Size:
     return _size([int(length), *map(int, np.atleast_1d(shape))], operation.get_attr("element_dtype").size)
 
 
-def _length(operation: Any, holder: dict[int, _Buffer]) -> int:
+def _length(operation: Any) -> int:
     """How many tensors a new list holds."""
     if operation.type == "TensorListFromTensor":
         return int(operation.inputs[0].shape[0] or 0)

@@ -23,6 +23,7 @@ from kbatch.device import leak, limit, meter
 from kbatch.device.oom import is_out_of_memory, is_suspect
 from kbatch.errors import KbatchError
 from kbatch.memory import allocator, labels
+from kbatch.memory.importing import Imported
 from kbatch.memory.probe import Facts, Probe, Refusal
 from kbatch.memory.subject import Subject
 
@@ -50,7 +51,8 @@ class Session:
         accumulation = subject.recipe.accumulation_steps
         # One example a pass: the sizes come later, only the number of passes is in the model.
         self.recipe = dataclasses.replace(subject.recipe, batch_size=accumulation, micro_batch_size=1 if accumulation > 1 else None)
-        maker = Maker(subject.build, CompileArguments(subject.loss, subject.metrics), subject.seed, subject.reserved, subject.declare or nothing)
+        build = subject.build.load() if isinstance(subject.build, Imported) else subject.build  # build() or build(hp): only it can tell
+        maker = Maker(build, CompileArguments(subject.loss, subject.metrics), subject.seed, subject.reserved, subject.declare or nothing)
         self.model = maker.make(self.recipe, maker.hyperparameters(subject.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))

@@ -138,13 +138,13 @@ def _name(dtype: Any) -> str:
 
 
 def _positive(shape: tuple[Any, ...] | list[Any]) -> tuple[int, ...]:
-    sizes = tuple(shape)[1:] if sizes_begin_with_batch(shape) else tuple(shape)
+    sizes = tuple(shape)[1:] if _begins_with_batch(shape) else tuple(shape)
     if any(size is None or int(size) < 1 for size in sizes):
         raise DataError("The shape of one example must have whole numbers of at least 1", tuple(shape), "Pass a shape such as (224, 224, 3)")
     return tuple(map(int, sizes))
 
 
-def sizes_begin_with_batch(shape: tuple[Any, ...] | list[Any]) -> bool:
+def _begins_with_batch(shape: tuple[Any, ...] | list[Any]) -> bool:
     """Whether a shape begins with the `None` of a batch, as a `KerasTensor`'s does."""
     return len(shape) > 0 and shape[0] is None
 

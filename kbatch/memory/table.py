@@ -29,11 +29,12 @@ class Row:
         policy: Keras dtype policy.
         optimizer: Name of the optimizer.
         jit_compile: Boolean, whether XLA compiles the step.
-        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits.
+        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits. Without
+            XLA it is 3 % below the size that was confirmed.
         accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held. Computed.
-        peak_bytes: Integer, the most bytes in use when `batch_size` was confirmed.
+        peak_bytes: Integer, the most bytes in use when that size was confirmed.
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.
-        confirmed_steps: Integer, steps that `batch_size` was trained in a fresh process.
+        confirmed_steps: Integer, steps that it was trained in a fresh process.
     """
 
     policy: str

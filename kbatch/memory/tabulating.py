@@ -8,7 +8,7 @@ from typing import Any
 
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
-from kbatch.memory.finding import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, traced_need, validation_does_not_fit
+from kbatch.memory.finding import CONFIRMED_STEPS, KEPT_FREE, STEP_DOWN, compiled_maximum, nothing_fits, traced_need, validation_does_not_fit
 from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
@@ -132,6 +132,8 @@ class Tabulating:
             while size >= 1:
                 probe = self._counted(prober.confirm(size, CONFIRMED_STEPS))
                 if probe.passed:
+                    if not recipe.jit_compile and size != self.ceiling:
+                        size -= round(KEPT_FREE * size)
                     return Row(
                         recipe.policy,
                         recipe.optimizer,
@@ -140,7 +142,7 @@ class Tabulating:
                         max(0, min(accumulating * size // planned, size)),
                         probe.peak_bytes,
                         failing,
-                        CONFIRMED_STEPS,
+                        len(probe.step_seconds),
                     )
                 if probe.phase == "validation":
                     raise validation_does_not_fit(probe)

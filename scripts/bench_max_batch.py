@@ -93,7 +93,7 @@ def specs(name: str) -> tuple[Spec, Spec]:
 def survives(subject: Subject, limit_bytes: int, batch_size: int, steps: int = STEPS) -> bool:
     """Whether a batch size trains so many steps in a fresh process."""
     with Prober(subject, limit_bytes) as prober:
-        return prober.confirm(batch_size, steps).passed
+        return prober.steps(batch_size, steps).passed
 
 
 def largest_that_survives(passes: Callable[[int], bool], answer: int) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from kbatch.memory.probe import Probe
 
 UNBOUNDED = 1 << 24
-FLATTEST, STEEPEST = 0.75, 4.0  # times the predicted slope
+# Times the predicted slope: of one probe, of two that are not far apart, of any.
+FLATTER, FLATTEST, STEEPEST = 0.75, 0.375, 4.0
 APART, FAR = 1.3, 2.0  # times as large: two probes nearer to one another than the first give no slope, than the second a rough one
 RELIABLE_SHARE = 0.85  # a peak nearer to the limit shows the allocator's slack rather than the need
 
@@ -34,8 +35,8 @@ class Need:
     def corrected(self, probes: list[Probe], limit_bytes: float) -> tuple[Need, ...]:
         """The needs that fit what was measured; the prediction as it is if nothing passed.
 
-        One goes through the last reliable probe that passed: one such probe scales the prediction, two that are apart
-        give its slope. Another with the same slope goes through the largest that passed, reliable or not: its peak is
+        One goes through the last reliable probe that passed: one such probe may make the prediction steeper, two that are
+        apart give its slope. Another with the same slope goes through the largest that passed, reliable or not: its peak is
         never below the need. An extrapolation keeps the prediction's bends.
         """
         passed = sorted({probe.batch_size: probe for probe in probes if probe.passed and probe.peak_bytes}.values(), key=_size)
@@ -43,11 +44,14 @@ class Need:
         if not passed:
             return (self,)
         rise = self._rise(reliable)
+        if passed[-1] is not reliable[-1]:
+            # A peak near the limit is never below the need: it may show that the need rises less.
+            rise = min(rise, max(self._rise([reliable[-1], passed[-1]]), FLATTER))
         return tuple(self._through(probe, rise) for probe in {reliable[-1], passed[-1]})
 
     def scale(self, probe: Probe) -> tuple[float, float]:
         """How much steeper than predicted the need rises, and the bytes beside, so that it goes through a probe."""
-        rise, fixed = self._rise([probe]), min(line[0] for line in self.lines)
+        rise, fixed = max(self._ratio(probe), FLATTER), min(line[0] for line in self.lines)
         return rise, probe.peak_bytes - fixed - rise * (self.at(probe.batch_size) - fixed)
 
     def scaled(self, rise: float, beside: float) -> Need:
@@ -57,13 +61,17 @@ class Need:
 
     def _rise(self, measured: list[Probe]) -> float:
         """How much steeper than predicted the need rises."""
-        last, fixed = measured[-1], min(line[0] for line in self.lines)
+        last = measured[-1]
         if len(measured) > 1 and last.batch_size >= APART * measured[-2].batch_size:
             before = measured[-2]
             rise = (last.peak_bytes - before.peak_bytes) / max(self.at(last.batch_size) - self.at(before.batch_size), 1.0)
-            return min(max(rise, FLATTEST / 2 if last.batch_size < FAR * before.batch_size else 1e-3), STEEPEST)
-        # A single probe cannot tell a wrong slope from a wrong constant: it may not make the slope much flatter.
-        return min(max((last.peak_bytes - fixed) / max(self.at(last.batch_size) - fixed, 1.0), FLATTEST), STEEPEST)
+            return min(max(rise, FLATTEST if last.batch_size < FAR * before.batch_size else 1e-3), STEEPEST)
+        return max(self._ratio(last), 1.0)  # a single probe cannot tell a wrong slope from a wrong constant
+
+    def _ratio(self, probe: Probe) -> float:
+        """What was measured above the lowest part, times what was predicted."""
+        fixed = min(line[0] for line in self.lines)
+        return min((probe.peak_bytes - fixed) / max(self.at(probe.batch_size) - fixed, 1.0), STEEPEST)
 
     def _through(self, probe: Probe, rise: float) -> Need:
         offset = probe.peak_bytes - rise * self.at(probe.batch_size)

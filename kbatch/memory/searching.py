@@ -9,11 +9,12 @@ from typing import Protocol
 from kbatch.memory.need import Need
 from kbatch.memory.probe import Probe
 
-FIRST_SHARE = 0.5  # of the limit, for the first probe: far enough from both ends to be measured well
+FIRST_SHARE = 0.5  # of what the limit leaves beside what no batch changes: far enough from both ends to be measured well
 TARGET_SHARE = 0.97  # of the limit: without XLA the same batch needs up to a few percent more or less in each process
 TOLERANCE = 0.05
+NEAR = 0.04  # of a corrected prediction: closer than the tolerance, which leaves some of the limit as well
 TRUSTED = 0.7  # a prediction that was further off than this is not believed at the end either
-UNTRUSTED_STEP = 1.25
+ROUNDED_UP = 1.33  # a power of two is worth a failure where the prediction excludes it so narrowly
 SHRINK = 0.9
 DOUBLE_START, SHRINK_START = 2, 128
 
@@ -92,8 +93,8 @@ def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: 
     It never stops because a peak is near the limit.
     """
     log, low, high, failures = _Log(probe), 0, None, 0
-    predicted, stride = need.largest(limit_bytes), 1.0
-    size = max(1, allowed(min(ceiling, need.largest(FIRST_SHARE * limit_bytes))))
+    predicted, stride = need.largest(limit_bytes), TOLERANCE
+    size = first(need, limit_bytes, ceiling, allowed)
     while True:
         if log.passes(size):
             low = max(low, size)
@@ -105,14 +106,21 @@ def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: 
         if high is not None:
             size = _between(low, high, guess, failures, allowed)
         else:
-            size = allowed(min(ceiling, guess))
-            if size <= low + max(1, TOLERANCE * low) and not low * TRUSTED <= predicted <= low / TRUSTED:
-                stride *= UNTRUSTED_STEP  # wrong about the start, wrong perhaps about the end
-                size = allowed(min(ceiling, int(low * stride) + 1))
-            if size <= low + max(1, TOLERANCE * low) and size < allowed(ceiling):
+            size = max(allowed(min(ceiling, guess)), allowed(min(ceiling, int(guess * ROUNDED_UP))) if allowed is power_of_two else 0)
+            if size <= low * (1 + NEAR) and not low * TRUSTED <= predicted <= low / TRUSTED:
+                # Wrong about the start, wrong perhaps about the end: a little further, so that a failure ends the search.
+                size = allowed(min(ceiling, low + max(1, int(stride * low))))
+                stride *= 2
+            elif size <= low * (1 + NEAR) and size < allowed(ceiling):
                 return log.found()
         if size <= low:
             return log.found()
+
+
+def first(need: Need, limit_bytes: float, ceiling: int, allowed: Allowed) -> int:
+    """The first batch size to probe: near half of the largest that is predicted."""
+    fixed = min(need.at(0), limit_bytes)
+    return max(1, allowed(min(ceiling, need.largest(fixed + FIRST_SHARE * (limit_bytes - fixed)))))
 
 
 def settle(probe: ProbeOf, guess: int, ceiling: int, allowed: Allowed) -> Found:

@@ -12,7 +12,7 @@ from kbatch.memory.finding import CONFIRMED_STEPS, KEPT_FREE, STEP_DOWN, compile
 from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
-from kbatch.memory.searching import FIRST_SHARE, TARGET_SHARE
+from kbatch.memory.searching import TARGET_SHARE, any_size, first
 from kbatch.memory.subject import Subject
 from kbatch.memory.table import Row, Table
 from kbatch.recipe import Recipe
@@ -102,7 +102,7 @@ class Tabulating:
 
     def _scale(self, prober: Prober, need: Need) -> tuple[float, float]:
         """How much steeper than traced the need rises, and what it has beside."""
-        size = max(1, min(self.ceiling, need.largest(FIRST_SHARE * self._limit)))
+        size = first(need, self._limit, self.ceiling, any_size)
         probe = self._counted(prober.probe(size))
         while not probe.passed and size > 1:
             size = max(1, size // 2)

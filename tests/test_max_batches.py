@@ -90,6 +90,7 @@ def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, point
     project = Project(tmp_path / "p")
     assert Table.from_dict(project.facts()["table"]) == table
     other = Table((Row("float32", "sgd", False, 60, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
+    assert max_batches(raw, (4,), project=tmp_path / "p") == table  # nothing is measured again
     hypermodel = hypermodel_of(raw, other)
     (x, y), validation = points
     with pytest.raises(ProjectChangedError, match=r"max_batch.sgd, float32, jit False was \[64, 32\] and is now \[60, 32\]"):

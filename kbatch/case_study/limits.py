@@ -38,9 +38,10 @@ def of_options(options: Options, space: Space, folder: Path, console: Console) -
     """
     if options.max_batch != "auto":
         return options.max_batch_number()
-    facts = fingerprint.load(folder / PROJECT / "kbatch") or {}
-    if "table" in facts:
-        return Table.from_dict(facts["table"])
+    facts = fingerprint.load(folder / PROJECT / fingerprint.FOLDER) or {}
+    table = Table.of_project(folder / PROJECT)
+    if table is not None:
+        return table
     if "max_batch" in facts and facts["max_batch"] is None:
         return None  # the project was begun where there was no limit
     if not has_limit():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbatch.device import holder, limit
@@ -15,6 +17,7 @@ from kbatch.memory.probe import Probe
 from kbatch.memory.prober import TIMEOUT_SECONDS
 from kbatch.memory.subject import Subject, sample_of
 from kbatch.recipe import Recipe
+from kbatch.records import fingerprint
 from kbatch.space import Space
 
 if TYPE_CHECKING:
@@ -97,6 +100,16 @@ class Table:
         """The table that `to_dict` gave, also after a trip through JSON."""
         return cls(**{**fields, "rows": tuple(Row(**row) for row in fields["rows"])})
 
+    @classmethod
+    def of_project(cls, directory: str | os.PathLike[str]) -> Table | None:
+        """The table that the project of a search was begun with, or `None`.
+
+        Args:
+            directory: Folder of the KerasTuner project.
+        """
+        fields = (fingerprint.load(Path(directory) / fingerprint.FOLDER) or {}).get("table")
+        return None if fields is None else cls.from_dict(fields)
+
     def __str__(self) -> str:
         lines = [f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"]
         for row in self.rows:
@@ -122,6 +135,7 @@ def max_batches(
     on_row: Callable[[Row], None] | None = None,
     declare: Callable[[Any], None] | None = None,
     values: Mapping[str, Any] | None = None,
+    project: str | os.PathLike[str] | None = None,
 ) -> Table:
     """The largest batch of every (policy, optimizer, jit) of a space, from far fewer probes than a search for each.
 
@@ -146,6 +160,8 @@ def max_batches(
         declare: Function that declares the hyperparameters of `build`, if it does not itself. Optional.
         values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults. The table holds
             for these alone: if a search varies the size of the model too, pass the largest.
+        project: Folder of a search's KerasTuner project. If it was begun with a table, that one is returned and nothing
+            is measured, whatever else is passed: a resumed search must keep its sizes. Optional.
 
     Returns:
         The `Table`; its `str()` is one for people, `.frame` is a pandas `DataFrame`.
@@ -156,12 +172,15 @@ def max_batches(
 
     Example:
     ```python
-    table = kbatch.max_batches(build, x, y, space, memory_limit="8GB")
+    table = kbatch.max_batches(build, x, y, space, memory_limit="8GB", project="runs/pets")
     hypermodel = kbatch.HyperModel(build, space, seconds_per_trial=60, max_batch=table)
     ```
     """
     from kbatch.memory.tabulating import Tabulating
 
+    stored = None if project is None else Table.of_project(project)
+    if stored is not None:
+        return stored
     space = space or Space()
     sample, examples = sample_of(x, y)
     subject = Subject(

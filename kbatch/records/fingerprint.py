@@ -10,7 +10,7 @@ from typing import Any
 
 from kbatch.errors import ProjectChangedError, RecordError
 
-FILE = "project.json"
+FOLDER, FILE = "kbatch", "project.json"  # the folder is inside KerasTuner's own
 
 
 def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:

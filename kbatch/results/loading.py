@@ -14,8 +14,6 @@ from kbatch.records import fingerprint
 from kbatch.records.record import Record
 from kbatch.records.store import FILE, read
 
-FOLDER = "kbatch"
-
 
 def folder_of(directory: str | os.PathLike[str]) -> Path:
     """The folder of the records: `directory` itself, or the only one below it that holds records.
@@ -27,8 +25,8 @@ def folder_of(directory: str | os.PathLike[str]) -> Path:
         RecordError: If there is none, or more than one.
     """
     root = Path(directory)
-    found = [path.parent for path in (root / FILE, root / FOLDER / FILE) if path.exists()]
-    found = found or sorted(path.parent for path in root.glob(f"*/{FOLDER}/{FILE}"))
+    found = [path.parent for path in (root / FILE, root / fingerprint.FOLDER / FILE) if path.exists()]
+    found = found or sorted(path.parent for path in root.glob(f"*/{fingerprint.FOLDER}/{FILE}"))
     if len(found) != 1:
         received = "no records" if not found else ", ".join(map(str, found))
         raise RecordError(f"{root} must hold the records of one search", received, "Pass the folder of one search (directory/project_name)")

@@ -19,7 +19,6 @@ from kbatch.records import fingerprint
 from kbatch.records.record import Record, key_of
 from kbatch.records.store import Store
 
-FOLDER = "kbatch"
 CRASHES = 2  # starts without an end after which a training is taken to kill its process
 
 
@@ -89,7 +88,7 @@ class Project:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
-        self.folder = self.directory / FOLDER
+        self.folder = self.directory / fingerprint.FOLDER
         self.store = Store(self.folder)
 
     def facts(self) -> dict[str, Any]:

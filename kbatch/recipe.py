@@ -128,13 +128,19 @@ class Recipe:
         return ", ".join(words)
 
 
-def _whole(recipe: Recipe, name: str, least: int) -> None:
-    value = getattr(recipe, name)
+def whole_number(value: Any, least: int = 1) -> int | None:
+    """The `int` that a value is, NumPy's among them; `None` if it is none, a boolean, or smaller than `least`."""
     try:
         whole = operator.index(value)
     except TypeError:
-        whole = least - 1
-    if isinstance(value, bool) or whole < least:
+        return None
+    return None if isinstance(value, bool) or whole < least else whole
+
+
+def _whole(recipe: Recipe, name: str, least: int) -> None:
+    value = getattr(recipe, name)
+    whole = whole_number(value, least)
+    if whole is None:
         raise RecipeError(f"`{name}` must be a whole number of at least {least}", value, f"Pass an int such as {max(least, 32)}")
     object.__setattr__(recipe, name, whole)
 

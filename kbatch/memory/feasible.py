@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 from typing import Any
 
 from kbatch.errors import SearchError
 from kbatch.memory.table import Table
-from kbatch.recipe import Recipe
+from kbatch.recipe import Recipe, whole_number
 from kbatch.space import Space
 
 MOST_STEPS = 16  # passes per update; more of them save no memory that counts, and cost time
@@ -35,11 +34,8 @@ def check(limits: Any, space: Space) -> MaxBatches:
                 "Make the table of the same space: kbatch.max_batches(build, x, y, space)",
             )
         return limits
-    try:
-        number = operator.index(limits)
-    except TypeError:
-        number = 0
-    if isinstance(limits, bool) or number < 1:
+    number = whole_number(limits)
+    if number is None:
         raise SearchError("`max_batch` must be None, a whole number of at least 1, or a table of kbatch.max_batches", limits, "Pass one of these")
     return number
 
@@ -50,9 +46,10 @@ def check_steps(most_steps: Any) -> int:
     Raises:
         SearchError: If it is none.
     """
-    if isinstance(most_steps, bool) or not isinstance(most_steps, int) or most_steps < 1:
+    number = whole_number(most_steps)
+    if number is None:
         raise SearchError("`max_accumulation_steps` must be a whole number of at least 1", most_steps, "Pass 16, say")
-    return most_steps
+    return number
 
 
 def fitted(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> Recipe | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from kbatch.memory.probe import Probe
 from kbatch.memory.prober import TIMEOUT_SECONDS, Prober
 from kbatch.memory.searching import ALLOWED, STRATEGIES
 from kbatch.memory.subject import Subject, sample_of
-from kbatch.recipe import Recipe
+from kbatch.recipe import Recipe, whole_number
 
 
 def find_max_batch(
@@ -120,11 +119,8 @@ def check_size(name: str, size: int | None) -> int | None:
     """Refuse a batch size that is no whole number of at least 1."""
     if size is None:
         return None
-    try:
-        whole = operator.index(size)
-    except TypeError:
-        whole = 0
-    if isinstance(size, bool) or whole < 1:
+    whole = whole_number(size)
+    if whole is None:
         raise MemoryLimitError(f"`{name}` must be a whole number of at least 1", size, "Pass a batch size, or leave it out")
     return whole
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError, ModelError
+from kbatch.memory.confirming import Confirmed, confirmed
 from kbatch.memory.maximum import MaxBatch
 from kbatch.memory.moment import Moment
 from kbatch.memory.need import UNBOUNDED, Need
@@ -17,8 +18,7 @@ from kbatch.memory.remote import TOO_LARGE
 from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 
 CONFIRMED_STEPS = 20
-STEP_DOWN = 0.95
-KEPT_FREE = 0.03  # of the confirmed size: without XLA the largest that passes is a band, not a number
+STEP_DOWN = 0.05
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 # TensorFlow's allocator hands out chunks that are larger than asked for: peaks over traces of four models, batch 32 and 64, on a CPU.
 ALLOCATOR_SLACK = 1.17
@@ -67,30 +67,25 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         found = jump(prober.probe, need, facts.limit_bytes, most, allowed)
     if not found.batch_size:
         raise nothing_fits(found.probes[-1], facts)
-    confirmations: list[Probe] = []
     size, failing = found.batch_size, found.first_failing
-    while wanted.confirmed_steps:
-        confirmations.append(prober.confirm(size, wanted.confirmed_steps))
-        if confirmations[-1].passed:
-            break
-        if confirmations[-1].phase == "validation":
-            raise validation_does_not_fit(confirmations[-1])
-        failing = min(size, failing or size)
-        if size == 1:
-            raise nothing_fits(confirmations[-1], facts)
-        size = max(1, allowed(min(size - 1, int(size * STEP_DOWN))))
-    tried = confirmations[-1:] or [probe for probe in found.probes if probe.batch_size == size]
-    peak = tried[-1].peak_bytes
+    sure = Confirmed(size, failing, ())
+    if wanted.confirmed_steps:
+        sure = confirmed(lambda batch_size: prober.confirm(batch_size, wanted.confirmed_steps), size, STEP_DOWN, allowed)
+        if not sure.batch_size:
+            raise nothing_fits(sure.probes[-1], facts)
+        failing = min((failed for failed in (failing, sure.first_failing) if failed), default=None)
+        size = sure.batch_size
+    peak = next(probe.peak_bytes for probe in (*reversed(sure.probes), *found.probes) if probe.batch_size == size and probe.passed)
     if wanted.strategy == "jump" and not prober.subject.recipe.jit_compile and wanted.sizes == "any" and size != wanted.ceiling:
-        size -= round(KEPT_FREE * size)
+        size = sure.safe
     return MaxBatch(
         batch_size=size,
         peak_bytes=peak,
         limit_bytes=facts.limit_bytes,
         first_failing=failing,
         probes=found.probes,
-        confirmations=tuple(confirmations),
-        confirmed_steps=len(confirmations[-1].step_seconds) if confirmations else 0,
+        confirmations=sure.probes,
+        confirmed_steps=len(sure.probes[-1].step_seconds) if sure.probes else 0,
         predicted=guess,
         ceiling=wanted.ceiling,
         recipe=prober.subject.recipe,
@@ -152,15 +147,6 @@ def _around(known: dict[int, int], room: float) -> tuple[int, int]:
     """The two sizes to draw a line through: around the room if there are such, else the two largest."""
     fitting, failing = [size for size in known if known[size] <= room], [size for size in known if known[size] > room]
     return (max(fitting), min(failing)) if fitting and failing else (sorted(known)[-2], sorted(known)[-1])
-
-
-def validation_does_not_fit(probe: Probe) -> MemoryLimitError:
-    """The error for a model that trains but cannot be validated."""
-    return MemoryLimitError(
-        "A validation batch of 32 examples must fit into the memory limit",
-        f"a model that trains with {probe.batch_size} and then ended: {probe.ended.replace('_', ' ')}",
-        "Raise the limit, or take a smaller model",
-    )
 
 
 def nothing_fits(probe: Probe, facts: Facts) -> MemoryLimitError | ModelError:

@@ -8,7 +8,8 @@ from typing import Any
 
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
-from kbatch.memory.finding import CONFIRMED_STEPS, KEPT_FREE, STEP_DOWN, compiled_maximum, nothing_fits, traced_need, validation_does_not_fit
+from kbatch.memory.confirming import confirmed
+from kbatch.memory.finding import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, traced_need
 from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
@@ -18,7 +19,7 @@ from kbatch.memory.table import Row, Table
 from kbatch.recipe import Recipe
 
 COMPUTED_SHARE = 0.95  # of the limit, for what is computed and not confirmed
-COMPILED_STEP_DOWN = 0.99
+COMPILED_STEP_DOWN = 0.01
 
 
 class Tabulating:
@@ -126,31 +127,23 @@ class Tabulating:
 
     def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
         """The row of a predicted size, once it has trained in a fresh process; smaller if it did not."""
-        failing, planned, step = None, size, 1 - step_down
-        probe: Probe | None = None
         with self._prober(recipe) as prober:
-            while size >= 1:
-                probe = self._counted(prober.confirm(size, CONFIRMED_STEPS))
-                if probe.passed:
-                    if not recipe.jit_compile and size != self.ceiling:
-                        size -= round(KEPT_FREE * size)
-                    return Row(
-                        recipe.policy,
-                        recipe.optimizer,
-                        recipe.jit_compile,
-                        size,
-                        max(0, min(accumulating * size // planned, size)),
-                        probe.peak_bytes,
-                        failing,
-                        len(probe.step_seconds),
-                    )
-                if probe.phase == "validation":
-                    raise validation_does_not_fit(probe)
-                failing = size
-                size = min(size - 1, int(size * (1 - step))) if size > 1 else 0
-                step = min(0.5, 2 * step)
-        if probe is not None and probe.ended in SUSPECTS:
-            raise nothing_fits(probe, Facts(self._limit, "", 0, 0, 0, 0))
+            found = confirmed(lambda batch_size: self._counted(prober.confirm(batch_size, CONFIRMED_STEPS)), size, step_down, any_size)
+        if found.batch_size:
+            fits = found.batch_size if recipe.jit_compile or found.batch_size == self.ceiling else found.safe
+            probe = found.probes[-1]
+            return Row(
+                recipe.policy,
+                recipe.optimizer,
+                recipe.jit_compile,
+                fits,
+                max(0, min(accumulating * fits // size, fits)),
+                probe.peak_bytes,
+                found.first_failing,
+                len(probe.step_seconds),
+            )
+        if found.probes and found.probes[-1].ended in SUSPECTS:
+            raise nothing_fits(found.probes[-1], Facts(self._limit, "", 0, 0, 0, 0))
         return _none(recipe)
 
     def _heaviest(self, combination: tuple[str, str, bool]) -> str:

@@ -1,0 +1,64 @@
+"""Confirming: longer trainings in fresh processes, of a size that a search found and of smaller ones until one passes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbatch.errors import MemoryLimitError
+from kbatch.memory.probe import Probe
+from kbatch.memory.searching import Allowed, ProbeOf
+
+KEPT_FREE = 0.03  # of the confirmed size: without XLA the largest that passes is a band, not a number
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What the confirmations found.
+
+    Attributes:
+        batch_size: Integer, the size that passed; 0 if none did.
+        first_failing: Integer, the smallest that failed, or `None` if none did.
+        probes: Tuple of `Probe`, one per confirmation; the last one passed unless none did.
+    """
+
+    batch_size: int
+    first_failing: int | None
+    probes: tuple[Probe, ...]
+
+    @property
+    def safe(self) -> int:
+        """A size a little smaller, that each process should be able to train."""
+        return self.batch_size - round(KEPT_FREE * self.batch_size)
+
+
+def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) -> Confirmed:
+    """The largest batch size, from a given one down, that a fresh process trains and validates.
+
+    Args:
+        confirm: Function that trains a size in a fresh process, long enough to rely on.
+        batch_size: Integer, where to begin; 0 if nothing is left to confirm.
+        step: Float, the part of a size that is taken off after it failed; twice as much from the third failure on, and so on.
+        allowed: Function that rounds a size down to one that may be used.
+
+    Raises:
+        MemoryLimitError: If a size trains but cannot be validated.
+    """
+    probes: list[Probe] = []
+    size = batch_size
+    while size >= 1:
+        probes.append(confirm(size))
+        if probes[-1].passed:
+            break
+        if probes[-1].phase == "validation":
+            raise _validation_does_not_fit(probes[-1])
+        part = min(0.5, step * 2 ** max(0, len(probes) - 2))
+        size = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0
+    return Confirmed(size, min((probe.batch_size for probe in probes if not probe.passed), default=None), tuple(probes))
+
+
+def _validation_does_not_fit(probe: Probe) -> MemoryLimitError:
+    return MemoryLimitError(
+        "A validation batch of 32 examples must fit into the memory limit",
+        f"a model that trains with {probe.batch_size} and then ended: {probe.ended.replace('_', ' ')}",
+        "Raise the limit, or take a smaller model",
+    )

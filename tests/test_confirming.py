@@ -1,0 +1,54 @@
+"""Confirming steps down until a size passes, and says what failed."""
+
+import pytest
+
+from kbatch.errors import MemoryLimitError
+from kbatch.memory.confirming import confirmed
+from kbatch.memory.probe import Probe
+from kbatch.memory.searching import any_size, power_of_two
+
+
+def confirmer(most, log=None, phase="training"):
+    def confirm(size):
+        if log is not None:
+            log.append(size)
+        return Probe(size, "passed" if size <= most else "out_of_memory", 10 * size, 1.0, (0.1,) * 20, phase=phase)
+
+    return confirm
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 30, 44, 99, 100])
+@pytest.mark.parametrize("step", [0.01, 0.05])
+def test_it_ends_on_a_size_that_passed(most, step):
+    found = confirmed(confirmer(most), 100, step, any_size)
+    assert found.batch_size == found.probes[-1].batch_size <= most
+    assert found.probes[-1].passed
+    assert found.first_failing == min((probe.batch_size for probe in found.probes if not probe.passed), default=None)
+    assert len(found.probes) <= 12
+
+
+def test_the_first_two_steps_are_equal_and_later_ones_double():
+    log = []
+    confirmed(confirmer(50, log), 100, 0.05, any_size)
+    assert log == [100, 95, 90, 81, 64, 38]
+
+
+def test_nothing_passes_or_nothing_is_left():
+    assert confirmed(confirmer(0), 3, 0.05, any_size).batch_size == 0
+    assert confirmed(confirmer(0), 0, 0.05, any_size).probes == ()
+
+
+def test_only_allowed_sizes_are_confirmed():
+    log = []
+    assert confirmed(confirmer(20, log), 64, 0.05, power_of_two).batch_size == 16
+    assert log == [64, 32, 16]
+
+
+def test_what_trains_but_cannot_be_validated_is_refused():
+    with pytest.raises(MemoryLimitError, match="validation batch"):
+        confirmed(confirmer(4, phase="validation"), 8, 0.05, any_size)
+
+
+def test_three_parts_in_a_hundred_are_kept_free():
+    assert confirmed(confirmer(200), 200, 0.05, any_size).safe == 194
+    assert confirmed(confirmer(9), 9, 0.05, any_size).safe == 9

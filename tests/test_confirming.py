@@ -24,7 +24,7 @@ def test_it_ends_on_a_size_that_passed(most, step):
     assert found.batch_size == found.probes[-1].batch_size <= most
     assert found.probes[-1].passed
     assert found.first_failing == min((probe.batch_size for probe in found.probes if not probe.passed), default=None)
-    assert len(found.probes) <= 12
+    assert len(found.probes) <= 13
 
 
 def test_the_first_two_steps_are_equal_and_later_ones_double():

@@ -243,6 +243,26 @@ def test_estimate_is_near_the_measured_peak_and_its_parts_add_up():
             assert "activations" in str(guess)
 
 
+def test_the_jitted_estimate_is_what_xla_allocates():
+    recipe, sample = Recipe(jit_compile=True), sample_of((16,))[0]
+    guess = kbatch.memory.estimate(memory_models.dense, (16,), recipe=recipe, batch_size=256)
+    with Prober(Subject(memory_models.dense, sample, recipe), None) as prober:
+        assert guess.total == pytest.approx(prober.compiled_bytes(256), rel=1e-6)
+    assert guess.total == guess.weights + guess.optimizer_slots + guess.gradients + guess.activations + guess.workspace
+    assert guess.activations > 256 * 2 * memory_models.WIDTH * 4 / 2  # two wide layers, of which XLA may keep one again
+
+
+def test_a_dataset_with_weights_and_an_own_augmentation_reach_the_worker():
+    import keras
+    import tensorflow as tf
+
+    kbatch.register_augmentation("own_noise", lambda: [keras.layers.GaussianNoise(0.1)])
+    arrays = np.zeros((64, 24, 24, 3), "float32"), np.zeros(64, "int32"), np.ones(64, "float32")
+    recipe = Recipe(optimizer="sgd", learning_rate=0.1, augmentation="own_noise")
+    found = find_max_batch(memory_models.normed, tf.data.Dataset.from_tensor_slices(arrays), memory_limit="500MB", recipe=recipe, confirmed_steps=2)
+    assert (found.batch_size, found.ceiling, found.at_ceiling) == (64, 64, True)
+
+
 def test_throughput_rows_and_smallest_fast():
     speeds = kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=(4, 16, 64))
     assert [row.batch_size for row in speeds] == [4, 16, 64]

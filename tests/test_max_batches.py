@@ -54,6 +54,13 @@ def test_eight_combinations_cost_at_most_twelve_probes():
     assert len(table) == 8
 
 
+def test_the_heaviest_augmentation_is_measured_and_a_ceiling_is_confirmed():
+    space = Space(optimizer="sgd", policy="float32", augmentation=("none", "flip_shift", "flip"))
+    table = max_batches(memory_models.normed, (24, 24, 3), space=space, memory_limit="300MB", ceiling=8)
+    assert table.augmentation == "flip_shift"
+    assert [row.batch_size for row in table] == [8]
+
+
 def test_nothing_fits_or_nothing_is_known():
     with pytest.raises(MemoryLimitError, match="some recipe of the space"):
         max_batches(memory_models.wide_activations, (1000, 1), space=Space(optimizer="sgd", policy="float32"), memory_limit="150MB")

@@ -4,7 +4,8 @@ The rooms, from the ground up (imports go strictly to a lower floor; `tests/test
 
     0  errors · recipe · outcome · scoring
     1  rules/ (what changes with the batch size) · records/ (kept measurements) · device/ (bytes, limits, errors, leaks, workers)
-    2  data/ (streams and pictures) · callbacks/ (clock and horizon)
+       tracing/ (what a traced graph will hold)
+    2  data/ (streams and pictures) · callbacks/ (clock and horizon) · recompute/ (segments of a model run again)
     3  space · building/ (recipe + build -> compiled model) · results/ (tables, figures, report)
     4  training/ (recipe, model, data, goal -> outcome) · memory/ (recipe, model -> bytes, largest batch)
     5  hypermodel (the border with KerasTuner)
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kbatch import callbacks, memory, results
+    from kbatch import callbacks, memory, recompute, results
     from kbatch.data.augmentation import register_augmentation
     from kbatch.hypermodel import HyperModel, objective
     from kbatch.memory.finder import find_max_batch
@@ -46,6 +47,7 @@ _HOME = {
     "max_batches": "kbatch.memory.table",
     "memory": "",
     "objective": "kbatch.hypermodel",
+    "recompute": "",
     "register_augmentation": "kbatch.data.augmentation",
     "results": "",
     "score": "kbatch.scoring",
@@ -64,6 +66,7 @@ __all__ = [
     "max_batches",
     "memory",
     "objective",
+    "recompute",
     "register_augmentation",
     "results",
     "score",

@@ -10,6 +10,7 @@ __all__ = [
     "NoMemoryLimitError",
     "ProjectChangedError",
     "RecipeError",
+    "RecomputeError",
     "RecordError",
     "SearchError",
     "SpaceError",
@@ -60,6 +61,10 @@ class MemoryLimitError(KbatchError, ValueError):
 
 class NoMemoryLimitError(MemoryLimitError):
     """A device that has no memory limit, or cannot tell it."""
+
+
+class RecomputeError(KbatchError, ValueError):
+    """A model that cannot be cut for recompute, or a plan that is not this model's."""
 
 
 class SearchError(KbatchError, ValueError):

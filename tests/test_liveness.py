@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.memory.liveness import PRIME, moments
-from kbatch.memory.moment import Size
+from kbatch.tracing.liveness import PRIME, moments
+from kbatch.tracing.moment import Size
 
 
 def traced(function, *shapes):

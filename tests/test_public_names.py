@@ -9,7 +9,7 @@ import kbatch
 
 NAMES = [
     *("HyperModel", "Outcome", "Recipe", "Space", "callbacks", "confirm", "find_max_batch", "max_batches", "memory", "objective"),
-    *("register_augmentation", "results", "score", "throughput", "train"),
+    *("recompute", "register_augmentation", "results", "score", "throughput", "train"),
 ]
 
 

@@ -10,12 +10,12 @@ from kbatch.device import limit
 from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory.confirming import Confirmed, confirmed
 from kbatch.memory.maximum import MaxBatch
-from kbatch.memory.moment import Moment
 from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
 from kbatch.memory.remote import TOO_LARGE
 from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
+from kbatch.tracing.moment import Moment
 
 CONFIRMED_STEPS = 20
 STEP_DOWN = 0.05

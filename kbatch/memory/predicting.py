@@ -12,11 +12,12 @@ import keras
 import tensorflow as tf
 
 from kbatch.device.oom import is_out_of_memory
-from kbatch.memory import liveness, session
-from kbatch.memory.liveness import PRIME
-from kbatch.memory.moment import Moment
+from kbatch.memory import session
 from kbatch.memory.probe import Refusal
 from kbatch.memory.remote import DUMP, TOO_LARGE
+from kbatch.tracing import liveness
+from kbatch.tracing.liveness import PRIME
+from kbatch.tracing.moment import Moment
 
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 

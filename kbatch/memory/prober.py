@@ -15,9 +15,9 @@ from kbatch.device.oom import is_suspect_exit
 from kbatch.device.worker import Death, Worker
 from kbatch.errors import ModelError
 from kbatch.memory import remote
-from kbatch.memory.moment import Moment
 from kbatch.memory.probe import Facts, Probe, Refusal
 from kbatch.memory.subject import Subject
+from kbatch.tracing.moment import Moment
 
 STEPS = 3
 TIMEOUT_SECONDS = 600.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from kbatch.memory.moment import Moment
 from kbatch.memory.probe import Facts, Probe, Refusal
 from kbatch.memory.subject import Subject
+from kbatch.tracing.moment import Moment
 
 DUMP = "KBATCH_XLA_DUMP"
 TOO_LARGE = 1 << 60  # bytes of a step that could not be compiled for want of memory

@@ -1,0 +1,120 @@
+"""Applying: lets a model train in the segments of a plan. The model stays the same object; only its training pass is another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src.backend import set_keras_mask
+
+from kbatch.errors import RecomputeError
+from kbatch.recompute import checking
+from kbatch.recompute.chain import Chain
+from kbatch.recompute.planned import Plan
+from kbatch.recompute.segments import Context, Segment, select_barrier, slice_barrier
+
+
+class SegmentedCall:
+    """Stands for a model's `call`: in training it runs the segments of a plan, otherwise what the model's class does.
+
+    Args:
+        model: The model.
+        chain: Its chain.
+        plan: The plan.
+    """
+
+    def __init__(self, model: keras.Model, chain: Chain, plan: Plan) -> None:
+        self.model, self.chain, self.plan = model, chain, plan
+        self._segments = [(Segment(chain, start, stop), recompute) for start, stop, recompute in plan.stretches()]
+        self._context = Context(model.dtype_policy)
+
+    def __call__(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
+        """What the model's own `call` returns."""
+        if training is not True or context:
+            return type(self.model).call(self.model, inputs, training=training, mask=mask, **context)
+        functional = self.chain.functional
+        tensors = functional._standardize_inputs(inputs)
+        for tensor, own in zip(tensors, keras.tree.flatten(mask) if mask is not None else [None] * len(tensors), strict=True):
+            if own is not None:
+                set_keras_mask(tensor, own)
+        barrier = select_barrier if getattr(self.model, "jit_compile", False) else slice_barrier
+        values = dict(zip(self.chain.inputs, tensors, strict=True))
+        for segment, recompute in self._segments:
+            if recompute:
+                segment.run_recomputed(values, self._context, barrier)
+            else:
+                segment.run(values)
+        outputs = keras.tree.pack_sequence_as(functional._outputs_struct, [values[number] for number in self.chain.outputs])
+        return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs
+
+
+def apply(model: keras.Model, plan: Plan) -> None:
+    """Let a model train in the segments of a plan.
+
+    Use it on any built Functional or Sequential model, before or after `compile`. Object, names, summary, weights,
+    saving, loading, `evaluate` and `predict` stay as they are; the loss, the gradients, and the state that training
+    leaves are the same too. Only memory and time change.
+
+    Args:
+        model: `keras.Model`, built.
+        plan: `Plan` of this model or of one with the same operations. It takes the place of the one before.
+
+    Raises:
+        RecomputeError: If the model cannot be cut, does something that cannot be done twice, or the plan is another
+            model's.
+
+    Example:
+    ```python
+    recompute.apply(model, recompute.plan(model, batch_size=16))
+    model.fit(x, y)
+    ```
+    """
+    remove(model)
+    chain = Chain(model)
+    check_plan(chain, plan, model.name)
+    if plan.recomputes:
+        checking.check(chain)
+        # In the instance's own dict: neither Keras nor TensorFlow track it, and nothing of it is saved.
+        vars(model)["call"] = SegmentedCall(model, chain, plan)
+        model.train_function = None
+
+
+def remove(model: keras.Model) -> None:
+    """Let a model train as it did before `apply`; one without a plan is left alone.
+
+    Args:
+        model: `keras.Model`.
+    """
+    if applied(model) is not None:
+        del vars(model)["call"]
+        model.train_function = None
+
+
+def applied(model: keras.Model) -> Plan | None:
+    """The plan that a model trains by, or `None`."""
+    call = vars(model).get("call")
+    return call.plan if isinstance(call, SegmentedCall) else None
+
+
+def check_plan(chain: Chain, plan: Plan, name: str) -> None:
+    """Refuse a plan of another model.
+
+    Raises:
+        RecomputeError: If its segments are not stretches of this chain.
+    """
+    stretches = list(plan.stretches())
+    if stretches and stretches[-1][1] == len(chain.nodes):
+        for segment, (start, stop, _) in zip(plan.segments, stretches, strict=True):
+            own = (chain.nodes[start].name, chain.nodes[stop - 1].name)
+            if own != (segment.first, segment.last):
+                raise RecomputeError(
+                    f"A plan must be made for the model it is applied to ({name!r})",
+                    f"a segment from {segment.first!r} to {segment.last!r} where the model goes from {own[0]!r} to {own[1]!r}",
+                    "Make one of this model: recompute.plan(model)",
+                )
+        return
+    raise RecomputeError(
+        f"A plan must be made for the model it is applied to ({name!r})",
+        f"one of {stretches[-1][1] if stretches else 0} operations for a model of {len(chain.nodes)}",
+        "Make one of this model: recompute.plan(model)",
+    )

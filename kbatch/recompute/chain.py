@@ -1,0 +1,144 @@
+"""Chain: a model as its operations in the order in which Keras runs them, nested models unfolded; it may be cut between any two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional, operation_fn
+
+from kbatch.errors import RecomputeError
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of an operation.
+
+    Attributes:
+        operation: The layer or operation.
+        name: String, the operation's name after those of the nested models that hold it.
+        arguments: What it is called with, as Keras keeps it, with symbolic tensors.
+        symbols: Numbers of the values that stand for these tensors, by their `id`.
+        writes: Tuple of integers, numbers of the values that it makes.
+    """
+
+    operation: Any
+    name: str
+    arguments: Any
+    symbols: Mapping[int, int]
+    writes: tuple[int, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Numbers of the values that it needs."""
+        return tuple(dict.fromkeys(self.symbols.values()))
+
+    def run(self, values: dict[int, Any], training: bool | None) -> None:
+        """Call the operation on the values it reads and note those it makes."""
+        args, kwargs = self.arguments.fill_in({symbol: values[number] for symbol, number in self.symbols.items()})
+        outputs = operation_fn(self.operation, training=training)(*args, **kwargs)
+        values.update(zip(self.writes, keras.tree.flatten(outputs), strict=True))
+
+
+class Chain:
+    """The operations of a Functional or Sequential model in order.
+
+    Args:
+        model: The model; what it holds is shared, not copied.
+
+    Raises:
+        RecomputeError: If the model hides its graph.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.functional = functional_of(model)
+        self._count = 0
+        self.inputs = tuple(self._number() for _ in self.functional.inputs)
+        symbols = {id(tensor): number for tensor, number in zip(self.functional.inputs, self.inputs, strict=True)}
+        self.nodes = tuple(self._unfold(self.functional, symbols, ""))
+        self.outputs = tuple(symbols[id(tensor)] for tensor in self.functional.outputs)
+
+    def live(self, position: int) -> tuple[int, ...]:
+        """Numbers of the values that exist before the node at a position and are needed by it or later."""
+        return self._live[position]
+
+    def run(self, values: dict[int, Any]) -> None:
+        """Run every operation for training, plainly."""
+        for node in self.nodes:
+            node.run(values, True)
+
+    @cached_property
+    def _live(self) -> list[tuple[int, ...]]:
+        needed = set(self.outputs)
+        live = [tuple(sorted(needed))]
+        for node in reversed(self.nodes):
+            needed = (needed - set(node.writes)) | set(node.reads)
+            live.append(tuple(sorted(needed)))
+        return live[::-1]
+
+    def _number(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _unfold(self, functional: Functional, symbols: dict[int, int], path: str) -> Iterator[Node]:
+        """The nodes of a graph; `symbols` comes with its inputs and is filled with everything else."""
+        for depth in sorted(functional._nodes_by_depth, reverse=True):
+            for node in functional._nodes_by_depth[depth]:
+                if node.is_input:
+                    continue
+                operation, name = node.operation, f"{path}{node.operation.name}"
+                reads = {id(tensor): symbols[id(tensor)] for tensor in node.input_tensors}
+                if _can_be_unfolded(node):
+                    yield from self._nested(functional_of(operation), node, reads, symbols, f"{name}/")
+                    continue
+                writes = tuple(self._number() for _ in node.outputs)
+                symbols.update((id(tensor), number) for tensor, number in zip(node.outputs, writes, strict=True))
+                yield Node(operation, name, node.arguments, reads, writes)
+
+    def _nested(self, inner: Functional, node: Any, reads: dict[int, int], symbols: dict[int, int], path: str) -> Iterator[Node]:
+        def enter(inputs: Any, **_: Any) -> Any:
+            return inner._standardize_inputs(inputs)
+
+        entry = tuple(self._number() for _ in inner.inputs)
+        yield Node(enter, f"{path}input", node.arguments, reads, entry)
+        own = {id(tensor): number for tensor, number in zip(inner.inputs, entry, strict=True)}
+        yield from self._unfold(inner, own, path)
+        symbols.update((id(outer), own[id(tensor)]) for outer, tensor in zip(node.outputs, inner.outputs, strict=True))
+
+
+def functional_of(model: Any) -> Functional:
+    """The graph of a Functional or Sequential model.
+
+    Raises:
+        RecomputeError: If there is none.
+    """
+    graph = model._functional if isinstance(model, keras.Sequential) else model
+    if (
+        not isinstance(graph, Functional)
+        or type(graph).call is not Functional.call
+        or type(model).call not in (Functional.call, keras.Sequential.call)
+    ):
+        raise RecomputeError(
+            "Only Functional and Sequential models, built, can be cut: others hide the order of their layers",
+            f"{getattr(model, 'name', model)!r} ({type(model).__name__})",
+            "Build it with keras.Model(inputs, outputs), or give a Sequential model a keras.Input",
+        )
+    return graph
+
+
+def _can_be_unfolded(node: Any) -> bool:
+    """Whether a node is a nested model that its parent may run in its stead."""
+    model = node.operation
+    if not isinstance(model, (Functional, keras.Sequential)) or "call" in vars(model):
+        return False
+    try:
+        functional_of(model)
+    except RecomputeError:
+        return False
+    masked = any(getattr(tensor, "_keras_mask", None) is not None for tensor in node.input_tensors)
+    named = {name for name, value in node.arguments.kwargs.items() if value is not None}
+    plain = len(node.arguments.args) == 1 and named <= {"training"}
+    return plain and not masked and model.activity_regularizer is None

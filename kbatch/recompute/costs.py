@@ -1,0 +1,186 @@
+"""Costs: what each operation of a chain keeps for its gradient and takes to run again, from tracing it once on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.recompute.chain import Chain, Node
+from kbatch.recompute.segments import Context, Scope, read
+from kbatch.tracing.liveness import ALIASES, PRIME, size_of
+from kbatch.tracing.moment import Size
+
+# A unit of work is a byte moved. A multiplication counts as so many: about what one costs on a CPU core and on a GPU alike, to
+# a factor of two, and only shares of the whole are ever used.
+BYTES_PER_FLOP = 0.25
+FREE = frozenset(("Const", "Placeholder", "NoOp", "ReadVariableOp", "Shape", "ShapeN", "Rank", "Size", *ALIASES))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One operation of a chain.
+
+    Attributes:
+        inside: `Size` of the tensors made inside that its gradient needs.
+        needs: Numbers of the values, read or written, that its gradient needs.
+        transient: `Size` of the most that its backward pass holds for itself.
+        gradients: Float, bytes of the gradients of its weights.
+        forward: Float, work of its forward pass for one example.
+        backward: Float, work of its backward pass.
+    """
+
+    inside: Size
+    needs: frozenset[int]
+    transient: Size
+    gradients: float
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Those of all operations of a chain.
+
+    Attributes:
+        nodes: Tuple of `Cost`, in the chain's order.
+        sizes: `Size` of every value by its number.
+    """
+
+    nodes: tuple[Cost, ...]
+    sizes: Mapping[int, Size]
+
+    @property
+    def work(self) -> float:
+        """Work of a plain step for one example."""
+        return sum(cost.forward + cost.backward for cost in self.nodes)
+
+
+def costs_of(chain: Chain) -> Costs:
+    """Trace each operation of a chain forward and backward once; nothing is executed.
+
+    Args:
+        chain: The chain of a built model, under the policy it was built with.
+    """
+    context = Context(chain.functional.dtype_policy)
+    specs = {
+        number: tf.TensorSpec((PRIME, *tensor.shape[1:]), tensor.dtype) for number, tensor in zip(chain.inputs, chain.functional.inputs, strict=True)
+    }
+    masked: set[int] = set()
+    sizes = {number: _size(spec) for number, spec in specs.items()}
+    found = []
+    for node in chain.nodes:
+        cost, written = _trace(node, specs, masked, context)
+        specs.update(written)
+        sizes.update((number, _size(spec)) for number, spec in written.items())
+        found.append(cost)
+    return Costs(tuple(found), sizes)
+
+
+def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], context: Context) -> tuple[Cost, dict[int, tf.TensorSpec]]:
+    reads = node.reads
+    weights = list({id(v): v for v in getattr(node.operation, "trainable_variables", ())}.values())
+    border = end = 0
+    values: dict[int, Any] = {}
+    upstream: list[tf.Tensor] = []
+
+    def step(*tensors: tf.Tensor) -> list[Any]:
+        nonlocal border, end
+        values.update(zip(reads, tensors, strict=True))
+        for number in masked & set(reads):
+            keras.src.backend.set_keras_mask(values[number], tf.compat.v1.placeholder(tf.bool, values[number].shape[:2]))
+        weight_values = [tf.convert_to_tensor(weight._value) for weight in weights]
+        sources = [tensor for tensor in (*tensors, *weight_values) if tensor.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            state = {id(variable): read(variable, None) for variable in getattr(node.operation, "variables", ())}
+            with Scope(list(zip(weights, weight_values, strict=True)), state):
+                context(lambda: node.run(values, True), training=True)
+        outputs = [values[number] for number in node.writes]
+        masked.update(number for number in node.writes if keras.src.backend.get_keras_mask(values[number]) is not None)
+        flowing = [output for output in outputs if output.dtype.is_floating]
+        upstream.extend(tf.compat.v1.placeholder(output.dtype, output.shape) for output in flowing)
+        operations = tf.compat.v1.get_default_graph().get_operations
+        border = len(operations())
+        gradients = tape.gradient(flowing, sources, output_gradients=upstream) if flowing and sources else []
+        end = len(operations())  # what comes after only hands on what is returned
+        return [*outputs, *(each for each in gradients if each is not None)]
+
+    graph = tf.function(step).get_concrete_function(*(specs[number] for number in reads)).graph
+    written = {number: tf.TensorSpec(values[number].shape, values[number].dtype) for number in node.writes}
+    own = {id(_source(values[number])): number for number in (*reads, *node.writes)}
+    forward, backward = graph.get_operations()[:border], graph.get_operations()[border:end]
+    inside, needs = _needed(forward, backward, own)
+    work = [sum(map(_work, part)) for part in (forward, backward)]
+    made = [_total(operation.outputs) for operation in backward if operation.type not in FREE]
+    gradients = sum(float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in weights)
+    most = max(made, key=lambda size: size.at(PRIME), default=Size())
+    return Cost(inside, needs, most, gradients, work[0], work[1]), written
+
+
+def _needed(forward: Sequence[Any], backward: Sequence[Any], own: Mapping[int, int]) -> tuple[Size, frozenset[int]]:
+    """Bytes made in the forward operations, and values of the chain, that the backward operations read."""
+    before = {id(operation) for operation in forward}
+    sources = {
+        id(source): source
+        for operation in backward
+        if operation.type not in ("Shape", "ShapeN", "ZerosLike", "OnesLike")
+        for source in map(_source, operation.inputs)
+        if id(source.op) in before
+    }
+    needs = frozenset(own[key] for key in sources if key in own)
+    inside = _total(source for key, source in sources.items() if key not in own and source.op.type not in ("Placeholder", "ReadVariableOp", "Const"))
+    return inside, needs
+
+
+def _source(tensor: Any) -> Any:
+    """The tensor whose buffer a tensor shares."""
+    while tensor.op.type in ALIASES and len(tensor.op.inputs):
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return tensor
+
+
+def _total(tensors: Iterable[Any]) -> Size:
+    total = Size()
+    for tensor in tensors:
+        total += size_of(tensor)
+    return total
+
+
+def _size(spec: tf.TensorSpec) -> Size:
+    """Bytes of a value; one of unknown length counts as it is traced, that is not at all."""
+    if not spec.shape.is_fully_defined():
+        return Size()
+    count = float(np.prod(spec.shape.as_list(), dtype=np.float64)) * spec.dtype.size
+    return Size(0.0, count / PRIME) if any(length and length % PRIME == 0 for length in spec.shape) else Size(count)
+
+
+def _work(operation: Any) -> float:
+    """Work of one operation for one example."""
+    if operation.type in FREE:
+        return 0.0
+    moved = sum(size_of(tensor).at(PRIME) for tensor in (*operation.inputs, *operation.outputs))
+    return (moved + BYTES_PER_FLOP * _flops(operation)) / PRIME
+
+
+def _flops(operation: Any) -> float:
+    shapes = [tensor.shape.as_list() if tensor.shape.is_fully_defined() else [] for tensor in (*operation.inputs, *operation.outputs)]
+    if operation.type in ("MatMul", "BatchMatMulV2", "Einsum", "BatchMatMul", "BatchMatMulV3"):
+        one, two, out = (float(np.prod(shape)) for shape in (shapes[0], shapes[1], shapes[-1]))
+        return 2 * float(np.sqrt(one * two * out))  # a product of (m, k) and (k, n) with m k n multiplications
+    if "Conv" not in operation.type:
+        return 0.0
+    if operation.type.endswith("BackpropInput"):
+        return _convolution(shapes[1], shapes[2])
+    if operation.type.endswith("BackpropFilter"):
+        return _convolution(shapes[-1], shapes[2])
+    return _convolution(shapes[1], shapes[-1])
+
+
+def _convolution(kernel: Sequence[int], outputs: Sequence[int]) -> float:
+    """Floating point operations of a convolution, from the shapes of its kernel and of what the forward pass makes."""
+    return 2.0 * float(np.prod(kernel[:-1])) * float(np.prod(outputs)) if len(kernel) and len(outputs) else 0.0

@@ -1,0 +1,93 @@
+"""Plan: which stretches of a model are made again in the backward pass, as a value that is printed, kept and applied."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kbatch.errors import RecomputeError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class PlannedSegment:
+    """One stretch of a model's operations.
+
+    Attributes:
+        first: Name of its first operation.
+        last: Name of its last.
+        operations: Integer, how many it has.
+        recompute: Boolean, whether its inside is made again in the backward pass instead of being kept.
+    """
+
+    first: str
+    last: str
+    operations: int
+    recompute: bool
+
+    def __str__(self) -> str:
+        names = self.first if self.operations == 1 else f"{self.first} … {self.last}"
+        return f"{'recompute' if self.recompute else 'keep':<10}{self.operations:>4} operations  {names}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a model is cut, and which segments are recomputed.
+
+    Attributes:
+        strategy: Name of the strategy that made it.
+        segments: Tuple of `PlannedSegment` in the model's order; together they hold every operation once.
+        batch_size: Integer, the batch that the bytes are for; the cuts do not depend on it.
+        kept_bytes: Integer, predicted bytes that the forward pass keeps for the backward pass.
+        peak_bytes: Integer, predicted most bytes of one step beside weights and optimizer.
+        extra_seconds_ratio: Float, predicted seconds of what is run again, as a share of a plain step's.
+    """
+
+    strategy: str
+    segments: tuple[PlannedSegment, ...]
+    batch_size: int
+    kept_bytes: int
+    peak_bytes: int
+    extra_seconds_ratio: float
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether anything is made again at all."""
+        return any(segment.recompute for segment in self.segments)
+
+    def stretches(self) -> Iterator[tuple[int, int, bool]]:
+        """Start, stop and `recompute` of each segment, as positions in the chain."""
+        start = 0
+        for segment in self.segments:
+            yield start, start + segment.operations, segment.recompute
+            start += segment.operations
+
+    def to_json(self) -> str:
+        """The plan as text, to be kept in a file."""
+        return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` gave.
+
+        Raises:
+            RecomputeError: If the text is no plan.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            if fields.pop("version") != VERSION:
+                raise KeyError("version")
+            segments = tuple(PlannedSegment(**segment) for segment in fields.pop("segments"))
+            return cls(segments=segments, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecomputeError(
+                "A plan must be the text that Plan.to_json gave", f"{error!r}", "Make the plan again: recompute.plan(model)"
+            ) from error
+
+    def __str__(self) -> str:
+        lines = [f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, peak {self.peak_bytes / 1e6:,.0f} MB at batch {self.batch_size}"]
+        return "\n".join([*lines, *(f"  {segment}" for segment in self.segments)])

@@ -1,0 +1,187 @@
+"""Planning: the plan of a model by a strategy, and the front of plans from the fastest to the smallest; asked by users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import keras
+
+from kbatch.errors import RecomputeError
+from kbatch.recipe import whole_number
+from kbatch.recompute import placing
+from kbatch.recompute.chain import Chain
+from kbatch.recompute.costs import Costs, costs_of
+from kbatch.recompute.placing import Budget
+from kbatch.recompute.planned import Plan, PlannedSegment
+from kbatch.recompute.predicting import Predictor, Stretch
+
+STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's kept bytes, tried for the front
+
+
+def plan(
+    model: keras.Model,
+    batch_size: int,
+    strategy: str = "minimal",
+    *,
+    peak_bytes: float | None = None,
+    kept_share: float | None = None,
+    layers: Sequence[str] = (),
+) -> Plan:
+    """Where to cut a model so that its backward pass makes again what its forward pass did not keep.
+
+    Use it before `apply`. Each operation is traced once forward and backward under the model's own policy; nothing is
+    executed. The search is dynamic programming over the cuts with the bytes stored and the work done again as state.
+
+    Args:
+        model: `keras.Model`, Functional or Sequential, built.
+        batch_size: Integer, examples per step for which bytes are given and budgets meant.
+        strategy: `"minimal"` for the lowest peak; `"budget"` for the least extra time under `peak_bytes` or
+            `kept_share`; `"sqrt"` for as many equal segments as the square root of the number of operations (Chen et al.,
+            2016); `"stages"` for cuts where the size of the tensors changes, or else where a block of layers repeats;
+            `"manual"` for cuts after `layers`; `"none"`. Defaults to `"minimal"`.
+        peak_bytes: Float, the most bytes of a step beside weights and optimizer, for `"budget"`.
+        kept_share: Float, the most kept bytes as a share of the plain model's, for `"budget"`.
+        layers: Names of layers after which to cut, for `"manual"`. One in a nested model is named `"nested/layer"`.
+
+    Returns:
+        The `Plan`; its `str()` lists the segments.
+
+    Raises:
+        RecomputeError: If the model hides its graph, an argument says nothing, or no plan meets the budget.
+
+    Example:
+    ```python
+    plan = recompute.plan(model, batch_size=16)
+    recompute.apply(model, plan)
+    ```
+    """
+    _check(strategy, batch_size, peak_bytes, kept_share, layers)
+    chain = Chain(model)
+    predictor = _predictor(chain, batch_size)
+    whole: list[Stretch] = [(0, len(chain.nodes), False)]
+    if strategy == "none":
+        return _plan(predictor, strategy, whole)
+    if strategy == "minimal":
+        return _plan(predictor, strategy, placing.lowest(predictor))
+    if strategy == "sqrt":
+        return _plan(predictor, strategy, placing.uniform(predictor, round(len(chain.nodes) ** 0.5)))
+    if strategy == "stages":
+        return _plan(predictor, strategy, placing.of_cuts(_stages(predictor)))
+    if strategy == "manual":
+        return _plan(predictor, strategy, placing.of_cuts(_after(chain, layers)))
+    budget = Budget(peak_bytes or float("inf"), (kept_share or float("inf")) * predictor.predict(whole).kept_bytes)
+    found = placing.cheapest(predictor, budget)
+    if found is None:
+        least = _plan(predictor, "minimal", placing.lowest(predictor))
+        raise RecomputeError(
+            "Some plan must meet the budget",
+            f"{_said(peak_bytes, kept_share)}, where the lowest peak is {least.peak_bytes / 1e6:,.0f} MB and keeps {least.kept_bytes / 1e6:,.0f} MB",
+            "Raise the budget, or take a smaller batch",
+        )
+    return _plan(predictor, strategy, found)
+
+
+def front(model: keras.Model, batch_size: int) -> list[Plan]:
+    """The plans of which none is beaten in both peak and time, from the plain model to the lowest peak.
+
+    Use it to choose how much time to give for how much memory.
+
+    Args:
+        model: `keras.Model`, Functional or Sequential, built.
+        batch_size: Integer, examples per step.
+
+    Returns:
+        List of `Plan`, the fastest first.
+
+    Raises:
+        RecomputeError: If the model hides its graph.
+
+    Example:
+    ```python
+    for plan in recompute.front(model, batch_size=16):
+        print(f"{plan.peak_bytes / 1e6:.0f} MB, {plan.extra_seconds_ratio:.0%} more time")
+    ```
+    """
+    _check("none", batch_size, None, None, ())
+    predictor = _predictor(Chain(model), batch_size)
+    whole: list[Stretch] = [(0, len(predictor.chain.nodes), False)]
+    plain = predictor.predict(whole)
+    tried: list[tuple[str, list[Stretch] | None]] = [("none", whole), ("minimal", placing.lowest(predictor))]
+    for share in SHARES:
+        tried.append(("budget", placing.cheapest(predictor, Budget(kept_bytes=share * plain.kept_bytes))))
+        tried.append(("budget", placing.cheapest(predictor, Budget(peak_bytes=share * plain.peak_bytes))))
+    plans = [_plan(predictor, strategy, stretches) for strategy, stretches in tried if stretches]
+    plans.sort(key=lambda one: (one.extra_seconds_ratio, one.peak_bytes))
+    found: list[Plan] = []
+    for one in plans:
+        if not found or one.peak_bytes < found[-1].peak_bytes:
+            found.append(one)
+    return found
+
+
+def _predictor(chain: Chain, batch_size: int) -> Predictor:
+    return Predictor(chain, _costs(_Key(chain)), batch_size)
+
+
+class _Key:
+    """A chain, equal to another of the same architecture and policy: their costs are the same."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.text = chain.functional.to_json() + str(chain.functional.dtype_policy.name) + keras.config.floatx()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+@lru_cache(16)
+def _costs(key: _Key) -> Costs:
+    return costs_of(key.chain)
+
+
+def _plan(predictor: Predictor, strategy: str, stretches: Sequence[Stretch]) -> Plan:
+    nodes, found = predictor.chain.nodes, predictor.predict(stretches)
+    segments = tuple(PlannedSegment(nodes[start].name, nodes[stop - 1].name, stop - start, recompute) for start, stop, recompute in stretches)
+    return Plan(strategy, segments, predictor.batch_size, int(found.kept_bytes), int(found.peak_bytes), found.extra)
+
+
+def _stages(predictor: Predictor) -> list[int]:
+    """Cuts where one value is alive and those after it have another size; where all have one, after each repeated block."""
+    chain = predictor.chain
+    narrow = [position for position in range(1, len(chain.nodes)) if len(chain.live(position)) == 1]
+    sizes = [predictor.bytes_of(chain.live(position)) for position in narrow]
+    joins = [position for position in narrow if len(chain.nodes[position - 1].reads) > 1]  # the end of a residual block
+    changes = [one for one, size, after in zip(narrow, sizes, sizes[1:], strict=False) if size != after and one in joins]
+    return [0, *(changes if len(changes) > 1 else joins or narrow), len(chain.nodes)]
+
+
+def _after(chain: Chain, layers: Sequence[str]) -> list[int]:
+    where = {node.name: position for position, node in enumerate(chain.nodes, 1)}
+    missing = [name for name in layers if name not in where]
+    if missing:
+        names = ", ".join(list(where)[:5])
+        raise RecomputeError("`layers` must be names of this model's layers", missing, f"Pass names such as {names}")
+    return sorted({0, *(where[name] for name in layers), len(chain.nodes)})
+
+
+def _check(strategy: str, batch_size: int, peak_bytes: float | None, kept_share: float | None, layers: Sequence[str]) -> None:
+    if strategy not in STRATEGIES:
+        raise RecomputeError(f"`strategy` must be one of {', '.join(STRATEGIES)}", strategy, "Pass one of these")
+    if whole_number(batch_size) is None:
+        raise RecomputeError("`batch_size` must be a whole number of at least 1", batch_size, "Pass the examples of one step")
+    given = [value for value in (peak_bytes, kept_share) if value is not None]
+    if any(isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0 for value in given):
+        raise RecomputeError("A budget must be a number above 0", _said(peak_bytes, kept_share), "Pass bytes, or a share such as 0.5")
+    if (strategy == "budget") != bool(given):
+        raise RecomputeError('strategy="budget" must come with `peak_bytes` or `kept_share`, and no other with it', strategy, "Pass both or neither")
+    if (strategy == "manual") != bool(layers):
+        raise RecomputeError('strategy="manual" must come with `layers`, and no other with it', strategy, "Pass layers=[...] with it")
+
+
+def _said(peak_bytes: float | None, kept_share: float | None) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in (("peak_bytes", peak_bytes), ("kept_share", kept_share)) if value is not None)

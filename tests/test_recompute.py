@@ -1,0 +1,282 @@
+"""Recompute changes memory, not results: losses, gradients, weights and state are those of the plain model."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import recompute_models
+import tensorflow as tf
+
+from kbatch import recompute
+from kbatch.errors import RecomputeError
+from kbatch.recompute.chain import Chain
+from kbatch.recompute.planned import Plan, PlannedSegment
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def own_policy():
+    before = keras.config.dtype_policy(), keras.config.floatx()
+    yield
+    keras.config.set_floatx(before[1])
+    keras.config.set_dtype_policy(before[0])
+
+
+def cut(model, pieces=4):
+    """A plan of so many segments of as many operations, all but the last recomputed."""
+    nodes = Chain(model).nodes
+    cuts = sorted({round(part * len(nodes) / pieces) for part in range(pieces + 1)})
+    segments = [PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes)) for a, b in itertools.pairwise(cuts)]
+    return Plan("test", tuple(segments), 16, 0, 0, 0.0)
+
+
+def compiled(build, policy="float32", optimizer=None, **arguments):
+    keras.config.set_floatx("float64" if policy == "float64" else "float32")
+    keras.config.set_dtype_policy(policy)
+    keras.utils.set_random_seed(3)
+    model, data = build()
+    model.compile(optimizer or keras.optimizers.Adam(0.01), recompute_models.losses(model), **{"jit_compile": False, **arguments})
+    return model, data
+
+
+@pytest.mark.parametrize("policy", ["float32", "float64", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+def test_training_is_the_same_to_the_bit(build, policy):
+    model, data = compiled(build, policy)
+    report = recompute.verify(model, cut(model), *data)
+    assert report.exact, str(report)
+    assert str(report).startswith("Exact")
+
+
+def test_it_is_the_same_run_eagerly():
+    model, data = compiled(recompute_models.residual, run_eagerly=True)
+    assert recompute.verify(model, cut(model), *data).exact
+
+
+@pytest.mark.parametrize("build", [recompute_models.residual, recompute_models.shared], ids=lambda build: build.__name__)
+def test_under_xla_only_rounding_differs(build):
+    model, data = compiled(build, "float64", jit_compile=True)
+    report = recompute.verify(model, cut(model), *data)
+    assert max(report.loss, report.gradients, report.weights, report.state) < 1e-9, str(report)
+
+
+def test_it_is_the_same_with_accumulation_and_with_an_overflow_of_the_scaled_loss():
+    model, data = compiled(recompute_models.residual, optimizer=keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2))
+    assert recompute.verify(model, cut(model), *data).exact
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**40)
+    model, data = compiled(recompute_models.residual, "mixed_float16", optimizer=scaled)
+    assert recompute.verify(model, cut(model), *data).exact
+    assert float(np.array(scaled.dynamic_scale)) == 2.0**40  # as it was before
+
+
+def fitted(model, data, planned, **arguments):
+    start = [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+    recompute.remove(model)
+    if planned:
+        recompute.apply(model, cut(model))
+    history = model.fit(*data, shuffle=False, verbose=0, **arguments).history["loss"]
+    found = [np.array(v) for v in model.variables]
+    for variable, value in zip([*model.variables, *model.optimizer.variables], start, strict=True):
+        variable.assign(value)
+    return history, found
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 5, "epochs": 2}, {"batch_size": 4, "epochs": 1}])
+def test_fit_is_the_same_with_a_partial_batch_and_several_steps_per_execution(arguments):
+    model, data = compiled(recompute_models.residual, steps_per_execution=2 if arguments["batch_size"] == 4 else 1)
+    model.optimizer.build(model.trainable_variables)
+    plain, planned = fitted(model, data, planned=False, **arguments), fitted(model, data, planned=True, **arguments)
+    assert plain[0] == planned[0]
+    assert all(np.array_equal(a, b) for a, b in zip(plain[1], planned[1], strict=True))
+
+
+def retraced(times):
+    """Trains a step of a fresh trace so often, with and without a plan; the largest difference of any weight."""
+    model, data = compiled(recompute_models.residual, optimizer=keras.optimizers.SGD(0.5))
+    model.optimizer.build(model.trainable_variables)
+    start = [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+
+    def step():
+        for variable, value in zip([*model.variables, *model.optimizer.variables], start, strict=True):
+            variable.assign(value)
+        model.train_function = None
+        for _ in range(2):
+            model.train_on_batch(*data)
+        return [np.array(v) for v in model.trainable_variables]
+
+    plain = step()
+    recompute.apply(model, cut(model))
+    return max(float(np.abs(a - b).max()) for _ in range(times) for a, b in zip(plain, step(), strict=True))
+
+
+def test_no_trace_reads_weights_that_are_updated_already():
+    assert retraced(5) == 0
+
+
+@pytest.mark.slow
+def test_none_of_fifty_traces_reads_weights_that_are_updated_already():
+    assert retraced(50) == 0
+
+
+def test_a_gradient_of_a_gradient_is_the_same():
+    model, (x, _) = compiled(recompute_models.shared, "float64")
+    inputs = {name: tf.constant(part, "float64") for name, part in x.items()}
+
+    @tf.function(jit_compile=False)
+    def penalty():
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(inputs["a"])
+                out = model(inputs, training=True)["size"]
+            loss = tf.reduce_sum(inner.gradient(out, inputs["a"]) ** 2)
+        return [each for each in outer.gradient(loss, [v.value for v in model.trainable_variables]) if each is not None]
+
+    start = [np.array(v) for v in model.variables]
+    plain = penalty()
+    for variable, value in zip(model.variables, start, strict=True):
+        variable.assign(value)
+    recompute.apply(model, cut(model))
+    penalty_planned = tf.function(penalty.python_function, jit_compile=False)
+    for one, other in zip(plain, penalty_planned(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+def test_two_replicas_train_as_without_a_plan():
+    code = (
+        "import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'\n"
+        "import keras, numpy as np, tensorflow as tf\n"
+        "cpus = tf.config.list_physical_devices('CPU')\n"
+        "tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)\n"
+        "from test_recompute import cut; import recompute_models; from kbatch import recompute\n"
+        "def train(planned):\n"
+        "    with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():\n"
+        "        keras.utils.set_random_seed(3)\n"
+        "        model, (x, y) = recompute_models.hiding()\n"
+        "        model.compile(keras.optimizers.SGD(0.1), 'sparse_categorical_crossentropy', jit_compile=False)\n"
+        "    if planned: recompute.apply(model, cut(model))\n"
+        "    model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)\n"
+        "    return [np.array(v) for v in model.variables]\n"
+        "print(max(float(np.abs(a - b).max()) for a, b in zip(train(False), train(True))))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True)
+    assert said.stdout.strip() == "0.0", said.stdout + said.stderr[-2000:]
+
+
+def test_the_object_stays_the_same_and_everything_but_training_too(tmp_path):
+    model, (x, y) = compiled(recompute_models.residual)
+    before = model.evaluate(x, y, verbose=0), model.predict(x, verbose=0), model.to_json(), [v.path for v in model.variables]
+    plan = cut(model)
+    recompute.apply(model, plan)
+    assert recompute.applied(model) == plan
+    now = model.evaluate(x, y, verbose=0), model.predict(x, verbose=0), model.to_json(), [v.path for v in model.variables]
+    assert now[0] == before[0]
+    assert np.array_equal(now[1], before[1])
+    assert now[2:] == before[2:]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert np.array_equal(loaded.predict(x, verbose=0), before[1])
+    assert recompute.applied(loaded) is None
+    assert recompute.applied(keras.models.clone_model(model)) is None
+    model.fit(x, y, verbose=0)
+    after = model.predict(x, verbose=0)
+    model.export(tmp_path / "saved", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "saved")
+    np.testing.assert_allclose(exported.serve(x), after, rtol=1e-5, atol=1e-6)
+    recompute.remove(model)
+    recompute.remove(model)
+    assert recompute.applied(model) is None
+    assert "call" not in vars(model)
+
+
+def peak(model, data):
+    for _ in range(2):
+        model.train_on_batch(*data)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    base = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    model.train_on_batch(*data)
+    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - base
+
+
+def stack():
+    """Many equal layers: what they keep is most of the memory."""
+    inputs = x = keras.Input((64,))
+    for _ in range(24):
+        x = keras.layers.Dense(64, "tanh")(x)
+    rng = np.random.default_rng(0)
+    return keras.Model(inputs, recompute_models.head(x)), (rng.random((8192, 64)).astype("float32"), rng.integers(0, 4, 8192))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_memory_falls_by_half_and_as_predicted(jit):
+    model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01), jit_compile=jit)
+    plain = peak(model, data)
+    plan = recompute.plan(model, 8192)
+    recompute.apply(model, plan)
+    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=jit)
+    found = peak(model, data)
+    assert found < 0.6 * plain
+    assert jit or found == pytest.approx(plan.peak_bytes, rel=0.25)
+
+
+class Assigning(keras.layers.Layer):
+    """Writes a trainable weight in `call`, as SpectralNormalization does."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=())
+
+    def call(self, inputs):
+        self.scale.assign(self.scale * 0.5)
+        return inputs * self.scale
+
+
+class Unrepeatable(keras.layers.Layer):
+    """Draws other numbers each time it is run."""
+
+    def call(self, inputs):
+        return inputs * tf.random.uniform(())
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def sequence(*layers, shape=(6, 8)):
+    return keras.Sequential([keras.Input(shape), *layers, keras.layers.Dense(4), keras.layers.Dense(4)])
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: sequence(Assigning()), "assigns a trainable weight"),
+        (lambda: sequence(keras.layers.SpectralNormalization(keras.layers.Dense(8))), "SpectralNormalization"),
+        (lambda: sequence(Unrepeatable()), "RandomUniform"),
+        (lambda: keras.Sequential([keras.Input(batch_shape=(4, 6, 8)), keras.layers.LSTM(4, stateful=True), keras.layers.Dense(4)]), "stateful"),
+        (Subclassed, "hide the order"),
+        (lambda: keras.Sequential([keras.layers.Dense(4)]), "hide the order"),
+    ],
+)
+def test_what_cannot_be_run_twice_is_refused(build, says):
+    model = build()
+    with pytest.raises(RecomputeError, match=says):
+        recompute.apply(model, cut(model, 2))
+    assert "call" not in vars(model)
+
+
+def test_a_plan_of_another_model_is_refused():
+    one, other = sequence(keras.layers.Dense(8)), sequence(keras.layers.Dropout(0.5), keras.layers.Dense(8))
+    with pytest.raises(RecomputeError, match="one of 3 operations for a model of 4"):
+        recompute.apply(other, cut(one, 2))
+    with pytest.raises(RecomputeError, match="a segment from"):
+        recompute.apply(sequence(keras.layers.Dropout(0.5)), cut(one, 2))
+    with pytest.raises(RecomputeError, match="must be compiled"):
+        recompute.verify(one, cut(one, 2), np.zeros((2, 6, 8)))

@@ -1,0 +1,159 @@
+"""Plans: the placing against brute force over all cuts, the strategies, and the trip through JSON."""
+
+import itertools
+import random
+
+import keras
+import pytest
+import recompute_models
+from keras import layers
+
+from kbatch import recompute
+from kbatch.errors import RecomputeError
+from kbatch.recompute import placing
+from kbatch.recompute.costs import Cost, Costs
+from kbatch.recompute.placing import Budget
+from kbatch.recompute.planned import Plan
+from kbatch.recompute.predicting import Predictor
+from kbatch.tracing.moment import Size
+
+
+class Node:
+    def __init__(self, reads, writes):
+        self.reads, self.writes = reads, writes
+
+
+class MadeUp:
+    """A chain of single values, some of which are read once more later, as by a residual connection."""
+
+    def __init__(self, rng, count):
+        self.nodes = [
+            Node((position, *([rng.randrange(position)] if position and rng.random() < 0.2 else [])), (position + 1,)) for position in range(count)
+        ]
+        self.outputs = (count,)
+
+    def live(self, position):
+        later = {number for node in self.nodes[position:] for number in node.reads} | set(self.outputs)
+        return tuple(sorted(number for number in later if number <= position))
+
+
+def made_up(seed, count=7):
+    rng = random.Random(seed)
+    chain = MadeUp(rng, count)
+    sizes = {number: Size(0.0, rng.choice([1, 2, 4, 8]) * 1e6) for number in range(count + 1)}
+    costs = [
+        Cost(
+            Size(0.0, rng.choice([0, 0, 1e6])),
+            frozenset(number for number in (*node.reads, *node.writes) if rng.random() < 0.6),
+            Size(0.0, 1e6 * rng.random()),
+            1e5 * rng.random(),
+            rng.random(),
+            2 * rng.random(),
+        )
+        for node in chain.nodes
+    ]
+    return Predictor(chain, Costs(tuple(costs), sizes), 4)
+
+
+def every_plan(count):
+    for cuts in itertools.chain.from_iterable(itertools.combinations(range(1, count), size) for size in range(count)):
+        ends = [0, *cuts, count]
+        for kinds in itertools.product((False, True), repeat=len(ends) - 2):
+            yield [(start, stop, kind) for start, stop, kind in zip(ends, ends[1:], [*kinds, False], strict=False)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_lowest_peak_is_that_of_brute_force(seed):
+    predictor = made_up(seed)
+    best = min(predictor.predict(stretches).peak_bytes for stretches in every_plan(7))
+    assert predictor.predict(placing.lowest(predictor)).peak_bytes <= best * 1.001
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("share", [0.6, 0.8])
+def test_under_a_budget_no_plan_is_faster(seed, share):
+    predictor = made_up(seed)
+    plain = predictor.predict([(0, 7, False)])
+    for budget in (Budget(peak_bytes=share * plain.peak_bytes), Budget(kept_bytes=share * plain.kept_bytes)):
+        predictions = [predictor.predict(stretches) for stretches in every_plan(7)]
+        fitting = [one.extra for one in predictions if one.peak_bytes <= budget.peak_bytes and one.kept_bytes <= budget.kept_bytes]
+        found = placing.cheapest(predictor, budget)
+        assert (found is None) == (not fitting)
+        if found is not None:
+            prediction = predictor.predict(found)
+            assert prediction.peak_bytes <= budget.peak_bytes
+            assert prediction.kept_bytes <= budget.kept_bytes
+            assert prediction.extra == pytest.approx(min(fitting))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return recompute_models.residual()[0]
+
+
+def test_every_strategy_holds_every_operation_once(model):
+    plans = [recompute.plan(model, 32, strategy) for strategy in ("none", "minimal", "sqrt", "stages")]
+    plans += [recompute.plan(model, 32, "manual", layers=[model.layers[4].name]), recompute.plan(model, 32, "budget", kept_share=0.7)]
+    for plan in plans:
+        assert sum(segment.operations for segment in plan.segments) == len(model.layers) - 1
+        assert not plan.segments[-1].recompute
+        assert Plan.from_json(plan.to_json()) == plan
+        assert all(segment.first in str(plan) for segment in plan.segments)
+    none, minimal = plans[:2]
+    assert (none.extra_seconds_ratio, none.recomputes) == (0.0, False)
+    assert minimal.peak_bytes <= min(plan.peak_bytes for plan in plans)
+    assert plans[4].segments[0].last == model.layers[4].name
+    assert plans[5].kept_bytes <= 0.7 * none.kept_bytes
+
+
+def test_the_front_goes_from_the_fastest_to_the_smallest(model):
+    front = recompute.front(model, 32)
+    assert front[0].extra_seconds_ratio == 0
+    assert len(front) > 2
+    for faster, smaller in itertools.pairwise(front):
+        assert faster.extra_seconds_ratio < smaller.extra_seconds_ratio
+        assert faster.peak_bytes > smaller.peak_bytes
+
+
+def test_cuts_do_not_depend_on_the_batch_and_bytes_grow_with_it(model):
+    one, other = recompute.plan(model, 8, "sqrt"), recompute.plan(model, 64, "sqrt")
+    assert one.segments == other.segments
+    assert one.kept_bytes < other.kept_bytes
+
+
+def test_an_operation_that_no_gradient_needs_is_not_run_again():
+    inputs = keras.Input((8,))
+    dense = keras.Model(inputs, layers.Dense(4)(layers.Dense(2000, name="wide")(inputs)))
+    assert recompute.plan(dense, 32, "manual", layers=["wide"]).extra_seconds_ratio == 0
+
+
+def test_a_nested_model_is_cut_inside():
+    inner, _ = recompute_models.residual()
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, layers.Dense(3)(inner(inputs)))
+    name = f"{inner.name}/{inner.layers[5].name}"
+    plan = recompute.plan(outer, 8, "manual", layers=[name])
+    assert plan.segments[0].last == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"strategy": "best"}, "`strategy` must be one of"),
+        ({"strategy": "budget"}, "must come with `peak_bytes`"),
+        ({"strategy": "sqrt", "peak_bytes": 1e6}, "no other with it"),
+        ({"strategy": "manual"}, "must come with `layers`"),
+        ({"strategy": "manual", "layers": ["nothing"]}, "must be names of this model's layers"),
+        ({"strategy": "budget", "peak_bytes": 1000}, "Some plan must meet the budget"),
+        ({"strategy": "budget", "peak_bytes": -1}, "above 0"),
+        ({"batch_size": 0}, "`batch_size` must be"),
+    ],
+)
+def test_nonsense_is_one_clear_sentence(model, arguments, says):
+    with pytest.raises(RecomputeError, match=says):
+        recompute.plan(model, **{"batch_size": 8, **arguments})
+
+
+def test_a_broken_text_is_no_plan():
+    with pytest.raises(RecomputeError, match=r"Plan\.to_json"):
+        Plan.from_json('{"version": 1}')

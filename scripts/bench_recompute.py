@@ -1,0 +1,179 @@
+"""Recompute side by side: none, uniform sqrt(n), stages, Keras' RematScope("activations") and our plans; bytes and time of a train step.
+
+    python scripts/bench_recompute.py --out scripts/results/recompute.csv
+    python scripts/bench_recompute.py --out scripts/results/recompute.csv --jit     # appended
+
+Each row is a process of its own that holds the plain model and the other one: their steps alternate, the ratio of time is the median over
+the pairs (of CPU seconds; of wall-clock seconds on a GPU). `activation_bytes` is the peak of a step above what was held before it, less one
+gradient. Rows that the file has are not measured again: after Ctrl-C the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SIZES = {"ResNet50": (128, 16), "MobileNetV2": (96, 32), "EfficientNetB0": (96, 32), "transformer": (128, 32)}
+JITTED = ("ResNet50", "convolutions")
+METHODS = ("none", "sqrt", "stages", "RematScope", "minimal", "budget:0.4", "budget:0.5", "budget:0.6")
+PAIRS = 12
+COLUMNS = [
+    *("model", "image_size", "batch_size", "policy", "jit_compile", "method", "segments", "activation_bytes", "peak_bytes", "predicted_bytes"),
+    *("time_ratio", "plan_seconds", "kept_bytes", "extra_predicted"),
+]
+
+
+def build(name: str, size: int, jit: bool):
+    """The model of that name, compiled."""
+    import keras
+    from keras import layers
+
+    if name == "transformer":
+        inputs = keras.Input((size,), dtype="int32")
+        x = layers.Embedding(5000, 128)(inputs)
+        for _ in range(12):
+            x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x)))
+            x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x))))
+        model = keras.Model(inputs, layers.Dense(10, "softmax")(layers.GlobalAveragePooling1D()(x)))
+    elif name == "convolutions":
+        inputs = x = keras.Input((size, size, 3))
+        for _ in range(24):
+            x = layers.Conv2D(32, 3, padding="same", activation="gelu")(x)
+        model = keras.Model(inputs, layers.Dense(10, "softmax")(layers.GlobalAveragePooling2D()(x)))
+    else:
+        model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
+    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=jit)
+    return model
+
+
+def measure(name: str, size: int, batch: int, jit: bool, method: str) -> dict[str, object]:
+    """One row; in this process."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from kbatch import recompute
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 5000, (batch, size)) if name == "transformer" else rng.random((batch, size, size, 3)).astype("float32")
+    y = rng.integers(0, 10, batch)
+    gpu = bool(tf.config.list_physical_devices("GPU"))
+    device, clock = ("GPU:0", time.perf_counter) if gpu else ("CPU:0", time.process_time)
+
+    def step(model) -> float:
+        began = clock()
+        float(model.train_on_batch(x, y))
+        return clock() - began
+
+    def peak(model) -> int:
+        for _ in range(2):
+            step(model)
+        base = tf.config.experimental.get_memory_info(device)["current"]
+        tf.config.experimental.reset_memory_stats(device)
+        for _ in range(3):
+            step(model)
+        return tf.config.experimental.get_memory_info(device)["peak"] - base
+
+    plain, plan, plan_seconds = build(name, size, jit), None, 0.0
+    if method == "RematScope":
+        with keras.RematScope(mode="activations"):
+            other = build(name, size, jit)
+    else:
+        other, began = build(name, size, jit), time.perf_counter()
+        strategy, _, share = method.partition(":")
+        plan = recompute.plan(other, batch, strategy, **({"kept_share": float(share)} if share else {}))
+        recompute.apply(other, plan)
+        plan_seconds = time.perf_counter() - began
+    peak_bytes = peak(other)
+    step(plain)
+    pairs = [(step(plain), step(other)) for _ in range(PAIRS)]
+    gradient = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in other.trainable_variables)
+    return {
+        "model": name,
+        "image_size": size,
+        "batch_size": batch,
+        "policy": keras.config.dtype_policy().name,
+        "jit_compile": jit,
+        "method": method,
+        "segments": len(plan.segments) if plan else "",
+        "activation_bytes": peak_bytes - gradient,
+        "peak_bytes": peak_bytes,
+        "predicted_bytes": plan.peak_bytes if plan else "",
+        "time_ratio": round(statistics.median(after / before for before, after in pairs), 3),
+        "plan_seconds": round(plan_seconds, 1),
+        "kept_bytes": plan.kept_bytes if plan else "",
+        "extra_predicted": round(plan.extra_seconds_ratio, 3) if plan else "",
+    }
+
+
+def row(arguments: tuple[object, ...]) -> dict[str, object] | None:
+    """One row from a fresh process; `None` if it failed, which is said."""
+    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    said = subprocess.run([sys.executable, __file__, "--one", json.dumps(arguments)], env=environment, capture_output=True, text=True)
+    if said.returncode:
+        print(f"{arguments}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}", flush=True)
+        return None
+    return dict(json.loads(said.stdout.strip().splitlines()[-1]))
+
+
+def summary(rows: list[dict[str, str]]) -> None:
+    """Print each method against the plain model, and how far the predictions are off."""
+    plain = {(one["model"], one["jit_compile"]): one for one in rows if one["method"] == "none"}
+    errors = []
+    for one in rows:
+        none = plain.get((one["model"], one["jit_compile"]))
+        if none is None or one is none:
+            continue
+        saved = 1 - float(one["activation_bytes"]) / float(none["activation_bytes"])
+        predicted = ""
+        if one["predicted_bytes"] and one["jit_compile"] == "False":
+            errors.append(abs(float(one["predicted_bytes"]) / float(one["peak_bytes"]) - 1))
+            predicted = f", predicted peak {float(one['predicted_bytes']) / float(one['peak_bytes']) - 1:+.0%}"
+        name = f"{one['model']}{', jit' if one['jit_compile'] == 'True' else ''}"
+        print(f"{name:<20}{one['method']:<12}activations -{saved:.0%} at {float(one['time_ratio']):.2f}x{predicted}")
+    if errors:
+        print(f"predicted peak, not jitted: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--jit", action="store_true")
+    parser.add_argument("--models", default="")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(*json.loads(options.one))))
+        return
+    if not options.out:
+        parser.error("--out must name a CSV file")
+    known = list(csv.DictReader(options.out.open())) if options.out.exists() else []
+    done = {(one["model"], one["jit_compile"], one["method"]) for one in known}
+    for name in options.models.split(",") if options.models else JITTED if options.jit else SIZES:
+        size, batch = SIZES.get(name, (64, 64))
+        for method in options.methods.split(","):
+            if (name, str(options.jit), method) in done:
+                continue
+            found = row((name, size, batch, options.jit, method))
+            if found is None:
+                continue
+            new = not options.out.exists()
+            with options.out.open("a", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS)
+                if new:
+                    writer.writeheader()
+                writer.writerow(found)
+            print(", ".join(f"{column} {value}" for column, value in found.items()), flush=True)
+    summary(list(csv.DictReader(options.out.open())))
+
+
+if __name__ == "__main__":
+    main()

@@ -38,20 +38,26 @@ def test_a_chunk_is_split_only_if_it_is_twice_as_large():
     assert allocator.largest() == 16 * MIB
 
 
-@pytest.mark.parametrize("sizes", [[1 << 20] * 5, [30 << 20, 1 << 20, 5 << 20], [164_000_000 // 4]])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(1 << 20, False)] * 6,
+        [(30 << 20, True), (1 << 20, False), (30 << 20, False), (30 << 20, False)],
+        [(1 << 20, True), (128 << 10, True), (2 << 20, True), *[(1 << 20, False)] * 6],
+        [(164_000_000 // 4 // 512 * 512, True)],
+    ],
+)
 def test_the_real_allocator_agrees_to_a_percent(sizes):
     limit = 400 * MIB
     predicted = contiguous(limit, sizes)
     code = f"""
 import os
 os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPU_BFC_MEM_LIMIT_IN_MB="400", TF_ENABLE_ONEDNN_OPTS="0", TF_CPP_MIN_LOG_LEVEL="3")
+import keras
 import tensorflow as tf
 held = []
-for size in {sizes}:
-    value = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
-    drawn = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
-    held.append(value)
-    del drawn, value
+for size, drawn in {sizes}:
+    held.append(keras.Variable("glorot_uniform" if drawn else "zeros", shape=(size // 512, 128)))
 one = tf.raw_ops.Empty(shape=[int({predicted} * 0.99)], dtype=tf.uint8, init=False)
 del one
 try:

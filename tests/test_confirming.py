@@ -49,6 +49,9 @@ def test_what_trains_but_cannot_be_validated_is_refused():
         confirmed(confirmer(4, phase="validation"), 8, 0.05, any_size)
 
 
-def test_three_parts_in_a_hundred_are_kept_free():
+def test_a_little_is_kept_free_and_more_where_a_confirmation_failed():
     assert confirmed(confirmer(200), 200, 0.05, any_size).safe == 194
     assert confirmed(confirmer(9), 9, 0.05, any_size).safe == 9
+    assert confirmed(confirmer(199), 200, 0.05, any_size).safe == 180  # 190 passed
+    assert confirmed(confirmer(11), 12, 0.05, any_size).safe == 10
+    assert confirmed(confirmer(5), 6, 0.05, any_size).safe == 5

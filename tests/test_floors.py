@@ -36,7 +36,7 @@ FLOORS = {
 ONLY_IN = {
     "keras_tuner": {"hypermodel", "building.hyperparameters", "case_study.tuners"},
     "matplotlib": {"results.figures"},
-    "tensorflow.python": {"device.leak", "device.limit", "device.holder", "building.seeding", "recompute.checking"},
+    "tensorflow.python": {"device.leak", "device.limit", "device.holder", "building.seeding", "recompute.checking", "tracing.reshaped"},
     "keras.src": {"building.seeding", "recompute.chain", "recompute.segments", "recompute.applying"},
     "keras_tuner.src": {"hypermodel"},
     "typer": {"cli"},

@@ -11,10 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.data.streams import Source, bytes_of, check_arrays, check_pairs, common_length, training_source
 from kbatch.errors import DataError
-
-VALIDATION_BATCH_SIZE = 32  # Keras' own default, so that `model.evaluate(x, y)` gives the same number
 
 
 @dataclass(frozen=True)

@@ -83,21 +83,24 @@ class Allocator:
         return True
 
 
-def contiguous(limit_bytes: int, variables: Iterable[int], first_region: int = FIRST_REGION) -> int:
-    """The largest free block once variables of these bytes are made, each from an initial value computed first.
+def contiguous(limit_bytes: int, variables: Iterable[tuple[int, bool]], first_region: int = FIRST_REGION) -> int:
+    """The largest free block once some variables are made; one that is drawn at random takes its bytes thrice meanwhile.
 
     Args:
         limit_bytes: Integer, what the device may use.
-        variables: Bytes of the variables, in the order in which they are made.
+        variables: Bytes of the variables in the order in which they are made, and whether each is drawn.
         first_region: See `Allocator`; pass `limit_bytes` for a device with one region, such as a GPU.
     """
     allocator = Allocator(limit_bytes, first_region)
     allocator.allocate(ALIGNMENT)  # TensorFlow has made some small constant by then
-    for size in variables:
-        drawn, value = allocator.allocate(size), allocator.allocate(size)
-        if drawn is None or value is None:
+    for size, drawn in variables:
+        # What was drawn, what it was scaled to, and what it was moved to: that one is the variable's own buffer.
+        *before, value = (allocator.allocate(size) for _ in range(3 if drawn else 1))
+        if value is None:
             return 0
-        allocator.free(drawn)
+        for chunk in before:
+            if chunk is not None:
+                allocator.free(chunk)
     return allocator.largest()
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.errors import MemoryLimitError
 from kbatch.memory.probe import Probe
 from kbatch.memory.searching import Allowed, ProbeOf
 
-KEPT_FREE = 0.03  # of the confirmed size: without XLA the largest that passes is a band, not a number
+# Of the confirmed size: without XLA the largest that passes is a band, not a number. One that had failed before was in it.
+KEPT_FREE, KEPT_FREE_IN_BAND = 0.03, 0.05
+SMALL = 8  # a size from which on at least one example is left out there
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class Confirmed:
     @property
     def safe(self) -> int:
         """A size a little smaller, that each process should be able to train."""
-        return self.batch_size - round(KEPT_FREE * self.batch_size)
+        if self.first_failing is None or self.batch_size < SMALL:
+            return self.batch_size - round(KEPT_FREE * self.batch_size)
+        return self.batch_size - max(1, round(KEPT_FREE_IN_BAND * self.batch_size))
 
 
 def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) -> Confirmed:
@@ -58,7 +63,7 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) 
 
 def _validation_does_not_fit(probe: Probe) -> MemoryLimitError:
     return MemoryLimitError(
-        "A validation batch of 32 examples must fit into the memory limit",
+        f"A validation batch of {VALIDATION_BATCH_SIZE} examples must fit into the memory limit",
         f"a model that trains with {probe.batch_size} and then ended: {probe.ended.replace('_', ' ')}",
         "Raise the limit, or take a smaller model",
     )

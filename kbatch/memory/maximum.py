@@ -16,8 +16,8 @@ class MaxBatch:
     """The largest batch size that safely trains.
 
     Attributes:
-        batch_size: Integer, the largest micro-batch: examples per forward and backward pass. Without XLA it is 3 %
-            below the size that was confirmed, since what passes there varies from process to process.
+        batch_size: Integer, the largest micro-batch: examples per forward and backward pass. Without XLA it is 3 to
+            5 % below the size that was confirmed, since what passes there varies from process to process.
         peak_bytes: Integer, the most bytes in use when it was confirmed.
         limit_bytes: Integer, what the device may use.
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.

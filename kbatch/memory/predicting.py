@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,6 +17,7 @@ from kbatch.memory.remote import DUMP, TOO_LARGE
 from kbatch.tracing import liveness
 from kbatch.tracing.liveness import PRIME
 from kbatch.tracing.moment import Moment
+from kbatch.tracing.reshaped import reshaped
 
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 
@@ -26,8 +26,10 @@ def moments() -> list[Moment] | Refusal:
     """The moments of the current session's train step that need the most; nothing is executed."""
     try:
         now = session.current()
-        step = tf.function(now.model.train_step).get_concrete_function(specs(now.sample, PRIME))
-        return liveness.moments(step.graph)
+        graph = reshaped(now.step.get_concrete_function(), PRIME)
+        if graph is None:
+            graph = tf.function(now.model.train_step).get_concrete_function(session.specs(now.sample, PRIME)).graph
+        return liveness.moments(graph)
     except Exception as error:
         return session.refusal(error)
 
@@ -37,11 +39,9 @@ def compiled_bytes(batch_size: int) -> int | Refusal:
     folder = Path(os.environ[DUMP])
     try:
         now = session.current()
-        # Traced for any batch size, as the step that trains is: XLA makes another program of shapes known beforehand.
-        step = tf.function(now.model.train_step, jit_compile=True, input_signature=[specs(now.sample, None)])
         with tf.device("CPU:0"):  # XLA asks for values, not shapes; they must not take the device's memory
-            batch = keras.tree.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs(now.sample, batch_size))
-        step.experimental_get_compiler_ir(batch)(stage="optimized_hlo_serialized")
+            batch = keras.tree.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), session.specs(now.sample, batch_size))
+        now.step.experimental_get_compiler_ir(batch)(stage="optimized_hlo_serialized")
         texts = [path.read_text() for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)]
         totals = [int(found) for text in texts for found in TOTAL.findall(text)]
         return totals[-1]
@@ -50,8 +50,3 @@ def compiled_bytes(batch_size: int) -> int | Refusal:
     finally:
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def specs(sample: tuple[Any, ...], batch_size: int | None) -> tuple[Any, ...]:
-    """Shapes and types of a batch of the sample's examples; of any size with `None`."""
-    return tuple(keras.tree.map_structure(lambda array: tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype), sample))

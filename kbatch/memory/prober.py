@@ -66,16 +66,22 @@ class Prober:
 
     def probe(self, batch_size: int) -> Probe:
         """Train three steps."""
-        return self._try(remote.probe, batch_size, STEPS)
+        return self._try(remote.probe, (batch_size, STEPS))
 
     def steps(self, batch_size: int, steps: int) -> Probe:
         """Train so many steps."""
-        return self._try(remote.probe, batch_size, steps)
+        return self._try(remote.probe, (batch_size, steps))
 
-    def confirm(self, batch_size: int, steps: int) -> Probe:
-        """Train so many steps and validate, in a fresh process."""
+    def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
+        """Train so many steps and validate, in a fresh process.
+
+        Args:
+            batch_size: Integer, examples of each step.
+            steps: Integer, the fewest steps.
+            validation_batch_size: Integer, examples of a validation batch. Defaults to `batch_size`, as in Keras' `fit`.
+        """
         self._worker.close()
-        return self._try(remote.confirm, batch_size, steps, SLOWER * self._slowest_seconds * steps)
+        return self._try(remote.confirm, (batch_size, steps, validation_batch_size or batch_size), SLOWER * self._slowest_seconds * steps)
 
     def moments(self) -> list[Moment]:
         """See `predicting.moments`."""
@@ -97,15 +103,15 @@ class Prober:
         self._worker.close()
         self._dump.cleanup()
 
-    def _try(self, function: Callable[..., Any], batch_size: int, steps: int, more_seconds: float = 0.0) -> Probe:
+    def _try(self, function: Callable[..., Any], arguments: tuple[int, ...], more_seconds: float = 0.0) -> Probe:
         self.facts()
         began, timeout = time.perf_counter(), self.timeout_seconds + more_seconds
-        answer = self._worker.call(function, batch_size, steps, timeout_seconds=timeout)
+        answer = self._worker.call(function, *arguments, timeout_seconds=timeout)
         if isinstance(answer, Death):
             if answer.exit_code is not None and not is_suspect_exit(answer.exit_code):
                 self._answer(answer)
             ended = "hung" if answer.exit_code is None else "died"
-            probe = Probe(batch_size, ended, 0, time.perf_counter() - began, message=str(answer))
+            probe = Probe(arguments[0], ended, 0, time.perf_counter() - began, message=str(answer))
         else:
             probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
         self._slowest_seconds = max(self._slowest_seconds, *probe.step_seconds[1:], 0.0)

@@ -32,11 +32,11 @@ def probe(batch_size: int, steps: int) -> Probe | Refusal:
     return session.probe(batch_size, steps)
 
 
-def confirm(batch_size: int, steps: int) -> Probe | Refusal:
+def confirm(batch_size: int, steps: int, validation_batch_size: int) -> Probe | Refusal:
     """See `session.confirm`."""
     from kbatch.memory import session
 
-    return session.confirm(batch_size, steps)
+    return session.confirm(batch_size, steps, validation_batch_size)
 
 
 def moments() -> list[Moment] | Refusal:

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,7 +19,6 @@ from kbatch.building.compiled import CompileArguments
 from kbatch.building.making import Maker, nothing
 from kbatch.building.policy import policy_scope
 from kbatch.data import augmentation
-from kbatch.data.batches import VALIDATION_BATCH_SIZE
 from kbatch.device import leak, limit, meter
 from kbatch.device.oom import is_out_of_memory, is_suspect
 from kbatch.errors import KbatchError
@@ -62,14 +62,18 @@ class Session:
         with tf.device("CPU:0"):
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
         self.model.optimizer.build(self.model.trainable_variables)
-        self.model.make_train_function()
+        # Traced once, for what it will need and for running it: what Keras' train function traces is the same step.
+        self.step = tf.function(self.model.train_step, jit_compile=self.recipe.jit_compile, input_signature=[specs(self.sample, None)])
+        self._train = tf.function(lambda batches: self.step(next(batches)))
 
     def facts(self, limit_bytes: int | None) -> Facts:
         """What is known of the model before it trains."""
         weights, slots, trainable = (
             sum(map(_bytes, variables)) for variables in (self.model.variables, self.model.optimizer.variables, self.model.trainable_variables)
         )
-        every = [*map(_bytes, [*self.model.variables, *self.model.optimizer.variables])]
+        # Kernels are drawn; vectors, statistics and slots begin as constants.
+        every = [(_bytes(variable), len(variable.shape) > 1) for variable in self.model.variables]
+        every += [(_bytes(variable), False) for variable in self.model.optimizer.variables]
         space = limit_bytes or NO_LIMIT
         free = allocator.contiguous(space, every, allocator.FIRST_REGION if meter.device() == "CPU:0" else space)
         return Facts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
@@ -84,14 +88,17 @@ class Session:
         indices = tf.data.Dataset.range(rows).repeat().batch(batch_size)
         return indices.map(gather, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
-    def probe(self, batch_size: int, steps: int, at_least_seconds: float = 0.0) -> Probe:
+    def probe(self, batch_size: int, steps: int) -> Probe:
         """Train some steps; of an accumulating recipe, they hold an update of the weights.
 
         Args:
             batch_size: Integer, examples of each step.
             steps: Integer, how many steps.
-            at_least_seconds: Float, for which to go on, with at most `MOST_STEPS` more. Defaults to `0`.
         """
+        return self._trained(self._train, batch_size, steps, 0.0)
+
+    def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int, at_least_seconds: float) -> Probe:
+        """Steps by a function that trains on the next batch, and as many as `MOST_STEPS` more within some seconds."""
         began, seconds = time.perf_counter(), list[float]()
         ended, message = "passed", ""
         meter.reset_peak()
@@ -102,7 +109,7 @@ class Session:
             batches = iter(self.batches(batch_size))
             while len(seconds) < steps or (sum(seconds[1:]) < at_least_seconds and len(seconds) < steps + MOST_STEPS):
                 step_began = time.perf_counter()
-                self.model.train_function(batches)
+                train(batches)
                 meter.wait()
                 seconds.append(time.perf_counter() - step_began)
         except Exception as error:
@@ -111,17 +118,18 @@ class Session:
                 raise
         return Probe(batch_size, ended, meter.bytes_peak() or 0, time.perf_counter() - began, tuple(seconds), message)
 
-    def confirm(self, batch_size: int, steps: int) -> Probe:
-        """Train at least so many steps, more while they are cheap, then validate on a full and a partial batch.
+    def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
+        """Train at least so many steps as `fit` does, more while they are cheap, then validate on a full and a partial batch.
 
         Without XLA each step places its tensors a little differently, so the more the surer.
         """
-        trained = self.probe(batch_size, steps, 0.0 if self.recipe.jit_compile else CONFIRMED_SECONDS)
+        self.model.make_train_function()
+        trained = self._trained(self.model.train_function, batch_size, steps, 0.0 if self.recipe.jit_compile else CONFIRMED_SECONDS)
         if trained.ended != "passed":
             return trained
         began, ended, message = time.perf_counter(), "passed", ""
         try:
-            for size in (VALIDATION_BATCH_SIZE, PARTIAL):
+            for size in (validation_batch_size, max(1, min(PARTIAL, validation_batch_size - 1))):
                 self.model.evaluate(self.batches(size).take(1), verbose=0)
         except Exception as error:
             ended, message = _how(error), str(error)[-500:]
@@ -168,12 +176,17 @@ def probe(batch_size: int, steps: int) -> Probe | Refusal:
         return refusal(error)
 
 
-def confirm(batch_size: int, steps: int) -> Probe | Refusal:
+def confirm(batch_size: int, steps: int, validation_batch_size: int) -> Probe | Refusal:
     """See `Session.confirm`."""
     try:
-        return current().confirm(batch_size, steps)
+        return current().confirm(batch_size, steps, validation_batch_size)
     except Exception as error:
         return refusal(error)
+
+
+def specs(sample: tuple[Any, ...], batch_size: int | None) -> tuple[Any, ...]:
+    """Shapes and types of a batch of the sample's examples; of any size with `None`."""
+    return tuple(keras.tree.map_structure(lambda array: tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype), sample))
 
 
 def refusal(error: Exception) -> Refusal:

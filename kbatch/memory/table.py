@@ -33,7 +33,7 @@ class Row:
         optimizer: Name of the optimizer.
         jit_compile: Boolean, whether XLA compiles the step.
         batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits. Without
-            XLA it is 3 % below the size that was confirmed.
+            XLA it is 3 to 5 % below the size that was confirmed.
         accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held. Computed.
         peak_bytes: Integer, the most bytes in use when that size was confirmed.
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.

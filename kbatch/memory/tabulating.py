@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory.confirming import confirmed
@@ -128,7 +129,7 @@ class Tabulating:
     def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
         """The row of a predicted size, once it has trained in a fresh process; smaller if it did not."""
         with self._prober(recipe) as prober:
-            found = confirmed(lambda batch_size: self._counted(prober.confirm(batch_size, CONFIRMED_STEPS)), size, step_down, any_size)
+            found = confirmed(lambda batch_size: self._counted(self._confirm(prober, batch_size)), size, step_down, any_size)
         if found.batch_size:
             fits = found.batch_size if recipe.jit_compile or found.batch_size == self.ceiling else found.safe
             probe = found.probes[-1]
@@ -145,6 +146,9 @@ class Tabulating:
         if found.probes and found.probes[-1].ended in SUSPECTS:
             raise nothing_fits(found.probes[-1], Facts(self._limit, "", 0, 0, 0, 0))
         return _none(recipe)
+
+    def _confirm(self, prober: Prober, batch_size: int) -> Probe:
+        return prober.confirm(batch_size, CONFIRMED_STEPS, VALIDATION_BATCH_SIZE)  # what a search will validate with
 
     def _heaviest(self, combination: tuple[str, str, bool]) -> str:
         if len(self.augmentations) == 1:

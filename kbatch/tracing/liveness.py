@@ -66,6 +66,8 @@ IN_PLACE = frozenset(
         "TanhGrad",
     )
 )
+# They ask for a tensor's shape alone, as soon as it is there, wherever they stand in the graph.
+SHAPES = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 LISTS = frozenset(["TensorListSetItem", "TensorListPushBack", "TensorListPopBack"])
 CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 LOOPS = frozenset(["While", "StatelessWhile"])
@@ -111,7 +113,7 @@ def _buffers(graph: Any) -> tuple[list[_Buffer], dict[int, Size]]:
     """The allocations of a graph, and the extra bytes inside its calls and loops, by the index of the operation."""
     operations = _needed(graph)
     backward = _backward(operations)
-    last = {id(tensor): index for index, operation in enumerate(operations) for tensor in operation.inputs}
+    last = {id(tensor): index for index, operation in enumerate(operations) if operation.type not in SHAPES for tensor in operation.inputs}
     holder: dict[int, _Buffer] = {}
     buffers: list[_Buffer] = []
     inner: dict[int, Size] = {}
@@ -164,7 +166,7 @@ def _same_buffer(operation: Any, output: Any, holder: dict[int, _Buffer], last: 
     """The input's buffer that an output uses again, if it does."""
     if operation.type in ("Placeholder", "ReadVariableOp"):
         return _Buffer(Size(), index, False)  # held by the caller or the variable, and counted there
-    if operation.type in ALIASES | LISTS:
+    if operation.type in ALIASES | LISTS or (operation.type == "Sum" and size_of(output) == size_of(operation.inputs[0])):
         return holder.get(id(operation.inputs[0]))
     if operation.type in IN_PLACE:
         for tensor in operation.inputs:

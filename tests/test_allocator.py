@@ -41,10 +41,10 @@ def test_a_chunk_is_split_only_if_it_is_twice_as_large():
 @pytest.mark.parametrize(
     "sizes",
     [
-        [(1 << 20, False)] * 6,
+        pytest.param([(1 << 20, False)] * 6, marks=pytest.mark.slow),
         [(30 << 20, True), (1 << 20, False), (30 << 20, False), (30 << 20, False)],
         [(1 << 20, True), (128 << 10, True), (2 << 20, True), *[(1 << 20, False)] * 6],
-        [(164_000_000 // 4 // 512 * 512, True)],
+        pytest.param([(164_000_000 // 4 // 512 * 512, True)], marks=pytest.mark.slow),
     ],
 )
 def test_the_real_allocator_agrees_to_a_percent(sizes):

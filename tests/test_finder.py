@@ -244,6 +244,7 @@ def test_estimate_is_near_the_measured_peak_and_its_parts_add_up():
             assert "activations" in str(guess)
 
 
+@pytest.mark.slow
 def test_the_jitted_estimate_is_what_xla_allocates():
     recipe, sample = Recipe(jit_compile=True), sample_of((16,))[0]
     guess = kbatch.memory.estimate(memory_models.dense, (16,), recipe=recipe, batch_size=256)
@@ -253,6 +254,7 @@ def test_the_jitted_estimate_is_what_xla_allocates():
     assert guess.activations > 256 * 2 * memory_models.WIDTH * 4 / 2  # two wide layers, of which XLA may keep one again
 
 
+@pytest.mark.slow
 def test_a_dataset_with_weights_and_an_own_augmentation_reach_the_worker():
     import keras
     import tensorflow as tf

@@ -54,6 +54,7 @@ def test_eight_combinations_cost_at_most_twelve_probes():
     assert len(table) == 8
 
 
+@pytest.mark.slow
 def test_the_heaviest_augmentation_is_measured_and_a_ceiling_is_confirmed():
     space = Space(optimizer="sgd", policy="float32", augmentation=("none", "flip_shift", "flip"))
     table = max_batches(memory_models.normed, (24, 24, 3), space=space, memory_limit="300MB", ceiling=8)

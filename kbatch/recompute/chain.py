@@ -36,10 +36,10 @@ class Node:
         """Numbers of the values that it needs."""
         return tuple(dict.fromkeys(self.symbols.values()))
 
-    def run(self, values: dict[int, Any], training: bool | None) -> None:
-        """Call the operation on the values it reads and note those it makes."""
+    def run(self, values: dict[int, Any]) -> None:
+        """Call the operation, in training, on the values it reads and note those it makes."""
         args, kwargs = self.arguments.fill_in({symbol: values[number] for symbol, number in self.symbols.items()})
-        outputs = operation_fn(self.operation, training=training)(*args, **kwargs)
+        outputs = operation_fn(self.operation, training=True)(*args, **kwargs)
         values.update(zip(self.writes, keras.tree.flatten(outputs), strict=True))
 
 
@@ -68,7 +68,7 @@ class Chain:
     def run(self, values: dict[int, Any]) -> None:
         """Run every operation for training, plainly."""
         for node in self.nodes:
-            node.run(values, True)
+            node.run(values)
 
     @cached_property
     def _live(self) -> list[tuple[int, ...]]:

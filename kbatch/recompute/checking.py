@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.random.seed_generator import global_seed_generator
 from tensorflow.python.framework import op_def_registry
 
 from kbatch.errors import RecomputeError
@@ -74,7 +75,7 @@ def _layers(chain: Chain) -> list[keras.layers.Layer]:
 def _traced(chain: Chain, variables: Sequence[Any]) -> tuple[Any, _Watching]:
     """The graph of the forward pass in training, and the scope in which it was traced."""
     scope, context = _Watching(), Context(chain.functional.dtype_policy)
-    keras.random.uniform((1,))  # the global seed generator must not be made inside of a trace
+    global_seed_generator()  # must not be made inside of a trace; drawing from it would change what the user draws next
 
     def forward(*tensors: tf.Tensor) -> list[tf.Tensor]:
         values = dict(zip(chain.inputs, tensors, strict=True))

@@ -99,7 +99,7 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
             tape.watch(sources)
             state = {id(variable): read(variable, None) for variable in getattr(node.operation, "variables", ())}
             with Scope(list(zip(weights, weight_values, strict=True)), state):
-                context(lambda: node.run(values, True), training=True)
+                context(lambda: node.run(values), training=True)
         outputs = [values[number] for number in node.writes]
         masked.update(number for number in node.writes if keras.src.backend.get_keras_mask(values[number]) is not None)
         flowing = [output for output in outputs if output.dtype.is_floating]

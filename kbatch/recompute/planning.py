@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import keras
 
@@ -18,6 +17,8 @@ from kbatch.recompute.predicting import Predictor, Stretch
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's kept bytes, tried for the front
+
+_known: dict[str, Costs] = {}  # costs by architecture and policy; no model is held by them
 
 
 def plan(
@@ -122,26 +123,13 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
 
 
 def _predictor(chain: Chain, batch_size: int) -> Predictor:
-    return Predictor(chain, _costs(_Key(chain)), batch_size)
-
-
-class _Key:
-    """A chain, equal to another of the same architecture and policy: their costs are the same."""
-
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.text = chain.functional.to_json() + str(chain.functional.dtype_policy.name) + keras.config.floatx()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-
-@lru_cache(16)
-def _costs(key: _Key) -> Costs:
-    return costs_of(key.chain)
+    try:
+        architecture = f"{chain.functional.to_json()} {chain.functional.dtype_policy.name} {keras.config.floatx()}"
+    except (NotImplementedError, TypeError):  # a layer that cannot say what it is made of
+        return Predictor(chain, costs_of(chain), batch_size)
+    if architecture not in _known:
+        _known[architecture] = costs_of(chain)
+    return Predictor(chain, _known[architecture], batch_size)
 
 
 def _plan(predictor: Predictor, strategy: str, stretches: Sequence[Stretch]) -> Plan:

@@ -102,7 +102,7 @@ class Segment:
     def run(self, values: dict[int, Any]) -> None:
         """Run the nodes as Keras does."""
         for node in self.nodes:
-            node.run(values, True)
+            node.run(values)
 
     def run_recomputed(self, values: dict[int, Any], context: Context, barrier: Barrier) -> None:
         """Run the nodes so that the backward pass makes again whatever is inside.
@@ -151,7 +151,7 @@ class Segment:
     def _run(self, values: dict[int, Any], scope: Scope) -> _Run:
         with scope:
             for node in self.nodes:
-                node.run(values, True)
+                node.run(values)
         exits = [values[number] for number in self.exit]
         flowing = [tensor for tensor in exits if tensor.dtype.is_floating]
         return _Run(

@@ -33,6 +33,20 @@ def test_the_first_four_steps_are_equal_and_later_ones_double():
     assert log == [100, 95, 90, 85, 80, 72, 57, 34]
 
 
+def test_every_process_has_to_train_it():
+    """A size is a matter of luck in each process: here the second one has less room."""
+    log, rooms = [], iter([100, 94, 100, 100])
+
+    def confirm(size):
+        log.append(size)
+        return Probe(size, "passed" if size <= next(rooms) else "out_of_memory", 10 * size, 1.0, (0.1,) * 20)
+
+    found = confirmed(confirm, 96, 0.05, any_size, processes=2)
+    assert log == [96, 96, 91, 91]
+    assert (found.batch_size, found.first_failing, found.steps) == (91, 96, 40)
+    assert found.safe == 86
+
+
 def test_nothing_passes_or_nothing_is_left():
     assert confirmed(confirmer(0), 3, 0.05, any_size).batch_size == 0
     assert confirmed(confirmer(0), 0, 0.05, any_size).probes == ()

@@ -22,12 +22,17 @@ class Confirmed:
     Attributes:
         batch_size: Integer, the size that passed; 0 if none did.
         first_failing: Integer, the smallest that failed, or `None` if none did.
-        probes: Tuple of `Probe`, one per confirmation; the last one passed unless none did.
+        probes: Tuple of `Probe`, one per fresh process; the last ones passed unless none did.
     """
 
     batch_size: int
     first_failing: int | None
     probes: tuple[Probe, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps that the size was trained, in all processes together."""
+        return sum(len(probe.step_seconds) for probe in self.probes if probe.passed and probe.batch_size == self.batch_size)
 
     @property
     def safe(self) -> int:
@@ -37,29 +42,34 @@ class Confirmed:
         return self.batch_size - max(1, round(KEPT_FREE_IN_BAND * self.batch_size))
 
 
-def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) -> Confirmed:
-    """The largest batch size, from a given one down, that a fresh process trains and validates.
+def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed, processes: int = 1) -> Confirmed:
+    """The largest batch size, from a given one down, that fresh processes train and validate.
 
     Args:
         confirm: Function that trains a size in a fresh process, long enough to rely on.
         batch_size: Integer, where to begin; 0 if nothing is left to confirm.
         step: Float, the part of a size that is taken off after it failed; from the fifth failure on twice as much as before.
         allowed: Function that rounds a size down to one that may be used.
+        processes: Integer, how many processes have to train it. Where tensors lie is decided early in each: two short
+            trainings show more than a long one. Defaults to `1`.
 
     Raises:
         MemoryLimitError: If a size trains but cannot be validated.
     """
     probes: list[Probe] = []
-    size = batch_size
-    while size >= 1:
+    failed: list[int] = []
+    size, passed = batch_size, 0
+    while size >= 1 and passed < processes:
         probes.append(confirm(size))
         if probes[-1].passed:
-            break
+            passed += 1
+            continue
         if probes[-1].phase == "validation":
             raise _validation_does_not_fit(probes[-1])
-        part = min(0.5, step * 2 ** max(0, len(probes) - EQUAL_STEPS))
-        size = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0
-    return Confirmed(size, min((probe.batch_size for probe in probes if not probe.passed), default=None), tuple(probes))
+        failed.append(size)
+        part = min(0.5, step * 2 ** max(0, len(failed) - EQUAL_STEPS))
+        size, passed = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0, 0
+    return Confirmed(size, min(failed, default=None), tuple(probes))
 
 
 def _validation_does_not_fit(probe: Probe) -> MemoryLimitError:

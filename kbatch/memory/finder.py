@@ -40,9 +40,10 @@ def find_max_batch(
     """The largest batch size that safely trains a model by a recipe on this device.
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
-    assignment with `jit_compile`), tries a few batch sizes in a disposable process, and confirms the answer in a
-    fresh one. Answers are kept on disk (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes,
-    recipe, device, limit and versions: asked again, the answer comes at once.
+    assignment with `jit_compile`), tries a few batch sizes in a disposable process, and confirms the answer in fresh
+    ones: one with XLA, two without, where what fits varies from process to process. Answers are kept on disk
+    (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes, recipe, device, limit and versions: asked
+    again, the answer comes at once.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
@@ -59,8 +60,8 @@ def find_max_batch(
         metrics: Metrics, if `build` does not compile.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
         strategy: `"jump"`, or for comparison `"double"`, `"bisect"` (Lightning's) or `"shrink"` (accelerate's).
-        confirmed_steps: Integer, steps to train in a fresh process, before a full and a partial validation batch; `0`
-            leaves the confirmation out. Defaults to `20`.
+        confirmed_steps: Integer, steps to train in each fresh process, before a full and a partial validation batch;
+            `0` leaves the confirmation out. Defaults to `20`.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         seed: Integer, seed of the weights. Defaults to `0`.
         values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults.
@@ -76,7 +77,7 @@ def find_max_batch(
     Example:
     ```python
     found = kbatch.find_max_batch(build, x, y, kbatch.Recipe(policy="mixed_float16"), memory_limit="8GB")
-    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 20 steps
+    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 40 steps
     ```
     """
     sample, examples = sample_of(x, y)

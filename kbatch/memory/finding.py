@@ -18,6 +18,7 @@ from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 from kbatch.tracing.moment import Moment
 
 CONFIRMED_STEPS = 20
+PROCESSES, COMPILED_PROCESSES = 2, 1  # that confirm: XLA's need is the same in each
 STEP_DOWN = 0.05
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 # TensorFlow's allocator hands out chunks that are larger than asked for: peaks over traces of four models, batch 32 and 64, on a CPU.
@@ -34,7 +35,7 @@ class Wanted:
         ceiling: Integer, the largest batch size to try, or `None`.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`.
         strategy: `"jump"`, `"double"`, `"bisect"` or `"shrink"`.
-        confirmed_steps: Integer, steps to train in a fresh process. Defaults to `20`.
+        confirmed_steps: Integer, steps to train in each fresh process. Defaults to `20`.
     """
 
     ceiling: int | None = None
@@ -70,7 +71,8 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
     size, failing = found.batch_size, found.first_failing
     sure = Confirmed(size, failing, ())
     if wanted.confirmed_steps:
-        sure = confirmed(lambda batch_size: prober.confirm(batch_size, wanted.confirmed_steps), size, STEP_DOWN, allowed)
+        processes = COMPILED_PROCESSES if prober.subject.recipe.jit_compile else PROCESSES
+        sure = confirmed(lambda batch_size: prober.confirm(batch_size, wanted.confirmed_steps), size, STEP_DOWN, allowed, processes)
         if not sure.batch_size:
             raise nothing_fits(sure.probes[-1], facts)
         failing = min((failed for failed in (failing, sure.first_failing) if failed), default=None)
@@ -85,7 +87,7 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         first_failing=failing,
         probes=found.probes,
         confirmations=sure.probes,
-        confirmed_steps=len(sure.probes[-1].step_seconds) if sure.probes else 0,
+        confirmed_steps=sure.steps,
         predicted=guess,
         ceiling=wanted.ceiling,
         recipe=prober.subject.recipe,

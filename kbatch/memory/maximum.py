@@ -23,8 +23,8 @@ class MaxBatch:
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.
         probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
         confirmations: Tuple of `Probe`, the longer trainings in fresh processes; the last one passed.
-        confirmed_steps: Integer, steps that the confirmed size was trained in a fresh process before a full and a
-            partial validation batch; 0 if that was left out.
+        confirmed_steps: Integer, steps that the confirmed size was trained in fresh processes (one with XLA, else two),
+            each followed by a full and a partial validation batch; 0 if that was left out.
         predicted: Integer, what was predicted before the first probe, or `None`.
         ceiling: Integer, the largest that was allowed, or `None`.
         recipe: `Recipe` that it holds for.

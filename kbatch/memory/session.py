@@ -28,7 +28,7 @@ from kbatch.memory.probe import Facts, Probe, Refusal
 from kbatch.memory.subject import Subject
 
 NO_LIMIT = 1 << 50
-CONFIRMED_SECONDS, MOST_STEPS = 60.0, 40
+CONFIRMED_SECONDS, MOST_STEPS = 30.0, 40
 PARTIAL = 7  # examples of the partial validation batch
 _open: Session | None = None
 _limit: int | None = None

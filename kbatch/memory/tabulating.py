@@ -141,7 +141,7 @@ class Tabulating:
                 max(0, min(accumulating * fits // size, fits)),
                 probe.peak_bytes,
                 found.first_failing,
-                len(probe.step_seconds),
+                found.steps,
             )
         if found.probes and found.probes[-1].ended in SUSPECTS:
             raise nothing_fits(found.probes[-1], Facts(self._limit, "", 0, 0, 0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kbatch.data import VALIDATION_BATCH_SIZE
@@ -22,7 +23,7 @@ class Confirmed:
     Attributes:
         batch_size: Integer, the size that passed; 0 if none did.
         first_failing: Integer, the smallest that failed, or `None` if none did.
-        probes: Tuple of `Probe`, one per fresh process; the last ones passed unless none did.
+        probes: Tuple of `Probe`, one per fresh process.
     """
 
     batch_size: int
@@ -33,6 +34,11 @@ class Confirmed:
     def steps(self) -> int:
         """Steps that the size was trained, in all processes together."""
         return sum(len(probe.step_seconds) for probe in self.probes if probe.passed and probe.batch_size == self.batch_size)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes in use when the size was confirmed."""
+        return max((probe.peak_bytes for probe in self.probes if probe.passed and probe.batch_size == self.batch_size), default=0)
 
     @property
     def safe(self) -> int:
@@ -48,7 +54,8 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed, 
     Args:
         confirm: Function that trains a size in a fresh process, long enough to rely on.
         batch_size: Integer, where to begin; 0 if nothing is left to confirm.
-        step: Float, the part of a size that is taken off after it failed; from the fifth failure on twice as much as before.
+        step: Float, the part of a size that is taken off after it failed; from the fifth failure on twice as much as before, and then the
+            middle is tried until what passed and what failed are one step apart.
         allowed: Function that rounds a size down to one that may be used.
         processes: Integer, how many processes have to train it. Where tensors lie is decided early in each: two short
             trainings show more than a long one. Defaults to `1`.
@@ -58,17 +65,26 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed, 
     """
     probes: list[Probe] = []
     failed: list[int] = []
-    size, passed = batch_size, 0
-    while size >= 1 and passed < processes:
-        probes.append(confirm(size))
-        if probes[-1].passed:
-            passed += 1
-            continue
-        if probes[-1].phase == "validation":
-            raise _validation_does_not_fit(probes[-1])
-        failed.append(size)
+    size = batch_size
+
+    def passes(size: int) -> bool:
+        for _ in range(processes):
+            probes.append(confirm(size))
+            if probes[-1].phase == "validation" and not probes[-1].passed:
+                raise _validation_does_not_fit(probes[-1])
+            if not probes[-1].passed:
+                failed.append(size)
+                return False
+        return True
+
+    while size >= 1 and not passes(size):
         part = min(0.5, step * 2 ** max(0, len(failed) - EQUAL_STEPS))
-        size, passed = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0, 0
+        size = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0
+    while size and failed and min(failed) - size > math.ceil(step * min(failed)):  # the steps down had become long
+        middle = allowed((size + min(failed)) // 2)
+        if middle <= size:
+            break
+        size = middle if passes(middle) else size
     return Confirmed(size, min(failed, default=None), tuple(probes))
 
 

@@ -77,7 +77,7 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
             raise nothing_fits(sure.probes[-1], facts)
         failing = min((failed for failed in (failing, sure.first_failing) if failed), default=None)
         size = sure.batch_size
-    peak = next(probe.peak_bytes for probe in (*reversed(sure.probes), *found.probes) if probe.batch_size == size and probe.passed)
+    peak = sure.peak_bytes or max(probe.peak_bytes for probe in found.probes if probe.batch_size == size and probe.passed)
     if wanted.strategy == "jump" and not prober.subject.recipe.jit_compile and wanted.sizes == "any" and size != wanted.ceiling:
         size = sure.safe
     return MaxBatch(

@@ -22,7 +22,7 @@ class MaxBatch:
         limit_bytes: Integer, what the device may use.
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.
         probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
-        confirmations: Tuple of `Probe`, the longer trainings in fresh processes; the last one passed.
+        confirmations: Tuple of `Probe`, the longer trainings in fresh processes.
         confirmed_steps: Integer, steps that the confirmed size was trained in fresh processes (one with XLA, else two),
             each followed by a full and a partial validation batch; 0 if that was left out.
         predicted: Integer, what was predicted before the first probe, or `None`.

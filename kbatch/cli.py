@@ -1,4 +1,4 @@
-"""The command line: `kbatch cats-vs-dogs`, `kbatch report` and `kbatch doctor`. Imports TensorFlow only when a search begins."""
+"""The command line: `kbatch cats-vs-dogs`, `max-batch`, `recompute`, `report` and `doctor`. Imports TensorFlow only when a search begins."""
 
 from __future__ import annotations
 
@@ -55,6 +55,9 @@ def cats_vs_dogs(
     policies: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.", rich_help_panel=AXES)] = "float32,mixed_float16",
     augmentations: Annotated[str, typer.Option(help="none, flip, flip_shift, flip_shift_contrast.", rich_help_panel=AXES)] = "none,flip,flip_shift",
     jit: Annotated[str, typer.Option(help="XLA: off, on or both.", rich_help_panel=AXES)] = "off",
+    recompute: Annotated[
+        str, typer.Option(help="What the backward pass makes again: none, minimal, sqrt, stages, budget:0.5.", rich_help_panel=AXES)
+    ] = "none",
     micro_batch_size: Annotated[
         int | None, typer.Option(help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=AXES)
     ] = None,
@@ -87,6 +90,7 @@ def cats_vs_dogs(
         policies=policies,
         augmentations=augmentations,
         jit=jit,
+        recompute=recompute,
         micro_batch_size=micro_batch_size,
         max_batch=max_batch,
         target=target,
@@ -107,13 +111,14 @@ def largest_batch(
     policy: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16; several make a table.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="sgd, adam, compiled; several make a table.")] = "adam",
     jit: Annotated[str, typer.Option(help="XLA: off, on or both.")] = "off",
+    recompute: Annotated[str, typer.Option(help="none, minimal, sqrt, stages, budget:0.5; several make a table.")] = "none",
     memory_limit: Annotated[str | None, typer.Option(help="Such as 8GB.  [default: what the GPU has, or a CPU's set limit]")] = None,
     ceiling: Annotated[int | None, typer.Option(help="Largest batch size to try.")] = None,
     loss: Annotated[str | None, typer.Option(help="Loss by Keras' name, if the function does not compile the model.")] = None,
     accumulation: Annotated[int, typer.Option(help="Passes per weight update; the answer is the largest micro-batch.")] = 1,
     sizes: Annotated[str, typer.Option(help="any, powers_of_two or multiples_of_8.")] = "any",
     strategy: Annotated[str, typer.Option(help="jump; or for comparison double, bisect (Lightning's), shrink (accelerate's).")] = "jump",
-    table: Annotated[bool, typer.Option("--table", help="One row per policy, optimizer and jit, also if there is only one.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="One row per policy, optimizer, jit and recompute, also if there is only one.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
 ) -> None:
     """Find the largest batch that safely trains, from a handful of probes in a process that may die.
@@ -123,9 +128,32 @@ def largest_batch(
     """
     from kbatch.max_batch import Asked, answer
 
-    asked = Asked(build, shape, dtype, policy, optimizer, jit, memory_limit, ceiling, loss, accumulation, sizes, strategy, table, fresh)
+    asked = Asked(build, shape, dtype, policy, optimizer, jit, recompute, memory_limit, ceiling, loss, accumulation, sizes, strategy, table, fresh)
     with _told_plainly(resumable=""):
         answer(asked, _console())
+
+
+@app.command("recompute")
+def plans_of(
+    build: Annotated[str, typer.Argument(help="module:function of the function that returns the model, importable from here.")],
+    shape: Annotated[str | None, typer.Option(help="Shape of one example, such as 224,224,3, if the model has no keras.Input.")] = None,
+    policy: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.")] = "float32",
+    optimizer: Annotated[str, typer.Option(help="sgd or adam, whose slots take room beside the weights.")] = "adam",
+    batch_size: Annotated[int, typer.Option(help="Examples per step, for which bytes are given.")] = 32,
+    memory_limit: Annotated[str | None, typer.Option(help="Such as 8GB: the fastest plan that fits is shown, and the largest batch of each.")] = None,
+    figure: Annotated[str, typer.Option(help="PNG file for peak against time.")] = "recompute.png",
+    plan: Annotated[str | None, typer.Option(help="JSON file for the plan that is shown.")] = None,
+) -> None:
+    """Show how much memory gradient checkpointing saves in a model, for how much more time, and where to cut it.
+
+    Each operation is traced forward and backward once; nothing is trained. Without a limit the plan of the lowest peak is shown in words.
+    """
+    with _told_plainly(resumable=""):
+        from kbatch.device import greetings
+
+        with greetings.turned_away():
+            from kbatch.plans import Asked, answer
+        answer(Asked(build, shape, policy, optimizer, batch_size, memory_limit, figure, plan), _console())
 
 
 @app.command()

@@ -17,7 +17,7 @@ from kbatch.memory.maximum import MaxBatch
 from kbatch.memory.probe import Probe
 from kbatch.memory.table import Row, max_batches
 from kbatch.recipe import Recipe
-from kbatch.space import Space
+from kbatch.space import Combination, Space
 
 SHARE = 0.9
 
@@ -32,6 +32,7 @@ class Asked:
     policies: str
     optimizers: str
     jit: str
+    recomputes: str
     memory_limit: str | None
     ceiling: int | None
     loss: str | None
@@ -50,8 +51,9 @@ def answer(asked: Asked, console: Console) -> None:
     """
     sys.path.insert(0, os.getcwd())
     build, example, jits = imported(asked.build), _example(asked.shape, asked.dtype), _jits(asked.jit)
-    policies, optimizers = (tuple(part.strip() for part in text.split(",")) for text in (asked.policies, asked.optimizers))
-    several = asked.table or len(policies) * len(optimizers) * len(jits) > 1
+    texts = (asked.policies, asked.optimizers, asked.recomputes)
+    policies, optimizers, recomputes = (tuple(part.strip() for part in text.split(",")) for text in texts)
+    several = asked.table or len(policies) * len(optimizers) * len(jits) * len(recomputes) > 1
     if asked.fresh:
         os.environ[cache.FRESH] = "1"
     with console.status("Making the model …") as status:
@@ -61,7 +63,7 @@ def answer(asked: Asked, console: Console) -> None:
                 raise SearchError(
                     "--table must come without --accumulation, --strategy and --sizes", asked.strategy, "Leave them out, or name one recipe"
                 )
-            space = Space(policy=policies, optimizer=optimizers, jit_compile=jits)
+            space = Space(policy=policies, optimizer=optimizers, jit_compile=jits, recompute=recomputes)
             found = max_batches(
                 build,
                 example,
@@ -74,7 +76,7 @@ def answer(asked: Asked, console: Console) -> None:
             )
             console.print(str(found), highlight=False)
             return
-        recipe = _recipe(policies[0], optimizers[0], jits[0], asked.accumulation)
+        recipe = _recipe(Combination(policies[0], optimizers[0], jits[0], recomputes[0]), asked.accumulation)
         one = find_max_batch(
             build,
             example,
@@ -143,9 +145,9 @@ def _jits(text: str) -> tuple[bool, ...]:
     return known[text]
 
 
-def _recipe(policy: str, optimizer: str, jit: bool, accumulation: int) -> Recipe:
+def _recipe(combination: Combination, accumulation: int) -> Recipe:
     if accumulation < 1:
         raise SearchError("--accumulation must be at least 1", accumulation, "Pass the passes per weight update, such as 4")
     micro = 1 if accumulation > 1 else None
-    rate = None if optimizer == "compiled" else 1e-3
-    return Recipe(accumulation, optimizer, rate, policy=policy, micro_batch_size=micro, jit_compile=jit)
+    rate = None if combination.optimizer == "compiled" else 1e-3
+    return Recipe(accumulation, learning_rate=rate, micro_batch_size=micro, **combination._asdict())

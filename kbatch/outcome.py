@@ -31,6 +31,8 @@ class Outcome:
         peak_bytes: Integer, the most device memory in use above what was in use before. `None` if the device cannot tell.
         utilisation: What an NVIDIA card did meanwhile, where nvidia-ml-py is installed: `mean_gpu_percent`,
             `max_gpu_percent`, `mean_memory_bytes`, `max_memory_bytes` and the number of `samples`; else empty.
+        plan: The plan by which the backward pass made tensors again, as `Plan.to_json` gives it; empty if there was none.
+        recompute_seconds: Float, what of `train_seconds` went into that, as the plan predicts it.
         learning_rate: Float, what the optimizer got. `None` if it keeps a schedule of its own.
         input_examples_per_second: Float, the speed of the input pipeline alone. `None` if it was not timed.
         message: What the error said, if one ended the trial.
@@ -48,6 +50,8 @@ class Outcome:
     seconds: Mapping[str, float] = field(default_factory=dict)
     peak_bytes: int | None = None
     utilisation: Mapping[str, float] = field(default_factory=dict)
+    plan: str = ""
+    recompute_seconds: float = 0.0
     learning_rate: float | None = None
     input_examples_per_second: float | None = None
     message: str = ""

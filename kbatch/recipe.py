@@ -9,6 +9,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+from kbatch import strategy
 from kbatch.errors import RecipeError
 
 OPTIMIZERS = ("sgd", "adam", "compiled")
@@ -34,6 +35,9 @@ class Recipe:
         micro_batch_size: Integer, examples per forward and backward pass; must divide `batch_size`, which is then
             reached by gradient accumulation. `None` (the default) means the whole batch at once.
         jit_compile: Boolean, whether XLA compiles the train step. Defaults to `False`.
+        recompute: What the backward pass makes again instead of the forward pass keeping it (see
+            `kbatch.recompute.plan`): `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, or `"budget:0.5"` for the least extra
+            time that keeps at most half of the bytes. Defaults to `"none"`.
 
     Raises:
         RecipeError: If a value is not one of the above.
@@ -56,6 +60,7 @@ class Recipe:
     augmentation: str = "none"
     micro_batch_size: int | None = None
     jit_compile: bool = False
+    recompute: str = "none"
 
     def __post_init__(self) -> None:
         _whole(self, "batch_size", 1)
@@ -66,6 +71,8 @@ class Recipe:
             raise RecipeError("`augmentation` must be the name of a pipeline", self.augmentation, 'Pass "none" or another name')
         if not isinstance(self.jit_compile, bool):
             raise RecipeError("`jit_compile` must be True or False", self.jit_compile, "Say which: a recipe never means 'auto'")
+        if strategy.Strategy.parse(self.recompute) is None:
+            raise RecipeError(f"`recompute` must be {strategy.WORDS}", self.recompute, "Pass one of these")
         self._check_learning_rate()
         if self.micro_batch_size is not None:
             _whole(self, "micro_batch_size", 1)
@@ -125,6 +132,8 @@ class Recipe:
             words.append(self.augmentation)
         if self.jit_compile:
             words.append("jit")
+        if self.recompute != "none":
+            words.append(f"recompute {self.recompute}")
         return ", ".join(words)
 
 

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbatch.errors import SpaceError
 from kbatch.recipe import OPTIMIZERS, POLICIES, Recipe
 from kbatch.rules import learning_rate as rates
 from kbatch.rules import warmup
+from kbatch.strategy import WORDS, Strategy
 
 RateAxis = float | tuple[float, float] | list[float]
 
 
 def _default_rates() -> dict[str, RateAxis]:
     return {"sgd": (1e-3, 1e-1), "adam": (1e-5, 1e-2)}
+
+
+class Combination(NamedTuple):
+    """The parts of a recipe that decide, beside the batch size, how much memory a step needs."""
+
+    policy: str
+    optimizer: str
+    jit_compile: bool
+    recompute: str = "none"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Combination:
+        """That of a recipe."""
+        return cls(recipe.policy, recipe.optimizer, recipe.jit_compile, recipe.recompute)
+
+    def __str__(self) -> str:
+        words = [self.optimizer, self.policy, *(["jit"] if self.jit_compile else [])]
+        return ", ".join(words if self.recompute == "none" else [*words, f"recompute {self.recompute}"])
 
 
 @dataclass(frozen=True)
@@ -35,6 +55,8 @@ class Space:
         policy: Keras dtype policies. Defaults to `("float32", "mixed_float16")`.
         augmentation: Names of augmentation pipelines. Defaults to `("none",)`.
         jit_compile: Booleans. Defaults to `(False,)`.
+        recompute: What the backward pass makes again, such as `("none", "minimal", "budget:0.5")`; see `Recipe`.
+            Defaults to `("none",)`.
         micro_batch_size: Integer, the most examples per forward and backward pass; larger batches accumulate over
             equal passes of at most that many. `None` (the default) sets no limit.
         batch_size: Examples per weight update. Declared last, so that a grid varies it first. Defaults to
@@ -59,6 +81,7 @@ class Space:
     policy: Any = ("float32", "mixed_float16")
     augmentation: Any = ("none",)
     jit_compile: Any = (False,)
+    recompute: Any = ("none",)
     micro_batch_size: int | None = None
     batch_size: Any = (16, 32, 64, 128, 256, 512)
     baseline: Recipe = field(default_factory=Recipe)
@@ -66,11 +89,14 @@ class Space:
     warmup_passes: Any = (1.0,)
 
     def __post_init__(self) -> None:
-        for name in ("optimizer", "policy", "augmentation", "jit_compile", "batch_size", "warmup_passes"):
+        for name in ("optimizer", "policy", "augmentation", "jit_compile", "recompute", "batch_size", "warmup_passes"):
             self._normalize(name)
         self._among("optimizer", OPTIMIZERS)
         self._among("policy", POLICIES)
         self._among("jit_compile", (False, True))
+        for text in self.recompute:
+            if Strategy.parse(text) is None:
+                raise SpaceError(f"`recompute` must be among {WORDS}", text, "Pass these values only")
         for size in (*self.batch_size, *([] if self.micro_batch_size is None else [self.micro_batch_size])):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise SpaceError("Batch sizes must be whole numbers of at least 1", size, "Pass sizes such as (32, 64, 128)")
@@ -122,6 +148,7 @@ class Space:
         _choice(hp, "policy", self.policy)
         _choice(hp, "augmentation", self.augmentation)
         _choice(hp, "jit_compile", self.jit_compile)
+        _choice(hp, "recompute", self.recompute)
         _choice(hp, "batch_size", self.batch_size, default=32)
 
     def recipe(self, hp: Any, examples: int | None = None) -> Recipe:
@@ -144,7 +171,12 @@ class Space:
             augmentation=hp.get("augmentation"),
             micro_batch_size=self._micro_batch_size(batch_size),
             jit_compile=bool(hp.get("jit_compile")),
+            recompute=hp.get("recompute"),
         )
+
+    def combinations(self) -> list[Combination]:
+        """What decides, beside the batch size, how much memory a step needs: each once."""
+        return [Combination(*each) for each in itertools.product(self.policy, self.optimizer, self.jit_compile, self.recompute)]
 
     def rate_at(self, rate_at_32: float, optimizer: str, batch_size: int) -> float:
         """The learning rate at `batch_size` that the optimizer's rule makes of one at batch 32."""

@@ -164,7 +164,7 @@ def test_help_and_version():
 def options(**changes):
     fields = dict.fromkeys(Options.__dataclass_fields__)
     defaults = {"tuner": "grid", "optimizers": "sgd,adam", "sgd_rates": "0.001:0.1", "adam_rates": "1e-4:1e-2", "batch_sizes": "32,64"}
-    return Options(**{**fields, **defaults, "policies": "float32", "augmentations": "none,flip", "jit": "off", **changes})
+    return Options(**{**fields, **defaults, "policies": "float32", "augmentations": "none,flip", "jit": "off", "recompute": "none", **changes})
 
 
 def test_a_grid_takes_three_rates_an_optimizer():

@@ -77,4 +77,5 @@ def test_a_little_is_kept_free_and_more_where_a_confirmation_failed():
     assert confirmed(confirmer(9), 9, 0.05, any_size).safe == 9
     assert confirmed(confirmer(199), 200, 0.05, any_size).safe == 180  # 190 passed
     assert confirmed(confirmer(11), 12, 0.05, any_size).safe == 10
+    assert confirmed(confirmer(9), 10, 0.05, any_size).safe == 9
     assert confirmed(confirmer(5), 6, 0.05, any_size).safe == 5

@@ -9,7 +9,8 @@ import kbatch
 
 ROOT = Path(kbatch.__file__).parent
 FLOORS = {
-    "errors": -1,
+    "errors": -2,
+    "strategy": -1,
     "recipe": 0,
     "outcome": 0,
     "scoring": 0,
@@ -30,6 +31,7 @@ FLOORS = {
     "testing": 6,
     "doctor": 6,
     "max_batch": 6,
+    "plans": 6,
     "cli": 7,
     "__main__": 8,
 }

@@ -157,3 +157,28 @@ def test_nonsense_is_one_clear_sentence(model, arguments, says):
 def test_a_broken_text_is_no_plan():
     with pytest.raises(RecomputeError, match=r"Plan\.to_json"):
         Plan.from_json('{"version": 1}')
+
+
+def test_what_a_model_costs_is_traced_once_for_all_that_are_built_alike(monkeypatch):
+    from kbatch.recompute import planning
+
+    def build(units):
+        inputs = keras.Input((8,))
+        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(units, "relu")(inputs) + 1.0))
+
+    traced = []
+    costs_of = planning.costs_of
+    monkeypatch.setattr(planning, "costs_of", lambda chain: traced.append(chain) or costs_of(chain))
+    for units, times in ((11, 1), (11, 1), (13, 2)):
+        recompute.plan(build(units), batch_size=4)
+        assert len(traced) == times
+
+
+def test_a_plan_holds_for_a_model_that_is_built_alike_and_no_other():
+    def build(first):
+        return keras.Sequential([keras.Input((8,)), first, keras.layers.Dense(3), keras.layers.Dense(1)])
+
+    plan = recompute.plan(build(keras.layers.Dense(4)), batch_size=4, strategy="sqrt")
+    recompute.apply(build(keras.layers.Dense(4)), plan)
+    with pytest.raises(RecomputeError, match="made for the model"):
+        recompute.apply(build(keras.layers.LayerNormalization()), plan)

@@ -14,7 +14,17 @@ def declared(space):
 
 def test_axes_are_declared_by_readable_names_and_batch_size_last():
     names = [axis.name for axis in declared(Space()).space]
-    assert names == ["optimizer", "learning_rate_sgd", "learning_rate_adam", "warmup_passes", "policy", "augmentation", "jit_compile", "batch_size"]
+    assert names == [
+        "optimizer",
+        "learning_rate_sgd",
+        "learning_rate_adam",
+        "warmup_passes",
+        "policy",
+        "augmentation",
+        "jit_compile",
+        "recompute",
+        "batch_size",
+    ]
 
 
 @pytest.mark.parametrize(("optimizer", "batch", "factor"), [("sgd", 128, 4.0), ("adam", 128, 2.0), ("sgd", 16, 0.5), ("adam", 32, 1.0)])

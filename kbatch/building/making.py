@@ -14,6 +14,7 @@ from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
+from kbatch.recompute.following import follow
 
 
 def nothing(hp: Any) -> None:
@@ -53,7 +54,7 @@ class Maker:
             )
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
-        """The model for a recipe, built and compiled under its policy and the seed.
+        """The model for a recipe, built and compiled under its policy and the seed, and made to recompute as it says.
 
         Args:
             recipe: `Recipe` to compile for.
@@ -62,6 +63,7 @@ class Maker:
         model = self.raw(recipe.policy, hp)
         with policy_scope(recipe.policy, self.own_policy):
             compile_for(model, recipe, self.arguments)
+        follow(model, recipe.recompute)
         return model
 
     def recompile(self, model: keras.Model, recipe: Recipe) -> None:

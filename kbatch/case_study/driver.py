@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
-import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from rich.table import Table
 
 from kbatch.case_study import limits
 from kbatch.case_study.options import PROJECT, Options, grid_size
+from kbatch.device import greetings
 from kbatch.memory.feasible import MaxBatches
 from kbatch.results import report
 from kbatch.results.ranking import cells, headings
@@ -101,32 +100,16 @@ def _trainings(options: Options, space: Space) -> int:
 
 
 def _import_tensorflow() -> None:
-    """Import TensorFlow without its greetings, on a CPU that can tell its bytes.
-
-    The greetings come from C++ before any log level holds, so the file of errors is turned away meanwhile; if the
-    import fails, they are printed.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Import TensorFlow without its greetings, on a CPU that can tell its bytes."""
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
-    sys.stderr.flush()
-    own = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            import tensorflow as tf
+    with greetings.turned_away():
+        import tensorflow as tf
 
-            import kbatch.hypermodel
+        import kbatch.hypermodel
 
-            tf.config.list_logical_devices()
-            assert kbatch.hypermodel
-        except BaseException:
-            held.seek(0)
-            os.write(own, held.read())
-            raise
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
+        tf.config.list_logical_devices()
+        assert kbatch.hypermodel
 
 
 def _pictures(options: Options, console: Console) -> Pictures:

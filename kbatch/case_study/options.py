@@ -35,6 +35,7 @@ class Options:
     policies: str
     augmentations: str
     jit: str
+    recompute: str
     micro_batch_size: int | None
     max_batch: str
     target: float | None
@@ -90,6 +91,7 @@ class Options:
             policy=_names("--policies", self.policies, POLICIES),
             augmentation=_names("--augmentations", self.augmentations, ("none", "flip", "flip_shift", "flip_shift_contrast")),
             jit_compile={"off": (False,), "on": (True,), "both": (False, True)}[self.jit],
+            recompute=tuple(part.strip() for part in self.recompute.split(",")),
             micro_batch_size=self.micro_batch_size,
             batch_size=_sizes(self.batch_sizes),
         )
@@ -116,7 +118,7 @@ class Options:
 def grid_size(space: Space) -> int:
     """How many recipes a grid over the space holds."""
     rates = sum(len(space.learning_rate[name]) for name in space.optimizer)  # type: ignore
-    others = (space.policy, space.augmentation, space.jit_compile, space.batch_size)
+    others = (space.policy, space.augmentation, space.jit_compile, space.recompute, space.batch_size)
     return rates * len(list(itertools.product(*others)))
 
 

@@ -13,7 +13,7 @@ from kbatch.memory.searching import Allowed, ProbeOf
 # Of the confirmed size: without XLA the largest that passes is a band, not a number. One that had failed before was in it.
 KEPT_FREE, KEPT_FREE_IN_BAND = 0.03, 0.05
 EQUAL_STEPS = 4  # down, before they double
-SMALL = 8  # a size from which on at least one example is left out there
+SMALL = 10  # a size from which on at least one example is left out there
 
 
 @dataclass(frozen=True)

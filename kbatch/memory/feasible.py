@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 from kbatch.errors import SearchError
 from kbatch.memory.table import Table
 from kbatch.recipe import Recipe, whole_number
-from kbatch.space import Space
+from kbatch.space import Combination, Space
 
 MOST_STEPS = 16  # passes per update; more of them save no memory that counts, and cost time
 
@@ -25,11 +24,10 @@ def check(limits: Any, space: Space) -> MaxBatches:
     if limits is None:
         return None
     if isinstance(limits, Table):
-        combinations = itertools.product(space.policy, space.optimizer, space.jit_compile)
-        missing = [combination for combination in combinations if limits.row(*combination) is None]
+        missing = [combination for combination in space.combinations() if limits.row(*combination) is None]
         if missing:
             raise SearchError(
-                "`max_batch` must have a row for every policy, optimizer and jit_compile of the space",
+                "`max_batch` must have a row for every policy, optimizer, jit_compile and recompute of the space",
                 f"none for {missing[0]}",
                 "Make the table of the same space: kbatch.max_batches(build, x, y, space)",
             )
@@ -89,7 +87,7 @@ def sizes(recipe: Recipe, limits: MaxBatches) -> tuple[int, int]:
         return recipe.batch_size, recipe.batch_size
     if isinstance(limits, int):
         return limits, limits
-    row = limits.row(recipe.policy, recipe.optimizer, recipe.jit_compile)
+    row = limits.row(*Combination.of(recipe))
     assert row is not None
     return row.batch_size, row.accumulated_batch_size
 
@@ -98,4 +96,9 @@ def facts(limits: MaxBatches) -> Any:
     """The limits in JSON's own types, to tell one project from another."""
     if not isinstance(limits, Table):
         return limits
-    return {f"{row.optimizer}, {row.policy}, jit {row.jit_compile}": [row.batch_size, row.accumulated_batch_size] for row in limits}
+    return {_named(row.combination): [row.batch_size, row.accumulated_batch_size] for row in limits}
+
+
+def _named(combination: Combination) -> str:
+    name = f"{combination.optimizer}, {combination.policy}, jit {combination.jit_compile}"
+    return name if combination.recompute == "none" else f"{name}, recompute {combination.recompute}"

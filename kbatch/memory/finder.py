@@ -41,7 +41,7 @@ def find_max_batch(
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
     assignment with `jit_compile`), tries a few batch sizes in a disposable process, and confirms the answer in fresh
-    ones: one with XLA, two without, where what fits varies from process to process. Answers are kept on disk
+    ones: one with XLA, three without, where what fits varies from process to process. Answers are kept on disk
     (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes, recipe, device, limit and versions: asked
     again, the answer comes at once.
 
@@ -77,7 +77,7 @@ def find_max_batch(
     Example:
     ```python
     found = kbatch.find_max_batch(build, x, y, kbatch.Recipe(policy="mixed_float16"), memory_limit="8GB")
-    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 40 steps
+    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 60 steps
     ```
     """
     sample, examples = sample_of(x, y)

@@ -18,7 +18,7 @@ from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 from kbatch.tracing.moment import Moment
 
 CONFIRMED_STEPS = 20
-PROCESSES, COMPILED_PROCESSES = 2, 1  # that confirm: XLA's need is the same in each
+PROCESSES, COMPILED_PROCESSES = 3, 1  # that confirm: XLA's need is the same in each
 STEP_DOWN = 0.05
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 # TensorFlow's allocator hands out chunks that are larger than asked for: peaks over traces of four models, batch 32 and 64, on a CPU.

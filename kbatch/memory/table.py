@@ -1,9 +1,8 @@
-"""Table: the largest batch of every (policy, optimizer, jit) of a space; asked by users."""
+"""Table: the largest batch of every (policy, optimizer, jit, recompute) of a space; asked by users."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from kbatch.memory.prober import TIMEOUT_SECONDS
 from kbatch.memory.subject import Subject, sample_of
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
-from kbatch.space import Space
+from kbatch.space import Combination, Space
 
 if TYPE_CHECKING:
     import pandas
@@ -38,6 +37,7 @@ class Row:
         peak_bytes: Integer, the most bytes in use when that size was confirmed.
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.
         confirmed_steps: Integer, steps that it was trained in a fresh process.
+        recompute: What the backward pass makes again.
     """
 
     policy: str
@@ -48,9 +48,15 @@ class Row:
     peak_bytes: int
     first_failing: int | None
     confirmed_steps: int
+    recompute: str = "none"
+
+    @property
+    def combination(self) -> Combination:
+        """What the row is for."""
+        return Combination(self.policy, self.optimizer, self.jit_compile, self.recompute)
 
     def __str__(self) -> str:
-        return f"{self.optimizer}, {self.policy}{', jit' if self.jit_compile else ''}: {self.batch_size}"
+        return f"{self.combination}: {self.batch_size}"
 
 
 @dataclass(frozen=True)
@@ -79,10 +85,10 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def row(self, policy: str, optimizer: str, jit_compile: bool) -> Row | None:
+    def row(self, policy: str, optimizer: str, jit_compile: bool, recompute: str = "none") -> Row | None:
         """The row of a combination, or `None` if the table has none."""
-        wanted = (policy, optimizer, jit_compile)
-        return next((row for row in self.rows if (row.policy, row.optimizer, row.jit_compile) == wanted), None)
+        wanted = Combination(policy, optimizer, jit_compile, recompute)
+        return next((row for row in self.rows if row.combination == wanted), None)
 
     @property
     def frame(self) -> pandas.DataFrame:
@@ -111,11 +117,11 @@ class Table:
         return None if fields is None else cls.from_dict(fields)
 
     def __str__(self) -> str:
-        lines = [f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"]
+        lines = [f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'recompute':<12}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"]
         for row in self.rows:
             jit = "yes" if row.jit_compile else "no"
             sizes = f"{row.batch_size or 'none fits':>14}{row.accumulated_batch_size or 'none fits':>14}"
-            lines.append(f"{row.policy:<16}{row.optimizer:<11}{jit:<5}{sizes}{row.peak_bytes / 1e6:>10,.0f}")
+            lines.append(f"{row.policy:<16}{row.optimizer:<11}{jit:<5}{row.recompute:<12}{sizes}{row.peak_bytes / 1e6:>10,.0f}")
         return "\n".join([*lines, f"limit {self.limit_bytes / 1e6:,.0f} MB; {self.executed_probes} batch sizes trained, {self.seconds:.0f} s"])
 
 
@@ -137,10 +143,10 @@ def max_batches(
     values: Mapping[str, Any] | None = None,
     project: str | os.PathLike[str] | None = None,
 ) -> Table:
-    """The largest batch of every (policy, optimizer, jit) of a space, from far fewer probes than a search for each.
+    """The largest batch of every (policy, optimizer, jit, recompute) of a space, from far fewer probes than a search for each.
 
     Use it before a search, before TensorFlow touches the GPU, and pass it on: `HyperModel(build, max_batch=table)` then
-    never trains a recipe that cannot fit. Per policy one optimizer is probed; what the others need beyond it is
+    never trains a recipe that cannot fit. Per policy one combination is probed; what the others need beside it is
     computed from their traces, and each answer confirmed in a fresh process. With `jit_compile` XLA tells the need
     exactly and only the answer is trained. The table is kept on disk as `find_max_batch` keeps its answers.
 
@@ -148,7 +154,7 @@ def max_batches(
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
         x: See `kbatch.find_max_batch`.
         y: See `kbatch.find_max_batch`.
-        space: `Space` whose policies, optimizers and `jit_compile` are combined. Defaults to `Space()`.
+        space: `Space` whose policies, optimizers, `jit_compile` and `recompute` are combined. Defaults to `Space()`.
         memory_limit: See `kbatch.find_max_batch`.
         ceiling: Integer, the largest batch size to try. Optional.
         loss: Loss, if `build` does not compile.
@@ -186,7 +192,7 @@ def max_batches(
     subject = Subject(
         build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, dict(values or {}), pipelines=pipelines(space.augmentation)
     )
-    combinations = list(itertools.product(space.policy, space.optimizer, space.jit_compile))
+    combinations = space.combinations()
     limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
     most = smaller(check_size("ceiling", ceiling), examples)
     name = cache.key({"what": "table", **facts_of(subject), "of": combinations, "under": space.augmentation, **room(limit_bytes), "ceiling": most})

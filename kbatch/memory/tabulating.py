@@ -18,6 +18,7 @@ from kbatch.memory.searching import TARGET_SHARE, any_size, first
 from kbatch.memory.subject import Subject
 from kbatch.memory.table import Row, Table
 from kbatch.recipe import Recipe
+from kbatch.space import Combination
 
 COMPUTED_SHARE = 0.95  # of the limit, for what is computed and not confirmed
 COMPILED_STEP_DOWN = 0.01
@@ -51,21 +52,20 @@ class Tabulating:
         self._executed = self._compilations = 0
         self._limit = 0
 
-    def table(self, combinations: list[tuple[str, str, bool]]) -> Table:
-        """The table of these (policy, optimizer, jit).
+    def table(self, combinations: list[Combination]) -> Table:
+        """The table of these combinations.
 
         Raises:
             MemoryLimitError: If nothing fits at all.
         """
         began = time.perf_counter()
         augmentation = self._heaviest(combinations[0])
-        rows: dict[tuple[str, str, bool], Row] = {}
-        for policy in dict.fromkeys(policy for policy, _, _ in combinations):
+        rows: dict[Combination, Row] = {}
+        for policy in dict.fromkeys(combination.policy for combination in combinations):
             for jit in (False, True):
-                optimizers = [optimizer for one, optimizer, other in combinations if (one, other) == (policy, jit)]
-                recipes = [_recipe(policy, optimizer, jit, augmentation) for optimizer in optimizers]
+                recipes = [_recipe(each, augmentation) for each in combinations if (each.policy, each.jit_compile) == (policy, jit)]
                 for row in (self._compiled if jit else self._traced)(recipes) if recipes else []:
-                    rows[row.policy, row.optimizer, row.jit_compile] = row
+                    rows[row.combination] = row
                     if self._on_row:
                         self._on_row(row)
         if not any(row.batch_size for row in rows.values()):
@@ -132,16 +132,16 @@ class Tabulating:
             found = confirmed(lambda batch_size: self._counted(self._confirm(prober, batch_size)), size, step_down, any_size)
         if found.batch_size:
             fits = found.batch_size if recipe.jit_compile or found.batch_size == self.ceiling else found.safe
-            probe = found.probes[-1]
             return Row(
                 recipe.policy,
                 recipe.optimizer,
                 recipe.jit_compile,
                 fits,
                 max(0, min(accumulating * fits // size, fits)),
-                probe.peak_bytes,
+                found.peak_bytes,
                 found.first_failing,
                 found.steps,
+                recipe.recompute,
             )
         if found.probes and found.probes[-1].ended in SUSPECTS:
             raise nothing_fits(found.probes[-1], Facts(self._limit, "", 0, 0, 0, 0))
@@ -150,11 +150,10 @@ class Tabulating:
     def _confirm(self, prober: Prober, batch_size: int) -> Probe:
         return prober.confirm(batch_size, CONFIRMED_STEPS, VALIDATION_BATCH_SIZE)  # what a search will validate with
 
-    def _heaviest(self, combination: tuple[str, str, bool]) -> str:
+    def _heaviest(self, combination: Combination) -> str:
         if len(self.augmentations) == 1:
             return self.augmentations[0]
-        policy, optimizer, _ = combination
-        with self._prober(_recipe(policy, optimizer, False, "none")) as prober:
+        with self._prober(_recipe(combination._replace(jit_compile=False), "none")) as prober:
             return prober.heaviest(self.augmentations)
 
     def _prober(self, recipe: Recipe) -> Prober:
@@ -177,10 +176,10 @@ class Tabulating:
         return compiled_bytes
 
 
-def _recipe(policy: str, optimizer: str, jit: bool, augmentation: str) -> Recipe:
-    rate: Any = None if optimizer == "compiled" else 1e-3
-    return Recipe(policy=policy, optimizer=optimizer, learning_rate=rate, jit_compile=jit, augmentation=augmentation)
+def _recipe(combination: Combination, augmentation: str) -> Recipe:
+    rate: Any = None if combination.optimizer == "compiled" else 1e-3
+    return Recipe(**combination._asdict(), learning_rate=rate, augmentation=augmentation)
 
 
 def _none(recipe: Recipe) -> Row:
-    return Row(recipe.policy, recipe.optimizer, recipe.jit_compile, 0, 0, 0, 1, 0)
+    return Row(recipe.policy, recipe.optimizer, recipe.jit_compile, 0, 0, 0, 1, 0, recipe.recompute)

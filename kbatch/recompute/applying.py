@@ -12,6 +12,7 @@ from kbatch.recompute import checking
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.planned import Plan
 from kbatch.recompute.segments import Context, Segment, select_barrier, slice_barrier
+from kbatch.recompute.signature import stem
 
 
 class SegmentedCall:
@@ -106,7 +107,7 @@ def check_plan(chain: Chain, plan: Plan, name: str) -> None:
     if stretches and stretches[-1][1] == len(chain.nodes):
         for segment, (start, stop, _) in zip(plan.segments, stretches, strict=True):
             own = (chain.nodes[start].name, chain.nodes[stop - 1].name)
-            if own != (segment.first, segment.last):
+            if tuple(map(stem, own)) != (stem(segment.first), stem(segment.last)):
                 raise RecomputeError(
                     f"A plan must be made for the model it is applied to ({name!r})",
                     f"a segment from {segment.first!r} to {segment.last!r} where the model goes from {own[0]!r} to {own[1]!r}",

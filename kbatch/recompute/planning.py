@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import keras
 
@@ -14,11 +14,12 @@ from kbatch.recompute.costs import Costs, costs_of
 from kbatch.recompute.placing import Budget
 from kbatch.recompute.planned import Plan, PlannedSegment
 from kbatch.recompute.predicting import Predictor, Stretch
+from kbatch.recompute.signature import signature
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's kept bytes, tried for the front
 
-_known: dict[str, Costs] = {}  # costs by architecture and policy; no model is held by them
+_known: dict[Hashable, Costs] = {}  # by signature; no model is held by them
 
 
 def plan(
@@ -122,14 +123,25 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     return found
 
 
+def at_batch_size(model: keras.Model, plan: Plan, batch_size: int) -> Plan:
+    """The same cuts, with the bytes of another batch size.
+
+    Args:
+        model: `keras.Model` that the plan was made for.
+        plan: `Plan`.
+        batch_size: Integer, examples per step.
+    """
+    _check("none", batch_size, None, None, ())
+    return _plan(_predictor(Chain(model), batch_size), plan.strategy, list(plan.stretches()))
+
+
 def _predictor(chain: Chain, batch_size: int) -> Predictor:
-    try:
-        architecture = f"{chain.functional.to_json()} {chain.functional.dtype_policy.name} {keras.config.floatx()}"
-    except (NotImplementedError, TypeError):  # a layer that cannot say what it is made of
+    key = signature(chain)
+    if key is None:
         return Predictor(chain, costs_of(chain), batch_size)
-    if architecture not in _known:
-        _known[architecture] = costs_of(chain)
-    return Predictor(chain, _known[architecture], batch_size)
+    if key not in _known:
+        _known[key] = costs_of(chain)
+    return Predictor(chain, _known[key], batch_size)
 
 
 def _plan(predictor: Predictor, strategy: str, stretches: Sequence[Stretch]) -> Plan:

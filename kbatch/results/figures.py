@@ -152,3 +152,35 @@ def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | 
     axes.legend(loc="upper left", fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
+
+
+@dataclass(frozen=True)
+class PlanInfo:
+    """One plan as a point of peak bytes and extra time (a share of a plain step's)."""
+
+    name: str
+    peak_bytes: float
+    extra: float
+
+
+def draw_plans(infos: Sequence[PlanInfo], title: str, path: str | Path) -> None:
+    """Draw the peak of each plan against the time that it costs into a PNG file.
+
+    Args:
+        infos: Plans, the fastest first.
+        title: What they are of.
+        path: The file.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    times, peaks = [100 * info.extra for info in infos], [info.peak_bytes / 1e6 for info in infos]
+    axes.step(times, peaks, where="post", color=OTHER_COLOUR, linewidth=1.6)
+    axes.scatter(times, peaks, color=BEST_COLOUR, s=28, zorder=3)
+    for info, one, other in zip(infos, times, peaks, strict=True):
+        if info in (infos[0], infos[-1]):
+            axes.annotate(info.name, (one, other), xytext=(6, 6), textcoords="offset points", fontsize=8)
+    axes.set(xlabel="more time than a plain step, predicted (%)", ylabel="peak beside weights and optimizer (MB)", ylim=(0, None), title=title)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)

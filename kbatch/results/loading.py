@@ -83,7 +83,17 @@ def rows(records: Iterable[Record], metric: str = "val_accuracy") -> pd.DataFram
 def _row(record: Record, metric: str) -> dict[str, Any]:
     recipe, outcome = record.recipe, record.outcome
     seconds = {f"{part}_seconds": outcome.seconds.get(part) for part in ("build", "first_step", "validation", "checkpoint", "total")}
-    ours = {"optimizer", "learning_rate_sgd", "learning_rate_adam", "policy", "augmentation", "jit_compile", "batch_size", "warmup_passes"}
+    ours = {
+        "optimizer",
+        "learning_rate_sgd",
+        "learning_rate_adam",
+        "policy",
+        "augmentation",
+        "jit_compile",
+        "recompute",
+        "batch_size",
+        "warmup_passes",
+    }
     return {
         "trial": record.trial,
         "baseline": record.baseline,
@@ -97,6 +107,7 @@ def _row(record: Record, metric: str) -> dict[str, Any]:
         "policy": recipe.policy,
         "augmentation": recipe.augmentation,
         "jit_compile": recipe.jit_compile,
+        "recompute": recipe.recompute,
         "score": record.score,
         metric: outcome.value,
         "ended": outcome.ended,
@@ -108,6 +119,7 @@ def _row(record: Record, metric: str) -> dict[str, Any]:
         "examples_per_second": outcome.examples_per_second,
         "input_examples_per_second": outcome.input_examples_per_second,
         "peak_bytes": outcome.peak_bytes,
+        "recompute_seconds": outcome.recompute_seconds,
         "seed": record.seed,
         "remarks": "; ".join(outcome.remarks) or outcome.message,
         "device": record.device,

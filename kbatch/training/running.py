@@ -27,6 +27,7 @@ from kbatch.device.utilisation import Sampler
 from kbatch.errors import DataError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
+from kbatch.recompute.applying import applied
 from kbatch.training.goal import Goal
 from kbatch.training.watching import Watcher
 
@@ -110,7 +111,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         if not is_out_of_memory(error) and not (is_suspect(error) and 0 < around.largest_passed < (recipe.micro_batch_size or recipe.batch_size)):
             raise
         ended, message = "out_of_memory", str(error)[:2000]
-    left, used = time.perf_counter(), sampler.result()
+    left, used, plan = time.perf_counter(), sampler.result(), applied(model)
     fitted = {"input_probe": input_probe, "setup": (began.at or left) - entered - input_probe, "finish": left - (epoch_end.ended_at or left)}
     outcome = Outcome(
         ended=ended or horizon.ended or "callback",
@@ -124,6 +125,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         seconds={**fitted, **_parts(clock, horizon, epoch_end)},
         peak_bytes=meter.bytes_peak(),
         utilisation=vars(used) if used else {},
+        plan=plan.to_json() if plan else "",
+        recompute_seconds=clock.seconds * plan.extra_seconds_ratio / (1 + plan.extra_seconds_ratio) if plan else 0.0,
         learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
         input_examples_per_second=None if not input_seconds else (recipe.micro_batch_size or recipe.batch_size) / input_seconds,
         message=message,

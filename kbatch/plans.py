@@ -1,0 +1,181 @@
+"""Plans: the command `kbatch recompute`, from its options to the front of a model's plans, one of them in words, and a figure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+
+from kbatch.building.making import Maker
+from kbatch.building.optimizers import optimizer_of
+from kbatch.device import limit
+from kbatch.errors import DataError, MemoryLimitError, RecomputeError
+from kbatch.memory.finding import ALLOCATOR_SLACK
+from kbatch.memory.importing import imported
+from kbatch.recipe import Recipe
+from kbatch.recompute.planned import Plan
+from kbatch.recompute.planning import at_batch_size, front
+from kbatch.results import figures
+
+MOST = 1 << 20  # examples; larger batches are nobody's question
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Everything `kbatch recompute` can be told; see its `--help`."""
+
+    build: str
+    shape: str | None
+    policy: str
+    optimizer: str
+    batch_size: int
+    memory_limit: str | None
+    figure: str
+    plan: str | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The plans of a front, and what the device has for them.
+
+    Attributes:
+        model: The model.
+        plans: Plans at the batch size that was asked for, the fastest first.
+        static_bytes: Integer, weights and optimizer.
+        limit_bytes: Integer, or `None` if there is no limit.
+    """
+
+    model: keras.Model
+    plans: Sequence[Plan]
+    static_bytes: int
+    limit_bytes: int | None
+
+    def needed_bytes(self, plan: Plan) -> float:
+        """Bytes of a training by a plan, as the allocator hands them out."""
+        return self.static_bytes + ALLOCATOR_SLACK * plan.peak_bytes
+
+    def largest(self, plan: Plan) -> int | None:
+        """The largest batch that is predicted to fit; `None` without a limit."""
+        if self.limit_bytes is None:
+            return None
+        low, high = 0, MOST
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.needed_bytes(at_batch_size(self.model, plan, middle)) <= self.limit_bytes else (low, middle - 1)
+        return low
+
+    @property
+    def chosen(self) -> Plan:
+        """The fastest plan that fits, or without a limit the one of the lowest peak.
+
+        Raises:
+            MemoryLimitError: If none fits.
+        """
+        if self.limit_bytes is None:
+            return self.plans[-1]
+        for plan in self.plans:
+            if self.needed_bytes(plan) <= self.limit_bytes:
+                return plan
+        least = self.plans[-1]
+        raise MemoryLimitError(
+            f"Some plan must fit into {self.limit_bytes / 1e6:,.0f} MB at batch {least.batch_size}",
+            f"{self.needed_bytes(least) / 1e6:,.0f} MB at least",
+            f"Take a batch of {self.largest(least)}, and accumulate" if self.largest(least) else "Raise the limit, or take a smaller model",
+        )
+
+
+def answer(asked: Asked, console: Console) -> None:
+    """Find the plans that were asked for, print and draw them.
+
+    Raises:
+        KbatchError: If something the user gave cannot be used.
+    """
+    sys.path.insert(0, os.getcwd())
+    for name, path in (("--figure", asked.figure), ("--plan", asked.plan)):
+        if path is not None and not os.access(Path(path).parent, os.W_OK):
+            raise DataError(f"{name} must be a file that can be written", path, "Name one in a folder that exists")
+    recipe = Recipe(asked.batch_size, asked.optimizer, 1e-3, policy=asked.policy)
+    limit_bytes = None if asked.memory_limit is None else limit.bytes_of(asked.memory_limit)
+    with console.status("Making the model …") as status:
+        model = built(Maker(imported(asked.build).load()).raw(asked.policy), asked.shape)
+        status.update("Tracing each operation forward and backward …")
+        found = Choice(model, front(model, recipe.batch_size), static_bytes(model, recipe), limit_bytes)
+        rows = [figures.PlanInfo(_named(plan, found.plans[0]), plan.peak_bytes, plan.extra_seconds_ratio) for plan in found.plans]
+        figures.draw_plans(rows, f"{model.name} at batch {recipe.batch_size}, {recipe.policy}", asked.figure)
+    console.print(table(found), highlight=False, soft_wrap=True)
+    console.print(f"Figure: {asked.figure}", highlight=False, soft_wrap=True)
+    chosen = found.chosen
+    console.print(str(chosen), highlight=False, soft_wrap=True)
+    if asked.plan:
+        _write(Path(asked.plan), chosen.to_json())
+        console.print(f"Plan: {asked.plan} (recompute.Plan.from_json, recompute.apply)", highlight=False, soft_wrap=True)
+
+
+def table(choice: Choice) -> str:
+    """The front in words, a row per plan, the fastest first."""
+    batches = "" if choice.limit_bytes is None else f"{'largest batch':>15}"
+    lines = [f"{'plan':<14}{'segments':>9}{'run again':>11}{'kept MB':>10}{'peak MB':>10}{'more time':>11}{batches}"]
+    for plan in choice.plans:
+        again = sum(segment.operations for segment in plan.segments if segment.recompute)
+        largest = "" if choice.limit_bytes is None else f"{choice.largest(plan):>15}"
+        name = _named(plan, choice.plans[0])
+        sizes = f"{plan.kept_bytes / 1e6:>10,.1f}{plan.peak_bytes / 1e6:>10,.1f}"
+        lines.append(f"{name:<14}{len(plan.segments):>9}{again:>11}{sizes}{plan.extra_seconds_ratio:>11.1%}{largest}")
+    room = "" if choice.limit_bytes is None else f" of {choice.limit_bytes / 1e6:,.0f} MB"
+    return "\n".join([*lines, f"predicted; weights and optimizer take {choice.static_bytes / 1e6:,.1f} MB{room} beside the peak"])
+
+
+def built(model: Any, shape: str | None) -> keras.Model:
+    """A model with weights: one that waits for its input is given the shape.
+
+    Raises:
+        DataError: If the shape cannot be read or is not the model's.
+        RecomputeError: If there is no shape for a model that needs one.
+    """
+    sizes = None
+    if shape is not None:
+        try:
+            sizes = tuple(int(size) for size in shape.split(","))
+        except ValueError:
+            sizes = ()
+        if not sizes or min(sizes) < 1:
+            raise DataError("--shape must be whole numbers of at least 1", shape, "Write the shape of one example, without the batch: 224,224,3")
+    if not isinstance(model, keras.Model):
+        raise RecomputeError("The function must return a keras.Model", type(model).__name__, "Return the model")
+    if not model.built:
+        if sizes is None:
+            raise RecomputeError("A model without a keras.Input must be given a shape", model.name, "Pass --shape 224,224,3, or add a keras.Input")
+        model.build((None, *sizes))
+    own = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or []]
+    if (
+        sizes is not None
+        and len(own) == 1
+        and any(a is not None and a != b for a, b in zip(own[0], sizes, strict=True)) | (len(own[0]) != len(sizes))
+    ):
+        raise DataError("--shape must be that of the model's input", shape, f"Pass {','.join(map(str, own[0]))}, or leave it out")
+    return model
+
+
+def static_bytes(model: keras.Model, recipe: Recipe) -> int:
+    """Bytes of the weights and of what the recipe's optimizer holds."""
+    optimizer = optimizer_of(recipe, None)
+    optimizer.build(model.trainable_variables)
+    return sum(int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size for variable in (*model.variables, *optimizer.variables))
+
+
+def _named(plan: Plan, plain: Plan) -> str:
+    return f"budget:{plan.kept_bytes / plain.kept_bytes:.2f}" if plan.strategy == "budget" else plan.strategy
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text(text)
+    temporary.replace(path)

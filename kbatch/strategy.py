@@ -1,0 +1,44 @@
+"""Strategy: how a recipe says which part of a model is made again in the backward pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SEARCHED = ("none", "minimal", "sqrt", "stages")
+BUDGET = "budget"
+WORDS = f"{', '.join(SEARCHED)} or {BUDGET}:0.5 (at most that share of the kept bytes)"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One value of the axis `recompute`.
+
+    Attributes:
+        name: `"none"`, `"minimal"`, `"sqrt"`, `"stages"` or `"budget"`.
+        kept_share: Float between 0 and 1, the most kept bytes as a share of the plain model's; of `"budget"` alone.
+    """
+
+    name: str
+    kept_share: float | None = None
+
+    @classmethod
+    def parse(cls, text: object) -> Strategy | None:
+        """The strategy that a text such as `"budget:0.5"` says; `None` if it says none.
+
+        Example:
+        >>> Strategy.parse("budget:0.5")
+        Strategy(name='budget', kept_share=0.5)
+        >>> Strategy.parse("budget") is None
+        True
+        """
+        if not isinstance(text, str):
+            return None
+        name, _, share = text.partition(":")
+        if name in SEARCHED:
+            return None if share or text.endswith(":") else cls(name)
+        try:
+            kept = float(share)
+        except ValueError:
+            return None
+        return cls(name, kept) if name == BUDGET and math.isfinite(kept) and 0 < kept < 1 else None

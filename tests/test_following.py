@@ -1,0 +1,116 @@
+"""The axis `recompute`: a recipe's model follows it, a search draws it, the table has rows for it, the record tells of it."""
+
+from pathlib import Path
+
+import keras
+import keras_tuner
+import memory_models
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch import HyperModel, Recipe, Space, recompute
+from kbatch.building.making import Maker
+from kbatch.errors import RecomputeError
+from kbatch.memory import feasible
+from kbatch.memory.table import Table
+from kbatch.recompute.following import PLANNED_BATCH_SIZE, follow
+from kbatch.results.loading import load_records
+from kbatch.strategy import Strategy
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+@pytest.mark.parametrize("text", ["none", "minimal", "sqrt", "stages", "budget:0.5"])
+def test_a_strategy_is_read(text):
+    assert Strategy.parse(text).name == text.partition(":")[0]
+    assert Recipe(recompute=text).recompute == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Minimal", "budget", "budget:", "budget:1", "budget:0", "budget:-1", "budget:nan", "minimal:0.5", "none:", None, 3]
+)
+def test_nonsense_is_no_strategy(text):
+    assert Strategy.parse(text) is None
+    with pytest.raises(kbatch.errors.RecipeError, match="`recompute` must be none, minimal"):
+        Recipe(recompute=text)
+    with pytest.raises(kbatch.errors.SpaceError, match="`recompute` must be among"):
+        Space(recompute=text)
+    with pytest.raises(RecomputeError, match="`recompute` must be"):
+        follow(memory_models.normed(), text)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_made_model_has_the_plan_of_its_recipe(policy):
+    maker = Maker(memory_models.normed)
+    made = maker.make(Recipe(optimizer="sgd", learning_rate=0.1, policy=policy, recompute="minimal"))
+    assert recompute.applied(made) == recompute.plan(made, PLANNED_BATCH_SIZE)
+    assert recompute.applied(maker.make(Recipe(optimizer="sgd", learning_rate=0.1, policy=policy))) is None
+
+
+def test_the_plan_does_not_depend_on_the_batch_size():
+    maker = Maker(memory_models.normed)
+    plans = [recompute.applied(maker.make(Recipe(size, recompute="budget:0.6"))) for size in (1, 256)]
+    assert list(plans[0].stretches()) == list(plans[1].stretches())
+    assert (plans[0].batch_size, plans[0].peak_bytes) == (plans[1].batch_size, plans[1].peak_bytes)
+    assert plans[0].kept_bytes <= 0.6 * recompute.plan(memory_models.normed(), PLANNED_BATCH_SIZE, "none").kept_bytes
+
+
+def test_a_model_that_hides_its_graph_is_refused_in_words():
+    class Hidden(keras.Model):
+        def call(self, inputs):
+            return inputs
+
+    def build():
+        model = Hidden()
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(RecomputeError, match="Only Functional and Sequential"):
+        Maker(build).make(Recipe(recompute="minimal"))
+
+
+def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((64, 24, 24, 3)).astype("float32"), rng.integers(0, 10, 64)
+
+    def build():
+        model = memory_models.normed()
+        model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    space = Space(optimizer="sgd", policy="float32", batch_size=16, recompute=("none", "minimal"), warmup_passes=0.0)
+    hypermodel = HyperModel(build, space, seconds_per_trial=0.5)
+    tuner = keras_tuner.GridSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=tmp_path, project_name="p")
+    tuner.search(x, y, validation_data=(x, y), verbose=0)
+    trials = kbatch.results.load(tmp_path / "p")
+    assert list(trials["recompute"]) == ["none", "none", "minimal"]
+    assert list(trials["recompute_seconds"] > 0) == [False, False, True]
+    assert trials["recompute_seconds"].max() < trials["train_seconds"].max()
+    assert "recompute minimal" in trials["recipe"].iloc[-1]
+    plans = [record.outcome.plan for record in load_records(tmp_path / "p")]
+    assert plans[:2] == ["", ""]
+    again = memory_models.normed()
+    recompute.apply(again, recompute.Plan.from_json(plans[2]))
+    assert list(recompute.applied(again).stretches()) == list(recompute.plan(again, PLANNED_BATCH_SIZE).stretches())
+
+
+@pytest.mark.slow
+def test_the_table_has_its_rows_and_the_larger_batch_is_used():
+    space = Space(optimizer="sgd", policy="float32", recompute=("none", "minimal"))
+    table = kbatch.max_batches(memory_models.deep, (32, 32, 3), space=space, memory_limit=200 << 20)
+    plain, small = table.row("float32", "sgd", False), table.row("float32", "sgd", False, "minimal")
+    assert small.batch_size > 1.5 * plain.batch_size
+    assert table.executed_probes <= 8
+    assert Table.from_dict(table.to_dict()) == table
+    drawn = Recipe(small.batch_size, "sgd", 0.1, recompute="minimal")
+    assert feasible.fitted(drawn, table) == drawn
+    without = Recipe(small.batch_size, "sgd", 0.1)
+    assert feasible.fitted(without, table) != without

@@ -1,0 +1,86 @@
+"""`kbatch recompute`: the front as a table and a figure, one plan in words and as a file, and nonsense in one sentence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import memory_models
+import pytest
+
+from kbatch import Recipe, recompute
+from kbatch.errors import MemoryLimitError
+from kbatch.plans import Choice, static_bytes, table
+from kbatch.recompute.planning import at_batch_size
+
+HERE = Path(__file__).parent
+
+
+def run(*arguments, folder):
+    command = [sys.executable, "-m", "kbatch", "recompute", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(HERE)}, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def deep():
+    return memory_models.deep()
+
+
+def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
+    said = run("memory_models:deep", "--shape", "32,32,3", "--memory-limit", "40MB", "--plan", "plan.json", folder=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert said.stderr == ""
+    assert said.stdout.splitlines()[0].split() == ["plan", "segments", "run", "again", "kept", "MB", "peak", "MB", "more", "time", "largest", "batch"]
+    assert (tmp_path / "recompute.png").read_bytes().startswith(b"\x89PNG")
+    plan = recompute.Plan.from_json((tmp_path / "plan.json").read_text())
+    assert str(plan).splitlines()[0] in said.stdout
+    assert plan.recomputes
+    recompute.apply(deep, plan)
+    recompute.remove(deep)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("memory_models:deep", "--shape", "5"), "--shape must be that of the model's input"),
+        (("memory_models:deep", "--shape", "5,x"), "--shape must be whole numbers"),
+        (("memory_models:deep", "--memory-limit", "2MB"), "Some plan must fit into 2 MB"),
+        (("memory_models:nothing",), "must return a keras.Model"),
+        (("memory_models:missing",), "must be a function that returns a model"),
+        (("nowhere:build",), "must be importable"),
+        (("memory_models:deep", "--batch-size", "0"), "`batch_size` must be a whole number"),
+        (("memory_models:deep", "--figure", "missing/folder/a.png"), "--figure must be a file that can be written"),
+    ],
+)
+def test_nonsense_is_one_sentence(arguments, says, tmp_path):
+    said = run(*arguments, folder=tmp_path)
+    assert said.returncode == 2
+    assert says in said.stderr
+    assert len(said.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "recompute.png").exists() or says.startswith("Some plan")
+
+
+def test_the_chosen_plan_is_the_fastest_that_fits_and_largest_is_exact(deep):
+    plans = recompute.front(deep, 32)
+    static = static_bytes(deep, Recipe(optimizer="adam"))
+    weights = sum(variable.numpy().nbytes for variable in deep.variables)
+    assert weights < static < 3.1 * weights
+    for limit in range(static + 2_000_000, static + 80_000_000, 3_000_000):
+        choice = Choice(deep, plans, static, limit)
+        fitting = [plan for plan in plans if choice.needed_bytes(plan) <= limit]
+        if fitting:
+            assert choice.chosen == min(fitting, key=lambda plan: plan.extra_seconds_ratio)
+        else:
+            with pytest.raises(MemoryLimitError, match="Some plan must fit"):
+                assert choice.chosen
+        largest = choice.largest(plans[-1])
+        assert choice.needed_bytes(at_batch_size(deep, plans[-1], largest)) <= limit
+        assert choice.needed_bytes(at_batch_size(deep, plans[-1], largest + 1)) > limit
+    assert Choice(deep, plans, static, None).chosen == plans[-1]
+    assert len(table(Choice(deep, plans, static, None)).splitlines()) == len(plans) + 2
+
+
+def test_the_slots_of_the_optimizer_count():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1000)])
+    assert static_bytes(model, Recipe(optimizer="adam")) - static_bytes(model, Recipe(optimizer="sgd")) == pytest.approx(4 * 5000, abs=64)

@@ -8,8 +8,10 @@ from pathlib import Path
 import keras
 import memory_models
 import pytest
+from typer.testing import CliRunner
 
 from kbatch import Recipe, recompute
+from kbatch.cli import app
 from kbatch.errors import MemoryLimitError
 from kbatch.plans import Choice, static_bytes, table
 from kbatch.recompute.planning import at_batch_size
@@ -53,9 +55,11 @@ def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
         (("memory_models:deep", "--figure", "missing/folder/a.png"), "--figure must be a file that can be written"),
     ],
 )
-def test_nonsense_is_one_sentence(arguments, says, tmp_path):
-    said = run(*arguments, folder=tmp_path)
-    assert said.returncode == 2
+def test_nonsense_is_one_sentence(arguments, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(HERE))
+    said = CliRunner().invoke(app, ["recompute", *arguments])
+    assert said.exit_code == 2
     assert says in said.stderr
     assert len(said.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "recompute.png").exists() or says.startswith("Some plan")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kbatch.recompute.applying import applied, apply, remove
+    from kbatch.recompute.measuring import best_plan, measure
     from kbatch.recompute.planned import Plan
     from kbatch.recompute.planning import front, plan
     from kbatch.recompute.verifying import Report, verify
@@ -16,13 +17,15 @@ _HOME = {
     "Report": "verifying",
     "applied": "applying",
     "apply": "applying",
+    "best_plan": "measuring",
     "front": "planning",
+    "measure": "measuring",
     "plan": "planning",
     "remove": "applying",
     "verify": "verifying",
 }
 
-__all__ = ["Plan", "Report", "applied", "apply", "front", "plan", "remove", "verify"]
+__all__ = ["Plan", "Report", "applied", "apply", "best_plan", "front", "measure", "plan", "remove", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -45,6 +45,8 @@ class Plan:
         kept_bytes: Integer, predicted bytes that the forward pass keeps for the backward pass.
         peak_bytes: Integer, predicted most bytes of one step beside weights and optimizer.
         extra_seconds_ratio: Float, predicted seconds of what is run again, as a share of a plain step's.
+        measured_peak_bytes: Integer, what a step really needed beside what was held before it; `None` if it was not measured.
+        measured_seconds: Float, what a step really took; `None` if it was not measured.
     """
 
     strategy: str
@@ -53,6 +55,8 @@ class Plan:
     kept_bytes: int
     peak_bytes: int
     extra_seconds_ratio: float
+    measured_peak_bytes: int | None = None
+    measured_seconds: float | None = None
 
     @property
     def recomputes(self) -> bool:
@@ -90,4 +94,6 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, peak {self.peak_bytes / 1e6:,.0f} MB at batch {self.batch_size}"]
+        if self.measured_peak_bytes is not None:
+            lines.append(f"  measured: peak {self.measured_peak_bytes / 1e6:,.0f} MB, {1e3 * (self.measured_seconds or 0):,.0f} ms a step")
         return "\n".join([*lines, *(f"  {segment}" for segment in self.segments)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.errors import RecomputeError
-from kbatch.recompute.applying import applied, apply, remove
+from kbatch.recompute.applying import apply
 from kbatch.recompute.planned import Plan
+from kbatch.recompute.untouched import untouched
 
 STEPS = 3
 REWRITING = ("arithmetic_optimization", "remapping")
@@ -82,30 +82,12 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
     print(recompute.verify(model, recompute.plan(model, batch_size=16), x[:16], y[:16]))
     ```
     """
-    if not model.compiled:
-        raise RecomputeError("A model must be compiled to be verified", f"{model.name!r}, which is not", "Call model.compile first")
-    before = applied(model)
-    model.optimizer.build(model.trainable_variables)
-    variables = [*model.variables, *model.optimizer.variables]
-    values = [np.array(variable) for variable in variables]
-
-    def train(with_plan: bool) -> _Trained:
-        remove(model)
-        if with_plan:
-            apply(model, plan)
+    with untouched(model) as restore, _as_written():
         model.train_function = None
-        found = _train(model, x, y, sample_weight, values, variables)
-        _restore(variables, values)
-        return found
-
-    try:
-        with _as_written():
-            plain, planned = train(with_plan=False), train(with_plan=True)
-    finally:
-        _restore(variables, values)
-        remove(model)
-        if before is not None:
-            apply(model, before)
+        plain = _train(model, x, y, sample_weight, restore)
+        apply(model, plan)
+        model.train_function = None
+        planned = _train(model, x, y, sample_weight, restore)
     return Report(*(_difference(getattr(plain, name), getattr(planned, name)) for name in ("losses", "gradients", "weights", "state")))
 
 
@@ -124,7 +106,7 @@ def _as_written() -> Iterator[None]:
         tf.config.optimizer.set_experimental_options({name: before.get(name, True) for name in REWRITING})
 
 
-def _train(model: keras.Model, x: Any, y: Any, sample_weight: Any, values: list[np.ndarray], variables: Sequence[Any]) -> _Trained:
+def _train(model: keras.Model, x: Any, y: Any, sample_weight: Any, restore: Callable[[], None]) -> _Trained:
     def gradients(x: Any, y: Any, sample_weight: Any) -> list[Any]:
         with tf.GradientTape() as tape:
             loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True), sample_weight=sample_weight, training=True)
@@ -133,16 +115,13 @@ def _train(model: keras.Model, x: Any, y: Any, sample_weight: Any, values: list[
     tensors = keras.tree.map_structure(lambda part: None if part is None else tf.convert_to_tensor(part), (x, y, sample_weight))
     run = gradients if model.run_eagerly else tf.function(gradients, jit_compile=bool(model.jit_compile))
     first = [np.array(each) for each in run(*tensors)]
-    _restore(variables, values)
+    restore()
     losses = [model.train_on_batch(x, y, sample_weight, return_dict=True)["loss"] for _ in range(STEPS)]
     trainable = {id(variable) for variable in model.trainable_variables}
     others = [variable for variable in model.variables if id(variable) not in trainable]
-    return _Trained(losses, first, [np.array(v) for v in (*model.trainable_variables, *model.optimizer.variables)], [np.array(v) for v in others])
-
-
-def _restore(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+    found = _Trained(losses, first, [np.array(v) for v in (*model.trainable_variables, *model.optimizer.variables)], [np.array(v) for v in others])
+    restore()
+    return found
 
 
 def _difference(one: Sequence[Any], other: Sequence[Any]) -> float:

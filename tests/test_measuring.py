@@ -1,0 +1,65 @@
+"""Measured plans: the model is left as it was, the best is no worse than sqrt and stages, budgets are kept as measured."""
+
+import keras
+import memory_models
+import numpy as np
+import pytest
+
+from kbatch import recompute
+from kbatch.errors import RecomputeError
+from kbatch.recompute.measuring import candidates
+
+BATCH = 16
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    return rng.random((BATCH, 32, 32, 3)).astype("float32"), rng.integers(0, 10, BATCH)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return memory_models.deep()
+
+
+def test_the_smallest_is_measured_and_the_model_left_as_it_was(model, data):
+    before = [np.array(variable) for variable in model.variables]
+    own = recompute.plan(model, BATCH, "stages")
+    recompute.apply(model, own)
+    measured = []
+    best = recompute.best_plan(model, *data, on_measured=measured.append)
+    assert recompute.applied(model) is own
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert 2 <= len(measured) <= 3
+    assert best in measured
+    assert best.measured_peak_bytes == min(one.measured_peak_bytes for one in measured)
+    plain = recompute.measure(model, recompute.plan(model, BATCH, "none"), *data)
+    assert best.measured_peak_bytes < 0.6 * plain.measured_peak_bytes
+    assert best.measured_seconds > 0
+    assert "measured: peak" in str(best)
+    assert recompute.Plan.from_json(best.to_json()) == best
+    recompute.remove(model)
+
+
+def test_a_budget_is_kept_as_measured(model, data):
+    plain = recompute.measure(model, recompute.plan(model, BATCH, "none"), *data)
+    budget = 0.6 * plain.measured_peak_bytes
+    best = recompute.best_plan(model, *data, peak_bytes=budget)
+    assert best.measured_peak_bytes <= budget
+    with pytest.raises(RecomputeError, match=r"Some plan must need at most 0 MB.*as measured"):
+        recompute.best_plan(model, *data, peak_bytes=1000)
+
+
+def test_candidates_are_few_and_different(model):
+    for budget in (None, 1e5, 2e6, 5e6, 1e7, 1e9):
+        found = candidates(model, BATCH, budget)
+        assert 1 <= len(found) <= 4
+        assert len({tuple(one.stretches()) for one in found}) == len(found)
+
+
+def test_a_model_that_is_not_compiled_is_refused():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    with pytest.raises(RecomputeError, match="must be compiled"):
+        recompute.best_plan(model, np.zeros((2, 4)), np.zeros((2, 1)))

@@ -138,30 +138,35 @@ def built(model: Any, shape: str | None) -> keras.Model:
 
     Raises:
         DataError: If the shape cannot be read or is not the model's.
-        RecomputeError: If there is no shape for a model that needs one.
+        RecomputeError: If there is no model, or no shape for one that needs it.
     """
-    sizes = None
-    if shape is not None:
-        try:
-            sizes = tuple(int(size) for size in shape.split(","))
-        except ValueError:
-            sizes = ()
-        if not sizes or min(sizes) < 1:
-            raise DataError("--shape must be whole numbers of at least 1", shape, "Write the shape of one example, without the batch: 224,224,3")
     if not isinstance(model, keras.Model):
         raise RecomputeError("The function must return a keras.Model", type(model).__name__, "Return the model")
-    if not model.built:
-        if sizes is None:
+    if shape is None:
+        if not model.built:
             raise RecomputeError("A model without a keras.Input must be given a shape", model.name, "Pass --shape 224,224,3, or add a keras.Input")
+        return model
+    sizes = _sizes(shape)
+    if not model.built:
         model.build((None, *sizes))
     own = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or []]
-    if (
-        sizes is not None
-        and len(own) == 1
-        and any(a is not None and a != b for a, b in zip(own[0], sizes, strict=True)) | (len(own[0]) != len(sizes))
-    ):
+    if len(own) == 1 and not _fits(sizes, own[0]):
         raise DataError("--shape must be that of the model's input", shape, f"Pass {','.join(map(str, own[0]))}, or leave it out")
     return model
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(size) for size in shape.split(","))
+    except ValueError:
+        sizes = (0,)
+    if min(sizes) < 1:
+        raise DataError("--shape must be whole numbers of at least 1", shape, "Write the shape of one example, without the batch: 224,224,3")
+    return sizes
+
+
+def _fits(sizes: tuple[int, ...], own: tuple[int | None, ...]) -> bool:
+    return len(sizes) == len(own) and all(length in (size, None) for size, length in zip(sizes, own, strict=True))
 
 
 def static_bytes(model: keras.Model, recipe: Recipe) -> int:

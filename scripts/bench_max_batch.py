@@ -25,6 +25,7 @@ from pathlib import Path
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # with oneDNN, running out of memory ends the process instead of raising
 
 import numpy as np
+import rows
 
 from kbatch import Recipe, Space, find_max_batch, max_batches
 from kbatch.errors import KbatchError
@@ -37,6 +38,7 @@ LIMITS = {"cnn": 1536, "resnet50": 560, "mobilenetv2": 400, "efficientnetb0": 40
 JITTED = {"cnn": 1200, "transformer": 400, "lstm": 200}
 SHAPES = {"cnn": (200, 200, 3), "transformer": (128,), "lstm": (100,)}
 FINDERS = ("jump", "bisect", "shrink")
+KEYS = ("model", "optimizer", "jit_compile", "finder")
 COLUMNS = [
     *("model", "optimizer", "jit_compile", "limit_bytes", "finder", "batch_size", "probes", "ooms", "examples", "wall_seconds"),
     *("survives_50_steps", "confirmations", "total_wall_seconds", "predicted", "first_failing", "largest_that_survives"),
@@ -152,9 +154,9 @@ def _truth(passes: Callable[..., bool], found, jit: bool) -> str:
     return f"={size}"
 
 
-def ratios(rows: list[dict[str, str]]) -> None:
+def ratios(found: list[dict[str, str]]) -> None:
     """Print what is to be reached."""
-    of = {(row["model"], row["optimizer"], row["finder"]): row for row in rows if row["jit_compile"] == "False"}
+    of = {(row["model"], row["optimizer"], row["finder"]): row for row in found if row["jit_compile"] == "False"}
     ours = [row for (_, _, finder), row in of.items() if finder == "jump"]
     for label, group in (
         ("all but the CNN", [row for row in ours if row["model"] != "cnn"]),
@@ -176,7 +178,7 @@ def ratios(rows: list[dict[str, str]]) -> None:
         print(f"{finder}: {sum(row['survives_50_steps'] == 'True' for row in group)} of {len(group)} answers survive {STEPS} steps")
     near = [row for row in ours if row["largest_that_survives"].startswith("<")]
     print(f"jump: {len(near)} of {len(ours)} answers are at least 0.9x of the largest that survives {STEPS} steps")
-    for row in (row for row in rows if row["jit_compile"] == "True"):
+    for row in (row for row in found if row["jit_compile"] == "True"):
         print(f"jit {row['model']} {row['optimizer']}: predicted {row['predicted']}, true {row['largest_that_survives'][1:]}")
 
 
@@ -213,29 +215,20 @@ def main() -> None:
         table(options.table)
     if not options.out:
         return
-    known = list(csv.DictReader(options.out.open())) if options.out.exists() else []
+    known = rows.known(options.out, KEYS)
     limits = JITTED if options.jit else LIMITS
     for name in (name for name in options.models.split(",") if name in limits):
         for optimizer in options.optimizers.split(","):
             for finder in options.finders.split(",") if not options.jit else ("jump",):
-                if any(
-                    (old["model"], old["optimizer"], old["jit_compile"], old["finder"]) == (name, optimizer, str(options.jit), finder)
-                    for old in known
-                ):
+                if (name, optimizer, str(options.jit), finder) in known:
                     continue
                 try:
                     found = row(name, optimizer, options.jit, finder, limits[name] * MIB)
                 except KbatchError as error:
                     print(f"{name} {optimizer} {finder}: {error}", flush=True)
                     continue
-                new = not options.out.exists()
-                with options.out.open("a", newline="") as file:
-                    writer = csv.DictWriter(file, COLUMNS)
-                    if new:
-                        writer.writeheader()
-                    writer.writerow(found)
-                print(", ".join(f"{column} {value}" for column, value in found.items()), flush=True)
-    ratios(list(csv.DictReader(options.out.open())))
+                rows.append(options.out, COLUMNS, found)
+    ratios(rows.read(options.out))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ gradient. Rows that the file has are not measured again: after Ctrl-C the same c
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -20,9 +19,11 @@ import sys
 import time
 from pathlib import Path
 
+import rows
+
 SIZES = {"ResNet50": (128, 16), "MobileNetV2": (96, 32), "EfficientNetB0": (96, 32), "transformer": (128, 32)}
 JITTED = ("ResNet50", "convolutions")
-METHODS = ("none", "sqrt", "stages", "RematScope", "minimal", "budget:0.4", "budget:0.5", "budget:0.6")
+METHODS = ("none", "sqrt", "stages", "RematScope", "minimal", "best", "budget:0.3", "budget:0.4", "budget:0.5", "budget:0.6")
 PAIRS = 12
 COLUMNS = [
     *("model", "image_size", "batch_size", "policy", "jit_compile", "method", "segments", "activation_bytes", "peak_bytes", "predicted_bytes"),
@@ -88,9 +89,12 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str) -> dict[st
     else:
         other, began = build(name, size, jit), time.perf_counter()
         strategy, _, share = method.partition(":")
-        plan = recompute.plan(other, batch, strategy, **({"kept_share": float(share)} if share else {}))
-        recompute.apply(other, plan)
+        if method == "best":
+            plan = recompute.best_plan(other, x, y)
+        else:
+            plan = recompute.plan(other, batch, strategy, **({"kept_share": float(share)} if share else {}))
         plan_seconds = time.perf_counter() - began
+        recompute.apply(other, plan)
     peak_bytes = peak(other)
     step(plain)
     pairs = [(step(plain), step(other)) for _ in range(PAIRS)]
@@ -123,11 +127,11 @@ def row(arguments: tuple[object, ...]) -> dict[str, object] | None:
     return dict(json.loads(said.stdout.strip().splitlines()[-1]))
 
 
-def summary(rows: list[dict[str, str]]) -> None:
+def summary(found: list[dict[str, str]]) -> None:
     """Print each method against the plain model, and how far the predictions are off."""
-    plain = {(one["model"], one["jit_compile"]): one for one in rows if one["method"] == "none"}
+    plain = {(one["model"], one["jit_compile"]): one for one in found if one["method"] == "none"}
     errors = []
-    for one in rows:
+    for one in found:
         none = plain.get((one["model"], one["jit_compile"]))
         if none is None or one is none:
             continue
@@ -155,8 +159,7 @@ def main() -> None:
         return
     if not options.out:
         parser.error("--out must name a CSV file")
-    known = list(csv.DictReader(options.out.open())) if options.out.exists() else []
-    done = {(one["model"], one["jit_compile"], one["method"]) for one in known}
+    done = rows.known(options.out, ("model", "jit_compile", "method"))
     for name in options.models.split(",") if options.models else JITTED if options.jit else SIZES:
         size, batch = SIZES.get(name, (64, 64))
         for method in options.methods.split(","):
@@ -165,14 +168,8 @@ def main() -> None:
             found = row((name, size, batch, options.jit, method))
             if found is None:
                 continue
-            new = not options.out.exists()
-            with options.out.open("a", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                if new:
-                    writer.writeheader()
-                writer.writerow(found)
-            print(", ".join(f"{column} {value}" for column, value in found.items()), flush=True)
-    summary(list(csv.DictReader(options.out.open())))
+            rows.append(options.out, COLUMNS, found)
+    summary(rows.read(options.out))
 
 
 if __name__ == "__main__":

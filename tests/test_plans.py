@@ -46,6 +46,7 @@ def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
     ("arguments", "says"),
     [
         (("memory_models:deep", "--shape", "5"), "--shape must be that of the model's input"),
+        (("memory_models:deep", "--shape", "32"), "--shape must be that of the model's input"),
         (("memory_models:deep", "--shape", "5,x"), "--shape must be whole numbers"),
         (("memory_models:deep", "--memory-limit", "2MB"), "Some plan must fit into 2 MB"),
         (("memory_models:nothing",), "must return a keras.Model"),

@@ -60,6 +60,12 @@ def test_training_is_the_same_to_the_bit(build, policy):
     assert str(report).startswith("Exact")
 
 
+def test_an_output_that_no_loss_reads_leaves_its_segment_all_the_same():
+    model, (x, y) = compiled(recompute_models.shared)
+    model.compile("sgd", {"kind": "sparse_categorical_crossentropy", "size": None}, jit_compile=False)
+    assert recompute.verify(model, cut(model, 5), x, {"kind": y["kind"], "size": y["size"]}).exact
+
+
 def test_it_is_the_same_run_eagerly():
     model, data = compiled(recompute_models.residual, run_eagerly=True)
     assert recompute.verify(model, cut(model), *data).exact

@@ -1,0 +1,90 @@
+"""What each means buys in batch size: ResNet50 96 px under 1000 MB by policy, recompute, both, and accumulation on top.
+
+    python scripts/bench_ladder.py --out scripts/results/ladder.csv
+
+Each rung is `kbatch.find_max_batch` for one recipe, in processes of its own, with its confirmations. Rows that the file has are not measured again:
+after Ctrl-C the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # with oneDNN, running out of memory ends the process instead of raising
+
+import rows
+
+from kbatch import Recipe, find_max_batch
+
+LIMIT = "1000MB"
+STEPS = 4  # of accumulation
+RUNGS = {
+    "none": ("float32", "none"),
+    "policy": ("mixed_bfloat16", "none"),
+    "recompute": ("float32", "minimal"),
+    "recompute, half kept": ("float32", "budget:0.5"),
+    "both": ("mixed_bfloat16", "minimal"),
+}
+COLUMNS = [
+    "rung",
+    "policy",
+    "recompute",
+    "micro_batch_size",
+    "accumulation_steps",
+    "batch_size",
+    "peak_bytes",
+    "first_failing",
+    "seconds_per_example",
+]
+
+
+def build():
+    """ResNet50 at 96 px, compiled."""
+    import keras
+
+    model = keras.applications.ResNet50(weights=None, input_shape=(96, 96, 3), classes=10)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def row(rung: str, policy: str, recompute: str, steps: int) -> dict[str, object]:
+    """One rung."""
+    recipe = Recipe(steps, "sgd", 1e-3, policy=policy, recompute=recompute, micro_batch_size=1 if steps > 1 else None)
+    found = find_max_batch(build, (96, 96, 3), recipe=recipe, memory_limit=LIMIT)
+    seconds = min((s for probe in found.confirmations if probe.passed for s in probe.step_seconds[2:]), default=float("nan"))
+    last = next(probe for probe in reversed(found.confirmations) if probe.passed)
+    return {
+        "rung": rung,
+        "policy": policy,
+        "recompute": recompute,
+        "micro_batch_size": found.batch_size,
+        "accumulation_steps": steps,
+        "batch_size": found.batch_size * steps,
+        "peak_bytes": found.peak_bytes,
+        "first_failing": found.first_failing or "",
+        "seconds_per_example": round(seconds / last.batch_size, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    os.environ["KBATCH_CACHE"] = tempfile.mkdtemp()
+    known = rows.known(options.out, ("rung",))
+    rungs = [(name, *pair, 1) for name, pair in RUNGS.items()]
+    rungs.append((f"both, {STEPS} passes", *RUNGS["both"], STEPS))
+    for rung in rungs:
+        if rung[:1] not in known:
+            rows.append(options.out, COLUMNS, row(*rung))
+    found = rows.read(options.out)
+    plain = int(found[0]["batch_size"])
+    for one in found:
+        print(f"{one['rung']:<22}{one['batch_size']:>6}{int(one['batch_size']) / plain:>7.2f}x")
+
+
+if __name__ == "__main__":
+    main()

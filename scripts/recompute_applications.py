@@ -1,0 +1,89 @@
+"""Every model of keras.applications, trained by its plan of the lowest peak: exact, or refused in words.
+
+    python scripts/recompute_applications.py --out scripts/results/recompute_applications.csv
+
+Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own: losses, gradients, weights and state over 3 steps
+against plain training. Rows that the file has are not made again: after Ctrl-C the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import rows
+
+SMALLEST = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}  # all others take 32
+BATCH = 2
+TIMEOUT_SECONDS = 1800
+COLUMNS = ["model", "image_size", "operations", "segments", "kept_share", "result", "seconds"]
+
+
+def names() -> list[str]:
+    """All of them, without importing Keras here."""
+    code = "import keras; print(*[n for n in dir(keras.applications) if n[0].isupper()])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def verified(name: str) -> dict[str, object]:
+    """One row; in this process."""
+    import keras
+    import numpy as np
+
+    from kbatch import recompute
+    from kbatch.errors import RecomputeError
+
+    size, began = SMALLEST.get(name, 32), time.perf_counter()
+    keras.utils.set_random_seed(0)
+    model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
+    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=False)
+    rng = np.random.default_rng(0)
+    x, y = rng.random((BATCH, size, size, 3)).astype("float32"), rng.integers(0, 10, BATCH)
+    row: dict[str, object] = {"model": name, "image_size": size}
+    try:
+        plain, plan = recompute.plan(model, BATCH, "none"), recompute.plan(model, BATCH)
+        row |= {"operations": sum(segment.operations for segment in plan.segments), "segments": len(plan.segments)}
+        row |= {"kept_share": round(plan.kept_bytes / plain.kept_bytes, 3), "result": str(recompute.verify(model, plan, x, y))}
+    except RecomputeError as error:
+        row["result"] = f"refused: {error}"
+    return {**row, "seconds": round(time.perf_counter() - began)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--models", default="")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(verified(options.one)))
+        return
+    if not options.out:
+        parser.error("--out must name a CSV file")
+    known = rows.known(options.out, ("model",))
+    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    for name in options.models.split(",") if options.models else names():
+        if (name,) in known:
+            continue
+        command = [sys.executable, __file__, "--one", name]
+        try:
+            said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"{name}: no answer in {TIMEOUT_SECONDS} s", flush=True)
+            continue
+        if said.returncode:
+            print(f"{name}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}", flush=True)
+            continue
+        rows.append(options.out, COLUMNS, json.loads(said.stdout.strip().splitlines()[-1]))
+    found = rows.read(options.out)
+    exact, refused = (sum(row["result"].startswith(word) for row in found) for word in ("Exact", "refused"))
+    print(f"{len(found)} models: {exact} exact, {refused} refused, {len(found) - exact - refused} differ")
+
+
+if __name__ == "__main__":
+    main()

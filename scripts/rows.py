@@ -1,0 +1,31 @@
+"""Rows: results appended to a CSV file as soon as they are known, so that those that it has need not be made again after Ctrl-C."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a file; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def known(path: Path, names: Sequence[str]) -> set[tuple[str, ...]]:
+    """What the rows of a file hold in these columns."""
+    return {tuple(row[name] for name in names) for row in read(path)}
+
+
+def append(path: Path, columns: Sequence[str], row: Mapping[str, object]) -> None:
+    """Add a row, to a new file below a line of names; and print it."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+    print(", ".join(f"{column} {value}" for column, value in row.items()), flush=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbatch.errors import SpaceError
-from kbatch.recipe import OPTIMIZERS, POLICIES, Recipe
+from kbatch.recipe import OPTIMIZERS, POLICIES, Recipe, whole_number
 from kbatch.rules import learning_rate as rates
 from kbatch.rules import warmup
 from kbatch.strategy import WORDS, Strategy
@@ -97,9 +97,9 @@ class Space:
         for text in self.recompute:
             if Strategy.parse(text) is None:
                 raise SpaceError(f"`recompute` must be among {WORDS}", text, "Pass these values only")
-        for size in (*self.batch_size, *([] if self.micro_batch_size is None else [self.micro_batch_size])):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise SpaceError("Batch sizes must be whole numbers of at least 1", size, "Pass sizes such as (32, 64, 128)")
+        object.__setattr__(self, "batch_size", tuple(map(_size, self.batch_size)))
+        if self.micro_batch_size is not None:
+            object.__setattr__(self, "micro_batch_size", _size(self.micro_batch_size))
         for passes in self.warmup_passes:
             if not isinstance(passes, (int, float)) or passes < 0:
                 raise SpaceError("`warmup_passes` must be numbers of at least 0", passes, "Pass 0 for no warm-up, 1.0 for one pass")
@@ -197,6 +197,13 @@ class Space:
     def to_dict(self) -> dict[str, Any]:
         """All axes in JSON's own types, to tell one space from another."""
         return dataclasses.asdict(self)
+
+
+def _size(value: Any) -> int:
+    number = whole_number(value)
+    if number is None:
+        raise SpaceError("Batch sizes must be whole numbers of at least 1", value, "Pass sizes such as (32, 64, 128)")
+    return number
 
 
 def _choice(hp: Any, name: str, values: tuple[Any, ...], default: Any = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from kbatch.memory.finding import ALLOCATOR_SLACK
 from kbatch.memory.importing import imported
 from kbatch.recipe import Recipe
 from kbatch.recompute.planned import Plan
-from kbatch.recompute.planning import at_batch_size, front
+from kbatch.recompute.planning import front, resizer
 from kbatch.results import figures
 
 MOST = 1 << 20  # examples; larger batches are nobody's question
@@ -47,14 +47,14 @@ class Choice:
     """The plans of a front, and what the device has for them.
 
     Attributes:
-        model: The model.
         plans: Plans at the batch size that was asked for, the fastest first.
+        resized: Function from a plan and a batch size to the plan with the bytes of that size.
         static_bytes: Integer, weights and optimizer.
         limit_bytes: Integer, or `None` if there is no limit.
     """
 
-    model: keras.Model
     plans: Sequence[Plan]
+    resized: Callable[[Plan, int], Plan]
     static_bytes: int
     limit_bytes: int | None
 
@@ -69,7 +69,7 @@ class Choice:
         low, high = 0, MOST
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.needed_bytes(at_batch_size(self.model, plan, middle)) <= self.limit_bytes else (low, middle - 1)
+            low, high = (middle, high) if self.needed_bytes(self.resized(plan, middle)) <= self.limit_bytes else (low, middle - 1)
         return low
 
     @property
@@ -107,7 +107,7 @@ def answer(asked: Asked, console: Console) -> None:
     with console.status("Making the model …") as status:
         model = built(Maker(imported(asked.build).load()).raw(asked.policy), asked.shape)
         status.update("Tracing each operation forward and backward …")
-        found = Choice(model, front(model, recipe.batch_size), static_bytes(model, recipe), limit_bytes)
+        found = Choice(front(model, recipe.batch_size), resizer(model), static_bytes(model, recipe), limit_bytes)
         rows = [figures.PlanInfo(_named(plan, found.plans[0]), plan.peak_bytes, plan.extra_seconds_ratio) for plan in found.plans]
         figures.draw_plans(rows, f"{model.name} at batch {recipe.batch_size}, {recipe.policy}", asked.figure)
     console.print(table(found), highlight=False, soft_wrap=True)

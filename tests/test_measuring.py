@@ -53,7 +53,7 @@ def test_a_budget_is_kept_as_measured(model, data):
 
 
 def test_candidates_are_few_and_different(model):
-    for budget in (None, 1e5, 2e6, 5e6, 1e7, 1e9):
+    for budget in (None, 1e5, 5e6, 1e9):
         found = candidates(model, BATCH, budget)
         assert 1 <= len(found) <= 4
         assert len({tuple(one.stretches()) for one in found}) == len(found)

@@ -14,7 +14,7 @@ from kbatch import Recipe, recompute
 from kbatch.cli import app
 from kbatch.errors import MemoryLimitError
 from kbatch.plans import Choice, static_bytes, table
-from kbatch.recompute.planning import at_batch_size
+from kbatch.recompute.planning import resizer
 
 HERE = Path(__file__).parent
 
@@ -67,12 +67,12 @@ def test_nonsense_is_one_sentence(arguments, says, tmp_path, monkeypatch):
 
 
 def test_the_chosen_plan_is_the_fastest_that_fits_and_largest_is_exact(deep):
-    plans = recompute.front(deep, 32)
+    plans, resized = recompute.front(deep, 32), resizer(deep)
     static = static_bytes(deep, Recipe(optimizer="adam"))
     weights = sum(variable.numpy().nbytes for variable in deep.variables)
     assert weights < static < 3.1 * weights
-    for limit in range(static + 2_000_000, static + 80_000_000, 3_000_000):
-        choice = Choice(deep, plans, static, limit)
+    for limit in range(static + 2_000_000, static + 80_000_000, 8_000_000):
+        choice = Choice(plans, resized, static, limit)
         fitting = [plan for plan in plans if choice.needed_bytes(plan) <= limit]
         if fitting:
             assert choice.chosen == min(fitting, key=lambda plan: plan.extra_seconds_ratio)
@@ -80,10 +80,10 @@ def test_the_chosen_plan_is_the_fastest_that_fits_and_largest_is_exact(deep):
             with pytest.raises(MemoryLimitError, match="Some plan must fit"):
                 assert choice.chosen
         largest = choice.largest(plans[-1])
-        assert choice.needed_bytes(at_batch_size(deep, plans[-1], largest)) <= limit
-        assert choice.needed_bytes(at_batch_size(deep, plans[-1], largest + 1)) > limit
-    assert Choice(deep, plans, static, None).chosen == plans[-1]
-    assert len(table(Choice(deep, plans, static, None)).splitlines()) == len(plans) + 2
+        assert choice.needed_bytes(resized(plans[-1], largest)) <= limit
+        assert choice.needed_bytes(resized(plans[-1], largest + 1)) > limit
+    assert Choice(plans, resized, static, None).chosen == plans[-1]
+    assert len(table(Choice(plans, resized, static, None)).splitlines()) == len(plans) + 2
 
 
 def test_the_slots_of_the_optimizer_count():

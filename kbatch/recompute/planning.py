@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import keras
 
@@ -123,25 +123,28 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     return found
 
 
-def at_batch_size(model: keras.Model, plan: Plan, batch_size: int) -> Plan:
-    """The same cuts, with the bytes of another batch size.
+def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
+    """A function from a plan of this model and a batch size to the same cuts with the bytes of that batch size.
 
     Args:
-        model: `keras.Model` that the plan was made for.
-        plan: `Plan`.
-        batch_size: Integer, examples per step.
+        model: `keras.Model`, Functional or Sequential, built; traced once here.
     """
-    _check("none", batch_size, None, None, ())
-    return _plan(_predictor(Chain(model), batch_size), plan.strategy, list(plan.stretches()))
+    chain = Chain(model)
+    costs = _costs(chain)
+    return lambda plan, batch_size: _plan(Predictor(chain, costs, batch_size), plan.strategy, list(plan.stretches()))
 
 
 def _predictor(chain: Chain, batch_size: int) -> Predictor:
+    return Predictor(chain, _costs(chain), batch_size)
+
+
+def _costs(chain: Chain) -> Costs:
     key = signature(chain)
     if key is None:
-        return Predictor(chain, costs_of(chain), batch_size)
+        return costs_of(chain)
     if key not in _known:
         _known[key] = costs_of(chain)
-    return Predictor(chain, _known[key], batch_size)
+    return _known[key]
 
 
 def _plan(predictor: Predictor, strategy: str, stretches: Sequence[Stretch]) -> Plan:

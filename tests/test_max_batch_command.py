@@ -56,9 +56,9 @@ def test_several_make_a_table(tmp_path):
     code, out, error = said(tmp_path, *BASE, "--optimizer", "sgd,adam")
     assert (code, error) == (0, "")
     assert "largest batch" in out
-    assert [line.split()[:4] for line in out.splitlines() if line.startswith("float32")] == [
-        ["float32", "sgd", "no", "8"],
-        ["float32", "adam", "no", "8"],
+    assert [line.split()[:5] for line in out.splitlines() if line.startswith("float32")] == [
+        ["float32", "sgd", "no", "none", "8"],
+        ["float32", "adam", "no", "none", "8"],
     ]
 
 

@@ -41,7 +41,7 @@ def find_max_batch(
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
     assignment with `jit_compile`), tries a few batch sizes in a disposable process, and confirms the answer in fresh
-    ones: one with XLA, three without, where what fits varies from process to process. Answers are kept on disk
+    ones: one with XLA, three near the limit without, where what fits varies from process to process. Answers are kept on disk
     (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes, recipe, device, limit and versions: asked
     again, the answer comes at once.
 

@@ -57,7 +57,7 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed, 
         step: Float, the part of a size that is taken off after it failed; from the fifth failure on twice as much as before, and then the
             middle is tried until what passed and what failed are one step apart.
         allowed: Function that rounds a size down to one that may be used.
-        processes: Integer, how many processes have to train it. Where tensors lie is decided early in each: two short
+        processes: Integer, how many processes have to train it. Where tensors lie is decided early in each: several short
             trainings show more than a long one. Defaults to `1`.
 
     Raises:

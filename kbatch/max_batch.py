@@ -17,6 +17,7 @@ from kbatch.memory.maximum import MaxBatch
 from kbatch.memory.probe import Probe
 from kbatch.memory.table import Row, max_batches
 from kbatch.recipe import Recipe
+from kbatch.shape import example_shape
 from kbatch.space import Combination, Space
 
 SHARE = 0.9
@@ -120,15 +121,11 @@ def _example(shape: str, dtype: str) -> object:
     """What stands for the data: the shape of one example."""
     import numpy as np
 
+    sizes = example_shape(shape)
     try:
-        sizes = tuple(int(size) for size in shape.split(","))
         kind = np.dtype(dtype)
-    except (ValueError, TypeError):
-        raise DataError(
-            "--shape must be whole numbers and --dtype a NumPy type", f"{shape}, {dtype}", "Write --shape 224,224,3 --dtype float32"
-        ) from None
-    if any(size < 1 for size in sizes):
-        raise DataError("--shape must be whole numbers of at least 1", shape, "Write the shape of one example, without the batch: 224,224,3")
+    except TypeError:
+        raise DataError("--dtype must be a NumPy type", dtype, "Write --dtype float32") from None
     return _Shape(sizes, kind.name)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from rich.console import Console
 from kbatch.building.making import Maker
 from kbatch.building.optimizers import optimizer_of
 from kbatch.device import limit
-from kbatch.errors import DataError, MemoryLimitError, RecomputeError
+from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
 from kbatch.memory.finding import ALLOCATOR_SLACK
 from kbatch.memory.importing import imported
 from kbatch.recipe import Recipe
 from kbatch.recompute.planned import Plan
 from kbatch.recompute.planning import front, resizer
+from kbatch.records import whole
 from kbatch.results import figures
+from kbatch.shape import example_shape
 
 MOST = 1 << 20  # examples; larger batches are nobody's question
 
@@ -99,13 +102,16 @@ def answer(asked: Asked, console: Console) -> None:
         KbatchError: If something the user gave cannot be used.
     """
     sys.path.insert(0, os.getcwd())
-    for name, path in (("--figure", asked.figure), ("--plan", asked.plan)):
-        if path is not None and not os.access(Path(path).parent, os.W_OK):
-            raise DataError(f"{name} must be a file that can be written", path, "Name one in a folder that exists")
+    _check_file("--figure", asked.figure, ".png")
+    if asked.plan is not None:
+        _check_file("--plan", asked.plan, ".json")
     recipe = Recipe(asked.batch_size, asked.optimizer, 1e-3, policy=asked.policy)
     limit_bytes = None if asked.memory_limit is None else limit.bytes_of(asked.memory_limit)
     with console.status("Making the model …") as status:
-        model = built(Maker(imported(asked.build).load()).raw(asked.policy), asked.shape)
+        maker = Maker(imported(asked.build).load())
+        with _of_the_user():
+            made = maker.raw(asked.policy)
+        model = built(made, asked.shape)
         status.update("Tracing each operation forward and backward …")
         found = Choice(front(model, recipe.batch_size), resizer(model), static_bytes(model, recipe), limit_bytes)
         rows = [figures.PlanInfo(_named(plan, found.plans[0]), plan.peak_bytes, plan.extra_seconds_ratio) for plan in found.plans]
@@ -115,7 +121,7 @@ def answer(asked: Asked, console: Console) -> None:
     chosen = found.chosen
     console.print(str(chosen), highlight=False, soft_wrap=True)
     if asked.plan:
-        _write(Path(asked.plan), chosen.to_json())
+        whole.write(Path(asked.plan), chosen.to_json())
         console.print(f"Plan: {asked.plan} (recompute.Plan.from_json, recompute.apply)", highlight=False, soft_wrap=True)
 
 
@@ -146,23 +152,14 @@ def built(model: Any, shape: str | None) -> keras.Model:
         if not model.built:
             raise RecomputeError("A model without a keras.Input must be given a shape", model.name, "Pass --shape 224,224,3, or add a keras.Input")
         return model
-    sizes = _sizes(shape)
+    sizes = example_shape(shape)
     if not model.built:
-        model.build((None, *sizes))
+        with _of_the_user():
+            model.build((None, *sizes))
     own = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or []]
     if len(own) == 1 and not _fits(sizes, own[0]):
         raise DataError("--shape must be that of the model's input", shape, f"Pass {','.join(map(str, own[0]))}, or leave it out")
     return model
-
-
-def _sizes(shape: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(size) for size in shape.split(","))
-    except ValueError:
-        sizes = (0,)
-    if min(sizes) < 1:
-        raise DataError("--shape must be whole numbers of at least 1", shape, "Write the shape of one example, without the batch: 224,224,3")
-    return sizes
 
 
 def _fits(sizes: tuple[int, ...], own: tuple[int | None, ...]) -> bool:
@@ -176,11 +173,23 @@ def static_bytes(model: keras.Model, recipe: Recipe) -> int:
     return sum(int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size for variable in (*model.variables, *optimizer.variables))
 
 
+@contextmanager
+def _of_the_user() -> Iterator[None]:
+    """Turn what the user's own code raises into one sentence."""
+    try:
+        yield
+    except KbatchError:
+        raise
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ModelError("A model must be made, on the shape that is given", said, "Build it in Python to see where it fails") from error
+
+
+def _check_file(option: str, path: str, suffix: str) -> None:
+    target = Path(path)
+    if target.suffix != suffix or target.is_dir() or not os.access(target.parent, os.W_OK):
+        raise DataError(f"{option} must be a {suffix} file that can be written", path, "Name one in a folder that exists")
+
+
 def _named(plan: Plan, plain: Plan) -> str:
     return f"budget:{plan.kept_bytes / plain.kept_bytes:.2f}" if plan.strategy == "budget" else plan.strategy
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text)
-    temporary.replace(path)

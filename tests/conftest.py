@@ -53,3 +53,11 @@ def photographs():
     if not PHOTOGRAPHS.is_dir():
         pytest.skip(f"no photographs at {PHOTOGRAPHS}")
     return PHOTOGRAPHS
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Workers that find the models of the tests, keep nothing beyond the test, and run out of memory with an error."""
+    monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))

@@ -23,11 +23,7 @@ LIMIT = 120 << 20
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    monkeypatch.syspath_prepend(str(HERE))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +57,8 @@ def test_the_answer_trains_in_a_fresh_process_and_a_tenth_more_does_not():
     assert str(found).startswith(f"batch {found.batch_size} uses ")
     subject = Subject(memory_models.dense, sample_of((16,))[0], found.recipe)
     with Prober(subject, LIMIT) as prober:
-        assert prober.steps(found.batch_size, 20).passed
-        assert prober.steps(int(found.batch_size * 1.15), 20).ended == "out_of_memory"
+        assert prober.confirm(found.batch_size, 20).passed
+        assert prober.confirm(int(found.batch_size * 1.15), 20).ended == "out_of_memory"
 
 
 def test_jitted_the_prediction_is_the_answer_and_the_second_call_comes_from_disk():

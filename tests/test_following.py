@@ -21,11 +21,7 @@ from kbatch.strategy import Strategy
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    monkeypatch.syspath_prepend(str(HERE))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("text", ["none", "minimal", "sqrt", "stages", "budget:0.5"])

@@ -19,11 +19,7 @@ HERE = Path(__file__).parent
 LIMIT = 120 << 20
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    monkeypatch.syspath_prepend(str(HERE))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def compare(space, most_probes):

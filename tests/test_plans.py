@@ -53,7 +53,10 @@ def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
         (("memory_models:missing",), "must be a function that returns a model"),
         (("nowhere:build",), "must be importable"),
         (("memory_models:deep", "--batch-size", "0"), "`batch_size` must be a whole number"),
-        (("memory_models:deep", "--figure", "missing/folder/a.png"), "--figure must be a file that can be written"),
+        (("memory_models:raises",), "ZeroDivisionError: my own bug"),
+        (("memory_models:deep", "--figure", "missing/folder/a.png"), "--figure must be a .png file that can be written"),
+        (("memory_models:deep", "--figure", "."), "--figure must be a .png file that can be written"),
+        (("memory_models:deep", "--plan", "."), "--plan must be a .json file that can be written"),
     ],
 )
 def test_nonsense_is_one_sentence(arguments, says, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from kbatch.case_study import limits
 from kbatch.case_study.options import PROJECT, Options, grid_size
 from kbatch.device import greetings
 from kbatch.memory.feasible import MaxBatches
+from kbatch.records import whole
 from kbatch.results import report
 from kbatch.results.ranking import cells, headings
 from kbatch.space import Space
@@ -130,9 +131,7 @@ def _note_run(options: Options, found: Pictures, folder: Path) -> None:
     """What the report says of the run, kept so that `kbatch report` can say it again."""
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in vars(options).items() if value is not None)
     notes: dict[str, Any] = {"command": f"kbatch cats-vs-dogs {flags}", "data": found.name, "model": options.model, "skipped": list(found.skipped)}
-    half = folder / (report.RUN_FILE + ".tmp")
-    half.write_text(json.dumps(notes, indent=1), encoding="utf-8")
-    os.replace(half, folder / report.RUN_FILE)
+    whole.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
 
 
 def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, found: Pictures, folder: Path, console: Console) -> None:

@@ -41,9 +41,9 @@ def find_max_batch(
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
     assignment with `jit_compile`), tries a few batch sizes in a disposable process, and confirms the answer in fresh
-    ones: one with XLA, three near the limit without, where what fits varies from process to process. Answers are kept on disk
-    (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes, recipe, device, limit and versions: asked
-    again, the answer comes at once.
+    ones: three, since without XLA what fits varies from process to process; one with XLA or at a ceiling far below the
+    limit. Answers are kept on disk (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes, recipe,
+    device, limit and versions: asked again, the answer comes at once.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.

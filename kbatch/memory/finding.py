@@ -18,8 +18,8 @@ from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 from kbatch.tracing.moment import Moment
 
 CONFIRMED_STEPS = 20
-PROCESSES = 3  # that confirm near the limit without XLA, whose need is the same in each
-NEAR_LIMIT = 0.75  # share of the limit from which on luck decides
+PROCESSES, CERTAIN = 3, 1  # fresh ones that confirm: near the limit luck decides, but not with XLA, nor at a ceiling far below
+NEAR_LIMIT = 0.75
 STEP_DOWN = 0.05
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 # TensorFlow's allocator hands out chunks that are larger than asked for: peaks over traces of four models, batch 32 and 64, on a CPU.
@@ -73,8 +73,8 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
     sure = Confirmed(size, failing, ())
     if wanted.confirmed_steps:
         most_bytes = max(probe.peak_bytes for probe in found.probes if probe.passed)
-        lucky = not prober.subject.recipe.jit_compile and most_bytes > NEAR_LIMIT * facts.limit_bytes
-        processes = PROCESSES if lucky else 1
+        roomy = size == most and most_bytes < NEAR_LIMIT * facts.limit_bytes
+        processes = CERTAIN if roomy or prober.subject.recipe.jit_compile else PROCESSES
         sure = confirmed(lambda batch_size: prober.confirm(batch_size, wanted.confirmed_steps), size, STEP_DOWN, allowed, processes)
         if not sure.batch_size:
             raise nothing_fits(sure.probes[-1], facts)

@@ -23,8 +23,8 @@ class MaxBatch:
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.
         probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
         confirmations: Tuple of `Probe`, the longer trainings in fresh processes.
-        confirmed_steps: Integer, steps that the confirmed size was trained in fresh processes (three near the limit without XLA, else one),
-            each followed by a full and a partial validation batch; 0 if that was left out.
+        confirmed_steps: Integer, steps that the confirmed size was trained in fresh processes (three; one with XLA
+            or at a ceiling far below the limit), each followed by a full and a partial validation batch; 0 if that was left out.
         predicted: Integer, what was predicted before the first probe, or `None`.
         ceiling: Integer, the largest that was allowed, or `None`.
         recipe: `Recipe` that it holds for.

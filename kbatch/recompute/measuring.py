@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from kbatch.device import leak, meter
+from kbatch.device.oom import is_out_of_memory
 from kbatch.errors import RecomputeError
 from kbatch.recompute.applying import apply
 from kbatch.recompute.planned import Plan
@@ -33,8 +34,9 @@ def best_plan(
     """The best of the most promising plans, by a few steps of each on this device.
 
     Use it where a prediction is not enough: under `jit_compile`, where XLA fuses and orders operations its own way, or
-    close to the limit. Measured are the plan that `plan` gives, a more careful one, and the better of `"sqrt"` and
-    `"stages"`. The model is left as it was.
+    close to the limit. Measured are at most three: without a budget `"minimal"`, `"sqrt"` and `"stages"`; with one the
+    fastest plan that should meet it, a more careful one, and the faster of `"sqrt"` and `"stages"`. A plan that runs out
+    of memory is left out. The model is left as it was.
 
     Args:
         model: `keras.Model`, built and compiled, with the `jit_compile` to measure with.
@@ -62,9 +64,16 @@ def best_plan(
     batch_size = int(keras.tree.flatten(x)[0].shape[0])
     measured: list[Plan] = []
     for candidate in candidates(model, batch_size, peak_bytes):
-        measured.append(measure(model, candidate, x, y, sample_weight))
+        try:
+            measured.append(measure(model, candidate, x, y, sample_weight))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            continue
         if on_measured:
             on_measured(measured[-1])
+    if not measured:
+        raise RecomputeError("Some plan must fit into memory", f"none at batch {batch_size}", "Take a smaller batch")
     if peak_bytes is None:
         return min(measured, key=lambda one: one.measured_peak_bytes or 0)
     fitting = [one for one in measured if (one.measured_peak_bytes or 0) <= peak_bytes]
@@ -95,23 +104,25 @@ def measure(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight
         RecomputeError: If the model is not compiled, or the plan cannot be applied to it.
     """
     registered = leak.registered()
-    with untouched(model):
-        apply(model, plan)
-        model.train_function = None
+    try:
+        with untouched(model):
+            apply(model, plan)
+            model.train_function = None
 
-        def step() -> float:
-            began = time.perf_counter()
-            model.train_on_batch(x, y, sample_weight)
-            meter.wait()
-            return time.perf_counter() - began
+            def step() -> float:
+                began = time.perf_counter()
+                model.train_on_batch(x, y, sample_weight)
+                meter.wait()
+                return time.perf_counter() - began
 
-        for _ in range(WARM_STEPS):
-            step()
-        held = meter.bytes_now()
-        meter.reset_peak()
-        seconds = statistics.median(step() for _ in range(MEASURED_STEPS))
-        peak = meter.bytes_peak()
-    leak.purge(registered)
+            for _ in range(WARM_STEPS):
+                step()
+            held = meter.bytes_now()
+            meter.reset_peak()
+            seconds = statistics.median(step() for _ in range(MEASURED_STEPS))
+            peak = meter.bytes_peak()
+    finally:
+        leak.purge(registered)
     return dataclasses.replace(plan, measured_peak_bytes=None if peak is None or held is None else peak - held, measured_seconds=seconds)
 
 

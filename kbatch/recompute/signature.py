@@ -32,8 +32,9 @@ def _of_node(node: Node) -> Hashable:
     if isinstance(operation, keras.Operation):
         settings = json.dumps({**operation.get_config(), "name": ""}, sort_keys=True, default=_said)
     called = repr(keras.tree.map_structure(lambda part: node.symbols.get(id(part), part), (node.arguments.args, node.arguments.kwargs)))
+    trainable = tuple(tuple(weight.shape) for weight in getattr(operation, "trainable_variables", ()))  # a part may be frozen on its own
     # The class itself: one that a notebook defines again is another.
-    return type(operation), getattr(operation, "__qualname__", ""), settings, called, node.reads, node.writes
+    return type(operation), getattr(operation, "__qualname__", ""), settings, trainable, called, node.reads, node.writes
 
 
 def _said(part: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import ProjectChangedError, RecordError
+from kbatch.records import whole
 
 FOLDER, FILE = "kbatch", "project.json"  # the folder is inside KerasTuner's own
 
@@ -28,12 +29,7 @@ def save(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
     """Keep what the project was started with; the file appears whole or not at all."""
     path = Path(directory) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".tmp")
-    with open(half, "w", encoding="utf-8") as file:
-        json.dump(facts, file, indent=1, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(half, path)
+    whole.write(path, json.dumps(facts, indent=1, sort_keys=True))
 
 
 def check(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:

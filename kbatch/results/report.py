@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbatch.records import fingerprint
+from kbatch.records import fingerprint, whole
 from kbatch.records.record import Record
 from kbatch.results.claim import Claim, Mean, Side, claim_of
 from kbatch.results.figures import batch_infos, curve_infos, draw_batches, draw_curves
@@ -68,14 +68,14 @@ def write(directory: str | os.PathLike[str]) -> list[Path]:
     found, root = findings(directory), Path(directory)
     metric = found.goal["metric"]
     files = [root / "trials.csv", root / CURVES, root / BATCHES, root / "report.md"]
-    _replace(files[0], load(directory).to_csv(index=False))
+    whole.write(files[0], load(directory).to_csv(index=False))
     again = load_confirmations(directory)
     if len(again):
         files.append(root / "confirmations.csv")
-        _replace(files[-1], again.to_csv(index=False))
+        whole.write(files[-1], again.to_csv(index=False))
     draw_curves(curve_infos(found.records), metric, found.goal["seconds"], found.goal["chance"], files[1])
     draw_batches(batch_infos(found.records), metric, files[2])
-    _replace(files[3], markdown(found))
+    whole.write(files[3], markdown(found))
     return files
 
 
@@ -168,10 +168,3 @@ def _spread(mean: Mean) -> str:
 
 def _scaled(mean: Mean) -> str:
     return f"{1000 * mean.mean:.1f}" + ("" if math.isnan(mean.error) else f" ± {1000 * mean.error:.1f}")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    half = path.with_name(path.name + ".tmp")
-    half.write_text(text, encoding="utf-8")
-    os.replace(half, path)

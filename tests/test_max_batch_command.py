@@ -73,7 +73,7 @@ def test_several_make_a_table(tmp_path):
         (["memory_models:uncompiled", "--ceiling", "0"], "`ceiling` must be a whole number"),
         (["memory_models:uncompiled", "--shape", "a,b"], "--shape must be whole numbers"),
         (["memory_models:uncompiled", "--shape", "13"], "shape of the model's input"),
-        (["memory_models:uncompiled", "--dtype", "float33"], "--dtype a NumPy type"),
+        (["memory_models:uncompiled", "--dtype", "float33"], "--dtype must be a NumPy type"),
         (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
         (["memory_models:uncompiled", "--policy", "int4"], "`policy` must be"),
         (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be off, on or both"),

@@ -17,7 +17,7 @@ from kbatch.memory.maximum import MaxBatch
 from kbatch.memory.probe import Probe
 from kbatch.memory.table import Row, max_batches
 from kbatch.recipe import Recipe
-from kbatch.shape import example_shape
+from kbatch.sizes import example_shape
 from kbatch.space import Combination, Space
 
 SHARE = 0.9

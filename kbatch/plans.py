@@ -26,7 +26,7 @@ from kbatch.recompute.planned import Plan
 from kbatch.recompute.planning import front, resizer
 from kbatch.records import whole
 from kbatch.results import figures
-from kbatch.shape import example_shape
+from kbatch.sizes import example_shape
 
 MOST = 1 << 20  # examples; larger batches are nobody's question
 

@@ -12,7 +12,7 @@ FLOORS = {
     "errors": -2,
     "strategy": -1,
     "recipe": 0,
-    "shape": 0,
+    "sizes": 0,
     "outcome": 0,
     "scoring": 0,
     "rules": 1,

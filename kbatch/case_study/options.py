@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kbatch.errors import SearchError
 from kbatch.recipe import OPTIMIZERS, POLICIES
+from kbatch.sizes import sizes_of
 from kbatch.space import Space
 
 TUNERS = ("random", "bayesian", "grid")
@@ -93,7 +94,7 @@ class Options:
             jit_compile={"off": (False,), "on": (True,), "both": (False, True)}[self.jit],
             recompute=tuple(part.strip() for part in self.recompute.split(",")),
             micro_batch_size=self.micro_batch_size,
-            batch_size=_sizes(self.batch_sizes),
+            batch_size=sizes_of("--batch-sizes", self.batch_sizes, "Separate them by commas: 32,64,128"),
         )
 
     def ready_folder(self) -> Path:
@@ -134,16 +135,6 @@ def _names(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     if unknown or not names:
         raise SearchError(f"{option} must be names out of {', '.join(allowed)}", text, "Separate them by commas")
     return names
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(size) for size in text.split(","))
-    except ValueError:
-        sizes = (0,)
-    if min(sizes) < 1:
-        raise SearchError("--batch-sizes must be whole numbers of at least 1", text, "Separate them by commas: 32,64,128")
-    return sizes
 
 
 def _range(option: str, text: str) -> tuple[float, float]:

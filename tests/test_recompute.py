@@ -14,6 +14,7 @@ import tensorflow as tf
 from kbatch import recompute
 from kbatch.errors import RecomputeError
 from kbatch.recompute.chain import Chain
+from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan, PlannedSegment
 
 HERE = Path(__file__).parent
@@ -28,9 +29,10 @@ def own_policy():
 
 
 def cut(model, pieces=4):
-    """A plan of so many segments of as many operations, all but the last recomputed."""
-    nodes = Chain(model).nodes
-    cuts = sorted({round(part * len(nodes) / pieces) for part in range(pieces + 1)})
+    """A plan of so many segments of about as many operations, all but the last recomputed."""
+    chain = Chain(model)
+    nodes, allowed = chain.nodes, Ordering(chain).positions
+    cuts = sorted({min(allowed, key=lambda position: abs(position - part * len(nodes) / pieces)) for part in range(pieces + 1)})
     segments = [PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes)) for a, b in itertools.pairwise(cuts)]
     return Plan("test", tuple(segments), 16, 0, 0, 0.0)
 

@@ -52,7 +52,9 @@ def made_up(seed, count=7):
         )
         for node in chain.nodes
     ]
-    return Predictor(chain, Costs(tuple(costs), sizes), 4)
+    predictor = Predictor(chain, Costs(tuple(costs), sizes), 4)
+    predictor.cuts = list(range(count + 1))
+    return predictor
 
 
 def every_plan(count):

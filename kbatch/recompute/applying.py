@@ -10,6 +10,7 @@ from keras.src.backend import set_keras_mask
 from kbatch.errors import RecomputeError
 from kbatch.recompute import checking
 from kbatch.recompute.chain import Chain
+from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan
 from kbatch.recompute.segments import Context, Segment, select_barrier, slice_barrier
 from kbatch.recompute.signature import stem
@@ -101,7 +102,7 @@ def check_plan(chain: Chain, plan: Plan, name: str) -> None:
     """Refuse a plan of another model.
 
     Raises:
-        RecomputeError: If its segments are not stretches of this chain.
+        RecomputeError: If its segments are not stretches of this chain, or a cut would change the order of a sum.
     """
     stretches = list(plan.stretches())
     if stretches and stretches[-1][1] == len(chain.nodes):
@@ -113,6 +114,7 @@ def check_plan(chain: Chain, plan: Plan, name: str) -> None:
                     f"a segment from {segment.first!r} to {segment.last!r} where the model goes from {own[0]!r} to {own[1]!r}",
                     "Make one of this model: recompute.plan(model)",
                 )
+        Ordering(chain).check([start for start, _, _ in stretches[1:]])
         return
     raise RecomputeError(
         f"A plan must be made for the model it is applied to ({name!r})",

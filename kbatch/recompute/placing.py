@@ -37,13 +37,10 @@ class _Label:
 
 def positions(predictor: Predictor) -> list[int]:
     """Where it may be worth cutting: of each few neighbours the one where the fewest bytes are alive."""
-    chain, count = predictor.chain, len(predictor.chain.nodes)
-    width = -(-count // MOST_POSITIONS)
-    found = [0]
-    for begin in range(1, count, width):
-        window = range(begin, min(count, begin + width))
-        found.append(min(window, key=lambda position: (predictor.bytes_of(chain.live(position)), -_spared(predictor, position))))
-    return [*found, count]
+    begin, *inner, end = predictor.cuts
+    width = max(1, -(-len(inner) // MOST_POSITIONS))
+    windows = (inner[first : first + width] for first in range(0, len(inner), width))
+    return [begin, *(min(window, key=lambda position: (_alive(predictor, position), -_spared(predictor, position))) for window in windows), end]
 
 
 def cheapest(predictor: Predictor, budget: Budget) -> list[Stretch] | None:
@@ -107,6 +104,11 @@ def uniform(predictor: Predictor, pieces: int) -> list[Stretch]:
 def of_cuts(cuts: list[int]) -> list[Stretch]:
     """Stretches from each position to the next, all but the last recomputed."""
     return [(start, stop, stop != cuts[-1]) for start, stop in itertools.pairwise(cuts)]
+
+
+def _alive(predictor: Predictor, position: int) -> float:
+    """Bytes of the values that a cut lies across."""
+    return predictor.bytes_of(predictor.chain.live(position))
 
 
 def _spared(predictor: Predictor, position: int) -> float:

@@ -11,6 +11,7 @@ from kbatch.recipe import whole_number
 from kbatch.recompute import placing
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.costs import Costs, costs_of
+from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.placing import Budget
 from kbatch.recompute.planned import Plan, PlannedSegment
 from kbatch.recompute.predicting import Predictor, Stretch
@@ -51,7 +52,8 @@ def plan(
         The `Plan`; its `str()` lists the segments.
 
     Raises:
-        RecomputeError: If the model hides its graph, an argument says nothing, or no plan meets the budget.
+        RecomputeError: If the model hides its graph, an argument says nothing, a cut after `layers` would change the order
+            in which a gradient is summed, or no plan meets the budget.
 
     Example:
     ```python
@@ -72,7 +74,9 @@ def plan(
     if strategy == "stages":
         return _plan(predictor, strategy, placing.of_cuts(_stages(predictor)))
     if strategy == "manual":
-        return _plan(predictor, strategy, placing.of_cuts(_after(chain, layers)))
+        cuts = _after(chain, layers)
+        Ordering(chain).check(cuts)
+        return _plan(predictor, strategy, placing.of_cuts(cuts))
     budget = Budget(peak_bytes or float("inf"), (kept_share or float("inf")) * predictor.predict(whole).kept_bytes)
     found = placing.cheapest(predictor, budget)
     if found is None:
@@ -156,7 +160,7 @@ def _plan(predictor: Predictor, strategy: str, stretches: Sequence[Stretch]) -> 
 def _stages(predictor: Predictor) -> list[int]:
     """Cuts where one value is alive and those after it have another size; where all have one, after each repeated block."""
     chain = predictor.chain
-    narrow = [position for position in range(1, len(chain.nodes)) if len(chain.live(position)) == 1]
+    narrow = [position for position in predictor.cuts[1:-1] if len(chain.live(position)) == 1]
     sizes = [predictor.bytes_of(chain.live(position)) for position in narrow]
     joins = [position for position in narrow if len(chain.nodes[position - 1].reads) > 1]  # the end of a residual block
     changes = [one for one, size, after in zip(narrow, sizes, sizes[1:], strict=False) if size != after and one in joins]

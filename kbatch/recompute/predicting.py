@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.costs import Costs
+from kbatch.recompute.ordering import Ordering
 
 Stretch = tuple[int, int, bool]  # start, stop, whether it is recomputed
 
@@ -68,6 +69,11 @@ class Predictor:
         self.chain, self.costs, self.batch_size = chain, costs, batch_size
         self._bytes = {number: size.at(batch_size) for number, size in costs.sizes.items()}
         self.piece = lru_cache(None)(self._piece)
+
+    @cached_property
+    def cuts(self) -> list[int]:
+        """Positions where the chain may be cut, its begin and end among them."""
+        return Ordering(self.chain).positions
 
     def bytes_of(self, numbers: Iterable[int]) -> float:
         """Bytes of the values of these numbers."""

@@ -96,7 +96,9 @@ class Segment:
         self.nodes: tuple[Node, ...] = chain.nodes[start:stop]
         written = {number for node in self.nodes for number in node.writes}
         self.entry = tuple(dict.fromkeys(number for node in self.nodes for number in node.reads if number not in written))
-        self.exit = tuple(number for number in chain.live(stop) if number in written)
+        # What is read here and later still goes through, so that its gradient is summed in the order in which a plain tape
+        # would: what later readers sent comes in as one, and those of this segment are added to it one by one.
+        self.exit = tuple(number for number in chain.live(stop) if number in written or number in self.entry)
         self.layers = list(dict.fromkeys(node.operation for node in self.nodes if isinstance(node.operation, keras.layers.Layer)))
 
     def run(self, values: dict[int, Any]) -> None:

@@ -1,0 +1,112 @@
+"""Ordering: with the cuts that it allows every gradient is that of a plain tape, to the last digit; without it some are not."""
+
+import itertools
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from kbatch import recompute
+from kbatch.errors import RecomputeError
+from kbatch.recompute.chain import Chain
+from kbatch.recompute.ordering import Ordering
+from kbatch.recompute.planned import Plan, PlannedSegment
+
+WIDTH = 6
+
+
+def drawn(seed):
+    """A model of branches and joins at random, some of whose layers read their input several times."""
+    rng = random.Random(seed)
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((WIDTH,))
+    values = [layers.Dense(WIDTH)(inputs)]
+    for _ in range(rng.randint(6, 16)):
+        some = [rng.choice(values[-4:]) for _ in range(rng.randint(2, 4))]
+        make = {
+            "dense": lambda some: layers.Dense(WIDTH, activation=rng.choice([None, "tanh", "gelu"]))(some[0]),
+            "gelu": lambda some: layers.Activation("gelu")(some[0]),
+            "batch": lambda some: layers.BatchNormalization()(some[0]),
+            "layer": lambda some: layers.LayerNormalization()(some[0]),
+            "add": lambda some: layers.Add()(some),
+            "join": lambda some: layers.Dense(WIDTH)(layers.Concatenate()(some)),
+            "multiply": lambda some: layers.Multiply()(some[:2]),
+        }
+        values.append(make[rng.choice(list(make))](some))
+    outputs = layers.Add()(values[-2:])
+    model = keras.Model(inputs, layers.Dense(3)(outputs))
+    model.compile("sgd", "mse", run_eagerly=True)
+    return model
+
+
+def planned(chain, cuts, rng):
+    ends = [0, *sorted(cuts), len(chain.nodes)]
+    nodes = chain.nodes
+    segments = (PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, rng.random() < 0.7) for a, b in itertools.pairwise(ends))
+    return Plan("test", tuple(segments), 5, 0, 0, 0.0)
+
+
+def gradients(model, seed):
+    rng = np.random.default_rng(seed)
+    x, y = (tf.constant(rng.normal(size=(5, width)).astype("float32")) for width in (WIDTH, 3))
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True), training=True)
+    return [np.array(each) for each in tape.gradient(loss, [v.value for v in model.trainable_variables]) if each is not None]
+
+
+def differing(seed, positions):
+    """How many of some plans drawn with cuts at these positions change a gradient."""
+    model, rng, found = drawn(seed), random.Random(seed), 0
+    chain = Chain(model)
+    plain = gradients(model, seed)
+    for _ in range(3):
+        allowed = positions(chain)
+        recompute.apply(model, planned(chain, rng.sample(allowed, min(len(allowed), rng.randint(1, 5))), rng))
+        found += not all(map(np.array_equal, plain, gradients(model, seed)))
+    return found
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 120))])
+def test_no_plan_with_allowed_cuts_changes_a_gradient(seed):
+    assert differing(seed, lambda chain: Ordering(chain).positions[1:-1]) == 0
+
+
+def test_some_plans_with_other_cuts_do(monkeypatch):
+    monkeypatch.setattr(Ordering, "check", lambda self, cuts: None)
+    assert sum(differing(seed, lambda chain: range(1, len(chain.nodes))) for seed in range(8)) > 2
+
+
+def branches(kind):
+    """A value read by two branches that join in a layer named `join`."""
+    inputs = keras.Input((WIDTH,))
+    x = layers.Dense(WIDTH, name="fork")(inputs)
+    one, other = layers.Dense(WIDTH, name="one")(x), kind(name="other")(x)
+    return keras.Model(inputs, layers.Dense(1, name="last")(layers.Add(name="join")([one, other])))
+
+
+def test_two_terms_may_be_cut_anywhere_and_three_only_outside_of_the_branches():
+    assert Ordering(Chain(branches(lambda name: layers.Dense(WIDTH, name=name)))).positions == [0, 1, 2, 3, 4, 5]
+    assert Ordering(Chain(branches(lambda name: layers.LayerNormalization(name=name)))).positions == [0, 1, 4, 5]
+
+
+def test_a_reader_that_feeds_the_other_leaves_every_cut():
+    inputs = keras.Input((WIDTH,))
+    x = layers.Dense(WIDTH)(inputs)
+    model = keras.Model(inputs, layers.Add()([x, layers.Dense(WIDTH)(layers.LayerNormalization()(x))]))
+    assert Ordering(Chain(model)).positions == list(range(5))
+
+
+def test_a_cut_by_hand_between_branches_is_refused_with_the_layer_to_cut_after():
+    model = branches(lambda name: layers.LayerNormalization(name=name))
+    with pytest.raises(RecomputeError, match=r"branches from 'fork' have not joined.*Cut after 'join'"):
+        recompute.plan(model, 4, "manual", layers=["one"])
+    assert recompute.plan(model, 4, "manual", layers=["join"]).recomputes
+
+
+def test_a_plan_with_such_a_cut_is_refused_too():
+    model = branches(lambda name: layers.LayerNormalization(name=name))
+    with pytest.raises(RecomputeError, match="must not lie between branches"):
+        recompute.apply(model, planned(Chain(model), [2], random.Random(0)))

@@ -19,7 +19,6 @@ from kbatch.building.making import Maker
 from kbatch.building.optimizers import optimizer_of
 from kbatch.device import limit
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
-from kbatch.memory.finding import ALLOCATOR_SLACK
 from kbatch.memory.importing import imported
 from kbatch.recipe import Recipe
 from kbatch.recompute.planned import Plan
@@ -63,7 +62,7 @@ class Choice:
 
     def needed_bytes(self, plan: Plan) -> float:
         """Bytes of a training by a plan, as the allocator hands them out."""
-        return self.static_bytes + ALLOCATOR_SLACK * plan.peak_bytes
+        return self.static_bytes + plan.peak_bytes
 
     def largest(self, plan: Plan) -> int | None:
         """The largest batch that is predicted to fit; `None` without a limit."""

@@ -3,7 +3,9 @@
     python scripts/recompute_applications.py --out scripts/results/recompute_applications.csv
 
 Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own: losses, gradients, weights and state over 3 steps
-against plain training. Rows that the file has are not made again: after Ctrl-C the same command goes on.
+against plain training. One that is not exact is verified twice more: plain against plain (`plain_twice`: TensorFlow itself may not be
+reproducible) and the plan with one thread between operations (`one_thread`). Rows that the file has are not made again: after Ctrl-C the same
+command goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import rows
 SMALLEST = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}  # all others take 32
 BATCH = 2
 TIMEOUT_SECONDS = 1800
-COLUMNS = ["model", "image_size", "operations", "segments", "kept_share", "result", "seconds"]
+COLUMNS = ["model", "image_size", "operations", "segments", "kept_share", "result", "plain_twice", "one_thread", "seconds"]
 
 
 def names() -> list[str]:
@@ -30,15 +32,17 @@ def names() -> list[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def verified(name: str) -> dict[str, object]:
+def verified(name: str, strategy: str, threads: int) -> dict[str, object]:
     """One row; in this process."""
     import keras
     import numpy as np
+    import tensorflow as tf
 
     from kbatch import recompute
     from kbatch.errors import RecomputeError
 
-    size, began = SMALLEST.get(name, 32), time.perf_counter()
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    size = SMALLEST.get(name, 32)
     keras.utils.set_random_seed(0)
     model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=False)
@@ -46,12 +50,27 @@ def verified(name: str) -> dict[str, object]:
     x, y = rng.random((BATCH, size, size, 3)).astype("float32"), rng.integers(0, 10, BATCH)
     row: dict[str, object] = {"model": name, "image_size": size}
     try:
-        plain, plan = recompute.plan(model, BATCH, "none"), recompute.plan(model, BATCH)
+        plain, plan = recompute.plan(model, BATCH, "none"), recompute.plan(model, BATCH, strategy)
         row |= {"operations": sum(segment.operations for segment in plan.segments), "segments": len(plan.segments)}
         row |= {"kept_share": round(plan.kept_bytes / plain.kept_bytes, 3), "result": str(recompute.verify(model, plan, x, y))}
     except RecomputeError as error:
         row["result"] = f"refused: {error}"
-    return {**row, "seconds": round(time.perf_counter() - began)}
+    return row
+
+
+def asked(name: str, strategy: str = "minimal", threads: int = 0) -> dict[str, object] | None:
+    """What `verified` says in a fresh process; `None` if that failed, which is printed. Threads of 0 are TensorFlow's own choice."""
+    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, __file__, "--one", json.dumps((name, strategy, threads))]
+    try:
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{name}: no answer in {TIMEOUT_SECONDS} s", flush=True)
+        return None
+    if said.returncode:
+        print(f"{name}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}", flush=True)
+        return None
+    return dict(json.loads(said.stdout.strip().splitlines()[-1]))
 
 
 def main() -> None:
@@ -61,25 +80,22 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(verified(options.one)))
+        print(json.dumps(verified(*json.loads(options.one))))
         return
     if not options.out:
         parser.error("--out must name a CSV file")
     known = rows.known(options.out, ("model",))
-    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     for name in options.models.split(",") if options.models else names():
         if (name,) in known:
             continue
-        command = [sys.executable, __file__, "--one", name]
-        try:
-            said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            print(f"{name}: no answer in {TIMEOUT_SECONDS} s", flush=True)
+        began = time.perf_counter()
+        row = asked(name)
+        if row is None:
             continue
-        if said.returncode:
-            print(f"{name}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}", flush=True)
-            continue
-        rows.append(options.out, COLUMNS, json.loads(said.stdout.strip().splitlines()[-1]))
+        if not str(row["result"]).startswith(("Exact", "refused")):
+            for column, again in (("plain_twice", asked(name, "none")), ("one_thread", asked(name, threads=1))):
+                row[column] = again["result"] if again else "failed"
+        rows.append(options.out, COLUMNS, {**row, "seconds": round(time.perf_counter() - began)})
     found = rows.read(options.out)
     exact, refused = (sum(row["result"].startswith(word) for row in found) for word in ("Exact", "refused"))
     print(f"{len(found)} models: {exact} exact, {refused} refused, {len(found) - exact - refused} differ")

@@ -8,10 +8,10 @@ from typing import Any
 
 from kbatch.device import holder
 from kbatch.memory.finder import check_size, pipelines
-from kbatch.memory.finding import ALLOCATOR_SLACK
 from kbatch.memory.prober import Prober
 from kbatch.memory.subject import Subject, sample_of
 from kbatch.recipe import Recipe
+from kbatch.tracing.moment import ALLOCATOR_SLACK
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,13 @@ from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
 from kbatch.memory.remote import TOO_LARGE
 from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
-from kbatch.tracing.moment import Moment
+from kbatch.tracing.moment import ALLOCATOR_SLACK, Moment
 
 CONFIRMED_STEPS = 20
 PROCESSES, CERTAIN = 3, 1  # fresh ones that confirm: near the limit luck decides, but not with XLA, nor at a ceiling far below
 NEAR_LIMIT = 0.75
 STEP_DOWN = 0.05
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
-# TensorFlow's allocator hands out chunks that are larger than asked for: peaks over traces of four models, batch 32 and 64, on a CPU.
-ALLOCATOR_SLACK = 1.17
 FIRST_COMPILED, MOST_COMPILED = 16, 6
 UNKNOWN = Need(((0.0, 1.0),))
 

@@ -6,8 +6,9 @@ import itertools
 from dataclasses import dataclass
 
 from kbatch.recompute.predicting import Piece, Predictor, Stretch
+from kbatch.tracing.moment import ALLOCATOR_SLACK
 
-MOST_POSITIONS, MOST_LABELS = 64, 24
+MOST_POSITIONS, MOST_LABELS = 96, 64
 HALVINGS = 12
 
 
@@ -24,13 +25,12 @@ class Budget:
     kept_bytes: float = float("inf")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Label:
     """One way to cut the chain up to a position."""
 
     work: float
     kept: float
-    known: frozenset[int]  # values that are kept already and alive at the position
     stretch: Stretch | None = None
     before: _Label | None = None
 
@@ -49,26 +49,26 @@ def cheapest(predictor: Predictor, budget: Budget) -> list[Stretch] | None:
     The last stretch is never recomputed: its gradients are wanted at once.
     """
     at = positions(predictor)
-    later = _gradients_after(predictor, at)
-    labels: list[list[_Label]] = [[] for _ in at]
-    labels[0] = [_Label(0.0, 0.0, frozenset())]
+    # By position, and there by the values that are kept already and still alive.
+    labels: list[dict[frozenset[int], list[_Label]]] = [{} for _ in at]
+    labels[0] = {frozenset(): [_Label(0.0, 0.0)]}
     for first, start in enumerate(at[:-1]):
+        fronts = {known: _thinned(ways) for known, ways in labels[first].items()}
         for second in range(first + 1, len(at)):
             stop, last = at[second], second == len(at) - 1
-            piece = predictor.piece(start, stop)
-            everything = predictor.bytes_of(piece.needs) + piece.inside
-            alive = frozenset(predictor.chain.live(stop))
+            piece, alive = predictor.piece(start, stop), frozenset(predictor.chain.live(stop))
             for recompute in _kinds(second == first + 1, last):
-                values = piece.kept(recompute)
-                again = everything - predictor.bytes_of(piece.entry & piece.needs) if recompute else 0.0
-                beside = again + piece.outgoing + piece.transient + later[first]
-                for label in labels[first]:
-                    kept = label.kept + predictor.bytes_of(values - label.known) + (0.0 if recompute else piece.inside)
-                    if kept + beside <= budget.peak_bytes and kept <= budget.kept_bytes:
-                        work = label.work + (piece.again if recompute else 0.0)
-                        labels[second].append(_Label(work, kept, (label.known | values) & alive, (start, stop, recompute), label))
-        labels[first + 1] = _thinned(labels[first + 1])
-    best = min(_thinned(labels[-1]), key=lambda label: (label.work, label.kept), default=None)
+                values, stretch = piece.kept(recompute), (start, stop, recompute)
+                most = min(budget.kept_bytes, budget.peak_bytes / ALLOCATOR_SLACK - piece.most(recompute) - predictor.waiting[stop])
+                again, inside = (piece.again, 0.0) if recompute else (0.0, piece.inside)
+                for known, ways in fronts.items():
+                    more = predictor.bytes_of(values - known) + inside
+                    found = [_Label(way.work + again, way.kept + more, stretch, way) for way in ways if way.kept + more <= most]
+                    if found:
+                        labels[second].setdefault((known | values) & alive, []).extend(found)
+        labels[first] = {}
+    ends = [way for ways in labels[-1].values() for way in ways]
+    best = min(ends, key=lambda way: (way.work, way.kept), default=None)
     return None if best is None else _merged(best)
 
 
@@ -117,31 +117,21 @@ def _spared(predictor: Predictor, position: int) -> float:
     return 0.0 if cost.needs.intersection(node.writes) else cost.forward
 
 
-def _gradients_after(predictor: Predictor, at: list[int]) -> list[float]:
-    """Bytes of the gradients of all weights from each position on."""
-    return [sum(cost.gradients for cost in predictor.costs.nodes[position:]) for position in at]
-
-
 def _kinds(neighbours: bool, last: bool) -> list[bool]:
     """Whether a piece may be recomputed or not: a longer one that is kept is several that are."""
     return ([False] if neighbours else []) + ([] if last else [True])
 
 
-def _thinned(labels: list[_Label]) -> list[_Label]:
-    """Labels of which none is worse than another in everything, and not too many of them."""
-    found: list[_Label] = []
-    for known in {label.known for label in labels}:
-        least = float("inf")
-        front = []
-        for label in sorted((label for label in labels if label.known == known), key=lambda label: (label.work, label.kept)):
-            if label.kept < least:
-                least = label.kept
-                front.append(label)
-        if len(front) > MOST_LABELS:
-            step = (len(front) - 1) / (MOST_LABELS - 1)
-            front = [front[round(index * step)] for index in range(MOST_LABELS)]
-        found += front
-    return found
+def _thinned(ways: list[_Label]) -> list[_Label]:
+    """Ways of which none is worse than another in everything, and not too many of them."""
+    front: list[_Label] = []
+    for way in sorted(ways, key=lambda way: (way.work, way.kept)):
+        if not front or way.kept < front[-1].kept:
+            front.append(way)
+    if len(front) > MOST_LABELS:
+        step = (len(front) - 1) / (MOST_LABELS - 1)
+        front = [front[round(index * step)] for index in range(MOST_LABELS)]
+    return front
 
 
 def _merged(label: _Label) -> list[Stretch]:

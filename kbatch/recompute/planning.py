@@ -18,7 +18,7 @@ from kbatch.recompute.predicting import Predictor, Stretch
 from kbatch.recompute.signature import signature
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
-SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's kept bytes, tried for the front
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's peak, tried for the front
 
 _known: dict[Hashable, Costs] = {}  # by signature; no model is held by them
 
@@ -116,7 +116,6 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     plain = predictor.predict(whole)
     tried: list[tuple[str, list[Stretch] | None]] = [("none", whole), ("minimal", placing.lowest(predictor))]
     for share in SHARES:
-        tried.append(("budget", placing.cheapest(predictor, Budget(kept_bytes=share * plain.kept_bytes))))
         tried.append(("budget", placing.cheapest(predictor, Budget(peak_bytes=share * plain.peak_bytes))))
     plans = [_plan(predictor, strategy, stretches) for strategy, stretches in tried if stretches]
     plans.sort(key=lambda one: (one.extra_seconds_ratio, one.peak_bytes))

@@ -10,8 +10,12 @@ from functools import cached_property, lru_cache
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.costs import Costs
 from kbatch.recompute.ordering import Ordering
+from kbatch.tracing.moment import ALLOCATOR_SLACK
 
 Stretch = tuple[int, int, bool]  # start, stop, whether it is recomputed
+# Of the gradients of later weights so many still wait for the optimizer, which takes each as soon as it is known and a thread is free:
+# 0.3 to 0.4 as measured. One that needs all of them first, to clip, to accumulate or to unscale, holds the rest too.
+WAITING_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -23,18 +27,21 @@ class Piece:
         needs: Numbers of the values that gradients inside need.
         inside: Float, bytes of other tensors that they need.
         again: Float, work to make all of them again.
-        outgoing: Float, bytes of the gradients that come in from later pieces.
-        transient: Float, the most bytes that one operation's backward pass holds for itself.
-        gradients: Float, bytes of the gradients of its weights.
+        beside: Float, the most bytes that its backward pass holds beside what was kept, if all it needs was: gradients on
+            their way, gradients of its weights, and what an operation holds for itself.
+        beside_again: Float, the same if it is recomputed: what was made again and not given up yet is among it.
     """
 
     entry: frozenset[int]
     needs: frozenset[int]
     inside: float
     again: float
-    outgoing: float
-    transient: float
-    gradients: float
+    beside: float
+    beside_again: float
+
+    def most(self, recompute: bool) -> float:
+        """The most bytes that its backward pass holds beside what was kept."""
+        return self.beside_again if recompute else self.beside
 
     def kept(self, recompute: bool) -> frozenset[int]:
         """Numbers of the values that it keeps from the forward to the backward pass."""
@@ -47,7 +54,8 @@ class Prediction:
 
     Attributes:
         kept_bytes: Float, kept from the forward to the backward pass.
-        peak_bytes: Float, the most at any moment, gradients of the weights among it; variables are not.
+        peak_bytes: Float, the most at any moment as the allocator hands it out, gradients of the weights among it; variables
+            are not.
         extra: Float, work that is done again as a share of a plain step's.
     """
 
@@ -75,31 +83,33 @@ class Predictor:
         """Positions where the chain may be cut, its begin and end among them."""
         return Ordering(self.chain).positions
 
+    @cached_property
+    def waiting(self) -> list[float]:
+        """Bytes of the gradients of all weights from each position on that still wait for the optimizer."""
+        after = itertools.accumulate(cost.gradients for cost in reversed(self.costs.nodes))
+        return [WAITING_SHARE * gradients for gradients in [*reversed(list(after)), 0.0]]
+
     def bytes_of(self, numbers: Iterable[int]) -> float:
         """Bytes of the values of these numbers."""
         return sum(self._bytes[number] for number in numbers)
 
     def predict(self, stretches: Sequence[Stretch]) -> Prediction:
         """What a chain cut into these stretches needs."""
-        # What is kept is given up operation by operation, what is made again all at once.
+        # A stretch that is kept gives up what it kept operation by operation, so each of them is a piece.
         pieces = [
-            (self.piece(begin, end), recompute)
+            (self.piece(begin, end), recompute, end)
             for start, stop, recompute in stretches
             for begin, end in ([(start, stop)] if recompute else itertools.pairwise(range(start, stop + 1)))
         ]
         kept: set[int] = set()
-        inside = peak = gradients = 0.0
-        stored = []
-        for piece, recompute in pieces:
+        inside = held = peak = 0.0
+        for piece, recompute, stop in pieces:
             kept |= piece.kept(recompute)
             inside += 0.0 if recompute else piece.inside
-            stored.append((self.bytes_of(kept) + inside, frozenset(kept)))
-        for (piece, recompute), (held, known) in zip(reversed(pieces), reversed(stored), strict=True):
-            gradients += piece.gradients
-            again = self.bytes_of(piece.needs - known) + piece.inside if recompute else 0.0
-            peak = max(peak, held + again + piece.outgoing + piece.transient + gradients)
-        work = sum(piece.again for piece, recompute in pieces if recompute)
-        return Prediction(stored[-1][0], peak, work / max(self.costs.work, 1.0))
+            held = self.bytes_of(kept) + inside
+            peak = max(peak, held + piece.most(recompute) + self.waiting[stop])
+        work = sum(piece.again for piece, recompute, _ in pieces if recompute)
+        return Prediction(held, ALLOCATOR_SLACK * peak, work / max(self.costs.work, 1.0))
 
     def _piece(self, start: int, stop: int) -> Piece:
         nodes, costs = self.chain.nodes[start:stop], self.costs.nodes[start:stop]
@@ -111,12 +121,27 @@ class Predictor:
             if wanted.intersection(node.writes) or cost.inside.at(self.batch_size):
                 wanted.update(node.reads)
                 again += cost.forward
-        return Piece(
-            frozenset(number for node in nodes for number in node.reads if number not in written),
-            needs,
-            sum(cost.inside.at(self.batch_size) for cost in costs),
-            again,
-            self.bytes_of(self.chain.live(stop)),
-            max((cost.transient.at(self.batch_size) for cost in costs), default=0.0),
-            sum(cost.gradients for cost in costs),
-        )
+        entry = frozenset(number for node in nodes for number in node.reads if number not in written)
+        beside, beside_again = self._most(start, stop, entry)
+        inside = sum(cost.inside.at(self.batch_size) for cost in costs)
+        return Piece(entry, needs, inside, again, beside, beside_again)
+
+    def _most(self, start: int, stop: int, entry: frozenset[int]) -> tuple[float, float]:
+        """The most that the backward pass of a piece holds at any of its operations, if it is kept and if it is recomputed."""
+        made, again = set(entry), 0.0
+        left = sum(cost.gradients for cost in self.costs.nodes[start:stop])
+        beside = beside_again = 0.0
+        for position in range(start, stop):
+            # The backward pass comes from the end: here it has given up what later operations needed.
+            cost = self.costs.nodes[position]
+            again += self.bytes_of(cost.needs - made) + cost.inside.at(self.batch_size)
+            made |= cost.needs
+            moving = self._alive[position + 1] + cost.transient.at(self.batch_size) + left
+            beside, beside_again = max(beside, moving), max(beside_again, moving + again)
+            left -= cost.gradients
+        return beside, beside_again
+
+    @cached_property
+    def _alive(self) -> list[float]:
+        """Bytes of the values that are alive at each position."""
+        return [self.bytes_of(self.chain.live(position)) for position in range(len(self.chain.nodes) + 1)]

@@ -57,6 +57,9 @@ def apply(model: keras.Model, plan: Plan) -> None:
     saving, loading, `evaluate` and `predict` stay as they are; the loss, the gradients, and the state that training
     leaves are the same too. Only memory and time change.
 
+    Two sums may still differ in their last digit: the gradient of a weight that is used three times or more in parallel
+    branches, and one of several terms to which a regularizer adds its own. `verify` tells.
+
     Args:
         model: `keras.Model`, built.
         plan: `Plan` of this model or of one with the same operations. It takes the place of the one before.

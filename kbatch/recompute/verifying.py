@@ -62,7 +62,8 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
     Use it where `apply` accepts a model but you want to see it for yourself. The model is left as it was, with its
     weights, optimizer slots and the plan it had. TensorFlow's arithmetic optimizer and remapper are off meanwhile: they
     regroup sums and fuse operations by who else reads a tensor, so that with them the last digits of a deep model differ,
-    as they do under `jit_compile`.
+    as they do under `jit_compile`. A few models do not train the same twice without a plan either (ResNet152V2 and
+    InceptionResNetV2, batch 2, two threads): `verify(model, recompute.plan(model, 2, "none"), x, y)` tells.
 
     Args:
         model: `keras.Model`, built and compiled.
@@ -82,7 +83,7 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
     print(recompute.verify(model, recompute.plan(model, batch_size=16), x[:16], y[:16]))
     ```
     """
-    with untouched(model) as restore, _as_written():
+    with untouched(model) as restore, as_written():
         model.train_function = None
         plain = _train(model, x, y, sample_weight, restore)
         apply(model, plan)
@@ -92,7 +93,7 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
 
 
 @contextmanager
-def _as_written() -> Iterator[None]:
+def as_written() -> Iterator[None]:
     """Without those of TensorFlow's optimizers whose rewriting depends on who else reads a tensor.
 
     What recompute leaves out of the forward pass, nobody reads there; so other sums are regrouped and other operations

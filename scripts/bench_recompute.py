@@ -163,7 +163,7 @@ def main() -> None:
         parser.error("--out must name a CSV file")
     done = rows.known(options.out, ("model", "jit_compile", "method"))
     for name in options.models.split(",") if options.models else JITTED if options.jit else SIZES:
-        size, batch = SIZES.get(name, (64, 64))
+        size, batch = SIZES.get(name, (64, 16))
         for method in options.methods.split(","):
             if (name, str(options.jit), method) in done:
                 continue

@@ -27,6 +27,7 @@ from kbatch.records import whole
 from kbatch.results import figures
 from kbatch.sizes import example_shape
 
+CAUTION = "predicted: a measured peak may be a third higher or lower (kbatch max-batch --recompute measures)"
 MOST = 1 << 20  # examples; larger batches are nobody's question
 
 
@@ -135,7 +136,7 @@ def table(choice: Choice) -> str:
         sizes = f"{plan.kept_bytes / 1e6:>10,.1f}{plan.peak_bytes / 1e6:>10,.1f}"
         lines.append(f"{name:<14}{len(plan.segments):>9}{again:>11}{sizes}{plan.extra_seconds_ratio:>11.1%}{largest}")
     room = "" if choice.limit_bytes is None else f" of {choice.limit_bytes / 1e6:,.0f} MB"
-    return "\n".join([*lines, f"predicted; weights and optimizer take {choice.static_bytes / 1e6:,.1f} MB{room} beside the peak"])
+    return "\n".join([*lines, f"weights and optimizer take {choice.static_bytes / 1e6:,.1f} MB{room} beside the peak", CAUTION])
 
 
 def built(model: Any, shape: str | None) -> keras.Model:

@@ -66,7 +66,7 @@ def apply(model: keras.Model, plan: Plan) -> None:
 
     Raises:
         RecomputeError: If the model cannot be cut, does something that cannot be done twice, or the plan is another
-            model's.
+            model's or has a cut that would change the order in which a gradient is summed.
 
     Example:
     ```python

@@ -21,7 +21,7 @@ ONCE = frozenset(
     (
         *("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D", "Conv2DTranspose", "Dense"),
         *("MaxPooling1D", "MaxPooling2D", "AveragePooling1D", "AveragePooling2D", "GlobalAveragePooling1D", "GlobalAveragePooling2D"),
-        *("ZeroPadding2D", "Cropping2D", "Add", "Concatenate", "Multiply", "Subtract", "ReLU", "Flatten", "Reshape", "Permute", "Dropout"),
+        *("ZeroPadding2D", "Cropping2D", "Add", "Concatenate", "Multiply", "Subtract", "Flatten", "Reshape", "Permute", "Dropout"),
     )
 )
 SEVERAL = 2

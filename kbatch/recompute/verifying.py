@@ -16,7 +16,7 @@ from kbatch.recompute.planned import Plan
 from kbatch.recompute.untouched import untouched
 
 STEPS = 3
-REWRITING = ("arithmetic_optimization", "remapping")
+REWRITING = ("arithmetic_optimization", "remapping", "constant_folding")
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,11 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
     """Compare training by a plan with plain training: losses, gradients, weights and state.
 
     Use it where `apply` accepts a model but you want to see it for yourself. The model is left as it was, with its
-    weights, optimizer slots and the plan it had. TensorFlow's arithmetic optimizer and remapper are off meanwhile: they
-    regroup sums and fuse operations by who else reads a tensor, so that with them the last digits of a deep model differ,
-    as they do under `jit_compile`. A few models do not train the same twice without a plan either (ResNet152V2 and
-    InceptionResNetV2, batch 2, two threads): `verify(model, recompute.plan(model, 2, "none"), x, y)` tells.
+    weights, optimizer slots and the plan it had. TensorFlow's arithmetic optimizer, remapper and constant folding are off
+    meanwhile: they regroup sums and products and fuse operations by who else reads a tensor, so that with them the last
+    digits of a deep model differ, as they do under `jit_compile`. A few models do not train the same twice without a plan
+    either (ResNet152V2 and InceptionResNetV2, batch 2, two threads):
+    `verify(model, recompute.plan(model, 2, "none"), x, y)` tells.
 
     Args:
         model: `keras.Model`, built and compiled.

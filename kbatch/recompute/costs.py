@@ -15,7 +15,7 @@ from kbatch.recompute.segments import Context, Scope, read
 from kbatch.tracing.liveness import ALIASES, PRIME, size_of
 from kbatch.tracing.moment import Size
 
-# A unit of work is a byte moved, and a floating point operation counts as so many: with this share the predictions of ten measured plans of
+# A unit of work is a byte moved, and a floating point operation counts as so many: with about this share the predictions of nine measured plans of
 # ResNet50, MobileNetV2 and EfficientNetB0 on a CPU are most nearly proportional to what they took. Only shares of the whole are ever used.
 BYTES_PER_FLOP = 0.05
 FREE = frozenset(("Const", "Placeholder", "NoOp", "ReadVariableOp", "Shape", "ShapeN", "Rank", "Size", *ALIASES))

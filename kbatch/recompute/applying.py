@@ -9,10 +9,11 @@ from keras.src.backend import set_keras_mask
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute import checking
+from kbatch.recompute.barriers import select_barrier, slice_barrier
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan
-from kbatch.recompute.segments import Context, Segment, select_barrier, slice_barrier
+from kbatch.recompute.segments import Context, Segment
 from kbatch.recompute.signature import stem
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from kbatch.recompute.chain import Chain, Node
 from kbatch.recompute.segments import Context, Scope, read
+from kbatch.tracing.beside import most_beside
 from kbatch.tracing.liveness import ALIASES, PRIME, size_of
 from kbatch.tracing.moment import Size
 
@@ -28,7 +29,7 @@ class Cost:
     Attributes:
         inside: `Size` of the tensors made inside that its gradient needs.
         needs: Numbers of the values, read or written, that its gradient needs.
-        transient: `Size` of the most that its backward pass holds for itself.
+        transient: `Size` of the most that its backward pass holds, beside what it is given and what the forward pass made.
         gradients: Float, bytes of the gradients of its weights.
         forward: Float, work of its forward pass for one example.
         backward: Float, work of its backward pass.
@@ -116,10 +117,8 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
     forward, backward = graph.get_operations()[:border], graph.get_operations()[border:end]
     inside, needs = _needed(forward, backward, own)
     work = [sum(map(_work, part)) for part in (forward, backward)]
-    made = [_total(operation.outputs) for operation in backward if operation.type not in FREE]
     gradients = sum(float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in weights)
-    most = max(made, key=lambda size: size.at(PRIME), default=Size())
-    return Cost(inside, needs, most, gradients, work[0], work[1]), written
+    return Cost(inside, needs, most_beside(graph, border, upstream), gradients, work[0], work[1]), written
 
 
 def _needed(forward: Sequence[Any], backward: Sequence[Any], own: Mapping[int, int]) -> tuple[Size, frozenset[int]]:

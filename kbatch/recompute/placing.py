@@ -59,7 +59,7 @@ def cheapest(predictor: Predictor, budget: Budget) -> list[Stretch] | None:
             piece, alive = predictor.piece(start, stop), frozenset(predictor.chain.live(stop))
             for recompute in _kinds(second == first + 1, last):
                 values, stretch = piece.kept(recompute), (start, stop, recompute)
-                most = min(budget.kept_bytes, budget.peak_bytes / ALLOCATOR_SLACK - piece.most(recompute) - predictor.waiting[stop])
+                most = min(budget.kept_bytes, budget.peak_bytes / ALLOCATOR_SLACK - piece.most(recompute))
                 again, inside = (piece.again, 0.0) if recompute else (0.0, piece.inside)
                 for known, ways in fronts.items():
                     more = predictor.bytes_of(values - known) + inside

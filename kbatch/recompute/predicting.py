@@ -13,10 +13,6 @@ from kbatch.recompute.ordering import Ordering
 from kbatch.tracing.moment import ALLOCATOR_SLACK
 
 Stretch = tuple[int, int, bool]  # start, stop, whether it is recomputed
-# Of the gradients of later weights so many still wait for the optimizer, which takes each as soon as it is known and a thread is free:
-# 0.4 as measured on ten Dense layers with SGD and Adam; 0.3 fits the peaks of six plans of ResNet50. An optimizer that needs all of
-# them first, to clip, to accumulate or to unscale, holds the rest too.
-WAITING_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,9 @@ class Prediction:
 
     Attributes:
         kept_bytes: Float, kept from the forward to the backward pass.
-        peak_bytes: Float, the most at any moment as the allocator hands it out, gradients of the weights among it; variables
-            are not.
+        peak_bytes: Float, the most at any moment as the allocator hands it out. Variables are not among it, and gradients of
+            weights only until their segment is done: an optimizer that needs all of them first, to clip, to accumulate or to
+            unscale, holds the others too.
         extra: Float, work that is done again as a share of a plain step's.
     """
 
@@ -84,12 +81,6 @@ class Predictor:
         """Positions where the chain may be cut, its begin and end among them."""
         return Ordering(self.chain).positions
 
-    @cached_property
-    def waiting(self) -> list[float]:
-        """Bytes of the gradients of all weights from each position on that still wait for the optimizer."""
-        after = itertools.accumulate(cost.gradients for cost in reversed(self.costs.nodes))
-        return [WAITING_SHARE * gradients for gradients in [*reversed(list(after)), 0.0]]
-
     def bytes_of(self, numbers: Iterable[int]) -> float:
         """Bytes of the values of these numbers."""
         return sum(self._bytes[number] for number in numbers)
@@ -98,18 +89,18 @@ class Predictor:
         """What a chain cut into these stretches needs."""
         # A stretch that is kept gives up what it kept operation by operation, so each of them is a piece.
         pieces = [
-            (self.piece(begin, end), recompute, end)
+            (self.piece(begin, end), recompute)
             for start, stop, recompute in stretches
             for begin, end in ([(start, stop)] if recompute else itertools.pairwise(range(start, stop + 1)))
         ]
         kept: set[int] = set()
         inside = held = peak = 0.0
-        for piece, recompute, stop in pieces:
+        for piece, recompute in pieces:
             kept |= piece.kept(recompute)
             inside += 0.0 if recompute else piece.inside
             held = self.bytes_of(kept) + inside
-            peak = max(peak, held + piece.most(recompute) + self.waiting[stop])
-        work = sum(piece.again for piece, recompute, _ in pieces if recompute)
+            peak = max(peak, held + piece.most(recompute))
+        work = sum(piece.again for piece, recompute in pieces if recompute)
         return Prediction(held, ALLOCATOR_SLACK * peak, work / max(self.costs.work, 1.0))
 
     def _piece(self, start: int, stop: int) -> Piece:
@@ -137,9 +128,9 @@ class Predictor:
             cost = self.costs.nodes[position]
             again += self.bytes_of(cost.needs - made) + cost.inside.at(self.batch_size)
             made |= cost.needs
+            left -= cost.gradients  # its own are part of what it holds
             moving = self._alive[position + 1] + cost.transient.at(self.batch_size) + left
             beside, beside_again = max(beside, moving), max(beside_again, moving + again)
-            left -= cost.gradients
         return beside, beside_again
 
     @cached_property

@@ -14,9 +14,8 @@ import keras
 import tensorflow as tf
 from keras.src.backend import get_keras_mask, set_keras_mask
 
+from kbatch.recompute.barriers import Barrier, together, wait
 from kbatch.recompute.chain import Chain, Node
-
-Barrier = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 class Context(keras.layers.Layer):
@@ -139,10 +138,12 @@ class Segment:
                 dense = [tf.convert_to_tensor(each) for each in upstream]
                 tied = barrier([*entering, *fixed.values()], dense)
                 again, others = tied[: len(floats)], dict(zip(fixed, tied[len(floats) :], strict=True))
+                sent = [tf.identity(each) for each in dense]
                 with tf.GradientTape() as tape:
                     tape.watch([*again, *weight_values])
                     made = once(again, others, weight_values)
-                gradients = tape.gradient([*made.exits, *made.losses], [*again, *weight_values], output_gradients=dense)
+                gradients = tape.gradient([*made.exits, *made.losses], [*again, *weight_values], output_gradients=sent)
+                wait(sent, gradients)
                 return together(gradients)
 
             return [*forward[0].exits, *forward[0].losses], gradient
@@ -179,43 +180,3 @@ class Segment:
     def _owner(self, loss: tf.Tensor) -> Any:
         flat = (inner for layer in self.layers for inner in layer._flatten_layers())
         return next(layer for layer in flat if id(loss) in layer._loss_ids)
-
-
-def together(gradients: Sequence[Any]) -> list[Any]:
-    """The gradients, none of which is handed on before all are known.
-
-    Else TensorFlow goes on to the next segment and makes that again while this one's tensors still wait for the gradients
-    of its weights: the peak is that of several segments.
-    """
-    known = [gradient for gradient in gradients if gradient is not None]
-    tied = iter(tf.tuple(known) if known else [])
-    return [None if gradient is None else next(tied) for gradient in gradients]
-
-
-def slice_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors from an element on that is computed and always their first: the kernel hands the buffer on, uncopied.
-
-    TensorFlow's graph optimizer takes an IdentityN apart, merges what only control dependencies keep asunder, and leaves
-    out a reshape that its shapes show to be none.
-    """
-    first = tf.cast(_never(awaited), tf.int32)
-    return [_from(tensor, first) if tensor.shape.rank else tensor for tensor in tensors]
-
-
-def _from(tensor: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    rank = tensor.shape.rank
-    sliced = tf.slice(tensor, [first] + [0] * (rank - 1), [-1] * rank)
-    sliced.set_shape(tensor.shape)
-    return sliced
-
-
-def select_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors, chosen by a condition on those awaited that is never true; XLA, whose shapes must be constant, copies them."""
-    never = _never(awaited)
-    return [tf.where(never, tf.zeros_like(tensor), tensor) for tensor in tensors]
-
-
-def _never(awaited: Sequence[tf.Tensor]) -> tf.Tensor:
-    """False, but only known once one element of each tensor is."""
-    some = [tf.reshape(tensor, [-1])[:1] for tensor in awaited]
-    return tf.reduce_any([tf.reduce_any(tf.math.is_nan(one) & tf.math.is_finite(one)) for one in some])

@@ -74,7 +74,7 @@ LOOPS = frozenset(["While", "StatelessWhile"])
 BRANCHES = frozenset(["If", "StatelessIf"])
 
 
-class _Buffer:
+class Buffer:
     """One allocation: who made it, from when to when it lives, and how many tensors of what size a list of it holds."""
 
     def __init__(self, size: Size, birth: int, backward: bool, length: int = 0) -> None:
@@ -87,7 +87,7 @@ def moments(graph: Any) -> list[Moment]:
     Args:
         graph: `FuncGraph` of a train step traced with a batch of `PRIME`.
     """
-    buffers, inner = _buffers(graph)
+    buffers, inner = buffers_of(graph)
     count = len(graph.get_operations()) + 2
     sums = {name: np.zeros((count, 2)) for name in ("gradients", "activations", "workspace")}
     for buffer in buffers:
@@ -109,13 +109,13 @@ def _upper(lines: np.ndarray) -> list[int]:
     return sorted({int(np.argmax(lines[:, 0] + lines[:, 1] * size)) for size in batch_sizes})
 
 
-def _buffers(graph: Any) -> tuple[list[_Buffer], dict[int, Size]]:
+def buffers_of(graph: Any) -> tuple[list[Buffer], dict[int, Size]]:
     """The allocations of a graph, and the extra bytes inside its calls and loops, by the index of the operation."""
-    operations = _needed(graph)
+    operations = needed(graph)
     backward = _backward(operations)
     last = {id(tensor): index for index, operation in enumerate(operations) if operation.type not in SHAPES for tensor in operation.inputs}
-    holder: dict[int, _Buffer] = {}
-    buffers: list[_Buffer] = []
+    holder: dict[int, Buffer] = {}
+    buffers: list[Buffer] = []
     inner: dict[int, Size] = {}
     for index, operation in enumerate(operations):
         inside = _inside(operation, holder)
@@ -126,7 +126,7 @@ def _buffers(graph: Any) -> tuple[list[_Buffer], dict[int, Size]]:
             if buffer is None:
                 buffer = _same_buffer(operation, output, holder, last, index)
             if buffer is None:
-                buffer = _Buffer(size_of(output), index, operation.name in backward, _length(operation))
+                buffer = Buffer(size_of(output), index, operation.name in backward, _length(operation))
                 if operation.type in ("TensorListFromTensor", "TensorListReserve"):
                     buffer.size = _list_size(operation)
                 buffers.append(buffer)
@@ -142,19 +142,19 @@ def _buffers(graph: Any) -> tuple[list[_Buffer], dict[int, Size]]:
     return buffers, inner
 
 
-def _needed(graph: Any) -> list[Any]:
+def needed(graph: Any) -> list[Any]:
     """The operations that run, in the order in which they were made: those that an output or an effect depends on."""
     operations = graph.get_operations()
     stack = [tensor.op for tensor in graph.outputs]
     stack += [operation for operation in operations if operation.type.startswith("Assign") or operation.type in CALLS | LOOPS | BRANCHES]
-    needed: set[int] = set()
+    found: set[int] = set()
     while stack:
         operation = stack.pop()
-        if id(operation) not in needed:
-            needed.add(id(operation))
+        if id(operation) not in found:
+            found.add(id(operation))
             stack += [tensor.op for tensor in operation.inputs]
             stack += operation.control_inputs
-    return [operation for operation in operations if id(operation) in needed]
+    return [operation for operation in operations if id(operation) in found]
 
 
 def _backward(operations: Iterable[Any]) -> set[str]:
@@ -162,10 +162,10 @@ def _backward(operations: Iterable[Any]) -> set[str]:
     return {operation.name for operation in operations if "gradient_tape" in operation.name or "gradients/" in operation.name}
 
 
-def _same_buffer(operation: Any, output: Any, holder: dict[int, _Buffer], last: dict[int, int], index: int) -> _Buffer | None:
+def _same_buffer(operation: Any, output: Any, holder: dict[int, Buffer], last: dict[int, int], index: int) -> Buffer | None:
     """The input's buffer that an output uses again, if it does."""
     if operation.type in ("Placeholder", "ReadVariableOp"):
-        return _Buffer(Size(), index, False)  # held by the caller or the variable, and counted there
+        return Buffer(Size(), index, False)  # held by the caller or the variable, and counted there
     if operation.type in ALIASES | LISTS or (operation.type == "Sum" and size_of(output) == size_of(operation.inputs[0])):
         return holder.get(id(operation.inputs[0]))
     if operation.type in IN_PLACE:
@@ -207,7 +207,7 @@ def _length(operation: Any) -> int:
     return 0
 
 
-def _inside(operation: Any, holder: dict[int, _Buffer]) -> tuple[Size, dict[int, _Buffer]] | None:
+def _inside(operation: Any, holder: dict[int, Buffer]) -> tuple[Size, dict[int, Buffer]] | None:
     """The most bytes inside a call, a branch or one turn of a loop, and the buffers that a loop's lists grow into."""
     if operation.type in CALLS:
         return _most([_function(operation, "f")]), {}
@@ -238,7 +238,7 @@ def _most(graphs: list[Any]) -> Size:
     return most
 
 
-def _grown(operation: Any, body: Any, holder: dict[int, _Buffer]) -> dict[int, _Buffer]:
+def _grown(operation: Any, body: Any, holder: dict[int, Buffer]) -> dict[int, Buffer]:
     """The lists that a loop fills, by the position of the output: so many turns, a tensor each."""
     turns = max((holder[id(tensor)].length for tensor in operation.inputs if id(tensor) in holder), default=0)
     grown = {}
@@ -255,7 +255,7 @@ def _grown(operation: Any, body: Any, holder: dict[int, _Buffer]) -> dict[int, _
                 item = item.op.inputs[0]
             # A weight, or what came from outside of the loop, is the same buffer in every turn.
             shared = item.op.type in ("ReadVariableOp", "Placeholder")
-            buffer = _Buffer(Size() if shared else size_of(item).times(turns), -1, False, turns)
+            buffer = Buffer(Size() if shared else size_of(item).times(turns), -1, False, turns)
             grown[position] = buffer
         elif own is not None:
             grown[position] = own

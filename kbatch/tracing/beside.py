@@ -1,0 +1,53 @@
+"""Beside: the most bytes that the later operations of a traced graph hold at once, beside what was there before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kbatch.tracing.liveness import ALIASES, IN_PLACE, PRIME, SHAPES, buffers_of, needed, size_of
+from kbatch.tracing.moment import Size
+
+
+def most_beside(graph: Any, begin: int, given: Sequence[Any]) -> Size:
+    """The most bytes that the operations of a graph from one on hold at once, beside what was made before them and what they are given.
+
+    Args:
+        graph: `FuncGraph` traced with a batch of `PRIME`.
+        begin: Integer, index of the first of these operations among the graph's.
+        given: Tensors that they are given, each of which is given up once it was read for the last time.
+    """
+    operations = needed(graph)
+    later = {id(operation) for operation in graph.get_operations()[begin:]}
+    first = next((index for index, operation in enumerate(operations) if id(operation) in later), len(operations))
+    lines = np.zeros((len(operations) + 2, 2))
+    buffers, inner = buffers_of(graph)
+    for buffer in buffers:
+        if buffer.birth >= first:
+            lines[buffer.birth] += _line(buffer.size)
+            lines[buffer.death + 1] -= _line(buffer.size)
+    for tensor in given:
+        lines[max(first, _last_read(tensor, operations)) + 1] -= _line(size_of(tensor))
+    held = np.cumsum(lines, axis=0)
+    for index, size in inner.items():
+        held[index] += _line(size)
+    most = max((Size(*map(float, line)) for line in held[first : len(operations)]), key=lambda size: size.at(PRIME), default=Size())
+    return most if most.at(PRIME) > 0 else Size()
+
+
+def _last_read(tensor: Any, operations: Sequence[Any]) -> int:
+    """The last index at which a tensor's buffer is read, or the one before if that operation may write into it."""
+    shared, last = {id(tensor)}, -1
+    for index, operation in enumerate(operations):
+        if operation.type in SHAPES or not any(id(each) in shared for each in operation.inputs):
+            continue
+        if operation.type in ALIASES:
+            shared.update(id(output) for each, output in zip(operation.inputs, operation.outputs, strict=False) if id(each) in shared)
+        last = index - 1 if operation.type in IN_PLACE else index
+    return last
+
+
+def _line(size: Size) -> np.ndarray:
+    return np.array([size.fixed, size.per_example])

@@ -1,0 +1,67 @@
+"""Barriers: what they hold back, read from the graph they are traced into."""
+
+import tensorflow as tf
+
+from kbatch.recompute.barriers import together, wait
+
+
+def after(graph, tensor):
+    """Names of the operations that must have run before a tensor is known."""
+    stack, names = [tensor.op], set()
+    while stack:
+        operation = stack.pop()
+        if operation.name not in names:
+            names.add(operation.name)
+            stack += [*(each.op for each in operation.inputs), *operation.control_inputs]
+    return names
+
+
+def test_a_backward_pass_waits_for_what_it_needs_and_for_nothing_else():
+    def step(x, upstream):
+        sent = tf.identity(upstream)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            needed = tf.tanh(x, name="needed")
+            once = tf.exp(needed, name="needed_too")
+            last = tf.add(once, 1.0, name="not_needed")
+        gradients = tape.gradient(last, [x], output_gradients=sent)
+        wait([sent], [*gradients, None])
+        return [sent, *gradients]
+
+    graph = tf.function(step).get_concrete_function(tf.TensorSpec((None, 4)), tf.TensorSpec((None, 4))).graph
+    names = after(graph, graph.outputs[0])
+    assert {"needed", "needed_too"} <= names
+    assert "not_needed" not in names
+
+
+def test_what_depends_on_the_upstream_by_control_alone_is_no_reason_to_wait():
+    @tf.custom_gradient
+    def late(x):
+        def gradient(upstream):
+            with tf.control_dependencies([upstream]):
+                again = tf.sigmoid(x)
+            return upstream * again
+
+        return tf.sigmoid(x), gradient
+
+    @tf.function
+    def step(x, upstream):
+        sent = tf.identity(upstream)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            made = late(tf.tanh(x))
+        gradients = tape.gradient(made, [x], output_gradients=sent)
+        wait([sent], gradients)
+        return gradients
+
+    x = tf.constant([[0.5, -1.0]])
+    tanh = tf.tanh(x)
+    tf.debugging.assert_near(step(x, tf.ones((1, 2)))[0], tf.sigmoid(tanh) * (1 - tanh**2))  # a cycle would raise
+
+
+def test_gradients_leave_together():
+    def step(x, y):
+        return together([tf.tanh(x, name="one"), None, tf.exp(y, name="other")])[0]
+
+    graph = tf.function(step).get_concrete_function(tf.TensorSpec((4,)), tf.TensorSpec((4,))).graph
+    assert {"one", "other"} <= after(graph, graph.outputs[0])

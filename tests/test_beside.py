@@ -1,0 +1,48 @@
+"""The most bytes of the later part of a graph, known by hand."""
+
+import pytest
+import tensorflow as tf
+
+from kbatch.tracing.beside import most_beside
+from kbatch.tracing.liveness import PRIME
+
+
+def traced(forward, backward, width=100):
+    """Bytes for one example of the backward pass, beside the forward pass and what it is given."""
+    begin, given = 0, []
+
+    def step(x, upstream):
+        nonlocal begin
+        values = forward(x)
+        given.append(upstream)
+        begin = len(tf.compat.v1.get_default_graph().get_operations())
+        return backward(values, upstream)
+
+    spec = tf.TensorSpec((PRIME, width), tf.float32)
+    graph = tf.function(step).get_concrete_function(spec, spec).graph
+    return most_beside(graph, begin, given).per_example / (4 * width)  # in tensors
+
+
+def test_what_is_written_into_the_upstream_takes_nothing():
+    assert traced(tf.nn.relu, lambda value, upstream: tf.raw_ops.ReluGrad(gradients=upstream, features=value)) == 0
+
+
+def test_what_the_forward_pass_made_is_not_counted():
+    assert traced(lambda x: [tf.tanh(x), tf.exp(x)], lambda values, upstream: tf.matmul(upstream, tf.eye(100))) == pytest.approx(1, abs=0.01)
+
+
+def test_what_is_alive_at_once_is_counted_at_once():
+    def backward(value, upstream):
+        one, other = tf.cumsum(value), tf.cumsum(upstream)
+        return tf.reduce_sum(one * other)
+
+    assert traced(tf.identity, backward) == pytest.approx(2, abs=0.01)
+
+
+def test_an_upstream_that_is_read_late_stays():
+    def backward(value, upstream):
+        one = tf.cumsum(value)
+        other = tf.cumsum(one)
+        return tf.reduce_sum(tf.concat([one, other, upstream], 0))
+
+    assert traced(tf.identity, backward) == pytest.approx(5, abs=0.01)  # both and their concatenation

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kbatch.recompute.barriers import together, wait
+from kbatch.recompute.barriers import Turns, select_barrier, slice_barrier, together, wait
 
 
 def after(graph, tensor):
@@ -65,3 +65,34 @@ def test_gradients_leave_together():
 
     graph = tf.function(step).get_concrete_function(tf.TensorSpec((4,)), tf.TensorSpec((4,))).graph
     assert {"one", "other"} <= after(graph, graph.outputs[0])
+
+
+def test_segments_are_made_again_one_after_the_other():
+    def step(x, y):
+        turns = Turns(slice_barrier)
+        first = turns.begin([x], [tf.tanh(x, name="upstream_of_first")])
+        turns.end([tf.exp(first[0], name="end_of_first"), None])
+        return turns.begin([y], [tf.tanh(y, name="upstream_of_second")])
+
+    graph = tf.function(step).get_concrete_function(tf.TensorSpec((4,)), tf.TensorSpec((4,))).graph
+    assert {"upstream_of_first", "end_of_first", "upstream_of_second"} <= after(graph, graph.outputs[0])
+
+
+def test_a_barrier_hands_on_what_it_is_given():
+    for barrier in (slice_barrier, select_barrier):
+        turns = Turns(barrier)
+        turns.end([tf.constant([1.0, float("nan")])])
+        tensor = tf.constant([[1.0, float("nan")], [2.0, 3.0]])
+        assert str(turns.begin([tensor], [tf.constant([float("nan")])])[0].numpy()) == str(tensor.numpy())
+
+
+def test_what_is_known_only_inside_of_a_loop_is_not_awaited_outside():
+    turns = Turns(slice_barrier)
+
+    @tf.function
+    def step(x):
+        for _ in tf.range(2):
+            x = turns.end([tf.exp(x)])[0]
+        return turns.begin([x], [tf.tanh(x)])[0]
+
+    assert step(tf.zeros(2)).shape == (2,)

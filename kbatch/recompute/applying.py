@@ -9,7 +9,7 @@ from keras.src.backend import set_keras_mask
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute import checking
-from kbatch.recompute.barriers import select_barrier, slice_barrier
+from kbatch.recompute.barriers import Turns, select_barrier, slice_barrier
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan
@@ -40,11 +40,11 @@ class SegmentedCall:
         for tensor, own in zip(tensors, keras.tree.flatten(mask) if mask is not None else [None] * len(tensors), strict=True):
             if own is not None:
                 set_keras_mask(tensor, own)
-        barrier = select_barrier if getattr(self.model, "jit_compile", False) else slice_barrier
+        turns = Turns(select_barrier if getattr(self.model, "jit_compile", False) else slice_barrier)
         values = dict(zip(self.chain.inputs, tensors, strict=True))
         for segment, recompute in self._segments:
             if recompute:
-                segment.run_recomputed(values, self._context, barrier)
+                segment.run_recomputed(values, self._context, turns)
             else:
                 segment.run(values)
         outputs = keras.tree.pack_sequence_as(functional._outputs_struct, [values[number] for number in self.chain.outputs])

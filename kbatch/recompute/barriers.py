@@ -10,6 +10,32 @@ import tensorflow as tf
 Barrier = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
+class Turns:
+    """Lets the segments of one step be made again one after the other, in the order in which the tape asks for them.
+
+    Those of parallel branches would else be made at the same time.
+
+    Args:
+        barrier: Function that returns tensors equal to its first ones, but only once its second ones are known.
+    """
+
+    def __init__(self, barrier: Barrier) -> None:
+        self._barrier = barrier
+        self._last: list[tf.Tensor] = []
+        self._graph: Any = None
+
+    def begin(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The tensors that a segment is made from again, once its upstream gradients and the segment before it are done."""
+        before = self._last if self._graph is _graph() else []  # a tensor of a loop's inside is unknown outside of it
+        return self._barrier(tensors, [*upstream, *before])
+
+    def end(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients of a segment, none of which is handed on before all are known."""
+        done = together(gradients)
+        self._last, self._graph = [tensor for gradient in done for tensor in _tensors(gradient) if tensor.dtype.is_floating][:1], _graph()
+        return done
+
+
 def slice_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The tensors from an element on that is computed and always their first: the kernel hands the buffer on, uncopied.
 
@@ -85,6 +111,10 @@ def wait(upstream: Sequence[tf.Tensor], gradients: Sequence[Any]) -> None:
         made = tf.no_op()
     for tensor in upstream:
         tensor.op._add_control_input(made)
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def _before(operation: Any) -> Iterator[Any]:

@@ -43,7 +43,8 @@ class Plan:
         segments: Tuple of `PlannedSegment` in the model's order; together they hold every operation once.
         batch_size: Integer, the batch that the bytes are for; the cuts do not depend on it.
         kept_bytes: Integer, predicted bytes that the forward pass keeps for the backward pass.
-        peak_bytes: Integer, predicted most bytes of one step beside weights and optimizer.
+        peak_bytes: Integer, predicted most bytes of one step beside weights and optimizer. One that needs all gradients at once
+            (`global_clipnorm`, accumulation, loss scaling) holds up to one gradient more.
         extra_seconds_ratio: Float, predicted seconds of what is run again, as a share of a plain step's.
         measured_peak_bytes: Integer, what a step really needed beside what was held before it; `None` if it was not measured.
         measured_seconds: Float, what a step really took; `None` if it was not measured.

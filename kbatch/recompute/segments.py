@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend import get_keras_mask, set_keras_mask
 
-from kbatch.recompute.barriers import Barrier, together, wait
+from kbatch.recompute.barriers import Turns, wait
 from kbatch.recompute.chain import Chain, Node
 
 
@@ -105,13 +105,13 @@ class Segment:
         for node in self.nodes:
             node.run(values)
 
-    def run_recomputed(self, values: dict[int, Any], context: Context, barrier: Barrier) -> None:
+    def run_recomputed(self, values: dict[int, Any], context: Context, turns: Turns) -> None:
         """Run the nodes so that the backward pass makes again whatever is inside.
 
         Args:
             values: Tensors by number; those that leave the segment are added.
             context: Layer to run under.
-            barrier: Function that returns tensors equal to its first ones, but only once its second ones are known.
+            turns: Those of this step.
         """
         floats = [number for number in self.entry if values[number].dtype.is_floating]
         fixed = {number: values[number] for number in self.entry if number not in floats}
@@ -136,7 +136,7 @@ class Segment:
 
             def gradient(*upstream: Any) -> list[Any]:
                 dense = [tf.convert_to_tensor(each) for each in upstream]
-                tied = barrier([*entering, *fixed.values()], dense)
+                tied = turns.begin([*entering, *fixed.values()], dense)
                 again, others = tied[: len(floats)], dict(zip(fixed, tied[len(floats) :], strict=True))
                 sent = [tf.identity(each) for each in dense]
                 with tf.GradientTape() as tape:
@@ -144,7 +144,7 @@ class Segment:
                     made = once(again, others, weight_values)
                 gradients = tape.gradient([*made.exits, *made.losses], [*again, *weight_values], output_gradients=sent)
                 wait(sent, gradients)
-                return together(gradients)
+                return turns.end(gradients)
 
             return [*forward[0].exits, *forward[0].losses], gradient
 

@@ -3,8 +3,8 @@
     python scripts/bench_recompute.py --out scripts/results/recompute.csv
     python scripts/bench_recompute.py --out scripts/results/recompute.csv --jit     # appended
 
-Each row is a process of its own that holds the plain model and the other one: their steps alternate, the ratio of time is the median over
-the pairs (of CPU seconds; of wall-clock seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it; `activation_bytes` the
+Each row is a process of its own, where the model is measured and then trained in turn with the plain one: the ratio of time is the median over
+the pairs of steps (of CPU seconds; of wall-clock seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it; `activation_bytes` the
 same, and with XLA, which holds the gradients of all weights at its peak, less one gradient. `peak:0.45` is the fastest plan whose peak is
 predicted at 0.45 times the plain model's. Rows that the file has are not measured again: after Ctrl-C the same command goes on.
 """
@@ -83,7 +83,7 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str) -> dict[st
             step(model)
         return tf.config.experimental.get_memory_info(device)["peak"] - base
 
-    plain, plan, plan_seconds = build(name, size, jit), None, 0.0
+    plan, plan_seconds = None, 0.0
     if method == "RematScope":
         with keras.RematScope(mode="activations"):
             other = build(name, size, jit)
@@ -97,7 +97,8 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str) -> dict[st
             plan = recompute.plan(other, batch, "budget" if share else strategy, **budget)
         plan_seconds = time.perf_counter() - began
         recompute.apply(other, plan)
-    peak_bytes = peak(other)
+    peak_bytes = peak(other)  # before there is another model, as a user's would be
+    plain = build(name, size, jit)
     step(plain)
     pairs = [(step(plain), step(other)) for _ in range(PAIRS)]
     gradient = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in other.trainable_variables) if jit else 0

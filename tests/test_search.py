@@ -147,7 +147,7 @@ def test_epochs_set_the_horizon_by_the_baseline_and_once(points, tmp_path):
     facts = json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text())
     baseline = load_records(tmp_path / "p")[0].outcome
     assert facts["goal"]["seconds"] == facts["measured_horizon_seconds"]
-    assert baseline.train_seconds <= facts["goal"]["seconds"]
+    assert baseline.ended == "horizon"
     assert 0.1 * 95 < baseline.updates < 10 * 95  # 5 epochs of 19 updates, on a clock
     search(tuner_of(tmp_path, seconds=None, max_trials=2), points, epochs=5)
     assert json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text()) == facts

@@ -5,8 +5,9 @@
 
 Each row is a process of its own, where the model is measured and then trained in turn with the plain one: the ratio of time is the median over
 the pairs of steps (of CPU seconds; of wall-clock seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it;
-`activation_bytes` the same, and with XLA, which holds the gradients of all weights at its peak, less one gradient. `peak:0.45` is the fastest plan whose peak is
-predicted at 0.45 times the plain model's. Rows that the file has are not measured again: after Ctrl-C the same command goes on.
+`activation_bytes` the same, and with XLA, which holds the gradients of all weights at its peak, less one gradient. `peak:0.45` is the
+fastest plan whose peak is predicted at 0.45 times the plain model's. Rows that the file has are not measured again: after
+Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan, PlannedSegment
 from kbatch.recompute.verifying import as_written
+from kbatch.tracing.moment import ALLOCATOR_SLACK
 
 HERE = Path(__file__).parent
 
@@ -213,12 +214,16 @@ def test_the_object_stays_the_same_and_everything_but_training_too(tmp_path):
 
 
 def peak(model, data):
+    """The median peak of some steps. The batch is a tensor that is counted here, since an array is copied or not as its address happens to be."""
+    batch, peaks = tuple(tf.identity(tf.constant(each)) for each in data), []
     for _ in range(2):
-        model.train_on_batch(*data)
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    base = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    model.train_on_batch(*data)
-    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - base
+        model.train_on_batch(*batch)
+    for _ in range(7):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        base = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        model.train_on_batch(*batch)
+        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - base)
+    return np.median(peaks) + batch[0].numpy().nbytes
 
 
 def stack():
@@ -239,7 +244,8 @@ def test_memory_falls_by_half_and_as_predicted(jit):
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=jit)
     found = peak(model, data)
     assert found < 0.6 * plain
-    assert jit or found == pytest.approx(plan.peak_bytes, rel=0.25)
+    # Tensors of one size, a power of two, leave the allocator no slack: peaks are 9, 10 or 11 of them, as threads go, predicted 10.
+    assert jit or found == pytest.approx(plan.peak_bytes / ALLOCATOR_SLACK, rel=0.15)
 
 
 class Assigning(keras.layers.Layer):

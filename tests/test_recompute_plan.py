@@ -49,6 +49,8 @@ def made_up(seed, count=7):
             1e5 * rng.random(),
             rng.random(),
             2 * rng.random(),
+            rng.random(),
+            frozenset(node.reads),
         )
         for node in chain.nodes
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -76,7 +76,7 @@ def together(gradients: Sequence[Any]) -> list[Any]:
     return [None if gradient is None else next(tied) for gradient in gradients]
 
 
-def wait(upstream: Sequence[tf.Tensor], gradients: Sequence[Any]) -> None:
+def wait(upstream: Sequence[tf.Tensor], gradients: Sequence[Any], known: Collection[int] = ()) -> None:
     """Let the backward pass of a segment begin only once all it needs was made again.
 
     Else TensorFlow begins on one thread while another still makes tensors that only the forward pass needs.
@@ -84,6 +84,7 @@ def wait(upstream: Sequence[tf.Tensor], gradients: Sequence[Any]) -> None:
     Args:
         upstream: What the backward pass begins with, made for it alone by one operation each, before anything was made again.
         gradients: What it ends with; `None` where there is no gradient.
+        known: The `id` of operations that hand on what was known before. Optional.
     """
     if tf.executing_eagerly() or not upstream:
         return  # one operation runs after the other
@@ -95,7 +96,7 @@ def wait(upstream: Sequence[tf.Tensor], gradients: Sequence[Any]) -> None:
     for operation in later:
         if id(operation) in begin or any(id(before) in backward for before in _before(operation)):
             backward.add(id(operation))
-    again = {id(operation) for operation in later} - backward
+    again = {id(operation) for operation in later} - backward - set(known)
     needed: dict[int, Any] = {}
     stack, seen = [tensor.op for gradient in gradients for tensor in _tensors(gradient)], set()
     while stack:

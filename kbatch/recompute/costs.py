@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.recompute.chain import Chain, Node
+from kbatch.recompute.reusing import small_results
 from kbatch.recompute.segments import Context, Scope, read
 from kbatch.tracing.beside import most_beside
 from kbatch.tracing.liveness import ALIASES, PRIME, size_of
@@ -33,6 +34,8 @@ class Cost:
         gradients: Float, bytes of the gradients of its weights.
         forward: Float, work of its forward pass for one example.
         backward: Float, work of its backward pass.
+        again: Float, work of making again what it makes, its small results known.
+        rereads: Numbers of the values that making it again reads.
     """
 
     inside: Size
@@ -41,6 +44,8 @@ class Cost:
     gradients: float
     forward: float
     backward: float
+    again: float
+    rereads: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
     border = end = 0
     values: dict[int, Any] = {}
     upstream: list[tf.Tensor] = []
+    given: list[tf.Tensor] = []
 
     def step(*tensors: tf.Tensor) -> list[Any]:
         nonlocal border, end
@@ -95,6 +101,7 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
         for number in masked & set(reads):
             keras.src.backend.set_keras_mask(values[number], tf.compat.v1.placeholder(tf.bool, values[number].shape[:2]))
         weight_values = [tf.convert_to_tensor(weight._value) for weight in weights]
+        given.extend(weight_values)
         sources = [tensor for tensor in (*tensors, *weight_values) if tensor.dtype.is_floating]
         with tf.GradientTape() as tape:
             tape.watch(sources)
@@ -115,25 +122,39 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
     written = {number: tf.TensorSpec(values[number].shape, values[number].dtype) for number in node.writes}
     own = {id(_source(values[number])): number for number in (*reads, *node.writes)}
     forward, backward = graph.get_operations()[:border], graph.get_operations()[border:end]
-    inside, needs = _needed(forward, backward, own)
-    work = [sum(map(_work, part)) for part in (forward, backward)]
+    kept = _needed(forward, backward)
+    needs = frozenset(own[key] for key in kept if key in own)
+    inside = [tensor for key, tensor in kept.items() if key not in own and tensor.op.type not in ("Placeholder", "ReadVariableOp", "Const")]
+    small = {id(tensor) for tensor in small_results(forward, set(map(id, given)))}
+    again = _ancestors([*inside, *(values[number] for number in node.writes)], small)
+    rereads = frozenset(number for number in reads if id(values[number].op) in again)
+    first, second = (sum(map(_work, part)) for part in (forward, backward))
     gradients = sum(float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in weights)
-    return Cost(inside, needs, most_beside(graph, border, upstream), gradients, work[0], work[1]), written
+    remade = sum(_work(operation) for operation in forward if id(operation) in again)
+    return Cost(_total(inside), needs, most_beside(graph, border, upstream), gradients, first, second, remade, rereads), written
 
 
-def _needed(forward: Sequence[Any], backward: Sequence[Any], own: Mapping[int, int]) -> tuple[Size, frozenset[int]]:
-    """Bytes made in the forward operations, and values of the chain, that the backward operations read."""
+def _needed(forward: Sequence[Any], backward: Sequence[Any]) -> dict[int, Any]:
+    """The tensors of the forward operations that the backward operations read, by their `id`."""
     before = {id(operation) for operation in forward}
-    sources = {
+    return {
         id(source): source
         for operation in backward
         if operation.type not in ("Shape", "ShapeN", "ZerosLike", "OnesLike")
         for source in map(_source, operation.inputs)
         if id(source.op) in before
     }
-    needs = frozenset(own[key] for key in sources if key in own)
-    inside = _total(source for key, source in sources.items() if key not in own and source.op.type not in ("Placeholder", "ReadVariableOp", "Const"))
-    return inside, needs
+
+
+def _ancestors(tensors: Iterable[Any], known: Collection[int]) -> set[int]:
+    """The `id` of all operations that it takes to make tensors from those known."""
+    stack, found = [tensor for tensor in tensors if id(tensor) not in known], set()
+    while stack:
+        operation = stack.pop().op
+        if id(operation) not in found:
+            found.add(id(operation))
+            stack += [tensor for tensor in operation.inputs if id(tensor) not in known]
+    return found
 
 
 def _source(tensor: Any) -> Any:

@@ -114,7 +114,7 @@ def _alive(predictor: Predictor, position: int) -> float:
 def _spared(predictor: Predictor, position: int) -> float:
     """Work that a cut after a node spares, since no gradient before the cut needs what that node makes."""
     node, cost = predictor.chain.nodes[position - 1], predictor.costs.nodes[position - 1]
-    return 0.0 if cost.needs.intersection(node.writes) else cost.forward
+    return 0.0 if cost.needs.intersection(node.writes) else cost.again
 
 
 def _kinds(neighbours: bool, last: bool) -> list[bool]:

@@ -111,8 +111,8 @@ class Predictor:
         for node, cost in zip(reversed(nodes), reversed(costs), strict=True):
             # An operation whose results no gradient inside needs is not run again.
             if wanted.intersection(node.writes) or cost.inside.at(self.batch_size):
-                wanted.update(node.reads)
-                again += cost.forward
+                wanted.update(cost.rereads)
+                again += cost.again
         entry = frozenset(number for node in nodes for number in node.reads if number not in written)
         beside, beside_again = self._most(start, stop, entry)
         inside = sum(cost.inside.at(self.batch_size) for cost in costs)

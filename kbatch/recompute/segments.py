@@ -16,6 +16,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 
 from kbatch.recompute.barriers import Turns, wait
 from kbatch.recompute.chain import Chain, Node
+from kbatch.recompute.reusing import reuse
 
 
 class Context(keras.layers.Layer):
@@ -121,6 +122,7 @@ class Segment:
         # Read here: inside of a custom gradient TensorFlow takes a variable that it is told nothing of for a forgotten weight.
         state = {id(v): read(v, outer) for layer in self.layers for v in layer.variables}
         forward: list[_Run] = []
+        entered: list[tf.Tensor] = []
 
         def once(tensors: Sequence[tf.Tensor], others: dict[int, tf.Tensor], weight_values: Sequence[tf.Tensor]) -> _Run:
             inside = {**dict(zip(floats, tensors, strict=True)), **others}
@@ -132,7 +134,8 @@ class Segment:
         @tf.custom_gradient
         def segment(*arguments: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
             entering, weight_values = arguments[: len(floats)], arguments[len(floats) :]
-            forward.append(once([tf.stop_gradient(tensor) for tensor in entering], fixed, [tf.stop_gradient(value) for value in weight_values]))
+            entered.extend(map(tf.stop_gradient, arguments))
+            forward.append(once(entered[: len(floats)], fixed, entered[len(floats) :]))
 
             def gradient(*upstream: Any) -> list[Any]:
                 dense = [tf.convert_to_tensor(each) for each in upstream]
@@ -142,8 +145,11 @@ class Segment:
                 with tf.GradientTape() as tape:
                     tape.watch([*again, *weight_values])
                     made = once(again, others, weight_values)
-                gradients = tape.gradient([*made.exits, *made.losses], [*again, *weight_values], output_gradients=sent)
-                wait(sent, gradients)
+                ends = [*made.exits, *made.losses]
+                gradients = tape.gradient(ends, [*again, *weight_values], output_gradients=sent)
+                instead = {id(new): old for new, old in zip([*again, *weight_values, *tied[len(floats) :]], [*entered, *fixed.values()], strict=True)}
+                known = reuse(ends, [*forward[0].exits, *forward[0].losses], instead, map(id, weight_values), sent)
+                wait(sent, gradients, known)
                 return turns.end(gradients)
 
             return [*forward[0].exits, *forward[0].losses], gradient

@@ -1,0 +1,117 @@
+"""Reusing: what is small is not made again, and gradients of any order are those of the plain model."""
+
+import keras
+import numpy as np
+import pytest
+import recompute_models
+import tensorflow as tf
+from keras import layers
+from tensorflow.python.eager import context
+
+from kbatch import recompute
+from kbatch.recompute.chain import Chain
+from kbatch.recompute.costs import costs_of
+from kbatch.recompute.planning import plan
+from kbatch.recompute.reusing import small_results
+
+
+@pytest.fixture(autouse=True)
+def own_policy():
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def names_of(function, *arguments):
+    """The types of the operations that TensorFlow runs, its graph optimizer done."""
+    context.enable_graph_collection()
+    try:
+        function(*arguments)
+        graphs = context.export_run_metadata().partition_graphs
+    finally:
+        context.disable_graph_collection()
+    return [node.op for graph in graphs for node in [*graph.node, *(node for function in graph.library.function for node in function.node_def)]]
+
+
+def normalised():
+    """Convolutions with BatchNormalization and an activation that has a gradient of its own."""
+    inputs = x = keras.Input((16, 16, 3))
+    for _ in range(4):
+        x = layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(x))
+        x = layers.Activation("silu")(x)
+    model = keras.Model(inputs, recompute_models.head(layers.GlobalAveragePooling2D()(x)))
+    return model, recompute_models.images()
+
+
+def test_small_is_what_was_reduced_and_what_comes_of_it():
+    @tf.function
+    def step(x, weight):
+        mean = tf.reduce_mean(x, (0, 1, 2), name="mean")
+        root = tf.sqrt(mean, name="root")
+        half = tf.multiply(weight, 0.5, name="half")
+        tf.add(tf.multiply(x, root, name="product"), half, name="sum")
+        return tf.repeat(root[None], 61 * 64, 0, name="repeated")
+
+    graph = step.get_concrete_function(tf.TensorSpec((None, 8, 8, 16)), tf.TensorSpec((16,))).graph
+    names = {tensor.op.name for tensor in small_results(graph.get_operations(), {id(graph.inputs[1])})}
+    assert {"mean", "root"} <= names
+    assert not {"half", "product", "sum"} & names
+    assert not any(name.startswith("repeated/Reshape") for name in names)
+
+
+def gradients_of(model, x, y):
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x, y, model(x, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    return step
+
+
+def test_no_statistic_of_a_batch_is_computed_again():
+    model, (x, y) = normalised()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    plain = names_of(gradients_of(model, tf.constant(x), tf.constant(y)))
+    recompute.apply(model, plan(model, len(x), "manual", layers=[layer.name for layer in model.layers if "conv2d" in layer.name]))
+    segments = names_of(gradients_of(model, tf.constant(x), tf.constant(y)))
+    assert segments.count("AddV2") > plain.count("AddV2")  # the normalised activations are
+    for name in ("Mean", "SquaredDifference"):
+        assert segments.count(name) == plain.count(name) > 0
+
+
+def test_a_gradient_of_a_function_that_takes_gradients_flows_through_what_was_known():
+    model, (x, _) = normalised()
+    x = tf.constant(x)
+
+    def penalty():
+        @tf.function
+        def slope(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = model(x, training=True)[:, 0] ** 2
+            return tape.gradient(y, x)
+
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            loss = tf.reduce_sum(tf.square(slope(x)))
+        return loss, outer.gradient(loss, [x, *model.trainable_variables])
+
+    state = model.get_weights()
+    plain = penalty()
+    model.set_weights(state)
+    recompute.apply(model, plan(model, len(x), "manual", layers=[layer.name for layer in model.layers if "conv2d" in layer.name]))
+    planned = penalty()
+    for one, other in zip(tf.nest.flatten(plain), tf.nest.flatten(planned), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_predictions_count_them_as_known(policy):
+    keras.config.set_dtype_policy(policy)
+    model, _ = normalised()
+    chain = Chain(model)
+    kinds = {type(node.operation).__name__: cost for node, cost in zip(chain.nodes, costs_of(chain).nodes, strict=True)}
+    assert kinds["BatchNormalization"].again < 0.7 * kinds["BatchNormalization"].forward
+    assert kinds["Conv2D"].again == kinds["Conv2D"].forward
+    assert kinds["GlobalAveragePooling2D"].again == 0.0
+    assert kinds["GlobalAveragePooling2D"].rereads == frozenset()

@@ -148,7 +148,7 @@ def summary(found: list[dict[str, str]]) -> None:
             errors.append(abs(float(one["predicted_bytes"]) / float(one["peak_bytes"]) - 1))
             predicted = f", predicted peak {float(one['predicted_bytes']) / float(one['peak_bytes']) - 1:+.0%}"
         name = f"{one['model']}{', jit' if one['jit_compile'] == 'True' else ''}"
-        print(f"{name:<20}{one['method']:<12}activations -{saved:.0%} at {float(one['time_ratio']):.2f}x{predicted}")
+        print(f"{name:<20}{one['method']:<12}activations {-saved:+.0%} at {float(one['time_ratio']):.2f}x{predicted}")
     if errors:
         print(f"predicted peak, not jitted: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}")
 

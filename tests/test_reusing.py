@@ -58,6 +58,19 @@ def test_small_is_what_was_reduced_and_what_comes_of_it():
     assert not any(name.startswith("repeated/Reshape") for name in names)
 
 
+def test_what_is_taken_from_a_large_table_is_not_small():
+    table = tf.Variable(tf.zeros((4096, 4)))
+
+    @tf.function
+    def step(x):
+        value = table.read_value()
+        return tf.gather(value, tf.cast(x, tf.int32), name="gathered")
+
+    graph = step.get_concrete_function(tf.TensorSpec((None,))).graph
+    operations = [operation for operation in graph.get_operations() if operation.name.startswith(("gathered", "Cast"))]
+    assert small_results(operations, set()) == []
+
+
 def gradients_of(model, x, y):
     @tf.function
     def step():

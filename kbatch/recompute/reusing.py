@@ -62,13 +62,13 @@ def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]
     still = set(given)  # as small as they may be, they come from no activation
     found = []
     for operation in operations:
-        inputs = list(operation.inputs)
         if operation.type == "Placeholder":
             continue
-        if all(id(tensor) in still or (id(tensor) not in inside and _is_fixed(tensor)) for tensor in inputs):
+        moving = [tensor for tensor in operation.inputs if id(tensor) not in still and (id(tensor) in inside or not _is_fixed(tensor))]
+        if not moving:
             still.update(id(output) for output in operation.outputs)
             continue
-        most = max(made_from.get(id(tensor), _elements(tensor)) for tensor in inputs if id(tensor) not in still)
+        most = max(made_from.get(id(tensor), _elements(tensor)) for tensor in moving)
         for output in operation.outputs:
             if output.dtype.is_floating and _elements(output) * SMALL <= most:
                 made_from[id(output)] = most
@@ -114,6 +114,8 @@ def _kept(forward: tf.Tensor, again: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def _is_fixed(tensor: tf.Tensor) -> bool:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
     return tensor.op.type in ("Const", "ReadVariableOp")
 
 

@@ -22,12 +22,18 @@ class Turns:
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
         self._last: list[tf.Tensor] = []
+        self._awaited: list[tf.Tensor] = []
         self._graph: Any = None
 
     def begin(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The tensors that a segment is made from again, once its upstream gradients and the segment before it are done."""
         before = self._last if self._graph is _graph() else []  # a tensor of a loop's inside is unknown outside of it
-        return self._barrier(tensors, [*upstream, *before])
+        self._awaited = [*upstream, *before]
+        return self.hold(tensors)
+
+    def hold(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The tensors, once the segment that began last may be made again."""
+        return self._barrier(tensors, self._awaited) if tensors else []
 
     def end(self, gradients: Sequence[Any]) -> list[Any]:
         """The gradients of a segment, none of which is handed on before all are known."""

@@ -5,7 +5,7 @@ They are made from whole activations, which a mean reads once and a variance twi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +17,12 @@ _NAMES = frozenset(("_class", "_output_shapes", "_gradient_op_type"))  # attribu
 
 
 def reuse(
-    again: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: Mapping[int, tf.Tensor], given: Iterable[int], sent: Sequence[tf.Tensor]
+    again: Sequence[tf.Tensor],
+    forward: Sequence[tf.Tensor],
+    entering: Mapping[int, tf.Tensor],
+    given: Iterable[int],
+    sent: Sequence[tf.Tensor],
+    hold: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
 ) -> set[int]:
     """Let the operations that make a segment again, and its gradients, read the small results of its forward pass.
 
@@ -29,6 +34,8 @@ def reuse(
         entering: The tensors of the forward pass by the `id` of those that take their place when it is made again.
         given: The `id` of those that depend on no example: the weights.
         sent: Tensors made by the operations right before those that make the segment again.
+        hold: Function that returns tensors once the segment may be made again. Without it TensorFlow would see that some large
+            tensor, such as a scale for each element of each example, is made of small ones as it was in the forward pass, and keep it.
 
     Returns:
         The `id` of the operations that hand the small results on.
@@ -41,8 +48,10 @@ def reuse(
     operations = graph.get_operations()
     operations = operations[operations.index(sent[-1].op) + 1 :]
     equal = _equal(again, forward, entering)
-    small = small_results([operation for operation in operations if any(id(output) in equal for output in operation.outputs)], set(given))
-    instead = {id(tensor): _kept(equal[id(tensor)], tensor) for tensor in small if id(tensor) in equal}
+    remade = [operation for operation in operations if any(id(output) in equal for output in operation.outputs)]
+    small = [tensor for tensor in small_results(remade, set(given)) if id(tensor) in equal]
+    held = hold([equal[id(tensor)] for tensor in small])
+    instead = {id(tensor): _kept(known, tensor) for tensor, known in zip(small, held, strict=True)}
     for operation in operations:
         for index, tensor in enumerate(operation.inputs):
             if id(tensor) in instead:

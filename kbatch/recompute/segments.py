@@ -148,7 +148,7 @@ class Segment:
                 ends = [*made.exits, *made.losses]
                 gradients = tape.gradient(ends, [*again, *weight_values], output_gradients=sent)
                 instead = {id(new): old for new, old in zip([*again, *weight_values, *tied[len(floats) :]], [*entered, *fixed.values()], strict=True)}
-                known = reuse(ends, [*forward[0].exits, *forward[0].losses], instead, map(id, weight_values), sent)
+                known = reuse(ends, [*forward[0].exits, *forward[0].losses], instead, map(id, weight_values), sent, turns.hold)
                 wait(sent, gradients, known)
                 return turns.end(gradients)
 

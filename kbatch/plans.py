@@ -27,7 +27,7 @@ from kbatch.records import whole
 from kbatch.results import figures
 from kbatch.sizes import example_shape
 
-CAUTION = "predicted; without XLA measured peaks were 0.9 to 1.2 times as high (kbatch max-batch --recompute measures)"
+CAUTION = "predicted; without XLA measured peaks were 0.8 to 1.2 times as high (kbatch max-batch --recompute measures)"
 MOST = 1 << 20  # examples; larger batches are nobody's question
 
 

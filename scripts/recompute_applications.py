@@ -2,10 +2,10 @@
 
     python scripts/recompute_applications.py --out scripts/results/recompute_applications.csv
 
-Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own, with the plan for a batch of 32 and a batch of 2: losses,
-gradients, weights and state over 3 steps against plain training. One that is not exact is verified twice more: plain against plain (`plain_twice`: TensorFlow itself may not be
-reproducible) and the plan with one thread between operations (`one_thread`). Rows that the file has are not made again: after Ctrl-C the same
-command goes on.
+Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own, with the plan for a batch of 32 and a batch of
+2: losses, gradients, weights and state over 3 steps against plain training. One that is not exact is verified twice more: plain against plain
+(`plain_twice`: TensorFlow itself may not be reproducible) and the plan with one thread between operations (`one_thread`). Rows that the file
+has are not made again: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations

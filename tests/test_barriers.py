@@ -34,6 +34,22 @@ def test_a_backward_pass_waits_for_what_it_needs_and_for_nothing_else():
     assert "not_needed" not in names
 
 
+def test_a_backward_pass_does_not_wait_for_what_hands_on_what_was_known():
+    def step(x, upstream):
+        sent = tf.identity(upstream)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            known = tf.tanh(x, name="known")
+            last = tf.exp(known, name="needed")
+        gradients = tape.gradient(last, [x], output_gradients=sent)
+        wait([sent], gradients, {id(known.op)})
+        before = {each.name for each in sent.op.control_inputs[0].control_inputs}
+        assert before == {"needed"}
+        return gradients
+
+    tf.function(step).get_concrete_function(tf.TensorSpec((None, 4)), tf.TensorSpec((None, 4)))
+
+
 def test_what_depends_on_the_upstream_by_control_alone_is_no_reason_to_wait():
     @tf.custom_gradient
     def late(x):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kbatch.tracing.liveness import PRIME
 
 SMALL = 64  # so many times smaller than what it is made from
-_NAMES = frozenset(("_class", "_output_shapes", "_gradient_op_type"))  # attributes that say nothing of what an operation returns
+_ASIDE = frozenset(("_class", "_output_shapes", "_gradient_op_type"))  # attributes that say nothing of what an operation returns
 
 
 def reuse(
@@ -112,8 +112,8 @@ def _alike(one: tf.Tensor, other: tf.Tensor) -> bool:
     mine, its = one.op, other.op
     if mine.type != its.type or len(mine.inputs) != len(its.inputs) or one.value_index != other.value_index or mine.op_def.is_stateful:
         return False
-    mine, its = mine.node_def.attr, its.node_def.attr
-    return set(mine) - _NAMES == set(its) - _NAMES and all(mine[key] == its[key] for key in mine if key not in _NAMES)
+    first, second = ({key: value for key, value in operation.node_def.attr.items() if key not in _ASIDE} for operation in (mine, its))
+    return first == second
 
 
 @tf.custom_gradient

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import recompute_models
 import tensorflow as tf
+from graph_reads import freed
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
@@ -141,6 +142,33 @@ def test_no_trace_reads_weights_that_are_updated_already(build):
 @pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
 def test_none_of_fifty_traces_reads_weights_that_are_updated_already(build):
     assert retraced(build, 50) == 0
+
+
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+def test_no_read_may_come_after_the_update_once_the_graph_is_optimized(build):
+    model, data = compiled(build)
+    recompute.apply(model, cut(model))
+    assert freed(lambda: model.train_on_batch(*data)) == set()
+
+
+class Remade(keras.layers.Layer):
+    """A stack under TensorFlow's own recompute, which reads the weights again in the backward pass."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, inputs, training=None):
+        return tf.recompute_grad(lambda x: self.inner(x, training=training))(inputs)
+
+
+def test_the_search_for_such_reads_finds_those_of_recompute_grad():
+    inner = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization()])
+    model = keras.Sequential([keras.Input((8,)), Remade(inner), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    found = freed(lambda: model.train_on_batch(np.ones((4, 8)), np.ones((4, 1))))
+    assert len(found) == 1, found
+    assert "batch_normalization" in found.pop()
 
 
 def test_a_gradient_of_a_gradient_is_the_same():

@@ -2,6 +2,11 @@
 
 The function is pure: weights and state come as values, new state and losses leave as values. The backward pass starts from
 the same values, so a Dropout draws the same mask and BatchNormalization's statistics are updated once.
+
+Weights are read once, for the forward pass, and never in the backward pass. A read there, as `tf.recompute_grad` does it, may
+come after the weight's update: TensorFlow's dependency optimizer drops the edge from the read to the update where another
+path leads there, counts as one a path from one gradient to another through an IdentityN that hands on both, and then takes
+that IdentityN apart. What the forward pass reads goes into the loss, and so into the gradient that the update needs.
 """
 
 from __future__ import annotations

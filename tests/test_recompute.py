@@ -329,15 +329,34 @@ def sequence(*layers, shape=(6, 8)):
         (lambda: sequence(keras.layers.SpectralNormalization(keras.layers.Dense(8))), "SpectralNormalization"),
         (lambda: sequence(Unrepeatable()), "RandomUniform"),
         (lambda: keras.Sequential([keras.Input(batch_shape=(4, 6, 8)), keras.layers.LSTM(4, stateful=True), keras.layers.Dense(4)]), "stateful"),
-        (Subclassed, "hide the order"),
-        (lambda: keras.Sequential([keras.layers.Dense(4)]), "hide the order"),
     ],
 )
 def test_what_cannot_be_run_twice_is_refused(build, says):
     model = build()
-    with pytest.raises(RecomputeError, match=says):
-        recompute.apply(model, cut(model, 2))
+    for plan in (cut(model, 2), recompute.plan(model, 4, "manual", layers=[model.layers[0].name])):
+        with pytest.raises(RecomputeError, match=says):
+            recompute.apply(model, plan)
     assert "call" not in vars(model)
+
+
+@pytest.mark.parametrize("build", [Subclassed, lambda: keras.Sequential([keras.layers.Dense(4)])], ids=["subclassed", "not built"])
+def test_what_hides_its_graph_is_refused(build):
+    model = build()
+    with pytest.raises(RecomputeError, match="hide the order"):
+        recompute.apply(model, cut(sequence(), 2))
+    with pytest.raises(RecomputeError, match="hide the order"):
+        recompute.plan(model, 4)
+
+
+def test_what_is_refused_leaves_the_plan_before():
+    model = sequence(keras.layers.Dropout(0.5))
+    before = cut(model, 2)
+    recompute.apply(model, before)
+    with pytest.raises(RecomputeError, match="one of 2 operations for a model of 3"):
+        recompute.apply(model, cut(sequence(), 2))
+    assert vars(model)["call"].plan == before
+    with pytest.raises(RecomputeError, match="must be a recompute.Plan. Received: 'minimal'"):
+        recompute.apply(model, "minimal")
 
 
 def test_planning_needs_no_config_and_neither_it_nor_applying_draws_from_the_users_generator():

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import keras
+import numpy as np
 import pytest
 import recompute_models
 from keras import layers
@@ -12,6 +13,7 @@ from kbatch import recompute
 from kbatch.errors import RecomputeError
 from kbatch.recompute import placing
 from kbatch.recompute.costs import Cost, Costs
+from kbatch.recompute.following import follow
 from kbatch.recompute.placing import Budget
 from kbatch.recompute.planned import Plan
 from kbatch.recompute.predicting import Predictor
@@ -144,8 +146,11 @@ def test_a_nested_model_is_cut_inside():
     ("arguments", "says"),
     [
         ({"strategy": "best"}, "`strategy` must be one of"),
-        ({"strategy": "budget"}, "must come with `peak_bytes`"),
-        ({"strategy": "sqrt", "peak_bytes": 1e6}, "no other with it"),
+        ({"strategy": "budget"}, "neither peak_bytes nor kept_share"),
+        ({"strategy": "sqrt", "peak_bytes": 1e6}, 'A budget must come with strategy="budget"'),
+        ({"strategy": "budget", "kept_share": 1.5}, "at most 1"),
+        ({"strategy": "budget", "peak_bytes": True}, "a number above 0"),
+        ({"strategy": "manual", "layers": "dense"}, r"Pass layers=\['dense'\]"),
         ({"strategy": "manual"}, "must come with `layers`"),
         ({"strategy": "manual", "layers": ["nothing"]}, "must be names of this model's layers"),
         ({"strategy": "budget", "peak_bytes": 1000}, "Some plan must meet the budget"),
@@ -186,3 +191,32 @@ def test_a_plan_holds_for_a_model_that_is_built_alike_and_no_other():
     recompute.apply(build(keras.layers.Dense(4)), plan)
     with pytest.raises(RecomputeError, match="made for the model"):
         recompute.apply(build(keras.layers.LayerNormalization()), plan)
+
+
+def test_a_model_of_one_batch_size_is_planned_for_that_one():
+    inputs = keras.Input(batch_shape=(16, 8))
+    x = keras.ops.reshape(keras.layers.Dense(64, "relu")(inputs), (16, 4, 16))
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(keras.layers.Dense(16, "relu")(x))))
+    plan = recompute.plan(model, 16)
+    assert plan.peak_bytes > 16 * 64 * 4
+    with pytest.raises(RecomputeError, match=r"8, where .* has 16.*Pass batch_size=16"):
+        recompute.plan(model, 8)
+    follow(model, "sqrt")
+    assert vars(model)["call"].plan.batch_size == 16
+
+
+@pytest.mark.parametrize("ask", [recompute.plan, recompute.front])
+def test_inputs_of_an_unknown_size_are_refused_and_the_plan_of_a_known_one_fits(ask):
+    def build(size):
+        return keras.Sequential([keras.Input((size, size, 3)), *(keras.layers.Conv2D(4, 3, activation="relu", name=f"c{i}") for i in range(4))])
+
+    with pytest.raises(RecomputeError, match=r"known size .*\(None, None, None, 3\)"):
+        ask(build(None), 16)
+    open_size = build(None)
+    recompute.apply(open_size, recompute.plan(build(32), 16, "sqrt"))
+    assert "call" in vars(open_size)
+
+
+def test_a_budget_may_be_a_number_of_numpy(model):
+    bytes_ = recompute.plan(model, 16).peak_bytes
+    assert recompute.plan(model, 16, "budget", peak_bytes=np.int64(2 * bytes_)).peak_bytes <= 2 * bytes_

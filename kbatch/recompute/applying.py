@@ -75,11 +75,14 @@ def apply(model: keras.Model, plan: Plan) -> None:
     model.fit(x, y)
     ```
     """
-    remove(model)
+    if not isinstance(plan, Plan):
+        raise RecomputeError("`plan` must be a recompute.Plan", repr(plan), "Make one: recompute.plan(model, batch_size=16)")
     chain = Chain(model)
     check_plan(chain, plan, model.name)
     if plan.recomputes:
         checking.check(chain)
+    remove(model)
+    if plan.recomputes:
         # In the instance's own dict: neither Keras nor TensorFlow track it, and nothing of it is saved.
         vars(model)["call"] = SegmentedCall(model, chain, plan)
         model.train_function = None

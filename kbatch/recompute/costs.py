@@ -74,7 +74,8 @@ def costs_of(chain: Chain) -> Costs:
     """
     context = Context(chain.functional.dtype_policy)
     specs = {
-        number: tf.TensorSpec((PRIME, *tensor.shape[1:]), tensor.dtype) for number, tensor in zip(chain.inputs, chain.functional.inputs, strict=True)
+        number: tf.TensorSpec((tensor.shape[0] or PRIME, *tensor.shape[1:]), tensor.dtype)
+        for number, tensor in zip(chain.inputs, chain.functional.inputs, strict=True)
     }
     masked: set[int] = set()
     sizes = {number: _size(spec) for number, spec in specs.items()}

@@ -6,6 +6,7 @@ import keras
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute.applying import apply
+from kbatch.recompute.chain import functional_of
 from kbatch.recompute.planning import plan
 from kbatch.strategy import WORDS, Strategy
 
@@ -27,4 +28,5 @@ def follow(model: keras.Model, recompute: str) -> None:
     if strategy is None:
         raise RecomputeError(f"`recompute` must be {WORDS}", recompute, "Pass one of these")
     if strategy.name != "none":
-        apply(model, plan(model, PLANNED_BATCH_SIZE, strategy.name, kept_share=strategy.kept_share))
+        batch_size = functional_of(model).inputs[0].shape[0] or PLANNED_BATCH_SIZE
+        apply(model, plan(model, batch_size, strategy.name, kept_share=strategy.kept_share))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Hashable, Sequence
 
 import keras
@@ -52,8 +53,8 @@ def plan(
         The `Plan`; its `str()` lists the segments.
 
     Raises:
-        RecomputeError: If the model hides its graph, an argument says nothing, a cut after `layers` would change the order
-            in which a gradient is summed, or no plan meets the budget.
+        RecomputeError: If the model hides its graph or has inputs of an unknown size, an argument says nothing, a cut after
+            `layers` would change the order in which a gradient is summed, or no plan meets the budget.
 
     Example:
     ```python
@@ -62,7 +63,7 @@ def plan(
     ```
     """
     _check(strategy, batch_size, peak_bytes, kept_share, layers)
-    chain = Chain(model)
+    chain = _chain(model, batch_size)
     predictor = _predictor(chain, batch_size)
     whole: list[Stretch] = [(0, len(chain.nodes), False)]
     if strategy == "none":
@@ -84,7 +85,7 @@ def plan(
         raise RecomputeError(
             "Some plan must meet the budget",
             f"{_said(peak_bytes, kept_share)}, where the lowest peak is {least.peak_bytes / 1e6:,.0f} MB and keeps {least.kept_bytes / 1e6:,.0f} MB",
-            "Raise the budget, or take a smaller batch",
+            "Raise the budget" if peak_bytes is None else "Raise the budget, or take a smaller batch",
         )
     return _plan(predictor, strategy, found)
 
@@ -102,7 +103,7 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
         List of `Plan`, the fastest first.
 
     Raises:
-        RecomputeError: If the model hides its graph.
+        RecomputeError: If the model hides its graph or has inputs of an unknown size.
 
     Example:
     ```python
@@ -111,7 +112,7 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     ```
     """
     _check("none", batch_size, None, None, ())
-    predictor = _predictor(Chain(model), batch_size)
+    predictor = _predictor(_chain(model, batch_size), batch_size)
     whole: list[Stretch] = [(0, len(predictor.chain.nodes), False)]
     plain = predictor.predict(whole)
     tried: list[tuple[str, list[Stretch] | None]] = [("none", whole), ("minimal", placing.lowest(predictor))]
@@ -135,6 +136,25 @@ def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
     chain = Chain(model)
     costs = _costs(chain)
     return lambda plan, batch_size: _plan(Predictor(chain, costs, batch_size), plan.strategy, list(plan.stretches()))
+
+
+def _chain(model: keras.Model, batch_size: int) -> Chain:
+    """The chain of a model whose bytes at a batch size can be told."""
+    chain = Chain(model)
+    for tensor in chain.functional.inputs:
+        if None in tensor.shape[1:]:
+            raise RecomputeError(
+                "Inputs must be of a known size beside the batch, or nobody can tell the bytes",
+                f"{tensor.name!r} of shape {tuple(tensor.shape)}",
+                "Build the model for the size it trains with, and plan that one; its plan may be applied to this model",
+            )
+        if tensor.shape[0] not in (None, batch_size):
+            raise RecomputeError(
+                "`batch_size` must be that of the model's inputs, where they have one",
+                f"{batch_size}, where {tensor.name!r} has {tensor.shape[0]}",
+                f"Pass batch_size={tensor.shape[0]}",
+            )
+    return chain
 
 
 def _predictor(chain: Chain, batch_size: int) -> Predictor:
@@ -181,10 +201,16 @@ def _check(strategy: str, batch_size: int, peak_bytes: float | None, kept_share:
     if whole_number(batch_size) is None:
         raise RecomputeError("`batch_size` must be a whole number of at least 1", batch_size, "Pass the examples of one step")
     given = [value for value in (peak_bytes, kept_share) if value is not None]
-    if any(isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0 for value in given):
+    if any(isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0 for value in given):
         raise RecomputeError("A budget must be a number above 0", _said(peak_bytes, kept_share), "Pass bytes, or a share such as 0.5")
-    if (strategy == "budget") != bool(given):
-        raise RecomputeError('strategy="budget" must come with `peak_bytes` or `kept_share`, and no other with it', strategy, "Pass both or neither")
+    if kept_share is not None and kept_share > 1:
+        raise RecomputeError("`kept_share` must be at most 1, the plain model's", kept_share, "Pass a share such as 0.5")
+    if strategy == "budget" and not given:
+        raise RecomputeError('strategy="budget" must come with a budget', "neither peak_bytes nor kept_share", "Pass kept_share=0.5, say")
+    if strategy != "budget" and given:
+        raise RecomputeError('A budget must come with strategy="budget"', f"strategy={strategy!r}", "Pass that strategy, or leave the budget out")
+    if isinstance(layers, str):
+        raise RecomputeError("`layers` must be a list of names", repr(layers), f"Pass layers=[{layers!r}]")
     if (strategy == "manual") != bool(layers):
         raise RecomputeError('strategy="manual" must come with `layers`, and no other with it', strategy, "Pass layers=[...] with it")
 

@@ -39,7 +39,8 @@ def regularised():
     inner, _ = residual()
     inner.layers[1].trainable = False
     inputs = keras.Input((16, 16, 3))
-    x = layers.Dense(12, activity_regularizer=keras.regularizers.L1(0.01), kernel_regularizer="l2", dtype=exact())(inner(inputs))
+    x = layers.Conv2D(3, 3, padding="same", activity_regularizer="l2", kernel_regularizer="l2", dtype=exact())(inputs)
+    x = layers.Dense(12, activity_regularizer=keras.regularizers.L1(0.01), kernel_regularizer="l2", dtype=exact())(inner(x))
     return keras.Model(inputs, head(layers.Dropout(0.2)(x))), images()
 
 

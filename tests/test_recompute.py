@@ -21,6 +21,11 @@ from kbatch.recompute.verifying import as_written
 from kbatch.tracing.moment import ALLOCATOR_SLACK
 
 HERE = Path(__file__).parent
+LONGER = (recompute_models.noisy, recompute_models.shared, recompute_models.regularised, recompute_models.tokens)
+
+
+def slow(build):
+    return pytest.param(build, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -76,20 +81,105 @@ def test_it_is_the_same_run_eagerly():
     assert recompute.verify(model, cut(model), *data).exact
 
 
-@pytest.mark.parametrize("build", [recompute_models.residual, pytest.param(recompute_models.shared, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("build", [recompute_models.residual, recompute_models.hiding, *map(slow, LONGER)], ids=lambda build: build.__name__)
 def test_under_xla_only_rounding_differs(build):
     model, data = compiled(build, "float64", jit_compile=True)
     report = recompute.verify(model, cut(model), *data)
     assert max(report.loss, report.gradients, report.weights, report.state) < 1e-9, str(report)
 
 
-def test_it_is_the_same_with_accumulation_and_with_an_overflow_of_the_scaled_loss():
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_loop_of_ones_own_decides_by_itself_whether_xla_runs_it(jit):
+    model, (x, y) = compiled(recompute_models.residual, "float64", jit_compile=not jit)
+    start = [np.array(v) for v in model.variables]
+
+    @tf.function(jit_compile=jit)
+    def gradients(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    plain = gradients(tf.constant(x, "float64"), tf.constant(y))
+    for variable, value in zip(model.variables, start, strict=True):
+        variable.assign(value)
+    recompute.apply(model, cut(model))
+    again = gradients.python_function
+    planned = tf.function(again, jit_compile=jit)(tf.constant(x, "float64"), tf.constant(y))
+    assert max(float(np.abs(a - b).max()) for a, b in zip(plain, planned, strict=True)) < 1e-12
+
+
+def test_it_is_the_same_with_accumulation():
     model, data = compiled(recompute_models.residual, optimizer=keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2))
     assert recompute.verify(model, cut(model), *data).exact
-    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**40)
+
+
+def test_it_is_the_same_where_the_scaled_loss_overflows_and_where_it_does_not_any_more():
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**20)
     model, data = compiled(recompute_models.residual, "mixed_float16", optimizer=scaled)
     assert recompute.verify(model, cut(model), *data).exact
-    assert float(np.array(scaled.dynamic_scale)) == 2.0**40  # as it was before
+    assert float(np.array(scaled.dynamic_scale)) == 2.0**20  # as it was before
+    recompute.apply(model, cut(model))
+    start = [np.array(v) for v in model.trainable_variables]
+    changed = []
+    for _ in range(3):
+        model.train_on_batch(*data)
+        changed.append(any(not np.array_equal(v, before) for v, before in zip(model.trainable_variables, start, strict=True)))
+    assert changed == [False, False, True]
+    assert float(np.array(scaled.dynamic_scale)) == 2.0**18
+
+
+def frozen_front(model):
+    for layer in model.layers[: len(model.layers) // 2]:
+        layer.trainable = False
+
+
+def frozen_statistics(model):
+    for layer in model.layers:
+        layer.trainable = not isinstance(layer, keras.layers.BatchNormalization)
+
+
+def only_the_head(model):
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+
+
+def one_frozen_weight(model):
+    next(layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)).kernel.trainable = False
+
+
+@pytest.mark.parametrize(
+    "freeze", [one_frozen_weight, frozen_front, slow(frozen_statistics), slow(only_the_head)], ids=lambda freeze: freeze.__name__
+)
+def test_what_is_frozen_stays_and_the_rest_is_the_same(freeze):
+    def build():
+        model, data = recompute_models.residual()
+        freeze(model)
+        return model, data
+
+    model, data = compiled(build, "float64")
+    trained = len(model.trainable_variables)
+    assert 0 < trained < len(compiled(recompute_models.residual, "float64")[0].trainable_variables)
+    assert recompute.verify(model, cut(model), *data).exact
+
+
+def test_masks_cross_cuts():
+    keras.config.set_floatx("float64")
+    layers = keras.layers
+    embedding = layers.Embedding(50, 8, mask_zero=True, name="embedding")
+    model = keras.Sequential(
+        [keras.Input((12,), dtype="int32"), embedding, layers.LSTM(8, return_sequences=True, name="lstm"), layers.GRU(8, name="gru"), layers.Dense(4)]
+    )
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    tokens, labels = recompute_models.tokens()[1]
+    tokens[:, 7:] = 0
+    plan = recompute.plan(model, 16, "manual", layers=["embedding", "lstm", "gru"])
+    assert [segment.recompute for segment in plan.segments] == [True, True, True, False]
+    assert recompute.verify(model, plan, tokens, labels).exact
+    recompute.apply(model, plan)
+    masked = model.train_on_batch(tokens[:4], labels[:4])
+    embedding.mask_zero = False
+    model.train_function = None
+    assert model.train_on_batch(tokens[:4], labels[:4]) != pytest.approx(masked, rel=1e-6)
 
 
 def fitted(model, data, planned, **arguments):
@@ -114,7 +204,7 @@ def test_fit_is_the_same_with_a_partial_batch_and_several_steps_per_execution(ar
 
 
 def retraced(build, times):
-    """Trains two steps of a fresh trace so often, with and without a plan; the largest difference of any weight."""
+    """Trains two steps of a fresh trace so often, with and without a plan; the largest difference of any weight, statistic or seed."""
     model, data = compiled(build, optimizer=keras.optimizers.SGD(0.5))
     model.optimizer.build(model.trainable_variables)
     start = [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
@@ -125,7 +215,7 @@ def retraced(build, times):
         model.train_function = None  # a fresh trace, in which another order may be lost
         for _ in range(2):
             model.train_on_batch(*data)
-        return [np.array(v) for v in model.trainable_variables]
+        return [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
 
     with as_written():
         plain = step()
@@ -194,22 +284,24 @@ def test_a_gradient_of_a_gradient_is_the_same():
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
-def test_two_replicas_train_as_without_a_plan():
+@pytest.mark.parametrize("build", [recompute_models.residual, slow(recompute_models.hiding)], ids=lambda build: build.__name__)
+def test_two_replicas_train_as_without_a_plan(build):
     code = (
         "import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'\n"
         "import keras, numpy as np, tensorflow as tf\n"
         "cpus = tf.config.list_physical_devices('CPU')\n"
         "tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)\n"
         "from test_recompute import cut; import recompute_models; from kbatch import recompute\n"
-        "def train(planned):\n"
+        "def train(build, planned):\n"
         "    with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():\n"
         "        keras.utils.set_random_seed(3)\n"
-        "        model, (x, y) = recompute_models.hiding()\n"
+        "        model, (x, y) = build()\n"
         "        model.compile(keras.optimizers.SGD(0.1), 'sparse_categorical_crossentropy', jit_compile=False)\n"
         "    if planned: recompute.apply(model, cut(model))\n"
         "    model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)\n"
         "    return [np.array(v) for v in model.variables]\n"
-        "print(max(float(np.abs(a - b).max()) for a, b in zip(train(False), train(True))))\n"
+        f"build = recompute_models.{build.__name__}\n"
+        "print(max(float(np.abs(a - b).max()) for a, b in zip(train(build, False), train(build, True))))\n"
     )
     said = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True)
     assert said.stdout.strip() == "0.0", said.stdout + said.stderr[-2000:]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.backend import set_keras_mask
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute import checking
@@ -40,7 +42,8 @@ class SegmentedCall:
         for tensor, own in zip(tensors, keras.tree.flatten(mask) if mask is not None else [None] * len(tensors), strict=True):
             if own is not None:
                 set_keras_mask(tensor, own)
-        turns = Turns(select_barrier if getattr(self.model, "jit_compile", False) else slice_barrier)
+        jitted = GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())  # by Keras, or by a loop of the user's own
+        turns = Turns(select_barrier if jitted else slice_barrier)
         values = dict(zip(self.chain.inputs, tensors, strict=True))
         for segment, recompute in self._segments:
             if recompute:

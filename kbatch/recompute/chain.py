@@ -56,7 +56,8 @@ class Chain:
     def __init__(self, model: keras.Model) -> None:
         self.functional = functional_of(model)
         self._count = 0
-        self.inputs = tuple(self._number() for _ in self.functional.inputs)
+        self._floats: set[int] = set()
+        self.inputs = tuple(map(self._number, self.functional.inputs))
         symbols = {id(tensor): number for tensor, number in zip(self.functional.inputs, self.inputs, strict=True)}
         self.nodes = tuple(self._unfold(self.functional, symbols, ""))
         self.outputs = tuple(symbols[id(tensor)] for tensor in self.functional.outputs)
@@ -79,7 +80,13 @@ class Chain:
             live.append(tuple(sorted(needed)))
         return live[::-1]
 
-    def _number(self) -> int:
+    def is_float(self, number: int) -> bool:
+        """Whether a value is one that gradients flow through, not a mask or a token."""
+        return number in self._floats
+
+    def _number(self, tensor: Any) -> int:
+        if keras.backend.is_float_dtype(tensor.dtype):
+            self._floats.add(self._count)
         self._count += 1
         return self._count - 1
 
@@ -94,7 +101,7 @@ class Chain:
                 if _can_be_unfolded(node):
                     yield from self._nested(functional_of(operation), node, reads, symbols, f"{name}/")
                     continue
-                writes = tuple(self._number() for _ in node.outputs)
+                writes = tuple(map(self._number, node.outputs))
                 symbols.update((id(tensor), number) for tensor, number in zip(node.outputs, writes, strict=True))
                 yield Node(operation, name, node.arguments, reads, writes)
 
@@ -102,7 +109,7 @@ class Chain:
         def enter(inputs: Any, **_: Any) -> Any:
             return inner._standardize_inputs(inputs)
 
-        entry = tuple(self._number() for _ in inner.inputs)
+        entry = tuple(map(self._number, inner.inputs))
         yield Node(enter, f"{path}input", node.arguments, reads, entry)
         own = {id(tensor): number for tensor, number in zip(inner.inputs, entry, strict=True)}
         yield from self._unfold(inner, own, path)

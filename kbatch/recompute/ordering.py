@@ -61,7 +61,7 @@ class Ordering:
     @cached_property
     def disorders(self) -> list[Disorder]:
         """All of them."""
-        return [disorder for number in self._readers for disorder in self._of_value(number)]
+        return [disorder for number in self._readers if self.chain.is_float(number) for disorder in self._of_value(number)]
 
     @cached_property
     def positions(self) -> list[int]:

@@ -39,7 +39,15 @@ FLOORS = {
 ONLY_IN = {
     "keras_tuner": {"hypermodel", "building.hyperparameters", "case_study.tuners"},
     "matplotlib": {"results.figures"},
-    "tensorflow.python": {"device.leak", "device.limit", "device.holder", "building.seeding", "recompute.checking", "tracing.reshaped"},
+    "tensorflow.python": {
+        "device.leak",
+        "device.limit",
+        "device.holder",
+        "building.seeding",
+        "recompute.barriers",
+        "recompute.checking",
+        "tracing.reshaped",
+    },
     "keras.src": {"building.seeding", "recompute.chain", "recompute.checking", "recompute.segments", "recompute.applying"},
     "keras_tuner.src": {"hypermodel"},
     "typer": {"cli"},

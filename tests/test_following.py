@@ -98,6 +98,22 @@ def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
     assert list(recompute.applied(again).stretches()) == list(recompute.plan(again, PLANNED_BATCH_SIZE).stretches())
 
 
+def test_a_plan_that_the_model_cannot_have_ends_a_search_before_anything_is_trained(tmp_path):
+    x, y = np.zeros((32, 24, 24, 3), "float32"), np.arange(32) % 10
+
+    def build():
+        model = memory_models.normed()
+        model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    space = Space(optimizer="sgd", policy="float32", batch_size=16, recompute=("none", "budget:0.01"), warmup_passes=0.0)
+    hypermodel = HyperModel(build, space, seconds_per_trial=0.5)
+    tuner = keras_tuner.GridSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=tmp_path, project_name="p")
+    with pytest.raises(RecomputeError, match=r"meet the budget.*kept_share=0\.01.*Raise the budget"):
+        tuner.search(x, y, validation_data=(x, y), verbose=0)
+    assert not (tmp_path / "p" / "kbatch" / "records.jsonl").exists()
+
+
 @pytest.mark.slow
 def test_the_table_has_its_rows_and_the_larger_batch_is_used():
     space = Space(optimizer="sgd", policy="float32", recompute=("none", "minimal"))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras.src.backend import set_keras_mask
-from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute import checking
-from kbatch.recompute.barriers import Turns, select_barrier, slice_barrier
+from kbatch.recompute.barriers import Turns, barrier_here
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan
@@ -42,8 +40,7 @@ class SegmentedCall:
         for tensor, own in zip(tensors, keras.tree.flatten(mask) if mask is not None else [None] * len(tensors), strict=True):
             if own is not None:
                 set_keras_mask(tensor, own)
-        jitted = GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())  # by Keras, or by a loop of the user's own
-        turns = Turns(select_barrier if jitted else slice_barrier)
+        turns = Turns(barrier_here())
         values = dict(zip(self.chain.inputs, tensors, strict=True))
         for segment, recompute in self._segments:
             if recompute:

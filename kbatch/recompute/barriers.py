@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 Barrier = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
@@ -40,6 +41,11 @@ class Turns:
         done = together(gradients)
         self._last, self._graph = [tensor for gradient in done for tensor in _tensors(gradient) if tensor.dtype.is_floating][:1], _graph()
         return done
+
+
+def barrier_here() -> Barrier:
+    """The barrier for the function that is being traced, by Keras or in a loop of the user's own."""
+    return select_barrier if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()) else slice_barrier
 
 
 def slice_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -> list[tf.Tensor]:

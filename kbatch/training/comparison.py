@@ -15,6 +15,7 @@ import tensorflow as tf
 from kbatch.building.making import Maker
 from kbatch.data.batches import Data
 from kbatch.recipe import Recipe
+from kbatch.recompute.following import follow
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.space import Space
 from kbatch.training.arguments import FitArguments
@@ -56,9 +57,17 @@ class Comparison:
         return Trained(outcome, self.goal.score(outcome))
 
     def baseline(self, project: Project) -> Record:
-        """The record of the baseline, trained if the project has none yet."""
+        """The record of the baseline, trained if the project has none yet.
+
+        Raises:
+            RecomputeError: If the space asks for a plan that this model cannot have; before anything is trained.
+        """
         recipe = baseline_recipe(project, self.maker, self.space)
-        return self._alone(project, Identity("baseline", BASELINE_TRIAL, self.maker.seed, recipe, {}, self.space.rate_at_32(recipe)))
+        identity = Identity("baseline", BASELINE_TRIAL, self.maker.seed, recipe, {}, self.space.rate_at_32(recipe))
+        if project.store.finished(identity.key) is None:
+            for strategy in set(self.space.recompute) - {"none"}:
+                follow(self.maker.raw(recipe.policy), strategy)
+        return self._alone(project, identity)
 
     def retrain(self, project: Project, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
         """The record of a recipe trained again with another seed, for a confirmation.

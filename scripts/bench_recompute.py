@@ -3,12 +3,12 @@
     python scripts/bench_recompute.py --out scripts/results/recompute.csv
     python scripts/bench_recompute.py --out scripts/results/recompute.csv --jit     # appended
 
-Each row is a process of its own, where the model is measured and then trained in turn with the plain one: the ratio of time is the median over
-the pairs of steps (of CPU seconds; of wall-clock seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it;
-`activation_bytes` the same, and with XLA, which holds the gradients of all weights at its peak, less one gradient. `peak:0.45` is the
-fastest plan whose peak is predicted at 0.45 times the plain model's, `best` what `best_plan` chooses, and `best:0.25` what it chooses for
-a budget of 0.25 times the plain model's measured peak. Rows that the file has are not measured again: after
-Ctrl-C the same command goes on.
+Each row is from processes of its own, where the model is measured and then trained in turn with the plain one: the ratio of time is the median over
+the pairs of steps (of CPU seconds; of wall-clock seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it, without XLA the
+median of three processes; `activation_bytes` the same, and with XLA, which holds the gradients of all weights at its peak, less one gradient.
+`peak:0.45` is the fastest plan whose peak is predicted at 0.45 times the plain model's, `best` what `best_plan` chooses, and `best:0.25` what it
+chooses for a budget of 0.25 times the plain model's measured peak. Rows that the file has are not measured again: after Ctrl-C the same command
+goes on.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ import rows
 
 SIZES = {"ResNet50": (128, 16), "MobileNetV2": (96, 32), "EfficientNetB0": (96, 32), "transformer": (128, 32)}
 JITTED = ("ResNet50", "convolutions")
-METHODS = ("none", "sqrt", "stages", "RematScope", "minimal", "best", "peak:0.36", "peak:0.45", "peak:0.55")
-CHOSEN = {"ResNet50": ("best:0.55",), "convolutions": ("best:0.25",)}  # jitted, beside the others
+METHODS = ("none", "sqrt", "stages", "RematScope", "minimal", "best")
+PARTIAL = {  # beside the others, by model and whether it is jitted
+    ("ResNet50", False): ("peak:0.36", "peak:0.45", "peak:0.55"),
+    ("transformer", False): ("peak:0.25",),
+    ("convolutions", True): ("best:0.25",),
+}
 PAIRS = 12
+PROCESSES = 3  # of which the peak is the median: without XLA the peak of one and the same plan varies from process to process
 COLUMNS = [
     *("model", "image_size", "batch_size", "policy", "jit_compile", "method", "segments", "activation_bytes", "peak_bytes", "predicted_bytes"),
-    *("time_ratio", "plan_seconds", "kept_bytes", "extra_predicted"),
+    *("time_ratio", "plan_seconds", "kept_bytes", "extra_predicted", "processes", "lowest_peak_bytes", "highest_peak_bytes"),
 ]
 
 
@@ -58,8 +63,8 @@ def build(name: str, size: int, jit: bool):
     return model
 
 
-def measure(name: str, size: int, batch: int, jit: bool, method: str) -> dict[str, object]:
-    """One row; in this process."""
+def measure(name: str, size: int, batch: int, jit: bool, method: str, pairs: int) -> dict[str, object]:
+    """What this process finds: the peak, and the ratio of time over so many pairs of steps, if any."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -102,9 +107,12 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str) -> dict[st
         plan_seconds = time.perf_counter() - began
         recompute.apply(other, plan)
     peak_bytes = peak(other)  # before there is another model, as a user's would be
-    plain = build(name, size, jit)
-    step(plain)
-    pairs = [(step(plain), step(other)) for _ in range(PAIRS)]
+    ratio = 0.0
+    if pairs:
+        plain = build(name, size, jit)
+        step(plain)
+        both = [(step(plain), step(other)) for _ in range(pairs)]
+        ratio = statistics.median(after / before for before, after in both)
     gradient = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in other.trainable_variables) if jit else 0
     return {
         "model": name,
@@ -117,15 +125,28 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str) -> dict[st
         "activation_bytes": peak_bytes - gradient,
         "peak_bytes": peak_bytes,
         "predicted_bytes": plan.peak_bytes if plan else "",
-        "time_ratio": round(statistics.median(after / before for before, after in pairs), 3),
+        "time_ratio": round(ratio, 3),
         "plan_seconds": round(plan_seconds, 1),
         "kept_bytes": plan.kept_bytes if plan else "",
         "extra_predicted": round(plan.extra_seconds_ratio, 3) if plan else "",
     }
 
 
-def row(arguments: tuple[object, ...]) -> dict[str, object] | None:
-    """One row from a fresh process; `None` if it failed, which is said."""
+def row(arguments: tuple[object, ...], jit: bool) -> dict[str, object] | None:
+    """One row from fresh processes, of which the first takes the time; `None` if one failed, which is said."""
+    first = alone((*arguments, PAIRS))
+    found = [first, *(alone((*arguments, 0)) for _ in range(0 if jit else PROCESSES - 1))]
+    if first is None or None in found:
+        return None
+    peaks = [int(str(one["peak_bytes"])) for one in found if one]
+    weights = int(str(first["peak_bytes"])) - int(str(first["activation_bytes"]))
+    peak = round(statistics.median(peaks))
+    spread = {"processes": len(peaks), "lowest_peak_bytes": min(peaks), "highest_peak_bytes": max(peaks)}
+    return {**first, "peak_bytes": peak, "activation_bytes": peak - weights, **spread}
+
+
+def alone(arguments: tuple[object, ...]) -> dict[str, object] | None:
+    """What a fresh process finds; `None` if it failed, which is said."""
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
     said = subprocess.run([sys.executable, __file__, "--one", json.dumps(arguments)], env=environment, capture_output=True, text=True)
     if said.returncode:
@@ -169,11 +190,11 @@ def main() -> None:
     done = rows.known(options.out, ("model", "jit_compile", "method"))
     for name in options.models.split(",") if options.models else JITTED if options.jit else SIZES:
         size, batch = SIZES.get(name, (64, 16))
-        methods = (*METHODS, *(CHOSEN.get(name, ()) if options.jit else ()))
+        methods = (*METHODS, *PARTIAL.get((name, options.jit), ()))
         for method in options.methods.split(",") if options.methods else methods:
             if (name, str(options.jit), method) in done:
                 continue
-            found = row((name, size, batch, options.jit, method))
+            found = row((name, size, batch, options.jit, method), options.jit)
             if found is None:
                 continue
             rows.append(options.out, COLUMNS, found)

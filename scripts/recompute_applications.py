@@ -4,7 +4,7 @@
 
 Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own, with the plan for a batch of 32 and a batch of
 2: losses, gradients, weights and state over 3 steps against plain training. One that is not exact is verified twice more: plain against plain
-(`plain_twice`: TensorFlow itself may not be reproducible) and the plan with one thread between operations (`one_thread`). Rows that the file
+(`plain_twice`: TensorFlow itself may not be reproducible) and the plan with one thread in and between operations (`one_thread`). Rows that the file
 has are not made again: after Ctrl-C the same command goes on.
 """
 
@@ -43,6 +43,7 @@ def verified(name: str, strategy: str, threads: int) -> dict[str, object]:
     from kbatch.errors import RecomputeError
 
     tf.config.threading.set_inter_op_parallelism_threads(threads)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
     size = SMALLEST.get(name, 32)
     keras.utils.set_random_seed(0)
     model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)

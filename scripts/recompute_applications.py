@@ -3,9 +3,8 @@
     python scripts/recompute_applications.py --out scripts/results/recompute_applications.csv
 
 Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own, with the plan for a batch of 32 and a batch of
-2: losses, gradients, weights and state over 3 steps against plain training. One that is not exact is verified twice more: plain against plain
-(`plain_twice`: TensorFlow itself may not be reproducible) and the plan with one thread in and between operations (`one_thread`). Rows that the file
-has are not made again: after Ctrl-C the same command goes on.
+2: losses, gradients, weights and state over 3 steps against plain training. For one that is not exact, plain is compared with plain too
+(`plain_twice`: TensorFlow itself may not be reproducible). Rows that the file has are not made again: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SMALLEST = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}  # all o
 BATCH = 2
 PLANNED_BATCH = 32  # with two examples the weights' gradients are most of the memory, and some plans of the lowest peak recompute nothing
 TIMEOUT_SECONDS = 1800
-COLUMNS = ["model", "image_size", "operations", "segments", "kept_share", "result", "plain_twice", "one_thread", "seconds"]
+COLUMNS = ["model", "image_size", "operations", "segments", "kept_share", "result", "plain_twice", "seconds"]
 
 
 def names() -> list[str]:
@@ -33,17 +32,14 @@ def names() -> list[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def verified(name: str, strategy: str, threads: int) -> dict[str, object]:
+def verified(name: str, strategy: str) -> dict[str, object]:
     """One row; in this process."""
     import keras
     import numpy as np
-    import tensorflow as tf
 
     from kbatch import recompute
     from kbatch.errors import RecomputeError
 
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
     size = SMALLEST.get(name, 32)
     keras.utils.set_random_seed(0)
     model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
@@ -60,10 +56,10 @@ def verified(name: str, strategy: str, threads: int) -> dict[str, object]:
     return row
 
 
-def asked(name: str, strategy: str = "minimal", threads: int = 0) -> dict[str, object] | None:
-    """What `verified` says in a fresh process; `None` if that failed, which is printed. Threads of 0 are TensorFlow's own choice."""
+def asked(name: str, strategy: str = "minimal") -> dict[str, object] | None:
+    """What `verified` says in a fresh process; `None` if that failed, which is printed."""
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, __file__, "--one", json.dumps((name, strategy, threads))]
+    command = [sys.executable, __file__, "--one", json.dumps((name, strategy))]
     try:
         said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -95,8 +91,8 @@ def main() -> None:
         if row is None:
             continue
         if not str(row["result"]).startswith(("Exact", "refused")):
-            for column, again in (("plain_twice", asked(name, "none")), ("one_thread", asked(name, threads=1))):
-                row[column] = again["result"] if again else "failed"
+            again = asked(name, "none")
+            row["plain_twice"] = again["result"] if again else "failed"
         rows.append(options.out, COLUMNS, {**row, "seconds": round(time.perf_counter() - began)})
     found = rows.read(options.out)
     exact, refused = (sum(row["result"].startswith(word) for row in found) for word in ("Exact", "refused"))

@@ -16,7 +16,7 @@ from kbatch.recompute.planned import Plan
 from kbatch.recompute.untouched import untouched
 
 STEPS = 3
-REWRITING = ("arithmetic_optimization", "remapping", "constant_folding")
+OFF = "disable_meta_optimizer"
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,10 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
     """Compare training by a plan with plain training: losses, gradients, weights and state.
 
     Use it where `apply` accepts a model but you want to see it for yourself. The model is left as it was, with its
-    weights, optimizer slots and the plan it had. TensorFlow's arithmetic optimizer, remapper and constant folding are off
-    meanwhile: they regroup sums and products and fuse operations by who else reads a tensor, so that with them the last
-    digits of a deep model differ, as they do under `jit_compile`. A few models do not train the same twice without a plan
-    either (ResNet152V2 and InceptionResNetV2, batch 2, two threads):
-    `verify(model, recompute.plan(model, 2, "none"), x, y)` tells.
+    weights, optimizer slots and the plan it had. TensorFlow's graph optimizer is off meanwhile: it regroups sums and
+    products and fuses operations by who else reads a tensor, so that with it the last digits of a deep model differ, as
+    they do under `jit_compile`; and where that saves memory it adds up gradients in the order in which they come, so that
+    a few models (InceptionResNetV2, for one) do not train the same twice without a plan either.
 
     Args:
         model: `keras.Model`, built and compiled.
@@ -95,17 +94,17 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
 
 @contextmanager
 def as_written() -> Iterator[None]:
-    """Without those of TensorFlow's optimizers whose rewriting depends on who else reads a tensor.
+    """Without TensorFlow's graph optimizer, whose rewriting depends on who else reads a tensor.
 
     What recompute leaves out of the forward pass, nobody reads there; so other sums are regrouped and other operations
     fused, and they round otherwise.
     """
     before = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options(dict.fromkeys(REWRITING, False))
+    tf.config.optimizer.set_experimental_options({OFF: True})
     try:
         yield
     finally:
-        tf.config.optimizer.set_experimental_options({name: before.get(name, True) for name in REWRITING})
+        tf.config.optimizer.set_experimental_options({OFF: before.get(OFF, False)})
 
 
 def _train(model: keras.Model, x: Any, y: Any, sample_weight: Any, restore: Callable[[], None]) -> _Trained:

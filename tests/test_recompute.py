@@ -399,6 +399,26 @@ def test_memory_falls_as_predicted_with_small_results_known():
     assert peak(model, data) == pytest.approx(plan.peak_bytes / ALLOCATOR_SLACK, rel=0.2)
 
 
+def recurrent_stack():
+    """Layers whose loops fill lists with what their gradient needs."""
+    inputs = x = keras.Input((40, 64))
+    for _ in range(4):
+        x = keras.layers.LSTM(64, return_sequences=True)(x)
+    rng = np.random.default_rng(0)
+    outputs = recompute_models.head(keras.layers.GlobalAveragePooling1D()(x))
+    return keras.Model(inputs, outputs), (rng.random((128, 40, 64)).astype("float32"), rng.integers(0, 4, 128))
+
+
+def test_memory_of_recurrent_layers_falls_as_predicted():
+    model, data = compiled(recurrent_stack, optimizer=keras.optimizers.SGD(0.01))
+    plain, plan = recompute.plan(model, 128, "none"), recompute.plan(model, 128)
+    before = peak(model, data)
+    recompute.apply(model, plan)
+    found = peak(model, data)
+    assert found < 0.5 * before
+    assert (plain.peak_bytes, plan.peak_bytes) == pytest.approx((before, found), rel=0.3)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_memory_falls_by_half_and_as_predicted(jit):
     model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01), jit_compile=jit)

@@ -14,7 +14,7 @@ from kbatch.recompute.chain import Chain, Node
 from kbatch.recompute.reusing import small_results
 from kbatch.recompute.segments import Context, Scope, read
 from kbatch.tracing.beside import most_beside
-from kbatch.tracing.liveness import ALIASES, PRIME, size_of
+from kbatch.tracing.liveness import ALIASES, LOOPS, PRIME, Buffer, body_of, lists_of, needed, size_of
 from kbatch.tracing.moment import Size
 
 # A unit of work is a byte moved, and a floating point operation counts as so many: with about this share the predictions of nine measured plans of
@@ -129,10 +129,11 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
     small = {id(tensor) for tensor in small_results(forward, set(map(id, given)))}
     again = _ancestors([*inside, *(values[number] for number in node.writes)], small)
     rereads = frozenset(number for number in reads if id(values[number].op) in again)
-    first, second = (sum(map(_work, part)) for part in (forward, backward))
+    lists = lists_of(graph) if any(operation.type in LOOPS for operation in forward) else {}
+    first, second = (sum(_work(operation, lists) for operation in part) for part in (forward, backward))
     gradients = sum(float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in weights)
-    remade = sum(_work(operation) for operation in forward if id(operation) in again)
-    return Cost(_total(inside), needs, most_beside(graph, border, upstream), gradients, first, second, remade, rereads), written
+    remade = sum(_work(operation, lists) for operation in forward if id(operation) in again)
+    return Cost(_total(inside, lists), needs, most_beside(graph, border, upstream), gradients, first, second, remade, rereads), written
 
 
 def _needed(forward: Sequence[Any], backward: Sequence[Any]) -> dict[int, Any]:
@@ -165,10 +166,16 @@ def _source(tensor: Any) -> Any:
     return tensor
 
 
-def _total(tensors: Iterable[Any]) -> Size:
-    total = Size()
+def _total(tensors: Iterable[Any], lists: Mapping[int, Buffer]) -> Size:
+    """Bytes of tensors, and of lists of tensors, of which several may stand for one."""
+    total, filled = Size(), {}
     for tensor in tensors:
-        total += size_of(tensor)
+        if id(tensor) in lists:
+            filled[id(lists[id(tensor)])] = lists[id(tensor)].size
+        else:
+            total += size_of(tensor)
+    for size in filled.values():
+        total += size
     return total
 
 
@@ -180,10 +187,13 @@ def _size(spec: tf.TensorSpec) -> Size:
     return Size(0.0, count / PRIME) if any(length and length % PRIME == 0 for length in spec.shape) else Size(count)
 
 
-def _work(operation: Any) -> float:
-    """Work of one operation for one example."""
+def _work(operation: Any, lists: Mapping[int, Buffer]) -> float:
+    """Work of one operation for one example; of a loop, that of all its turns."""
     if operation.type in FREE:
         return 0.0
+    if operation.type in LOOPS:
+        turns = max((lists[id(tensor)].length for tensor in operation.inputs if id(tensor) in lists), default=0)
+        return max(turns, 1) * sum(_work(inner, {}) for inner in needed(body_of(operation)))
     moved = sum(size_of(tensor).at(PRIME) for tensor in (*operation.inputs, *operation.outputs))
     return (moved + BYTES_PER_FLOP * _flops(operation)) / PRIME
 

@@ -111,6 +111,23 @@ def _upper(lines: np.ndarray) -> list[int]:
 
 def buffers_of(graph: Any) -> tuple[list[Buffer], dict[int, Size]]:
     """The allocations of a graph, and the extra bytes inside its calls and loops, by the index of the operation."""
+    buffers, inner, _ = _allocated(graph)
+    return buffers, inner
+
+
+def lists_of(graph: Any) -> dict[int, Buffer]:
+    """What the lists of tensors in a graph hold, those that its loops fill among them, by the `id` of the tensor that stands for one."""
+    _, _, holder = _allocated(graph)
+    lists = [output for operation in graph.get_operations() for output in operation.outputs if output.dtype == tf.variant]
+    return {id(tensor): holder[id(tensor)] for tensor in lists if id(tensor) in holder}
+
+
+def body_of(loop: Any) -> Any:
+    """The graph of one turn of a loop."""
+    return _function(loop, "body")
+
+
+def _allocated(graph: Any) -> tuple[list[Buffer], dict[int, Size], dict[int, Buffer]]:
     operations = needed(graph)
     backward = _backward(operations)
     last = {id(tensor): index for index, operation in enumerate(operations) if operation.type not in SHAPES for tensor in operation.inputs}
@@ -139,7 +156,7 @@ def buffers_of(graph: Any) -> tuple[list[Buffer], dict[int, Size]]:
     for output in graph.outputs:
         if id(output) in holder:
             holder[id(output)].death = len(operations)
-    return buffers, inner
+    return buffers, inner, holder
 
 
 def needed(graph: Any) -> list[Any]:
@@ -214,7 +231,7 @@ def _inside(operation: Any, holder: dict[int, Buffer]) -> tuple[Size, dict[int, 
     if operation.type in BRANCHES:
         return _most([_function(operation, "then_branch"), _function(operation, "else_branch")]), {}
     if operation.type in LOOPS:
-        body = _function(operation, "body")
+        body = body_of(operation)
         return _most([body]), _grown(operation, body, holder)
     return None
 

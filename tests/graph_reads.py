@@ -14,12 +14,12 @@ def freed(run):
     Returns:
         Set of names.
     """
-    context.context().enable_run_metadata()
+    context.enable_graph_collection()
     try:
         run()
-        graphs = context.context().export_run_metadata().function_graphs
+        graphs = context.export_run_metadata().function_graphs
     finally:
-        context.context().disable_run_metadata()
+        context.disable_graph_collection()
     pairs = [(_before(graph.pre_optimization_graph.node), _before(graph.post_optimization_graph.node)) for graph in graphs]
     assert any(traced for traced, _ in pairs)
     return {

@@ -135,8 +135,10 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str, pairs: int
 def row(arguments: tuple[object, ...], jit: bool) -> dict[str, object] | None:
     """One row from fresh processes, of which the first takes the time; `None` if one failed, which is said."""
     first = alone((*arguments, PAIRS))
+    if first is None:
+        return None
     found = [first, *(alone((*arguments, 0)) for _ in range(0 if jit else PROCESSES - 1))]
-    if first is None or None in found:
+    if None in found:
         return None
     peaks = [int(str(one["peak_bytes"])) for one in found if one]
     weights = int(str(first["peak_bytes"])) - int(str(first["activation_bytes"]))

@@ -73,18 +73,24 @@ def test_a_model_that_hides_its_graph_is_refused_in_words():
         Maker(build).make(Recipe(recompute="minimal"))
 
 
-def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
-    rng = np.random.default_rng(0)
-    x, y = rng.random((64, 24, 24, 3)).astype("float32"), rng.integers(0, 10, 64)
+def tuner_over(strategies, folder):
+    """A grid over ways to recompute alone."""
 
     def build():
         model = memory_models.normed()
         model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
         return model
 
-    space = Space(optimizer="sgd", policy="float32", batch_size=16, recompute=("none", "minimal"), warmup_passes=0.0)
+    space = Space(optimizer="sgd", policy="float32", batch_size=16, recompute=strategies, warmup_passes=0.0)
     hypermodel = HyperModel(build, space, seconds_per_trial=0.5)
-    tuner = keras_tuner.GridSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=tmp_path, project_name="p")
+    return keras_tuner.GridSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=folder, project_name="p")
+
+
+def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((64, 24, 24, 3)).astype("float32"), rng.integers(0, 10, 64)
+
+    tuner = tuner_over(("none", "minimal"), tmp_path)
     tuner.search(x, y, validation_data=(x, y), verbose=0)
     trials = kbatch.results.load(tmp_path / "p")
     assert list(trials["recompute"]) == ["none", "none", "minimal"]
@@ -101,14 +107,7 @@ def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
 def test_a_plan_that_the_model_cannot_have_ends_a_search_before_anything_is_trained(tmp_path):
     x, y = np.zeros((32, 24, 24, 3), "float32"), np.arange(32) % 10
 
-    def build():
-        model = memory_models.normed()
-        model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-        return model
-
-    space = Space(optimizer="sgd", policy="float32", batch_size=16, recompute=("none", "budget:0.01"), warmup_passes=0.0)
-    hypermodel = HyperModel(build, space, seconds_per_trial=0.5)
-    tuner = keras_tuner.GridSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=tmp_path, project_name="p")
+    tuner = tuner_over(("none", "budget:0.01"), tmp_path)
     with pytest.raises(RecomputeError, match=r"meet the budget.*kept_share=0\.01.*Raise the budget"):
         tuner.search(x, y, validation_data=(x, y), verbose=0)
     assert not (tmp_path / "p" / "kbatch" / "records.jsonl").exists()

@@ -65,7 +65,7 @@ class Comparison:
         recipe = baseline_recipe(project, self.maker, self.space)
         identity = Identity("baseline", BASELINE_TRIAL, self.maker.seed, recipe, {}, self.space.rate_at_32(recipe))
         if project.store.finished(identity.key) is None:
-            for strategy in set(self.space.recompute) - {"none"}:
+            for strategy in (each for each in self.space.recompute if each != "none"):
                 follow(self.maker.raw(recipe.policy), strategy)
         return self._alone(project, identity)
 

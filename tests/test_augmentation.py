@@ -19,9 +19,10 @@ def test_image_pipelines_keep_shape_and_differ_from_call_to_call(name, jit_compi
             images = layer(images, training=True)
         return images
 
-    first, second = run(IMAGES).numpy(), run(IMAGES).numpy()
-    assert first.shape == IMAGES.shape
-    assert not np.array_equal(first, second)
+    calls = [run(IMAGES).numpy() for _ in range(6)]
+    assert {call.shape for call in calls} == {IMAGES.shape}
+    # Eight flips are the same as those before once in 256 times; six calls alike are no accident.
+    assert len({call.tobytes() for call in calls}) > 1
 
 
 def test_a_shift_moves_each_image_by_its_own_amount_and_repeats_the_edge():

@@ -54,21 +54,25 @@ class Choice:
         resized: Function from a plan and a batch size to the plan with the bytes of that size.
         static_bytes: Integer, weights and optimizer.
         limit_bytes: Integer, or `None` if there is no limit.
+        fixed_batch_size: Integer, the only batch size that the model takes, or `None` if it takes any.
     """
 
     plans: Sequence[Plan]
     resized: Callable[[Plan, int], Plan]
     static_bytes: int
     limit_bytes: int | None
+    fixed_batch_size: int | None = None
 
     def needed_bytes(self, plan: Plan) -> float:
         """Bytes of a training by a plan, as the allocator hands them out."""
         return self.static_bytes + plan.peak_bytes
 
     def largest(self, plan: Plan) -> int | None:
-        """The largest batch that is predicted to fit; `None` without a limit."""
+        """The largest batch that is predicted to fit; `None` without a limit, 0 if none fits."""
         if self.limit_bytes is None:
             return None
+        if self.fixed_batch_size is not None:
+            return self.fixed_batch_size if self.needed_bytes(plan) <= self.limit_bytes else 0
         low, high = 0, MOST
         while low < high:
             middle = (low + high + 1) // 2
@@ -113,7 +117,7 @@ def answer(asked: Asked, console: Console) -> None:
             made = maker.raw(asked.policy)
         model = built(made, asked.shape)
         status.update("Tracing each operation forward and backward …")
-        found = Choice(front(model, recipe.batch_size), resizer(model), static_bytes(model, recipe), limit_bytes)
+        found = Choice(front(model, recipe.batch_size), resizer(model), static_bytes(model, recipe), limit_bytes, _fixed_batch_size(model))
         rows = [figures.PlanInfo(_named(plan, found.plans[0]), plan.peak_bytes, plan.extra_seconds_ratio) for plan in found.plans]
         figures.draw_plans(rows, f"{model.name} at batch {recipe.batch_size}, {recipe.policy}", asked.figure)
     console.print(table(found), highlight=False, soft_wrap=True)
@@ -164,6 +168,10 @@ def built(model: Any, shape: str | None) -> keras.Model:
 
 def _fits(sizes: tuple[int, ...], own: tuple[int | None, ...]) -> bool:
     return len(sizes) == len(own) and all(length in (size, None) for size, length in zip(sizes, own, strict=True))
+
+
+def _fixed_batch_size(model: keras.Model) -> int | None:
+    return next((tensor.shape[0] for tensor in model.inputs if tensor.shape[0] is not None), None)
 
 
 def static_bytes(model: keras.Model, recipe: Recipe) -> int:

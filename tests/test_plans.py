@@ -89,6 +89,19 @@ def test_the_chosen_plan_is_the_fastest_that_fits_and_largest_is_exact(deep):
     assert len(table(Choice(plans, resized, static, None)).splitlines()) == len(plans) + 3  # names above, and two lines below
 
 
+def test_a_model_of_one_batch_size_takes_that_or_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(HERE))
+    arguments = ["recompute", "memory_models:fixed", "--batch-size", "16", "--memory-limit"]
+    said = CliRunner().invoke(app, [*arguments, "20MB"])
+    assert said.exit_code == 0, said.stderr
+    rows = [line.split() for line in said.stdout.splitlines()[1:] if line.split()[0] in ("none", "minimal") or line.startswith("budget")]
+    assert {row[-1] for row in rows} == {"0", "16"}
+    said = CliRunner().invoke(app, [*arguments, "1MB"])
+    assert said.exit_code == 2
+    assert "Raise the limit, or take a smaller model" in said.stderr
+
+
 def test_the_slots_of_the_optimizer_count():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1000)])
     assert static_bytes(model, Recipe(optimizer="adam")) - static_bytes(model, Recipe(optimizer="sgd")) == pytest.approx(4 * 5000, abs=64)

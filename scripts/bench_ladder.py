@@ -24,6 +24,7 @@ from kbatch import Recipe, find_max_batch
 LIMIT = "1000MB"
 STEPS = 4  # of accumulation
 CONFIRMED_STEPS = {"float32": 20, "mixed_float16": 5}  # in each fresh process; 20 in float16 would take this CPU over an hour a rung
+TIMEOUT_SECONDS = 3600  # beside other work, three steps in float16 take longer than the finder's ten minutes
 RUNGS = (
     ("none", "float32", "none", 1),
     ("recompute", "float32", "minimal", 1),
@@ -59,7 +60,15 @@ def build():
 def row(rung: str, policy: str, recompute: str, steps: int) -> dict[str, object]:
     """One rung."""
     recipe = Recipe(steps, "sgd", 1e-3, policy=policy, recompute=recompute, micro_batch_size=1 if steps > 1 else None)
-    found = find_max_batch(build, (96, 96, 3), recipe=recipe, memory_limit=LIMIT, confirmed_steps=CONFIRMED_STEPS[policy])
+    found = find_max_batch(
+        build,
+        (96, 96, 3),
+        recipe=recipe,
+        memory_limit=LIMIT,
+        confirmed_steps=CONFIRMED_STEPS[policy],
+        timeout_seconds=TIMEOUT_SECONDS,
+        on_probe=lambda probe: print(f"{rung}: batch {probe.batch_size} {probe.ended} after {probe.seconds:.0f} s", flush=True),
+    )
     last = next(probe for probe in reversed(found.confirmations) if probe.passed)
     seconds = statistics.median(last.step_seconds[2:])
     return {

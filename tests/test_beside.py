@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.beside import most_beside
+from kbatch.tracing.beside import most_before, most_beside
 from kbatch.tracing.liveness import PRIME
 
 
@@ -46,3 +46,25 @@ def test_an_upstream_that_is_read_late_stays():
         return tf.reduce_sum(tf.concat([one, other, upstream], 0))
 
     assert traced(tf.identity, backward) == pytest.approx(5, abs=0.01)  # both and their concatenation
+
+
+@pytest.mark.parametrize(
+    ("forward", "tensors"),
+    [
+        (tf.nn.relu, 1),
+        (lambda x: tf.nn.relu(tf.exp(x)), 1),  # written into what it reads
+        (lambda x: tf.cumsum(tf.cumsum(tf.cumsum(x))), 2),  # the first is given up before the third is made
+        (lambda x: tf.reshape(x, (-1,)), 0),
+    ],
+)
+def test_a_forward_pass_holds_what_it_made_and_needs_yet(forward, tensors):
+    end = 0
+
+    def step(x):
+        nonlocal end
+        value = forward(x)
+        end = len(tf.compat.v1.get_default_graph().get_operations())
+        return tf.concat([value] * 9, 0)
+
+    graph = tf.function(step).get_concrete_function(tf.TensorSpec((PRIME, 100), tf.float32)).graph
+    assert most_before(graph, end).per_example / 400 == pytest.approx(tensors, abs=0.01)

@@ -423,6 +423,29 @@ def test_memory_of_recurrent_layers_falls_as_predicted():
     assert (plain.peak_bytes, plan.peak_bytes) == pytest.approx((before, found), rel=0.3)
 
 
+@pytest.mark.parametrize("trained", [1, 8], ids=["head", "half"])
+def test_what_is_frozen_keeps_nothing_and_is_not_made_again(trained):
+    model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01))
+    whole = recompute.plan(model, 8192, "none")
+    for layer in model.layers[:-trained]:
+        layer.trainable = False
+    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy")
+    plain, plan = recompute.plan(model, 8192, "none"), recompute.plan(model, 8192)
+    assert plain.peak_bytes < 0.7 * whole.peak_bytes
+
+    def found():
+        return peak(model, data) - data[0].nbytes  # nobody keeps the batch but its caller: the layer that reads it is frozen
+
+    assert plain.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)
+    frozen = len(model.layers) - trained - 1  # the first of the layers is no operation
+    assert all(start >= frozen for start, _, recomputed in plan.stretches() if recomputed)
+    assert plan.recomputes == (trained > 1)
+    recompute.apply(model, plan)
+    assert plan.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)
+    sqrt = recompute.plan(model, 8192, "sqrt")
+    assert not any(segment.recompute for segment, (_, stop, _) in zip(sqrt.segments, sqrt.stretches(), strict=True) if stop <= frozen)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_memory_falls_by_half_and_as_predicted(jit):
     model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01), jit_compile=jit)

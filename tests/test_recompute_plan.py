@@ -48,6 +48,7 @@ def made_up(seed, count=7):
             Size(0.0, rng.choice([0, 0, 1e6])),
             frozenset(number for number in (*node.reads, *node.writes) if rng.random() < 0.6),
             Size(0.0, 1e6 * rng.random()),
+            Size(0.0, 1e6 * rng.random()),
             1e5 * rng.random(),
             rng.random(),
             2 * rng.random(),
@@ -56,7 +57,7 @@ def made_up(seed, count=7):
         )
         for node in chain.nodes
     ]
-    predictor = Predictor(chain, Costs(tuple(costs), sizes), 4)
+    predictor = Predictor(chain, Costs(tuple(costs), sizes, frozenset(sizes)), 4)
     predictor.cuts = list(range(count + 1))
     return predictor
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kbatch.recompute.chain import Chain, Node
 from kbatch.recompute.reusing import small_results
 from kbatch.recompute.segments import Context, Scope, read
-from kbatch.tracing.beside import most_beside
+from kbatch.tracing.beside import most_before, most_beside
 from kbatch.tracing.liveness import ALIASES, LOOPS, PRIME, Buffer, body_of, lists_of, needed, size_of
 from kbatch.tracing.moment import Size
 
@@ -30,6 +30,7 @@ class Cost:
     Attributes:
         inside: `Size` of the tensors made inside that its gradient needs.
         needs: Numbers of the values, read or written, that its gradient needs.
+        made: `Size` of the most that its forward pass has made and holds at once, what it writes among it.
         transient: `Size` of the most that its backward pass holds, beside what it is given and what the forward pass made.
         gradients: Float, bytes of the gradients of its weights.
         forward: Float, work of its forward pass for one example.
@@ -40,6 +41,7 @@ class Cost:
 
     inside: Size
     needs: frozenset[int]
+    made: Size
     transient: Size
     gradients: float
     forward: float
@@ -55,10 +57,12 @@ class Costs:
     Attributes:
         nodes: Tuple of `Cost`, in the chain's order.
         sizes: `Size` of every value by its number.
+        flowing: Numbers of the values that a gradient comes to: those that something trainable lies before.
     """
 
     nodes: tuple[Cost, ...]
     sizes: Mapping[int, Size]
+    flowing: frozenset[int]
 
     @property
     def work(self) -> float:
@@ -78,17 +82,20 @@ def costs_of(chain: Chain) -> Costs:
         for number, tensor in zip(chain.inputs, chain.functional.inputs, strict=True)
     }
     masked: set[int] = set()
+    flowing: set[int] = set()
     sizes = {number: _size(spec) for number, spec in specs.items()}
     found = []
     for node in chain.nodes:
-        cost, written = _trace(node, specs, masked, context)
+        cost, written = _trace(node, specs, masked, flowing, context)
         specs.update(written)
         sizes.update((number, _size(spec)) for number, spec in written.items())
         found.append(cost)
-    return Costs(tuple(found), sizes)
+    return Costs(tuple(found), sizes, frozenset(flowing))
 
 
-def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], context: Context) -> tuple[Cost, dict[int, tf.TensorSpec]]:
+def _trace(
+    node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], flowing: set[int], context: Context
+) -> tuple[Cost, dict[int, tf.TensorSpec]]:
     reads = node.reads
     weights = list({id(v): v for v in getattr(node.operation, "trainable_variables", ())}.values())
     border = end = 0
@@ -103,7 +110,7 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
             keras.src.backend.set_keras_mask(values[number], tf.compat.v1.placeholder(tf.bool, values[number].shape[:2]))
         weight_values = [tf.convert_to_tensor(weight._value) for weight in weights]
         given.extend(weight_values)
-        sources = [tensor for tensor in (*tensors, *weight_values) if tensor.dtype.is_floating]
+        sources = [values[number] for number in reads if number in flowing] + [each for each in weight_values if each.dtype.is_floating]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             state = {id(variable): read(variable, None) for variable in getattr(node.operation, "variables", ())}
@@ -111,11 +118,12 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
                 context(lambda: node.run(values), training=True)
         outputs = [values[number] for number in node.writes]
         masked.update(number for number in node.writes if keras.src.backend.get_keras_mask(values[number]) is not None)
-        flowing = [output for output in outputs if output.dtype.is_floating]
-        upstream.extend(tf.compat.v1.placeholder(output.dtype, output.shape) for output in flowing)
+        targets = [output for output in outputs if output.dtype.is_floating] if sources else []
+        flowing.update(number for number in node.writes if sources and values[number].dtype.is_floating)
+        upstream.extend(tf.compat.v1.placeholder(output.dtype, output.shape) for output in targets)
         operations = tf.compat.v1.get_default_graph().get_operations
         border = len(operations())
-        gradients = tape.gradient(flowing, sources, output_gradients=upstream) if flowing and sources else []
+        gradients = tape.gradient(targets, sources, output_gradients=upstream) if targets else []
         end = len(operations())  # what comes after only hands on what is returned
         return [*outputs, *(each for each in gradients if each is not None)]
 
@@ -133,7 +141,8 @@ def _trace(node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], con
     first, second = (sum(_work(operation, lists) for operation in part) for part in (forward, backward))
     gradients = sum(float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in weights)
     remade = sum(_work(operation, lists) for operation in forward if id(operation) in again)
-    return Cost(_total(inside, lists), needs, most_beside(graph, border, upstream), gradients, first, second, remade, rereads), written
+    made, transient = most_before(graph, border), most_beside(graph, border, upstream)
+    return Cost(_total(inside, lists), needs, made, transient, gradients, first, second, remade, rereads), written
 
 
 def _needed(forward: Sequence[Any], backward: Sequence[Any]) -> dict[int, Any]:

@@ -57,8 +57,9 @@ def cheapest(predictor: Predictor, budget: Budget) -> list[Stretch] | None:
         for second in range(first + 1, len(at)):
             stop, last = at[second], second == len(at) - 1
             piece, alive = predictor.piece(start, stop), frozenset(predictor.chain.live(stop))
+            trains = predictor.trains(start, stop)
             for recompute in _kinds(second == first + 1, last):
-                values, stretch = piece.kept(recompute), (start, stop, recompute)
+                values, stretch = piece.kept(recompute), (start, stop, recompute and trains)
                 most = min(budget.kept_bytes, budget.peak_bytes / ALLOCATOR_SLACK - piece.most(recompute))
                 again, inside = (piece.again, 0.0) if recompute else (0.0, piece.inside)
                 for known, ways in fronts.items():

@@ -172,7 +172,10 @@ def _costs(chain: Chain) -> Costs:
 
 def _plan(predictor: Predictor, strategy: str, stretches: Sequence[Stretch]) -> Plan:
     nodes, found = predictor.chain.nodes, predictor.predict(stretches)
-    segments = tuple(PlannedSegment(nodes[start].name, nodes[stop - 1].name, stop - start, recompute) for start, stop, recompute in stretches)
+    segments = tuple(
+        PlannedSegment(nodes[start].name, nodes[stop - 1].name, stop - start, recompute and predictor.trains(start, stop))
+        for start, stop, recompute in stretches
+    )
     return Plan(strategy, segments, predictor.batch_size, int(found.kept_bytes), int(found.peak_bytes), found.extra)
 
 

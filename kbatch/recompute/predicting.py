@@ -24,8 +24,9 @@ class Piece:
         needs: Numbers of the values that gradients inside need.
         inside: Float, bytes of other tensors that they need.
         again: Float, work to make all of them again.
-        beside: Float, the most bytes that its backward pass holds beside what was kept, if all it needs was: gradients on
-            their way, gradients of its weights, and what an operation holds for itself.
+        beside: Float, the most bytes that it holds beside what was kept, if all it needs was. In its backward pass: gradients on
+            their way, gradients of its weights, and what an operation holds for itself. In its forward pass, which matters
+            where little is trained: what it reads and makes.
         beside_again: Float, the same if it is recomputed: what was made again and not given up yet is among it.
     """
 
@@ -37,7 +38,7 @@ class Piece:
     beside_again: float
 
     def most(self, recompute: bool) -> float:
-        """The most bytes that its backward pass holds beside what was kept."""
+        """The most bytes that it holds beside what was kept."""
         return self.beside_again if recompute else self.beside
 
     def kept(self, recompute: bool) -> frozenset[int]:
@@ -85,6 +86,10 @@ class Predictor:
         """Bytes of the values of these numbers."""
         return sum(self._bytes[number] for number in numbers)
 
+    def trains(self, start: int, stop: int) -> bool:
+        """Whether a gradient comes to a stretch; where none does, nothing is kept and nothing made again."""
+        return any(not self.costs.flowing.isdisjoint(node.writes) for node in self.chain.nodes[start:stop])
+
     def predict(self, stretches: Sequence[Stretch]) -> Prediction:
         """What a chain cut into these stretches needs."""
         # A stretch that is kept gives up what it kept operation by operation, so each of them is a piece.
@@ -113,10 +118,29 @@ class Predictor:
             if wanted.intersection(node.writes) or cost.inside.at(self.batch_size):
                 wanted.update(cost.rereads)
                 again += cost.again
-        entry = frozenset(number for node in nodes for number in node.reads if number not in written)
+        entry = frozenset(number for node in nodes for number in node.reads if number not in written) if self.trains(start, stop) else frozenset()
         beside, beside_again = self._most(start, stop, entry)
         inside = sum(cost.inside.at(self.batch_size) for cost in costs)
-        return Piece(entry, needs, inside, again, beside, beside_again)
+        beside = self._with_forward(beside, start, stop, needs, inside)
+        return Piece(entry, needs, inside, again, beside, self._with_forward(beside_again, start, stop, entry, 0.0))
+
+    def _with_forward(self, most: float, start: int, stop: int, kept: frozenset[int], inside: float) -> float:
+        """The most of a piece, if its forward pass may hold more than that beside what it keeps."""
+        for position in range(start, stop):
+            others, forward = self._forward[position]
+            if forward > most:
+                writes = kept.intersection(self.chain.nodes[position].writes)
+                most = max(most, forward - self.bytes_of(others & kept) - self.bytes_of(writes) - inside)
+        return most
+
+    @cached_property
+    def _forward(self) -> list[tuple[frozenset[int], float]]:
+        """Of each operation, the values that others made and that are alive while it runs forward, and all bytes there are then."""
+        found = []
+        for position, (node, cost) in enumerate(zip(self.chain.nodes, self.costs.nodes, strict=True)):
+            others = frozenset((*node.reads, *self.chain.live(position + 1))).difference(node.writes)
+            found.append((others, self.bytes_of(others) + cost.made.at(self.batch_size)))
+        return found
 
     def _most(self, start: int, stop: int, entry: frozenset[int]) -> tuple[float, float]:
         """The most that the backward pass of a piece holds at any of its operations, if it is kept and if it is recomputed."""
@@ -135,5 +159,6 @@ class Predictor:
 
     @cached_property
     def _alive(self) -> list[float]:
-        """Bytes of the values that are alive at each position."""
-        return [self.bytes_of(self.chain.live(position)) for position in range(len(self.chain.nodes) + 1)]
+        """Bytes of the values that are alive at each position and get a gradient."""
+        flowing = self.costs.flowing
+        return [self.bytes_of(flowing.intersection(self.chain.live(position))) for position in range(len(self.chain.nodes) + 1)]

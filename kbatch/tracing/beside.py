@@ -1,4 +1,4 @@
-"""Beside: the most bytes that the later operations of a traced graph hold at once, beside what was there before them."""
+"""Beside: the most bytes that the earlier, and that the later operations of a traced graph hold at once, beside what was there before them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,40 @@ def most_beside(graph: Any, begin: int, given: Sequence[Any]) -> Size:
         given: Tensors that they are given, each of which is given up once it was read for the last time.
     """
     operations = needed(graph)
-    later = {id(operation) for operation in graph.get_operations()[begin:]}
-    first = next((index for index, operation in enumerate(operations) if id(operation) in later), len(operations))
-    lines = np.zeros((len(operations) + 2, 2))
+    first = _index(graph, operations, begin)
+    return _most(graph, first, len(operations), [(max(first, _last_read(tensor, operations)) + 1, size_of(tensor)) for tensor in given])
+
+
+def most_before(graph: Any, end: int) -> Size:
+    """The most bytes that the operations of a graph before one have made and hold at once; what they are given is not among it.
+
+    Args:
+        graph: `FuncGraph` traced with a batch of `PRIME`.
+        end: Integer, index of the first operation after them among the graph's.
+    """
+    return _most(graph, 0, _index(graph, needed(graph), end), [])
+
+
+def _index(graph: Any, operations: Sequence[Any], position: int) -> int:
+    """The index of the first of the needed operations that is not before a position among all of the graph's."""
+    later = {id(operation) for operation in graph.get_operations()[position:]}
+    return next((index for index, operation in enumerate(operations) if id(operation) in later), len(operations))
+
+
+def _most(graph: Any, first: int, stop: int, given_up: Sequence[tuple[int, Size]]) -> Size:
+    """The most bytes of what is made from one index on, up to another, less what is given up from an index on."""
     buffers, inner = buffers_of(graph)
+    lines = np.zeros((len(needed(graph)) + 2, 2))
     for buffer in buffers:
         if buffer.birth >= first:
             lines[buffer.birth] += _line(buffer.size)
             lines[buffer.death + 1] -= _line(buffer.size)
-    for tensor in given:
-        lines[max(first, _last_read(tensor, operations)) + 1] -= _line(size_of(tensor))
+    for index, size in given_up:
+        lines[index] -= _line(size)
     held = np.cumsum(lines, axis=0)
     for index, size in inner.items():
         held[index] += _line(size)
-    most = max((Size(*map(float, line)) for line in held[first : len(operations)]), key=lambda size: size.at(PRIME), default=Size())
+    most = max((Size(*map(float, line)) for line in held[first:stop]), key=lambda size: size.at(PRIME), default=Size())
     return most if most.at(PRIME) > 0 else Size()
 
 

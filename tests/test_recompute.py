@@ -501,10 +501,16 @@ def sequence(*layers, shape=(6, 8)):
 )
 def test_what_cannot_be_run_twice_is_refused(build, says):
     model = build()
-    for plan in (cut(model, 2), recompute.plan(model, 4, "manual", layers=[model.layers[0].name])):
+    for refused in (
+        lambda: recompute.apply(model, cut(model, 2)),
+        lambda: recompute.plan(model, 4, "manual", layers=[model.layers[0].name]),
+        lambda: recompute.plan(model, 4),
+        lambda: recompute.front(model, 4),
+    ):
         with pytest.raises(RecomputeError, match=says):
-            recompute.apply(model, plan)
+            refused()
     assert "call" not in vars(model)
+    recompute.apply(model, recompute.plan(model, 4, "none"))
 
 
 @pytest.mark.parametrize("build", [Subclassed, lambda: keras.Sequential([keras.layers.Dense(4)])], ids=["subclassed", "not built"])
@@ -525,6 +531,9 @@ def test_what_is_refused_leaves_the_plan_before():
     assert vars(model)["call"].plan == before
     with pytest.raises(RecomputeError, match="must be a recompute.Plan. Received: 'minimal'"):
         recompute.apply(model, "minimal")
+    for of in (recompute.remove, recompute.applied):
+        with pytest.raises(RecomputeError, match=r"a keras\.Model\. Received: 5"):
+            of(5)
 
 
 def test_planning_needs_no_config_and_neither_it_nor_applying_draws_from_the_users_generator():

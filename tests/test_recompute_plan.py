@@ -1,6 +1,7 @@
 """Plans: the placing against brute force over all cuts, the strategies, and the trip through JSON."""
 
 import itertools
+import json
 import random
 
 import keras
@@ -157,6 +158,8 @@ def test_a_nested_model_is_cut_inside():
         ({"strategy": "budget", "peak_bytes": 1000}, "Some plan must meet the budget"),
         ({"strategy": "budget", "peak_bytes": -1}, "above 0"),
         ({"batch_size": 0}, "`batch_size` must be"),
+        ({"batch_size": "16"}, "Received: '16'"),
+        ({"strategy": "budget:0.5"}, r'Pass strategy="budget", kept_share=0\.5'),
     ],
 )
 def test_nonsense_is_one_clear_sentence(model, arguments, says):
@@ -164,7 +167,25 @@ def test_nonsense_is_one_clear_sentence(model, arguments, says):
         recompute.plan(model, **{"batch_size": 8, **arguments})
 
 
-def test_a_broken_text_is_no_plan():
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 99}, "one of version 99"),
+        ({"batch_size": -3}, "batch_size=-3"),
+        ({"batch_size": 2.5}, r"batch_size=2\.5"),
+        ({"peak_bytes": "many"}, "peak_bytes='many'"),
+        ({"extra_seconds_ratio": float("nan")}, "extra_seconds_ratio=nan"),
+        ({"segments": []}, r"segments=\(\)"),
+        ({"segments": [{"first": "a", "last": "a", "operations": "eight", "recompute": True}]}, "operations='eight'"),
+        ({"segments": [{"first": "a", "last": "a", "operations": 8, "recompute": 1}]}, "recompute=1"),
+        ({"segments": [{"first": "a"}]}, "missing 3 required"),
+        ({"color": "red"}, "unexpected keyword argument 'color'"),
+    ],
+)
+def test_a_broken_text_is_no_plan(model, change, says):
+    fields = json.loads(recompute.plan(model, 8, "sqrt").to_json())
+    with pytest.raises(RecomputeError, match=rf"Plan\.to_json.*{says}"):
+        Plan.from_json(json.dumps({**fields, **change}))
     with pytest.raises(RecomputeError, match=r"Plan\.to_json"):
         Plan.from_json('{"version": 1}')
 
@@ -192,6 +213,13 @@ def test_a_plan_holds_for_a_model_that_is_built_alike_and_no_other():
     recompute.apply(build(keras.layers.Dense(4)), plan)
     with pytest.raises(RecomputeError, match="made for the model"):
         recompute.apply(build(keras.layers.LayerNormalization()), plan)
+
+
+def test_layers_of_a_nested_model_are_found_by_their_own_name(model):
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, layers.Dense(3)(model(inputs)))
+    with pytest.raises(RecomputeError, match=f"Pass names such as {model.name}/{model.layers[5].name}\\b"):
+        recompute.plan(outer, 8, "manual", layers=[model.layers[5].name])
 
 
 def test_a_model_of_one_batch_size_is_planned_for_that_one():

@@ -63,7 +63,7 @@ class Maker:
         model = self.raw(recipe.policy, hp)
         with policy_scope(recipe.policy, self.own_policy):
             compile_for(model, recipe, self.arguments)
-        follow(model, recipe.recompute)
+        follow(model, recipe.recompute, recipe.micro_batch_size or recipe.batch_size)
         return model
 
     def recompile(self, model: keras.Model, recipe: Recipe) -> None:

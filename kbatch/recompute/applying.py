@@ -93,6 +93,9 @@ def remove(model: keras.Model) -> None:
 
     Args:
         model: `keras.Model`.
+
+    Raises:
+        RecomputeError: If it is no model.
     """
     if applied(model) is not None:
         del vars(model)["call"]
@@ -100,7 +103,13 @@ def remove(model: keras.Model) -> None:
 
 
 def applied(model: keras.Model) -> Plan | None:
-    """The plan that a model trains by, or `None`."""
+    """The plan that a model trains by, or `None`.
+
+    Raises:
+        RecomputeError: If it is no model.
+    """
+    if not isinstance(model, keras.Model):
+        raise RecomputeError("A plan is that of a keras.Model", repr(model), "Pass the model")
     call = vars(model).get("call")
     return call.plan if isinstance(call, SegmentedCall) else None
 
@@ -119,12 +128,12 @@ def check_plan(chain: Chain, plan: Plan, name: str) -> None:
                 raise RecomputeError(
                     f"A plan must be made for the model it is applied to ({name!r})",
                     f"a segment from {segment.first!r} to {segment.last!r} where the model goes from {own[0]!r} to {own[1]!r}",
-                    "Make one of this model: recompute.plan(model)",
+                    "Make one of this model: recompute.plan(model, batch_size=16)",
                 )
         Ordering(chain).check([start for start, _, _ in stretches[1:]])
         return
     raise RecomputeError(
         f"A plan must be made for the model it is applied to ({name!r})",
         f"one of {stretches[-1][1] if stretches else 0} operations for a model of {len(chain.nodes)}",
-        "Make one of this model: recompute.plan(model)",
+        "Make one of this model: recompute.plan(model, batch_size=16)",
     )

@@ -7,19 +7,20 @@ import keras
 from kbatch.errors import RecomputeError
 from kbatch.recompute.applying import apply
 from kbatch.recompute.chain import functional_of
-from kbatch.recompute.planning import plan
+from kbatch.recompute.planning import plan_for
 from kbatch.strategy import WORDS, Strategy
 
 # The same for every batch size, so that what a plan keeps is linear in the batch and one probe tells of all of them.
 PLANNED_BATCH_SIZE = 32
 
 
-def follow(model: keras.Model, recompute: str) -> None:
+def follow(model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_SIZE) -> None:
     """Plan and apply what a recipe says; `"none"` leaves the model as `build` returned it.
 
     Args:
         model: `keras.Model`, built.
         recompute: Text such as `"minimal"` or `"budget:0.5"`.
+        batch_size: Integer, examples per forward and backward pass, whose bytes the plan says. Defaults to `32`.
 
     Raises:
         RecomputeError: If the text says no strategy, or the model cannot be cut.
@@ -28,5 +29,5 @@ def follow(model: keras.Model, recompute: str) -> None:
     if strategy is None:
         raise RecomputeError(f"`recompute` must be {WORDS}", recompute, "Pass one of these")
     if strategy.name != "none":
-        batch_size = functional_of(model).inputs[0].shape[0] or PLANNED_BATCH_SIZE
-        apply(model, plan(model, batch_size, strategy.name, kept_share=strategy.kept_share))
+        fixed = functional_of(model).inputs[0].shape[0]
+        apply(model, plan_for(model, strategy.name, strategy.kept_share, fixed or PLANNED_BATCH_SIZE, fixed or batch_size))

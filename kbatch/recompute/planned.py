@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from kbatch.errors import RecomputeError
 
 VERSION = 1
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_number(value) and isinstance(value, int)
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {  # what may stand in a file, by the name of the field
+    "first": lambda value: isinstance(value, str),
+    "last": lambda value: isinstance(value, str),
+    "operations": lambda value: _is_whole(value) and value > 0,
+    "recompute": lambda value: isinstance(value, bool),
+    "strategy": lambda value: isinstance(value, str),
+    "segments": lambda value: len(value) > 0,
+    "batch_size": lambda value: _is_whole(value) and value > 0,
+    "kept_bytes": _is_whole,
+    "peak_bytes": _is_whole,
+    "extra_seconds_ratio": _is_number,
+    "measured_peak_bytes": lambda value: value is None or _is_whole(value),
+    "measured_seconds": lambda value: value is None or _is_number(value),
+}
+
+
+def _no_plan(received: str) -> RecomputeError:
+    do = "Make the plan again: recompute.plan(model, batch_size=16)"
+    return RecomputeError("A plan must be the text that Plan.to_json gave", received, do)
+
+
+def megabytes(count: float) -> str:
+    """Bytes in words, small ones with a digit more."""
+    return f"{count / 1e6:,.0f} MB" if count >= 10e6 else f"{count / 1e6:,.2g} MB"
 
 
 @dataclass(frozen=True)
@@ -31,7 +66,8 @@ class PlannedSegment:
 
     def __str__(self) -> str:
         names = self.first if self.operations == 1 else f"{self.first} … {self.last}"
-        return f"{'recompute' if self.recompute else 'keep':<10}{self.operations:>4} operations  {names}"
+        what, count = "recompute" if self.recompute else "keep", "operation " if self.operations == 1 else "operations"
+        return f"{what:<10}{self.operations:>4} {count}  {names}"
 
 
 @dataclass(frozen=True)
@@ -84,17 +120,20 @@ class Plan:
         """
         try:
             fields: dict[str, Any] = json.loads(text)
-            if fields.pop("version") != VERSION:
-                raise KeyError("version")
+            version = fields.pop("version")
             segments = tuple(PlannedSegment(**segment) for segment in fields.pop("segments"))
-            return cls(segments=segments, **fields)
+            plan = cls(segments=segments, **fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RecomputeError(
-                "A plan must be the text that Plan.to_json gave", f"{error!r}", "Make the plan again: recompute.plan(model)"
-            ) from error
+            raise _no_plan(repr(error)) from error
+        if version != VERSION:
+            raise _no_plan(f"one of version {version!r}, where this kbatch reads {VERSION}")
+        for name, value in itertools.chain(vars(plan).items(), *(vars(segment).items() for segment in segments)):
+            if not _FITS[name](value):
+                raise _no_plan(f"{name}={value!r}")
+        return plan
 
     def __str__(self) -> str:
-        lines = [f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, peak {self.peak_bytes / 1e6:,.0f} MB at batch {self.batch_size}"]
+        lines = [f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, peak {megabytes(self.peak_bytes)} at batch {self.batch_size}"]
         if self.measured_peak_bytes is not None:
-            lines.append(f"  measured: peak {self.measured_peak_bytes / 1e6:,.0f} MB, {1e3 * (self.measured_seconds or 0):,.0f} ms a step")
+            lines.append(f"  measured: peak {megabytes(self.measured_peak_bytes)}, {1e3 * (self.measured_seconds or 0):,.0f} ms a step")
         return "\n".join([*lines, *(f"  {segment}" for segment in self.segments)])

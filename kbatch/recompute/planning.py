@@ -9,7 +9,7 @@ import keras
 
 from kbatch.errors import RecomputeError
 from kbatch.recipe import whole_number
-from kbatch.recompute import placing
+from kbatch.recompute import checking, placing
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.costs import Costs, costs_of
 from kbatch.recompute.ordering import Ordering
@@ -22,6 +22,7 @@ STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's peak, tried for the front
 
 _known: dict[Hashable, Costs] = {}  # by signature; no model is held by them
+_vouched: set[Hashable] = set()  # signatures
 
 
 def plan(
@@ -53,8 +54,9 @@ def plan(
         The `Plan`; its `str()` lists the segments.
 
     Raises:
-        RecomputeError: If the model hides its graph or has inputs of an unknown size, an argument says nothing, a cut after
-            `layers` would change the order in which a gradient is summed, or no plan meets the budget.
+        RecomputeError: If the model hides its graph, does something that cannot be done twice, or has inputs of an unknown
+            size, an argument says nothing, a cut after `layers` would change the order in which a gradient is summed, or no
+            plan meets the budget.
 
     Example:
     ```python
@@ -63,31 +65,28 @@ def plan(
     ```
     """
     _check(strategy, batch_size, peak_bytes, kept_share, layers)
-    chain = _chain(model, batch_size)
-    predictor = _predictor(chain, batch_size)
-    whole: list[Stretch] = [(0, len(chain.nodes), False)]
-    if strategy == "none":
-        return _plan(predictor, strategy, whole)
-    if strategy == "minimal":
-        return _plan(predictor, strategy, placing.lowest(predictor))
-    if strategy == "sqrt":
-        return _plan(predictor, strategy, placing.uniform(predictor, round(len(chain.nodes) ** 0.5)))
-    if strategy == "stages":
-        return _plan(predictor, strategy, placing.of_cuts(_stages(predictor)))
-    if strategy == "manual":
-        cuts = _after(chain, layers)
-        Ordering(chain).check(cuts)
-        return _plan(predictor, strategy, placing.of_cuts(cuts))
-    budget = Budget(peak_bytes or float("inf"), (kept_share or float("inf")) * predictor.predict(whole).kept_bytes)
-    found = placing.cheapest(predictor, budget)
-    if found is None:
-        least = _plan(predictor, "minimal", placing.lowest(predictor))
-        raise RecomputeError(
-            "Some plan must meet the budget",
-            f"{_said(peak_bytes, kept_share)}, where the lowest peak is {least.peak_bytes / 1e6:,.0f} MB and keeps {least.kept_bytes / 1e6:,.0f} MB",
-            "Raise the budget" if peak_bytes is None else "Raise the budget, or take a smaller batch",
-        )
-    return _plan(predictor, strategy, found)
+    predictor = _predictor(_chain(model, batch_size, strategy), batch_size)
+    return _plan(predictor, strategy, _placed(predictor, strategy, peak_bytes, kept_share, layers))
+
+
+def plan_for(model: keras.Model, strategy: str, kept_share: float | None, planned_batch_size: int, batch_size: int) -> Plan:
+    """The plan that `plan` finds for one batch size, with the bytes of another.
+
+    Args:
+        model: As for `plan`.
+        strategy: As for `plan`, but `"manual"`.
+        kept_share: As for `plan`.
+        planned_batch_size: Integer, the batch size to plan for.
+        batch_size: Integer, the one whose bytes the plan says.
+
+    Raises:
+        RecomputeError: As `plan`.
+    """
+    _check(strategy, planned_batch_size, None, kept_share, ())
+    chain = _chain(model, planned_batch_size, strategy)
+    predictor = _predictor(chain, planned_batch_size)
+    stretches = _placed(predictor, strategy, None, kept_share, ())
+    return _plan(Predictor(chain, predictor.costs, batch_size), strategy, stretches)
 
 
 def front(model: keras.Model, batch_size: int) -> list[Plan]:
@@ -103,7 +102,7 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
         List of `Plan`, the fastest first.
 
     Raises:
-        RecomputeError: If the model hides its graph or has inputs of an unknown size.
+        RecomputeError: If the model hides its graph, does something that cannot be done twice, or has inputs of an unknown size.
 
     Example:
     ```python
@@ -112,7 +111,7 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     ```
     """
     _check("none", batch_size, None, None, ())
-    predictor = _predictor(_chain(model, batch_size), batch_size)
+    predictor = _predictor(_chain(model, batch_size, "minimal"), batch_size)
     whole: list[Stretch] = [(0, len(predictor.chain.nodes), False)]
     plain = predictor.predict(whole)
     tried: list[tuple[str, list[Stretch] | None]] = [("none", whole), ("minimal", placing.lowest(predictor))]
@@ -138,9 +137,39 @@ def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
     return lambda plan, batch_size: _plan(Predictor(chain, costs, batch_size), plan.strategy, list(plan.stretches()))
 
 
-def _chain(model: keras.Model, batch_size: int) -> Chain:
-    """The chain of a model whose bytes at a batch size can be told."""
+def _placed(predictor: Predictor, strategy: str, peak_bytes: float | None, kept_share: float | None, layers: Sequence[str]) -> Sequence[Stretch]:
+    """The stretches that a strategy cuts a chain into."""
+    chain = predictor.chain
+    whole: list[Stretch] = [(0, len(chain.nodes), False)]
+    if strategy == "none":
+        return whole
+    if strategy == "minimal":
+        return placing.lowest(predictor)
+    if strategy == "sqrt":
+        return placing.uniform(predictor, round(len(chain.nodes) ** 0.5))
+    if strategy == "stages":
+        return placing.of_cuts(_stages(predictor))
+    if strategy == "manual":
+        cuts = _after(chain, layers)
+        Ordering(chain).check(cuts)
+        return placing.of_cuts(cuts)
+    budget = Budget(peak_bytes or float("inf"), (kept_share or float("inf")) * predictor.predict(whole).kept_bytes)
+    found = placing.cheapest(predictor, budget)
+    if found is None:
+        least = _plan(predictor, "minimal", placing.lowest(predictor))
+        raise RecomputeError(
+            "Some plan must meet the budget",
+            f"{_said(peak_bytes, kept_share)}, where the lowest peak is {least.peak_bytes / 1e6:,.0f} MB and keeps {least.kept_bytes / 1e6:,.0f} MB",
+            "Raise the budget" if peak_bytes is None else "Raise the budget, or take a smaller batch",
+        )
+    return found
+
+
+def _chain(model: keras.Model, batch_size: int, strategy: str) -> Chain:
+    """The chain of a model whose bytes at a batch size can be told, and that can train by a plan of a strategy."""
     chain = Chain(model)
+    if strategy != "none":
+        _vouch(chain)
     for tensor in chain.functional.inputs:
         if None in tensor.shape[1:]:
             raise RecomputeError(
@@ -155,6 +184,14 @@ def _chain(model: keras.Model, batch_size: int) -> Chain:
                 f"Pass batch_size={tensor.shape[0]}",
             )
     return chain
+
+
+def _vouch(chain: Chain) -> None:
+    """Refuse a chain that no plan could be applied to."""
+    key = signature(chain)
+    if key is None or key not in _vouched:
+        checking.check(chain)
+        _vouched.add(key)
 
 
 def _predictor(chain: Chain, batch_size: int) -> Predictor:
@@ -193,16 +230,19 @@ def _after(chain: Chain, layers: Sequence[str]) -> list[int]:
     where = {node.name: position for position, node in enumerate(chain.nodes, 1)}
     missing = [name for name in layers if name not in where]
     if missing:
-        names = ", ".join(list(where)[:5])
+        nested = [name for name in where if name.rpartition("/")[2] in missing]
+        names = ", ".join(nested[:5] or list(where)[:5])
         raise RecomputeError("`layers` must be names of this model's layers", missing, f"Pass names such as {names}")
     return sorted({0, *(where[name] for name in layers), len(chain.nodes)})
 
 
 def _check(strategy: str, batch_size: int, peak_bytes: float | None, kept_share: float | None, layers: Sequence[str]) -> None:
     if strategy not in STRATEGIES:
-        raise RecomputeError(f"`strategy` must be one of {', '.join(STRATEGIES)}", strategy, "Pass one of these")
+        share = str(strategy).partition("budget:")[2]  # as recipes say it
+        do = f'Pass strategy="budget", kept_share={share}' if share else "Pass one of these"
+        raise RecomputeError(f"`strategy` must be one of {', '.join(STRATEGIES)}", repr(strategy), do)
     if whole_number(batch_size) is None:
-        raise RecomputeError("`batch_size` must be a whole number of at least 1", batch_size, "Pass the examples of one step")
+        raise RecomputeError("`batch_size` must be a whole number of at least 1", repr(batch_size), "Pass the examples of one step")
     given = [value for value in (peak_bytes, kept_share) if value is not None]
     if any(isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0 for value in given):
         raise RecomputeError("A budget must be a number above 0", _said(peak_bytes, kept_share), "Pass bytes, or a share such as 0.5")

@@ -27,7 +27,12 @@ from kbatch.records import whole
 from kbatch.results import figures
 from kbatch.sizes import example_shape
 
-CAUTION = "predicted; without XLA measured peaks were 0.8 to 1.2 times as high (kbatch max-batch --recompute measures)"
+CAUTION = (
+    "predicted; without XLA measured peaks were 0.8 to 1.2 times as high, more where the weights outweigh the activations: "
+    "the optimizer's own step is not among it (kbatch max-batch --recompute measures)"
+)
+SHARES = "budget:0.50 keeps half of what the plain model keeps from the forward to the backward pass"
+OPTIMIZERS = ("sgd", "adam")
 MOST = 1 << 20  # examples; larger batches are nobody's question
 
 
@@ -109,6 +114,8 @@ def answer(asked: Asked, console: Console) -> None:
     _check_file("--figure", asked.figure, ".png")
     if asked.plan is not None:
         _check_file("--plan", asked.plan, ".json")
+    if asked.optimizer not in OPTIMIZERS:
+        raise DataError("--optimizer must be sgd or adam", asked.optimizer, "Pass the one whose slots are nearest to those of yours")
     recipe = Recipe(asked.batch_size, asked.optimizer, 1e-3, policy=asked.policy)
     limit_bytes = None if asked.memory_limit is None else limit.bytes_of(asked.memory_limit)
     with console.status("Making the model …") as status:
@@ -139,8 +146,9 @@ def table(choice: Choice) -> str:
         name = _named(plan, choice.plans[0])
         sizes = f"{plan.kept_bytes / 1e6:>10,.1f}{plan.peak_bytes / 1e6:>10,.1f}"
         lines.append(f"{name:<14}{len(plan.segments):>9}{again:>11}{sizes}{plan.extra_seconds_ratio:>11.1%}{largest}")
+    shares = [SHARES] if any(plan.strategy == "budget" for plan in choice.plans) else []
     room = "" if choice.limit_bytes is None else f" of {choice.limit_bytes / 1e6:,.0f} MB"
-    return "\n".join([*lines, f"weights and optimizer take {choice.static_bytes / 1e6:,.1f} MB{room} beside the peak", CAUTION])
+    return "\n".join([*lines, f"weights and optimizer take {choice.static_bytes / 1e6:,.1f} MB{room} beside the peak", *shares, CAUTION])
 
 
 def built(model: Any, shape: str | None) -> keras.Model:
@@ -196,7 +204,8 @@ def _of_the_user() -> Iterator[None]:
 def _check_file(option: str, path: str, suffix: str) -> None:
     target = Path(path)
     if target.suffix != suffix or target.is_dir() or not os.access(target.parent, os.W_OK):
-        raise DataError(f"{option} must be a {suffix} file that can be written", path, "Name one in a folder that exists")
+        do = "Name one in a folder that exists" if target.suffix == suffix else f"Name one that ends in {suffix}"
+        raise DataError(f"{option} must be a {suffix} file that can be written", path, do)
 
 
 def _named(plan: Plan, plain: Plan) -> str:

@@ -178,9 +178,9 @@ def draw_plans(infos: Sequence[PlanInfo], title: str, path: str | Path) -> None:
     times, peaks = [100 * info.extra for info in infos], [info.peak_bytes / 1e6 for info in infos]
     axes.step(times, peaks, where="post", color=OTHER_COLOUR, linewidth=1.6)
     axes.scatter(times, peaks, color=BEST_COLOUR, s=28, zorder=3)
-    for info, one, other in zip(infos, times, peaks, strict=True):
-        if info in (infos[0], infos[-1]):
-            axes.annotate(info.name, (one, other), xytext=(6, 6), textcoords="offset points", fontsize=8)
+    axes.annotate(infos[0].name, (times[0], peaks[0]), xytext=(6, 6), textcoords="offset points", fontsize=8)
+    if len(infos) > 1:  # to the left of its point, which is at the right edge
+        axes.annotate(infos[-1].name, (times[-1], peaks[-1]), xytext=(-6, -12), textcoords="offset points", fontsize=8, ha="right")
     axes.set(xlabel="more time than a plain step, predicted (%)", ylabel="peak beside weights and optimizer (MB)", ylim=(0, None), title=title)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

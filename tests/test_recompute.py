@@ -1,5 +1,6 @@
 """Recompute changes memory, not results: losses, gradients, weights and state are those of the plain model."""
 
+import collections
 import itertools
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from kbatch.errors import RecomputeError
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan, PlannedSegment
+from kbatch.tracing.liveness import needed
 from kbatch.tracing.moment import ALLOCATOR_SLACK
 
 HERE = Path(__file__).parent
@@ -424,7 +426,7 @@ def test_memory_of_recurrent_layers_falls_as_predicted():
 
 
 @pytest.mark.parametrize("trained", [1, 8], ids=["head", "half"])
-def test_what_is_frozen_keeps_nothing_and_is_not_made_again(trained):
+def test_what_is_frozen_keeps_nothing_and_its_peak_is_as_predicted(trained):
     model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01))
     whole = recompute.plan(model, 8192, "none")
     for layer in model.layers[:-trained]:
@@ -442,8 +444,39 @@ def test_what_is_frozen_keeps_nothing_and_is_not_made_again(trained):
     assert plan.recomputes == (trained > 1)
     recompute.apply(model, plan)
     assert plan.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)
-    sqrt = recompute.plan(model, 8192, "sqrt")
-    assert not any(segment.recompute for segment, (_, stop, _) in zip(sqrt.segments, sqrt.stretches(), strict=True) if stop <= frozen)
+    manual = recompute.plan(model, 8192, "manual", layers=[model.layers[5].name, model.layers[frozen].name, model.layers[-2].name])
+    assert [segment.recompute for segment in manual.segments] == [False, False, trained > 1, False][: len(manual.segments)]
+
+
+def in_use(model, data):
+    """How often each kind of operation is in a traced step, those that nothing needs left out."""
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    return collections.Counter(operation.type for operation in needed(step.get_concrete_function(*map(tf.constant, data)).graph))
+
+
+def test_no_gradient_is_made_that_leads_to_nothing_trained():
+    x, y = recompute_models.images()
+    inputs = keras.Input((16, 16, 3))
+    value, other = inputs, keras.layers.Conv2D(4, 3, padding="same", trainable=False)(inputs)
+    for index in range(6):
+        value = keras.layers.Conv2D(4, 3, padding="same", activation="relu", trainable=index > 2)(value)
+        other = keras.layers.Conv2D(4, 3, padding="same", activation="relu", trainable=False)(other)
+        value = keras.layers.Add()([value, other])
+    model = keras.Model(inputs, recompute_models.head(keras.layers.GlobalAveragePooling2D()(value)))
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    plain = in_use(model, (x, y))
+    for plan in (recompute.plan(model, 16, "sqrt"), recompute.plan(model, 16, "minimal"), cut(model, 6)):
+        assert recompute.verify(model, plan, x, y).exact
+        recompute.apply(model, plan)
+        found = in_use(model, (x, y))
+        assert found["Conv2D"] > plain["Conv2D"]
+        assert all(found[kind] == plain[kind] for kind in ("Conv2DBackpropInput", "Conv2DBackpropFilter", "ReluGrad"))
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -503,14 +536,24 @@ def test_what_cannot_be_run_twice_is_refused(build, says):
     model = build()
     for refused in (
         lambda: recompute.apply(model, cut(model, 2)),
-        lambda: recompute.plan(model, 4, "manual", layers=[model.layers[0].name]),
-        lambda: recompute.plan(model, 4),
-        lambda: recompute.front(model, 4),
+        lambda: recompute.plan(model, 4, "manual", layers=[model.layers[-2].name]),
     ):
         with pytest.raises(RecomputeError, match=says):
             refused()
     assert "call" not in vars(model)
     recompute.apply(model, recompute.plan(model, 4, "none"))
+
+
+def test_planning_refuses_what_cannot_be_run_twice_if_it_were():
+    model = sequence(*(keras.layers.Dense(64, "tanh") for _ in range(8)), Unrepeatable())
+    for refused in (lambda: recompute.plan(model, 64), lambda: recompute.front(model, 64)):
+        with pytest.raises(RecomputeError, match="RandomUniform"):
+            refused()
+    model.trainable = False
+    plan = recompute.plan(model, 64)
+    assert not plan.recomputes
+    assert recompute.front(model, 64)[-1].peak_bytes == plan.peak_bytes
+    recompute.apply(model, plan)
 
 
 @pytest.mark.parametrize("build", [Subclassed, lambda: keras.Sequential([keras.layers.Dense(4)])], ids=["subclassed", "not built"])

@@ -40,11 +40,11 @@ class SegmentedCall:
         for tensor, own in zip(tensors, keras.tree.flatten(mask) if mask is not None else [None] * len(tensors), strict=True):
             if own is not None:
                 set_keras_mask(tensor, own)
-        turns = Turns(barrier_here())
+        turns, flowing = Turns(barrier_here()), self.chain.flowing()
         values = dict(zip(self.chain.inputs, tensors, strict=True))
         for segment, recompute in self._segments:
             if recompute:
-                segment.run_recomputed(values, self._context, turns)
+                segment.run_recomputed(values, self._context, turns, flowing)
             else:
                 segment.run(values)
         outputs = keras.tree.pack_sequence_as(functional._outputs_struct, [values[number] for number in self.chain.outputs])

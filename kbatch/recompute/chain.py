@@ -80,6 +80,14 @@ class Chain:
             live.append(tuple(sorted(needed)))
         return live[::-1]
 
+    def flowing(self) -> frozenset[int]:
+        """Numbers of the values that a gradient comes to, as layers are frozen now: those that something trainable lies before."""
+        found: set[int] = set()
+        for node in self.nodes:
+            if getattr(node.operation, "trainable_variables", ()) or not found.isdisjoint(node.reads):
+                found.update(filter(self.is_float, node.writes))
+        return frozenset(found)
+
     def is_float(self, number: int) -> bool:
         """Whether a value is one that gradients flow through, not a mask or a token."""
         return number in self._floats

@@ -57,7 +57,7 @@ class Costs:
     Attributes:
         nodes: Tuple of `Cost`, in the chain's order.
         sizes: `Size` of every value by its number.
-        flowing: Numbers of the values that a gradient comes to: those that something trainable lies before.
+        flowing: Numbers of the values that a gradient comes to.
     """
 
     nodes: tuple[Cost, ...]
@@ -82,7 +82,7 @@ def costs_of(chain: Chain) -> Costs:
         for number, tensor in zip(chain.inputs, chain.functional.inputs, strict=True)
     }
     masked: set[int] = set()
-    flowing: set[int] = set()
+    flowing = chain.flowing()
     sizes = {number: _size(spec) for number, spec in specs.items()}
     found = []
     for node in chain.nodes:
@@ -90,11 +90,11 @@ def costs_of(chain: Chain) -> Costs:
         specs.update(written)
         sizes.update((number, _size(spec)) for number, spec in written.items())
         found.append(cost)
-    return Costs(tuple(found), sizes, frozenset(flowing))
+    return Costs(tuple(found), sizes, flowing)
 
 
 def _trace(
-    node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], flowing: set[int], context: Context
+    node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], flowing: frozenset[int], context: Context
 ) -> tuple[Cost, dict[int, tf.TensorSpec]]:
     reads = node.reads
     weights = list({id(v): v for v in getattr(node.operation, "trainable_variables", ())}.values())
@@ -119,7 +119,6 @@ def _trace(
         outputs = [values[number] for number in node.writes]
         masked.update(number for number in node.writes if keras.src.backend.get_keras_mask(values[number]) is not None)
         targets = [output for output in outputs if output.dtype.is_floating] if sources else []
-        flowing.update(number for number in node.writes if sources and values[number].dtype.is_floating)
         upstream.extend(tf.compat.v1.placeholder(output.dtype, output.shape) for output in targets)
         operations = tf.compat.v1.get_default_graph().get_operations
         border = len(operations())

@@ -44,8 +44,8 @@ def _no_plan(received: str) -> RecomputeError:
 
 
 def megabytes(count: float) -> str:
-    """Bytes in words, small ones with a digit more."""
-    return f"{count / 1e6:,.0f} MB" if count >= 10e6 else f"{count / 1e6:,.2g} MB"
+    """Bytes in words."""
+    return f"{count / 1e6:,.0f} MB" if count >= 10e6 else f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} KB"
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Plan:
             plan = cls(segments=segments, **fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _no_plan(repr(error)) from error
-        if version != VERSION:
+        if version != VERSION or isinstance(version, bool):
             raise _no_plan(f"one of version {version!r}, where this kbatch reads {VERSION}")
         for name, value in itertools.chain(vars(plan).items(), *(vars(segment).items() for segment in segments)):
             if not _FITS[name](value):

@@ -22,7 +22,6 @@ STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's peak, tried for the front
 
 _known: dict[Hashable, Costs] = {}  # by signature; no model is held by them
-_vouched: set[Hashable] = set()  # signatures
 
 
 def plan(
@@ -65,8 +64,8 @@ def plan(
     ```
     """
     _check(strategy, batch_size, peak_bytes, kept_share, layers)
-    predictor = _predictor(_chain(model, batch_size, strategy), batch_size)
-    return _plan(predictor, strategy, _placed(predictor, strategy, peak_bytes, kept_share, layers))
+    predictor = _predictor(_chain(model, batch_size), batch_size)
+    return _vouched(predictor.chain, [_plan(predictor, strategy, _placed(predictor, strategy, peak_bytes, kept_share, layers))])[0]
 
 
 def plan_for(model: keras.Model, strategy: str, kept_share: float | None, planned_batch_size: int, batch_size: int) -> Plan:
@@ -83,10 +82,10 @@ def plan_for(model: keras.Model, strategy: str, kept_share: float | None, planne
         RecomputeError: As `plan`.
     """
     _check(strategy, planned_batch_size, None, kept_share, ())
-    chain = _chain(model, planned_batch_size, strategy)
+    chain = _chain(model, planned_batch_size)
     predictor = _predictor(chain, planned_batch_size)
     stretches = _placed(predictor, strategy, None, kept_share, ())
-    return _plan(Predictor(chain, predictor.costs, batch_size), strategy, stretches)
+    return _vouched(chain, [_plan(Predictor(chain, predictor.costs, batch_size), strategy, stretches)])[0]
 
 
 def front(model: keras.Model, batch_size: int) -> list[Plan]:
@@ -111,13 +110,13 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     ```
     """
     _check("none", batch_size, None, None, ())
-    predictor = _predictor(_chain(model, batch_size, "minimal"), batch_size)
+    predictor = _predictor(_chain(model, batch_size), batch_size)
     whole: list[Stretch] = [(0, len(predictor.chain.nodes), False)]
     plain = predictor.predict(whole)
     tried: list[tuple[str, list[Stretch] | None]] = [("none", whole), ("minimal", placing.lowest(predictor))]
     for share in SHARES:
         tried.append(("budget", placing.cheapest(predictor, Budget(peak_bytes=share * plain.peak_bytes))))
-    plans = [_plan(predictor, strategy, stretches) for strategy, stretches in tried if stretches]
+    plans = _vouched(predictor.chain, [_plan(predictor, strategy, stretches) for strategy, stretches in tried if stretches])
     plans.sort(key=lambda one: (one.extra_seconds_ratio, one.peak_bytes))
     found: list[Plan] = []
     for one in plans:
@@ -165,11 +164,9 @@ def _placed(predictor: Predictor, strategy: str, peak_bytes: float | None, kept_
     return found
 
 
-def _chain(model: keras.Model, batch_size: int, strategy: str) -> Chain:
-    """The chain of a model whose bytes at a batch size can be told, and that can train by a plan of a strategy."""
+def _chain(model: keras.Model, batch_size: int) -> Chain:
+    """The chain of a model whose bytes at a batch size can be told."""
     chain = Chain(model)
-    if strategy != "none":
-        _vouch(chain)
     for tensor in chain.functional.inputs:
         if None in tensor.shape[1:]:
             raise RecomputeError(
@@ -186,12 +183,11 @@ def _chain(model: keras.Model, batch_size: int, strategy: str) -> Chain:
     return chain
 
 
-def _vouch(chain: Chain) -> None:
-    """Refuse a chain that no plan could be applied to."""
-    key = signature(chain)
-    if key is None or key not in _vouched:
+def _vouched(chain: Chain, plans: list[Plan]) -> list[Plan]:
+    """The plans, unless one makes something again in a model where nothing can be."""
+    if any(plan.recomputes for plan in plans):
         checking.check(chain)
-        _vouched.add(key)
+    return plans
 
 
 def _predictor(chain: Chain, batch_size: int) -> Predictor:
@@ -239,7 +235,7 @@ def _after(chain: Chain, layers: Sequence[str]) -> list[int]:
 def _check(strategy: str, batch_size: int, peak_bytes: float | None, kept_share: float | None, layers: Sequence[str]) -> None:
     if strategy not in STRATEGIES:
         share = str(strategy).partition("budget:")[2]  # as recipes say it
-        do = f'Pass strategy="budget", kept_share={share}' if share else "Pass one of these"
+        do = f'Pass strategy="budget", kept_share={share}' if share[:1].isdigit() else "Pass one of these"
         raise RecomputeError(f"`strategy` must be one of {', '.join(STRATEGIES)}", repr(strategy), do)
     if whole_number(batch_size) is None:
         raise RecomputeError("`batch_size` must be a whole number of at least 1", repr(batch_size), "Pass the examples of one step")

@@ -120,13 +120,13 @@ class Predictor:
                 again += cost.again
         entry = frozenset(number for node in nodes for number in node.reads if number not in written) if self.trains(start, stop) else frozenset()
         beside, beside_again = self._most(start, stop, entry)
-        inside = sum(cost.inside.at(self.batch_size) for cost in costs)
-        beside = self._with_forward(beside, start, stop, needs, inside)
-        return Piece(entry, needs, inside, again, beside, self._with_forward(beside_again, start, stop, entry, 0.0))
+        insides = [cost.inside.at(self.batch_size) for cost in costs]
+        beside = self._with_forward(beside, start, needs, insides)
+        return Piece(entry, needs, sum(insides), again, beside, self._with_forward(beside_again, start, entry, [0.0] * len(nodes)))
 
-    def _with_forward(self, most: float, start: int, stop: int, kept: frozenset[int], inside: float) -> float:
+    def _with_forward(self, most: float, start: int, kept: frozenset[int], insides: Sequence[float]) -> float:
         """The most of a piece, if its forward pass may hold more than that beside what it keeps."""
-        for position in range(start, stop):
+        for position, inside in enumerate(insides, start):
             others, forward = self._forward[position]
             if forward > most:
                 writes = kept.intersection(self.chain.nodes[position].writes)

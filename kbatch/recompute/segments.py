@@ -11,7 +11,8 @@ that IdentityN apart. What the forward pass reads goes into the loss, and so int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,13 +112,15 @@ class Segment:
         for node in self.nodes:
             node.run(values)
 
-    def run_recomputed(self, values: dict[int, Any], context: Context, turns: Turns) -> None:
+    def run_recomputed(self, values: dict[int, Any], context: Context, turns: Turns, flowing: Collection[int]) -> None:
         """Run the nodes so that the backward pass makes again whatever is inside.
 
         Args:
             values: Tensors by number; those that leave the segment are added.
             context: Layer to run under.
             turns: Those of this step.
+            flowing: Numbers of the values whose gradients reach something trainable. Others are handed on all the same, for
+                whoever asks for the gradient of the input, but nothing waits for them: TensorFlow leaves them out.
         """
         floats = [number for number in self.entry if values[number].dtype.is_floating]
         fixed = {number: values[number] for number in self.entry if number not in floats}
@@ -144,7 +147,9 @@ class Segment:
 
             def gradient(*upstream: Any) -> list[Any]:
                 dense = [tf.convert_to_tensor(each) for each in upstream]
-                tied = turns.begin([*entering, *fixed.values()], dense)
+                leaving = [number in flowing for number in self.exit if number not in forward[0].others]
+                reaching = [each for each, flows in itertools.zip_longest(dense, leaving, fillvalue=True) if flows]
+                tied = turns.begin([*entering, *fixed.values()], reaching or dense)
                 again, others = tied[: len(floats)], dict(zip(fixed, tied[len(floats) :], strict=True))
                 sent = [tf.identity(each) for each in dense]
                 with tf.GradientTape() as tape:
@@ -154,8 +159,11 @@ class Segment:
                 gradients = tape.gradient(ends, [*again, *weight_values], output_gradients=sent)
                 instead = {id(new): old for new, old in zip([*again, *weight_values, *tied[len(floats) :]], [*entered, *fixed.values()], strict=True)}
                 known = reuse(ends, [*forward[0].exits, *forward[0].losses], instead, map(id, weight_values), sent, turns.hold)
-                wait(sent, gradients, known)
-                return turns.end(gradients)
+                wanted = [number in flowing for number in floats] + [True] * len(weights)
+                reached = list(itertools.compress(gradients, wanted))
+                wait(sent, reached, known)
+                done = iter(turns.end(reached))
+                return [next(done) if one else gradient for one, gradient in zip(wanted, gradients, strict=True)]
 
             return [*forward[0].exits, *forward[0].losses], gradient
 

@@ -14,7 +14,7 @@ from kbatch.recompute.chain import Chain, Node
 
 def signature(chain: Chain) -> Hashable | None:
     """A key for what is known of a chain; `None` if an operation cannot say what it is made of."""
-    inputs = tuple((str(tensor.shape), str(tensor.dtype)) for tensor in chain.functional.inputs)
+    inputs = tuple((str(each.shape), str(each.dtype), getattr(each._keras_history.operation, "optional", False)) for each in chain.functional.inputs)
     try:
         return (inputs, chain.functional.dtype_policy.name, keras.config.floatx(), tuple(map(_of_node, chain.nodes)))
     except (NotImplementedError, TypeError, ValueError):

@@ -182,9 +182,12 @@ def examine() -> None:
 @contextmanager
 def _told_plainly(resumable: str) -> Iterator[None]:
     """Bad input is one sentence and exit code 2; Ctrl-C says what was kept and exits with 130."""
+    from kbatch.device import interrupting
+
     warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
     try:
-        yield
+        with interrupting.never_lost():
+            yield
     except KbatchError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error

@@ -15,6 +15,7 @@ import tensorflow as tf
 from graph_reads import freed
 
 from kbatch import recompute
+from kbatch.device.worker import Worker
 from kbatch.errors import RecomputeError
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
@@ -381,6 +382,12 @@ def peak(model, data):
     return min(peaks) + batch[0].numpy().nbytes
 
 
+def fresh(check, *arguments):
+    """Run a check of a peak in a process of its own: in a used one the allocator hands out holes of up to twice the size asked for whole."""
+    with Worker() as worker:
+        assert worker.call(check, *arguments, timeout_seconds=300) is None
+
+
 def stack():
     """Many equal layers: what they keep is most of the memory."""
     inputs = x = keras.Input((64,))
@@ -427,6 +434,10 @@ def test_memory_of_recurrent_layers_falls_as_predicted():
 
 @pytest.mark.parametrize("trained", [1, 8], ids=["head", "half"])
 def test_what_is_frozen_keeps_nothing_and_its_peak_is_as_predicted(trained):
+    fresh(frozen_is_as_predicted, trained)
+
+
+def frozen_is_as_predicted(trained):
     model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01))
     whole = recompute.plan(model, 8192, "none")
     for layer in model.layers[:-trained]:
@@ -438,13 +449,12 @@ def test_what_is_frozen_keeps_nothing_and_its_peak_is_as_predicted(trained):
     def found():
         return peak(model, data) - data[0].nbytes  # nobody keeps the batch but its caller: the layer that reads it is frozen
 
-    # With a few tensors alive, holes that earlier tests left show: the allocator hands one out whole if it is less than twice the size asked for.
-    assert 0.8 < found() / (plain.peak_bytes / ALLOCATOR_SLACK) < 2
+    assert plain.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)
     frozen = len(model.layers) - trained - 1  # the first of the layers is no operation
     assert all(start >= frozen for start, _, recomputed in plan.stretches() if recomputed)
     assert plan.recomputes == (trained > 1)
     recompute.apply(model, plan)
-    assert 0.8 < found() / (plan.peak_bytes / ALLOCATOR_SLACK) < 2
+    assert plan.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)
     manual = recompute.plan(model, 8192, "manual", layers=[model.layers[5].name, model.layers[frozen].name, model.layers[-2].name])
     assert [segment.recompute for segment in manual.segments] == [False, False, trained > 1, False][: len(manual.segments)]
 
@@ -482,6 +492,10 @@ def test_no_gradient_is_made_that_leads_to_nothing_trained():
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_memory_falls_by_half_and_as_predicted(jit):
+    fresh(memory_falls, jit)
+
+
+def memory_falls(jit):
     model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01), jit_compile=jit)
     plain = peak(model, data)
     plan = recompute.plan(model, 8192)
@@ -489,8 +503,8 @@ def test_memory_falls_by_half_and_as_predicted(jit):
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=jit)
     found = peak(model, data)
     assert found < 0.6 * plain
-    # Tensors of one size, a power of two, leave the allocator no slack: peaks are 9 to 11 of them, as threads go, predicted 10.
-    assert jit or found == pytest.approx(plan.peak_bytes / ALLOCATOR_SLACK, rel=0.2)
+    # Tensors of one size, a power of two, leave the allocator no slack: peaks are 9, 10 or 11 of them, as threads go, predicted 10.
+    assert jit or found == pytest.approx(plan.peak_bytes / ALLOCATOR_SLACK, rel=0.15)
 
 
 class Assigning(keras.layers.Layer):

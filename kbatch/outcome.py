@@ -34,6 +34,9 @@ class Outcome:
         plan: The plan by which the backward pass made tensors again, as `Plan.to_json` gives it; empty if there was none.
         recompute_seconds: Float, what of `train_seconds` went into that, as the plan predicts it.
         learning_rate: Float, what the optimizer got. `None` if it keeps a schedule of its own.
+        final_learning_rate: Float, the optimizer's rate after the last update, which a callback or a schedule may have changed.
+        stopped_by: Name of the callback's class that stopped the training, if one did; else empty.
+        skipped_updates: Integer, updates that loss scaling skipped because a gradient was not finite.
         input_examples_per_second: Float, the speed of the input pipeline alone. `None` if it was not timed.
         message: What the error said, if one ended the trial.
         remarks: Tuple of sentences worth knowing, such as that the trial waited for input.
@@ -53,6 +56,9 @@ class Outcome:
     plan: str = ""
     recompute_seconds: float = 0.0
     learning_rate: float | None = None
+    final_learning_rate: float | None = None
+    stopped_by: str = ""
+    skipped_updates: int = 0
     input_examples_per_second: float | None = None
     message: str = ""
     remarks: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +15,26 @@ from typing import Any
 import keras
 import keras_tuner
 import numpy as np
+import tensorflow as tf
 from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
-from kbatch.building.compiled import CompileArguments
+from kbatch.border import Problems, border, watch_searches
+from kbatch.building.compiled import CompileArguments, compiled_by_user
 from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.making import Maker, nothing
+from kbatch.building.signature import described, signature
 from kbatch.data.batches import Data
-from kbatch.errors import KbatchError, SearchError
+from kbatch.device import meter
+from kbatch.device.oom import is_out_of_memory
+from kbatch.errors import SearchError
 from kbatch.memory import feasible
 from kbatch.memory.table import Table
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.rules import warmup
 from kbatch.space import Space
+from kbatch.training import user_callbacks
 from kbatch.training.arguments import FitArguments
 from kbatch.training.attempt import Attempt
 from kbatch.training.comparison import Comparison, seconds_of_epochs
@@ -124,11 +134,12 @@ class HyperModel(keras_tuner.HyperModel):
         self.maker = Maker(build, CompileArguments(loss, metrics), seed, self.space.reserved, declare)
         self._judged_by = {"metric": metric, "direction": direction, "chance": chance, "target": target}
         self._attempt: Attempt | None = None
+        self._comparison: Comparison | None = None  # of the search that is running
         self._goal(1.0 if seconds_per_trial is None else seconds_per_trial, _some_labels)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
-        with _border():
+        with border():
             if "KERASTUNER_ORACLE_IP" in os.environ:
                 raise SearchError("A search must run in one process", "KERASTUNER_ORACLE_IP is set (chief and workers)", "Unset it")
             self.space.declare(hp)
@@ -136,7 +147,7 @@ class HyperModel(keras_tuner.HyperModel):
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """The user's model, compiled for the recipe that `hp` says."""
-        with _border():
+        with border():
             self._attempt = Attempt()
             recipe = self.space.recipe(hp)
             fitted = feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
@@ -156,29 +167,29 @@ class HyperModel(keras_tuner.HyperModel):
         Returns:
             Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0 or 1).
         """
-        with _border():
+        with border():
             attempt = self._attempt or Attempt()
             callbacks = kwargs.pop("callbacks", None) or []
             of_trial = _only(callbacks, TunerCallback)
             checkpoint = _only(callbacks, SaveBestEpoch)
-            _check_tuner(of_trial.tuner, hp)
+            _check_tuner(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, checkpoint)]
+            project = Project(of_trial.tuner.project_dir)
             with attempt.stopwatch.part("data"), attempt.stopwatch.leave_out_bytes():
-                project = Project(of_trial.tuner.project_dir)
-                comparison = self.comparison(project, *args, **kwargs, callbacks=own)
+                comparison = self._comparison or self.comparison(project, *args, **kwargs, callbacks=user_callbacks.without_trial(own))
             with attempt.stopwatch.leave_out():
-                comparison.baseline(project)
-            drawn = self.space.recipe(hp, comparison.data.training.examples)
+                baseline = comparison.baseline(project).outcome
+            examples, horizon_examples = comparison.data.training.examples, baseline.examples_per_second * comparison.goal.seconds or None
+            drawn = self.space.recipe(hp, examples, horizon_examples)
             recipe = feasible.fitted(drawn, self.max_batch, self.max_accumulation_steps) or drawn
             identity = Identity("search", _number(of_trial.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe))
             path = Path(checkpoint.filepath)
 
             def train() -> Trained:
-                if recipe.warmup_updates and not attempt.failure:
-                    with attempt.stopwatch.part("build"):
-                        self.maker.recompile(model, recipe)  # only now is the number of examples known
-                trained = comparison.train(project, attempt, model, identity, [_Announce(), of_trial, checkpoint])
-                return dataclasses.replace(trained, checkpoint=os.path.relpath(path, project.directory) if path.exists() else "")
+                announce = _Announce()
+                trained = comparison.train(project, attempt, model, identity, own, [announce.before, of_trial, checkpoint, announce.after])
+                outcome = _with_remark(trained.outcome, _warmup_cut(recipe, self.space.recipe(hp, examples)))
+                return dataclasses.replace(trained, outcome=outcome, checkpoint=os.path.relpath(path, project.directory) if path.exists() else "")
 
             record = comparison.once(project, identity, train)
             if record.checkpoint:
@@ -200,20 +211,80 @@ class HyperModel(keras_tuner.HyperModel):
             ProjectChangedError: If the project was started with another space, data, metric, horizon or seed.
             KbatchError: If anything else cannot be used.
         """
-        arguments = FitArguments.parse(args, kwargs)
+        return self._checked(project, args, kwargs, Problems())
+
+    def _checked(self, project: Project, args: Any, kwargs: Any, problems: Problems, tuner: Any = None) -> Comparison:
+        """`comparison`, with all that is wrong said at once."""
+        arguments = problems.of(lambda: FitArguments.parse(args, kwargs))
+        if arguments is not None:
+            problems.of(lambda: self._check_horizon(arguments))
+            problems.of(_check_devices)
+        model = self._default_model()
+        if arguments is not None:
+            schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
+            problems.of(lambda: user_callbacks.check(arguments.callbacks, schedule=schedule))
+            data = problems.of(arguments.data)
+            if data is not None:
+                problems.of(lambda: self._check_sizes(data, tuner))
+        problems.raise_all()
+        horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": arguments.epochs}
+        project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.maker.seed, **self._judged_by, **horizon})
+        project.agree({"class_weight": described(arguments.class_weight), "device": meter.device_words()})
+        if model is not None:
+            project.agree({"signature": signature(model, self.maker.arguments)})
+        self._agree_on_memory(project)
+        goal = self._goal_of(project, data, arguments.epochs)
+        watcher = self.watcher or (ProgressBar() if arguments.verbose is None else Watcher())
+        return Comparison(self.maker, self.space, data, goal, arguments, watcher)
+
+    @contextmanager
+    def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[None]:
+        """Check, before the first trial, all that a tuner's `search` is given, and prepare it once for all trials.
+
+        Args:
+            tuner: The tuner that is about to search.
+            args: Positional arguments of `search`.
+            kwargs: Arguments of `search` by name.
+
+        Raises:
+            KbatchError: If something cannot be used; one error lists all of it.
+        """
+        problems = Problems()
+        problems.of(lambda: _check_tuner(tuner))
+        self._comparison = self._checked(Project(tuner.project_dir), args, kwargs, problems, tuner)
+        try:
+            yield
+        finally:
+            self._comparison = None
+
+    def _default_model(self) -> keras.Model | None:
+        """The model as `build` makes it by default; `None` if memory runs out, which the trainings will find themselves."""
+        try:
+            return self.maker.raw(self.space.baseline.policy)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+
+    def _check_horizon(self, arguments: FitArguments) -> None:
         if (self.seconds_per_trial is None) == (arguments.epochs is None):
             received = "neither" if arguments.epochs is None else f"seconds_per_trial={self.seconds_per_trial} and epochs={arguments.epochs}"
             raise SearchError("A search must be given either seconds_per_trial or epochs", received, "Pass one of them")
         if arguments.epochs is not None and (not isinstance(arguments.epochs, int) or arguments.epochs < 1):
             raise SearchError("`epochs` must be a whole number of at least 1", arguments.epochs, "Pass epochs=5, say")
-        data = arguments.data()
-        check_sizes([*self.space.batch_size, self.space.baseline.batch_size], data)
-        horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": arguments.epochs}
-        project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.maker.seed, **self._judged_by, **horizon})
-        self._agree_on_memory(project)
-        goal = self._goal_of(project, data, arguments.epochs)
-        watcher = self.watcher or (ProgressBar() if arguments.verbose is None else Watcher())
-        return Comparison(self.maker, self.space, data, goal, arguments, watcher)
+
+    def _check_sizes(self, data: Data, tuner: Any) -> None:
+        """Refuse batch sizes above the data; those that stand in the space by default are left out of the search instead."""
+        sizes = list(self.space.batch_size)
+        if tuner is not None and self.space.default_sizes:
+            sizes = [size for size in sizes if size <= data.training.examples]
+            left_out = [size for size in self.space.batch_size if size not in sizes]
+            if sizes and left_out:
+                _narrow(tuner, sizes)
+                warnings.warn(
+                    f"Batch sizes {', '.join(map(str, left_out))} are left out: there are {data.training.examples} training examples.", stacklevel=2
+                )
+        check_sizes([*sizes, self.space.baseline.batch_size], data)
 
     def _agree_on_memory(self, project: Project) -> None:
         project.agree({"max_batch": feasible.facts(self.max_batch), "max_accumulation_steps": self.max_accumulation_steps})
@@ -236,34 +307,19 @@ class HyperModel(keras_tuner.HyperModel):
         return Goal(**stored)
 
 
-class _Announce(keras.callbacks.Callback):
+class _Announce:
     """Tells KerasTuner's checkpoint, at the end of an epoch, whether these weights are the ones that are kept.
 
-    Without a number for the objective it writes the weights at every epoch.
+    Without a number for the objective it writes the weights at every epoch. Put its two callbacks around the checkpoint; nobody else sees the number.
     """
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+    def __init__(self) -> None:
+        self.before = keras.callbacks.LambdaCallback(on_epoch_end=self._say)
+        self.after = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.pop(OBJECTIVE, None))
+
+    def _say(self, epoch: int, logs: dict[str, float]) -> None:
         """Put a score into the logs that is the best so far only at the first epoch and at the last."""
-        if logs is not None:
-            logs[OBJECTIVE] = 0.0 if self.model.stop_training else UNSCORED
-
-
-@contextmanager
-def _border() -> Iterator[None]:
-    """Turn every error into one that KerasTuner neither swallows nor tries again."""
-    try:
-        yield
-    except keras_tuner.errors.FatalError:
-        raise
-    except KbatchError as error:
-        raise _fatal(type(error))(error.must, error.received, error.do) from error
-    except Exception as error:
-        raise keras_tuner.errors.FatalRuntimeError(f"A trial failed, and would fail again. {type(error).__name__}: {error}") from error
-
-
-def _fatal(kind: type[KbatchError]) -> type[KbatchError]:
-    """The same kind of error, but one that ends a KerasTuner search."""
-    return type(kind.__name__, (kind, keras_tuner.errors.FatalError), {"__module__": kind.__module__})
+        logs[OBJECTIVE] = 0.0 if self.before.model.stop_training else UNSCORED
 
 
 def _some_labels() -> np.ndarray:
@@ -278,9 +334,9 @@ def _only(callbacks: list[Any], kind: type[Any]) -> Any:
     return found[0]
 
 
-def _check_tuner(tuner: Any, hp: keras_tuner.HyperParameters) -> None:
+def _check_tuner(tuner: Any) -> None:
     """Refuse, by name, what cannot be compared fairly."""
-    if "tuner/epochs" in hp.values:
+    if isinstance(tuner.oracle, keras_tuner.oracles.HyperbandOracle):
         raise SearchError(
             "Every trial must get the same seconds",
             "Hyperband, which gives them different ones",
@@ -292,9 +348,41 @@ def _check_tuner(tuner: Any, hp: keras_tuner.HyperParameters) -> None:
         )
     if getattr(tuner, "distribution_strategy", None) is not None:
         raise SearchError("A search must run on one device", "distribution_strategy", "Leave it out")
+    overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
+    if overriding:
+        instead = "Leave them out of the tuner: the optimizer is an axis of Space, loss and metrics belong into compile() or kbatch.HyperModel"
+        raise SearchError("A tuner must not compile the models again", ", ".join(f"{name}=" for name in overriding), instead)
     wanted = tuner.oracle.objective
     if getattr(wanted, "name", None) != OBJECTIVE or wanted.direction != "max":
         raise SearchError("The tuner must maximize the score", f"objective={getattr(wanted, 'name', wanted)!r}", "Pass objective=kbatch.objective()")
+
+
+def _check_devices() -> None:
+    if tf.distribute.has_strategy():
+        raise SearchError("A search must run on one device", "a tf.distribute strategy's scope", "Call search outside of the scope")
+
+
+def _has_schedule(optimizer: Any) -> bool:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return isinstance(getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule)
+
+
+def _narrow(tuner: Any, sizes: list[int]) -> None:
+    """Take batch sizes out of a space that the tuner has declared, before it draws."""
+    for axis in tuner.oracle.hyperparameters.space:
+        if axis.name == "batch_size" and isinstance(axis, keras_tuner.engine.hyperparameters.Choice):
+            axis._values = sizes
+            axis._default = axis._default if axis._default in sizes else sizes[-1]
+
+
+def _warmup_cut(recipe: Recipe, uncut: Recipe) -> str:
+    if recipe.warmup_updates >= uncut.warmup_updates:
+        return ""
+    return f"warm-up was cut from {uncut.warmup_updates} to {recipe.warmup_updates} updates, {warmup.MOST_OF_HORIZON:.0%} of the horizon"
+
+
+def _with_remark(outcome: Outcome, remark: str) -> Outcome:
+    return dataclasses.replace(outcome, remarks=(*outcome.remarks, remark)) if remark else outcome
 
 
 def _number(trial: Any) -> int:
@@ -319,3 +407,6 @@ def _finite(record: Record, goal: Goal) -> dict[str, float]:
         "examples_per_second": float(outcome.examples_per_second),
         "oom": float(outcome.ended == "out_of_memory"),
     }
+
+
+watch_searches(HyperModel, HyperModel.searching)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 Curve = Sequence[tuple[float, float]]
 
 MARKS = 12
+WIDEST_STEP, FINEST_STEP = 1.25, 1.02  # with a target: the next measurement is at most and at least so many times later
 WINDOW = 3  # consecutive measurements that must all hold a value; one alone is noise (shared measurements: 2.8 against 4.9 points lost)
 
 
@@ -37,6 +38,47 @@ def marks(horizon: float) -> tuple[float, ...]:
     (1.0, 4.0, 9.0)
     """
     return tuple(horizon * (k / MARKS) ** 2 for k in range(1, MARKS + 1))
+
+
+def next_mark(curve: Curve, horizon: float, target: float | None = None, direction: str = "max") -> float:
+    """Training seconds at which validation is measured next.
+
+    Without a target these are the twelve marks. With one, it is measured at least every quarter of the time so far, and
+    where the line through the last two measurements reaches the target, but no sooner than 2 % later: so times to the
+    target are told apart within 5 % of themselves.
+
+    Args:
+        curve: Sequence of `(train_seconds, value)` so far; may be empty.
+        horizon: Float, training seconds of the trial.
+        target: Float, the value that is good enough. Optional.
+        direction: `"max"` or `"min"`. Defaults to `"max"`.
+
+    Returns:
+        A float; infinity once all marks have passed.
+
+    Example:
+    >>> next_mark([(1.0, 0.5)], horizon=144.0)
+    4.0
+    >>> next_mark([(16.0, 0.5), (20.0, 0.6)], horizon=144.0, target=0.65)
+    22.0
+    """
+    last = curve[-1][0] if curve else 0.0
+    mark = next((mark for mark in marks(horizon) if mark > last), math.inf)
+    if target is None or not curve:
+        return mark
+    return min(mark, last * WIDEST_STEP, max(last * FINEST_STEP, _seconds_of_crossing(curve, target, direction)))
+
+
+def _seconds_of_crossing(curve: Curve, target: float, direction: str) -> float:
+    """Where the line through the last two measurements reaches the target; the last one's time if it has."""
+    seconds, value = curve[-1]
+    missing = _sign(direction) * (target - value)
+    if missing <= 0:
+        return seconds
+    if len(curve) < 2 or curve[-2][0] >= seconds:
+        return math.inf
+    slope = _sign(direction) * (value - curve[-2][1]) / (seconds - curve[-2][0])
+    return seconds + missing / slope if slope > 0 else math.inf
 
 
 def held_so_far(curve: Curve, direction: str = "max") -> list[Held | None]:

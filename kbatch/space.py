@@ -14,6 +14,8 @@ from kbatch.rules import learning_rate as rates
 from kbatch.rules import warmup
 from kbatch.strategy import WORDS, Strategy
 
+BATCH_SIZES = (16, 32, 64, 128, 256, 512)
+
 RateAxis = float | tuple[float, float] | list[float]
 
 
@@ -60,12 +62,13 @@ class Space:
         micro_batch_size: Integer, the most examples per forward and backward pass; larger batches accumulate over
             equal passes of at most that many. `None` (the default) sets no limit.
         batch_size: Examples per weight update. Declared last, so that a grid varies it first. Defaults to
-            `(16, 32, 64, 128, 256, 512)`.
+            `(16, 32, 64, 128, 256, 512)`, of which a search leaves out those above its number of examples.
         baseline: `Recipe` that the user has today, trained once beside the search. Defaults to `Recipe()`. Of a model
             that `build` compiles, optimizer and learning rate are the baseline's.
         learning_rate_rule: Mapping from optimizer to the rule that carries a rate from batch 32 to another:
             `"linear"`, `"sqrt"` or `"constant"`. Defaults to linear for SGD and the square root for Adam.
-        warmup_passes: Passes over the data that warm-up takes above batch 32. Defaults to `(1.0,)`.
+        warmup_passes: Passes over the data that warm-up takes for large batches: `warmup_passes * (1 - 32 / batch_size)`,
+            nothing up to batch 32, and at most a tenth of the horizon. Defaults to `(1.0,)`.
 
     Raises:
         SpaceError: If an axis cannot be searched.
@@ -83,12 +86,16 @@ class Space:
     jit_compile: Any = (False,)
     recompute: Any = ("none",)
     micro_batch_size: int | None = None
-    batch_size: Any = (16, 32, 64, 128, 256, 512)
+    batch_size: Any = None
     baseline: Recipe = field(default_factory=Recipe)
     learning_rate_rule: Mapping[str, str] = field(default_factory=lambda: dict(rates.DEFAULT_RULES))
     warmup_passes: Any = (1.0,)
+    default_sizes: bool = field(init=False, repr=False, compare=False, default=False)  # whether the batch sizes are the default ones
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "default_sizes", self.batch_size is None)
+        if self.batch_size is None:
+            object.__setattr__(self, "batch_size", BATCH_SIZES)
         for name in ("optimizer", "policy", "augmentation", "jit_compile", "recompute", "batch_size", "warmup_passes"):
             self._normalize(name)
         self._among("optimizer", OPTIMIZERS)
@@ -151,13 +158,15 @@ class Space:
         _choice(hp, "recompute", self.recompute)
         _choice(hp, "batch_size", self.batch_size, default=32)
 
-    def recipe(self, hp: Any, examples: int | None = None) -> Recipe:
+    def recipe(self, hp: Any, examples: int | None = None, horizon_examples: float | None = None) -> Recipe:
         """The recipe that the hyperparameters' values say.
 
         Args:
             hp: `keras_tuner.HyperParameters` in which `declare` was called.
             examples: Integer, number of training examples, which warm-up is counted from. Without it there is no
                 warm-up: the recipe of a model that is built but not trained.
+            horizon_examples: Float, examples that the baseline sees within the horizon; warm-up takes at most a tenth
+                of the updates that these are. `None` sets no limit.
         """
         batch_size, optimizer = int(hp.get("batch_size")), hp.get("optimizer")
         rated = optimizer != "compiled"
@@ -166,7 +175,7 @@ class Space:
             batch_size=batch_size,
             optimizer=optimizer,
             learning_rate=self.rate_at(float(hp.get(f"learning_rate_{optimizer}")), optimizer, batch_size) if rated else None,
-            warmup_updates=warmup.updates(batch_size, examples or 0, float(hp.get("warmup_passes"))) if warm else 0,
+            warmup_updates=warmup.updates(batch_size, examples or 0, float(hp.get("warmup_passes")), horizon_examples) if warm else 0,
             policy=hp.get("policy"),
             augmentation=hp.get("augmentation"),
             micro_batch_size=self._micro_batch_size(batch_size),
@@ -196,7 +205,9 @@ class Space:
 
     def to_dict(self) -> dict[str, Any]:
         """All axes in JSON's own types, to tell one space from another."""
-        return dataclasses.asdict(self)
+        axes = dataclasses.asdict(self)
+        del axes["default_sizes"]
+        return axes
 
 
 def _size(value: Any) -> int:

@@ -27,6 +27,7 @@ FLOORS = {
     "results": 3,
     "training": 4,
     "memory": 4,
+    "border": 4,
     "hypermodel": 5,
     "case_study": 6,
     "testing": 6,
@@ -37,7 +38,7 @@ FLOORS = {
     "__main__": 8,
 }
 ONLY_IN = {
-    "keras_tuner": {"hypermodel", "building.hyperparameters", "case_study.tuners"},
+    "keras_tuner": {"border", "hypermodel", "building.hyperparameters", "case_study.tuners"},
     "matplotlib": {"results.figures"},
     "tensorflow.python": {
         "device.leak",

@@ -21,7 +21,7 @@ class Slow(keras.callbacks.Callback):
         self.now.sleep(self.seconds)
 
 
-def fitted(points, seconds=10.0, update=0.1, epochs=1000, extra=(), seed=3, batch_size=32, **arguments):
+def fitted(points, seconds=10.0, update=0.1, epochs=1000, extra=(), seed=3, batch_size=32, keep=None, fit=None, **arguments):
     (x, y), (x_val, y_val) = points
     keras.utils.set_random_seed(seed)
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1, "sigmoid")])
@@ -29,7 +29,10 @@ def fitted(points, seconds=10.0, update=0.1, epochs=1000, extra=(), seed=3, batc
     now = FakeTime()
     clock = TrainingClock(now=now, wait=lambda: None)
     horizon = Horizon(seconds, tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(32), clock, now=now, **arguments)
-    history = model.fit(x, y, batch_size=batch_size, epochs=epochs, callbacks=[clock, horizon, Slow(now, update), *extra], verbose=0, shuffle=False)
+    if keep is not None:
+        keep.append(horizon)
+    callbacks = [clock, horizon, Slow(now, update), *extra]
+    history = model.fit(x, y, batch_size=batch_size, epochs=epochs, callbacks=callbacks, verbose=0, shuffle=False, **(fit or {}))
     return model, clock, horizon, history
 
 
@@ -73,10 +76,88 @@ def test_with_and_without_marks_training_is_the_same(points):
         assert all(np.array_equal(a, b) for a, b in zip(weights, plain_weights, strict=True))
 
 
-def test_epoch_logs_carry_the_last_measurement(points):
-    _, _, horizon, history = fitted(points, seconds=20.0)
-    assert len(history.history["val_accuracy"]) == len(history.history["accuracy"])
+def test_epoch_logs_carry_validation_only_where_something_was_measured(points):
+    class Seen(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.said, self.measured = [], []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.before = len(horizons[0].curve)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.said.append("val_accuracy" in logs)
+            self.measured.append(len(horizons[0].curve) > self.before)
+
+    horizons, seen = [], Seen()
+    _, _, horizon, history = fitted(points, seconds=60.0, extra=[seen], keep=horizons)
+    assert seen.said == seen.measured
+    assert 1 < sum(seen.said) < len(seen.said)
     assert history.history["val_accuracy"][-1] == horizon.value
+
+
+def test_validation_data_of_fit_itself_stay_in_the_logs(points):
+    (x_val, y_val) = points[1]
+    _, _, _, history = fitted(points, seconds=60.0, fit={"validation_data": (x_val[:10], y_val[:10])})
+    tenths = [round(10 * value, 5) for value in history.history["val_accuracy"]]
+    assert all(value == round(value) for value in tenths)
+
+
+def test_a_clock_that_is_not_among_the_callbacks_is_refused(points):
+    (x, y), (x_val, y_val) = points
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
+    horizon = Horizon(5.0, tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(32), TrainingClock())
+    with pytest.raises(ModelError, match="clock, horizon"):
+        model.fit(x, y, epochs=1, callbacks=[horizon], verbose=0)
+
+
+def test_several_batches_a_call_are_refused(points):
+    (x, y), _ = points
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy"], steps_per_execution=4)
+    with pytest.raises(ModelError, match="steps_per_execution must be 1"):
+        model.fit(x, y, callbacks=[TrainingClock()], verbose=0)
+
+
+def test_near_a_target_it_measures_finely_so_that_times_to_it_can_be_told_apart():
+    def seconds_to_target(rate, target=0.85, seconds=60.0):
+        curve, clock = [], 0.0
+        while scoring.seconds_to(curve, target) is None and clock < seconds:
+            clock += 0.01
+            if clock >= scoring.next_mark(curve, seconds, target):
+                curve.append((clock, 0.5 + 0.45 * (1 - np.exp(-clock * rate))))
+        return scoring.seconds_to(curve, target), len(curve)
+
+    for rate in np.geomspace(0.05, 2.0, 15):
+        reached, measurements = seconds_to_target(rate)
+        slower, _ = seconds_to_target(rate / 1.1)
+        true = -np.log(1 - 0.35 / 0.45) / rate
+        assert 1.0 <= reached / true < 1.08
+        assert 1.05 < slower / reached < 1.15
+        assert measurements < 40
+
+
+def test_a_batch_that_overflows_does_not_end_training(points):
+    class Outlier(keras.callbacks.Callback):
+        """Spoils the running mean of the loss, as one batch does that overflows and that loss scaling skips."""
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 3:
+                self.model._loss_tracker.variables[0].assign(np.inf)
+
+    _, _, horizon, history = fitted(points, seconds=6.0, extra=[Outlier()])
+    assert horizon.ended == "horizon"
+    assert np.all(np.isfinite(history.history["loss"]))
+
+
+def test_twenty_updates_without_a_finite_loss_end_training(points):
+    class Outliers(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            self.model._loss_tracker.variables[0].assign(np.inf)
+
+    _, clock, horizon, _ = fitted(points, seconds=60.0, extra=[Outliers()])
+    assert (horizon.ended, clock.updates) == ("nan", 20)
 
 
 def test_a_target_ends_training_once_it_is_held(points):

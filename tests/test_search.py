@@ -215,18 +215,22 @@ def test_out_of_memory_and_nan_do_not_stop_a_search(points, tmp_path):
 
 
 def test_out_of_memory_in_build_is_an_outcome_too(points, tmp_path):
-    full = []
+    class Trained(keras.callbacks.Callback):
+        def __deepcopy__(self, memo):
+            return self
+
+        def on_train_end(self, logs=None):
+            trained.append(1)
 
     def greedy(hp):
-        if full:
-            full.clear()
+        if len(trained) == 2:  # the baseline and the first trial
+            trained.append(1)
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
         return build(hp)
 
-    tuner = tuner_of(tmp_path, model=greedy)
-    full.append("the next build does not fit")
-    search(tuner, points)
-    assert [record.outcome.ended for record in load_records(tmp_path / "p")] == ["horizon", "out_of_memory", "horizon"]
+    trained = []
+    search(tuner_of(tmp_path, model=greedy, max_trials=3), points, callbacks=[Trained()])
+    assert [record.outcome.ended for record in load_records(tmp_path / "p")] == ["horizon", "horizon", "out_of_memory", "horizon"]
 
 
 def test_a_bug_in_build_stops_the_search_at_once_and_is_not_a_crash(points, tmp_path):

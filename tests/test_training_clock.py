@@ -79,3 +79,61 @@ def test_the_median_is_the_median(clock, now):
     updates = np.random.default_rng(0).uniform(0.1, 1.0, 40)
     ticked(updates, now, clock)
     assert clock.median_update_seconds == pytest.approx(np.median(updates[1:]))
+
+
+def test_input_made_while_the_clock_stood_still_is_charged(now):
+    """As many updates as fit into the pause cost what the pipeline alone takes, and no more of them."""
+    clock = TrainingClock(now=now, wait=lambda: None, input_seconds=1.0)
+    ticked([1.0] * 20, now, clock)
+    before = clock.seconds
+    with clock.paused():
+        now.sleep(10.0)
+    ticked([0.1] * 10, now, clock)
+    assert clock.seconds - before == pytest.approx(10.0)
+    ticked([0.1] * 10, now, clock)
+    assert clock.seconds - before == pytest.approx(11.0)
+
+
+def test_input_that_is_no_bottleneck_is_not_charged(now):
+    clock = TrainingClock(now=now, wait=lambda: None, input_seconds=0.25)
+    plain = TrainingClock(now=now, wait=lambda: None)
+    for one in (clock, plain):
+        ticked([1.0] * 5, now, one)
+        with one.paused():
+            now.sleep(100.0)
+        ticked([1.0] * 5, now, one)
+    assert clock.seconds == plain.seconds
+
+
+def test_a_pipeline_that_became_faster_is_not_charged_its_first_speed_for_ever(now):
+    clock = TrainingClock(now=now, wait=lambda: None, input_seconds=1.0)
+    ticked([0.1] * 200, now, clock)  # cached by the operating system since it was timed
+    before = clock.seconds
+    with clock.paused():
+        now.sleep(50.0)
+    ticked([0.1] * 20, now, clock)
+    assert clock.seconds - before == pytest.approx(2.0)
+
+
+def test_the_median_of_a_million_updates_costs_no_more_than_of_a_thousand(clock, now):
+    """The clock's own work is charged to training, so it must not grow with the updates; comparisons are counted, not seconds."""
+    from kbatch.callbacks.running_median import RunningMedian
+
+    class Counted(float):
+        comparisons = 0
+
+        def __lt__(self, other):
+            Counted.comparisons += 1
+            return float(self) < float(other)
+
+        def __neg__(self):
+            return Counted(-float(self))
+
+    median, counts = RunningMedian(), []
+    numbers = np.random.default_rng(0).uniform(size=64_000)
+    for count, number in enumerate(numbers, 1):
+        median.add(Counted(number))
+        if count in (1_000, 32_000, 64_000):
+            counts.append(Counted.comparisons)
+    assert median.value == pytest.approx(np.median(numbers))
+    assert (counts[2] - counts[1]) / 32_000 < 3 * counts[0] / 1_000

@@ -52,11 +52,6 @@ def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments)
         _compile(model, recipe, {"loss": _fresh(arguments.loss), "metrics": _fresh(arguments.metrics)})
 
 
-def recompile_for(model: keras.Model, recipe: Recipe) -> None:
-    """Compile a model again that `compile_for` has compiled, for a recipe that differs in its schedule."""
-    _compile(model, recipe, compiled_by_user(model))
-
-
 def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     kept = {name: own[name] for name in KEPT if name in own}
     model.compile(optimizer=optimizer_of(recipe, own.get("optimizer")), jit_compile=recipe.jit_compile, **kept)

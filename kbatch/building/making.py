@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from kbatch.building.compiled import CompileArguments, compile_for, recompile_for
+from kbatch.building.compiled import CompileArguments, compile_for
 from kbatch.building.hyperparameters import Build, GuardedHyperParameters, call_build, fresh
 from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
@@ -65,11 +65,6 @@ class Maker:
             compile_for(model, recipe, self.arguments)
         follow(model, recipe.recompute, recipe.micro_batch_size or recipe.batch_size)
         return model
-
-    def recompile(self, model: keras.Model, recipe: Recipe) -> None:
-        """Compile a model again that `make` made for a recipe that differs in its schedule alone."""
-        with policy_scope(recipe.policy, self.own_policy):
-            recompile_for(model, recipe)
 
     def raw(self, policy: str, hp: Any = None) -> keras.Model:
         """The model as `build` returns it under a policy and the seed."""

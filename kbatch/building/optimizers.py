@@ -54,7 +54,7 @@ def optimizer_of(recipe: Recipe, compiled: keras.optimizers.Optimizer | None = N
     accumulation = recipe.accumulation_steps if recipe.accumulation_steps > 1 else None
     if recipe.optimizer == "compiled":
         return _compiled(compiled, accumulation)
-    rate = _learning_rate(recipe)
+    rate = recipe.learning_rate  # a callback lets it rise: so it stays a number that other callbacks may set
     if recipe.optimizer == "sgd":
         return keras.optimizers.SGD(rate, momentum=MOMENTUM, gradient_accumulation_steps=accumulation)
     return keras.optimizers.Adam(rate, gradient_accumulation_steps=accumulation)
@@ -65,16 +65,6 @@ def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     constant = not isinstance(inner._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
     return float(inner.learning_rate) if constant else None
-
-
-def _learning_rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSchedule:
-    assert recipe.learning_rate is not None
-    if not recipe.warmup_updates:
-        return recipe.learning_rate
-    # Update i of n trains at rate * (i + 1) / (n + 1), so that none is wasted at rate 0.
-    start = recipe.learning_rate / (recipe.warmup_updates + 1)
-    rise = keras.optimizers.schedules.PolynomialDecay(start, recipe.warmup_updates, recipe.learning_rate, power=1.0)
-    return rise if recipe.accumulation_steps == 1 else PerUpdate(rise, recipe.accumulation_steps)
 
 
 def _compiled(optimizer: keras.optimizers.Optimizer | None, accumulation: int | None) -> keras.optimizers.Optimizer:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from kbatch import scoring
+from kbatch.callbacks.finiteness import Finiteness, weights_are_finite
 from kbatch.callbacks.measuring import measure
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.errors import ModelError
@@ -23,8 +24,11 @@ class Horizon(keras.callbacks.Callback):
 
     Use it in a plain `model.fit` to give two ways of training the same seconds. Validation is measured after the first
     whole update at or past each of twelve marks (`seconds * (k / 12) ** 2`) and once at the end; no update begins that
-    would end past the horizon. The clock stands still meanwhile, and neither weights nor training metrics change. At
-    the end the weights of the value *held* (the worst of the best three consecutive measurements) are put back.
+    would end past the horizon. With a target, it is measured more often the nearer the target comes. The clock stands
+    still meanwhile, and neither weights nor training metrics change. At the end the weights of the value *held* (the
+    worst of the best three consecutive measurements) are put back.
+
+    `val_…` stands in the logs of those epochs only in which something was measured, as with Keras' `validation_freq`.
 
     Args:
         seconds: Float, training seconds until the end.
@@ -41,12 +45,15 @@ class Horizon(keras.callbacks.Callback):
         curve: List of `(train_seconds, value)`.
         ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped it, or `fit` ran out of epochs);
             `None` while training goes on.
+        stopped_by: Name of the class of the user's callback that stopped training, where `UserCallback` saw it.
+        measured_in_epoch: Boolean, whether something was measured in the epoch that runs or just ended.
         value: Float, the metric of the weights that were kept; `None` if nothing was measured.
         metrics: All that was measured together with `value`.
         validation_seconds: Float, wall-clock seconds spent on measuring.
 
     Raises:
-        ModelError: At the first mark, if the model has no such metric; the message lists those it has.
+        ModelError: At the first mark, if the model has no such metric; the message lists those it has. At the first
+            batch, if the clock is not among the callbacks.
 
     Example:
     ```python
@@ -78,7 +85,11 @@ class Horizon(keras.callbacks.Callback):
         self.metrics: dict[str, float] = {}
         self.validation_seconds = 0.0
         self.finished = False
-        self._marks = list(scoring.marks(seconds))
+        self.stopped_by = ""
+        self.measured_in_epoch = False
+        self._next_at = scoring.next_mark(self.curve, seconds, target, direction)
+        self._finiteness = Finiteness()
+        self._put: set[str] = set()
         self._updates_seen = 0
         self._shown_at = 0.0
         self._updates_measured = 0
@@ -89,19 +100,19 @@ class Horizon(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """After each whole update: measure if a mark was passed, stop if the next update would end too late."""
         clock = self.clock
+        if not clock.running:
+            raise ModelError("The clock must be a callback of the same fit", "one that counts nothing", "Pass callbacks=[clock, horizon]")
         if clock.updates == self._updates_seen or self.ended:
             return
         self._updates_seen = clock.updates
         median = clock.median_update_seconds
-        if not math.isfinite((logs or {}).get("loss", 0.0)):
+        if self._is_lost(logs):
             self._stop("nan")
         elif median is not None and clock.seconds + median > self.seconds:
             self._stop("horizon")  # measured in `finish`, which `on_epoch_end` calls
-        elif clock.seconds >= self._marks[0]:
-            while clock.seconds >= self._marks[0]:
-                self._marks.pop(0)
+        elif clock.seconds >= self._next_at:
             self._measure()
-            if not math.isfinite(self.curve[-1][1]):
+            if not self._is_sound():
                 self._stop("nan")
             elif self._target_held():
                 self._stop("target")
@@ -110,11 +121,18 @@ class Horizon(keras.callbacks.Callback):
             self._on_progress(clock.seconds, self.curve[-1][1] if self.curve else None)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Put the last measurement into the logs, and the kept weights into the model if training is over."""
+        """Put what was measured in this epoch into the logs, and the kept weights into the model if training is over."""
         if self.model.stop_training:
             self.finish()
-        if logs is not None:
-            logs.update(self._last)
+        if logs is not None and self.measured_in_epoch:
+            ours = {name: value for name, value in self._last.items() if name not in logs or name in self._put}
+            self._put.update(ours)  # the others are of validation data that `fit` itself was given
+            logs.update(ours)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Nothing is measured yet in this epoch."""
+        self.measured_in_epoch = False
+        self._put.clear()
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Finish if nothing did: `fit` ran out of epochs before the horizon."""
@@ -148,6 +166,21 @@ class Horizon(keras.callbacks.Callback):
         self.ended = why
         self.model.stop_training = True
 
+    def _is_lost(self, logs: dict[str, float] | None) -> bool:
+        if math.isfinite((logs or {}).get("loss", 0.0)):
+            return self._finiteness.lost(self.model, logs)
+        with self.clock.paused():
+            return self._finiteness.lost(self.model, logs)
+
+    def _is_sound(self) -> bool:
+        """Whether the last measurement and the weights that it is of are finite."""
+        if not math.isfinite(self.curve[-1][1]):
+            return False
+        if all(math.isfinite(value) for value in self._last.values()):
+            return True
+        with self.clock.paused():
+            return weights_are_finite(self.model)
+
     def _target_held(self) -> bool:
         return self.target is not None and scoring.seconds_to(self.curve, self.target, self.direction) is not None
 
@@ -161,7 +194,9 @@ class Horizon(keras.callbacks.Callback):
                 )
             self._last = measured
             self._updates_measured = self.clock.updates
+            self.measured_in_epoch = True
             self.curve.append((self.clock.seconds, measured[self.metric]))
+            self._next_at = scoring.next_mark(self.curve, self.seconds, self.target, self.direction)
             self._keep(measured)
         self.validation_seconds += self._now() - began
 

@@ -20,6 +20,11 @@ def key_of(values: Mapping[str, Any], recipe: Recipe, seed: int, purpose: str) -
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def drawn_of(values: Mapping[str, Any], seed: int) -> str:
+    """What a trial was drawn as: the values of its hyperparameters and the seed, as text that compares."""
+    return json.dumps([dict(values), seed], sort_keys=True, default=str)
+
+
 @dataclass(frozen=True)
 class Record:
     """One training that ended.
@@ -60,6 +65,11 @@ class Record:
     def baseline(self) -> bool:
         """Whether this is a training of the baseline recipe."""
         return self.trial == BASELINE_TRIAL
+
+    @property
+    def drawn(self) -> str:
+        """What this trial was drawn as (see `drawn_of`)."""
+        return drawn_of(self.values, self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The record in JSON's own types."""

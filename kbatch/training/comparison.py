@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from kbatch.recipe import Recipe
 from kbatch.recompute.following import follow
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.space import Space
+from kbatch.training import user_callbacks
 from kbatch.training.arguments import FitArguments
 from kbatch.training.attempt import Attempt
 from kbatch.training.goal import Goal
@@ -48,11 +48,22 @@ class Comparison:
     arguments: FitArguments
     watcher: Watcher
 
-    def train(self, project: Project, attempt: Attempt, model: keras.Model, identity: Identity, checkpoint_callbacks: list[Any]) -> Trained:
-        """Train a model that the attempt made, and score it."""
+    def train(
+        self, project: Project, attempt: Attempt, model: keras.Model, identity: Identity, callbacks: list[Any], checkpoint_callbacks: list[Any]
+    ) -> Trained:
+        """Train a model that the attempt made, and score it.
+
+        Args:
+            project: The project that knows what fitted before.
+            attempt: What made the model.
+            model: The compiled model.
+            identity: What is trained.
+            callbacks: The user's callbacks, for this training alone.
+            checkpoint_callbacks: Callbacks that come last at the end of an epoch.
+        """
         self.watcher.started(identity.purpose, identity.trial, identity.recipe, self.goal.seconds)
         passed = project.largest_passed()
-        around = dataclasses.replace(self._around(identity.seed), checkpoint_callbacks=checkpoint_callbacks, largest_passed=passed)
+        around = dataclasses.replace(self._around(identity.seed, callbacks), checkpoint_callbacks=checkpoint_callbacks, largest_passed=passed)
         outcome = attempt.train(model, identity.recipe, self.data, self.goal, around)
         return Trained(outcome, self.goal.score(outcome))
 
@@ -64,7 +75,7 @@ class Comparison:
         """
         recipe = baseline_recipe(project, self.maker, self.space)
         identity = Identity("baseline", BASELINE_TRIAL, self.maker.seed, recipe, {}, self.space.rate_at_32(recipe))
-        if project.store.finished(identity.key) is None:
+        if project.known(identity) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
                 follow(self.maker.raw(recipe.policy), strategy)
         return self._alone(project, identity)
@@ -87,7 +98,7 @@ class Comparison:
         def train() -> Trained:
             attempt, hp = Attempt(), self.maker.hyperparameters(identity.values)
             model = attempt.make(dataclasses.replace(self.maker, seed=identity.seed), identity.recipe, hp)
-            trained = self.train(project, attempt, model, identity, [])
+            trained = self.train(project, attempt, model, identity, user_callbacks.copies(self.arguments.callbacks, _name(identity)), [])
             if test is not None and trained.outcome.value is not None:
                 values = model.evaluate(test, verbose=0, return_dict=True)
                 trained = dataclasses.replace(trained, test={name: float(value) for name, value in values.items()})
@@ -99,20 +110,28 @@ class Comparison:
 
     def once(self, project: Project, identity: Identity, train: Callable[[], Trained]) -> Record:
         """`Project.once`, with the watcher told how it ended."""
-        known = project.store.finished(identity.key) is not None
+        known = project.known(identity) is not None
         record = project.once(identity, train)
         (self.watcher.answered if known else self.watcher.ended)(record)
         return record
 
-    def _around(self, seed: int) -> Around:
+    def _around(self, seed: int, callbacks: list[Any]) -> Around:
         return Around(
             seed=seed,
             own_policy=self.maker.own_policy,
-            callbacks=copy.deepcopy(list(self.arguments.callbacks)),
+            callbacks=callbacks,
             class_weight=self.arguments.class_weight,
             verbose=self.arguments.verbose or 0,
             watcher=self.watcher,
         )
+
+
+def _name(identity: Identity) -> str:
+    """The name of a training outside KerasTuner, for its files."""
+    if identity.purpose == "baseline":
+        return "baseline"
+    recipe = "baseline" if identity.trial == BASELINE_TRIAL else f"trial{identity.trial}"
+    return f"{identity.purpose}_{recipe}_seed{identity.seed}"
 
 
 def baseline_recipe(project: Project, maker: Maker, space: Space) -> Recipe:

@@ -16,7 +16,7 @@ from kbatch.errors import ProjectChangedError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
-from kbatch.records.record import Record, key_of
+from kbatch.records.record import Record, drawn_of, key_of
 from kbatch.records.store import Store
 
 CRASHES = 2  # starts without an end after which a training is taken to kill its process
@@ -116,6 +116,17 @@ class Project:
         passed = [record.recipe for record in self.store.records() if record.outcome.ended in ("horizon", "target", "callback")]
         return max((recipe.micro_batch_size or recipe.batch_size for recipe in passed), default=0)
 
+    def known(self, identity: Identity) -> Record | None:
+        """The record of a training that ended, or `None`.
+
+        A trial is known by the values that were drawn: the recipe that follows from them may change with a version of kbatch.
+        """
+        finished = self.store.finished(identity.key)
+        if finished or identity.purpose != "search":
+            return finished
+        drawn = {record.drawn: record for record in self.store.records() if record.purpose == "search"}
+        return drawn.get(drawn_of(identity.values, identity.seed))
+
     def once(self, identity: Identity, train: Callable[[], Trained]) -> Record:
         """The record of a training: the one it has, or a new one.
 
@@ -127,7 +138,7 @@ class Project:
             train: Function that trains and measures it.
         """
         key = identity.key
-        finished = self.store.finished(key)
+        finished = self.known(identity)
         if finished:
             return finished
         if self.store.unfinished_starts(key) >= CRASHES:

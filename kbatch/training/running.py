@@ -17,8 +17,11 @@ from kbatch.building.optimizers import learning_rate_of
 from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
 from kbatch.callbacks.epoch_end import EpochEnd
+from kbatch.callbacks.finiteness import scaled_updates
 from kbatch.callbacks.horizon import Horizon
 from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.callbacks.user_callback import UserCallback
+from kbatch.callbacks.warmup import Warmup
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.device import meter
@@ -92,23 +95,30 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
     """
     entered = time.perf_counter()
     _check_rank(model, data)
-    clock = TrainingClock(recipe.accumulation_steps)
-    horizon = Horizon(goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
-    epoch_end = EpochEnd(clock, horizon, time.perf_counter)
-    callbacks = [clock, epoch_end.before, horizon, *around.callbacks, epoch_end.between, *around.checkpoint_callbacks, epoch_end.after]
+    per_pass = recipe.micro_batch_size or recipe.batch_size
     began, sampler = _Beginning(), Sampler()
     meter.reset_peak()
-    stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
-    ended, message, input_seconds, input_probe = None, "", None, 0.0
+    stream = data.training.stream(per_pass, around.seed)
     try:
         input_began = time.perf_counter()
-        input_seconds = _input_seconds(stream, data.training.examples // (recipe.micro_batch_size or recipe.batch_size) + 1)
+        input_seconds = _input_seconds(stream, data.training.examples // per_pass + 1)
         input_probe = time.perf_counter() - input_began
-        with sampler:
-            _fit(model, recipe, stream, data.training.examples, [*callbacks, began], around)
-        horizon.restore()  # EarlyStopping and an optimizer's moving average may have put others there
     except Exception as error:
-        if not is_out_of_memory(error) and not (is_suspect(error) and 0 < around.largest_passed < (recipe.micro_batch_size or recipe.batch_size)):
+        if not is_out_of_memory(error):
+            raise
+        return Outcome(ended="out_of_memory", message=str(error)[:2000])
+    clock = TrainingClock(recipe.accumulation_steps, input_seconds=input_seconds * recipe.accumulation_steps)
+    horizon = Horizon(goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
+    epoch_end = EpochEnd(clock, horizon, time.perf_counter)
+    callbacks = [*_around_users(clock, horizon, epoch_end, recipe, around), *around.checkpoint_callbacks, epoch_end.after, began]
+    ended, message, final_rate, updates_before = None, "", None, scaled_updates(model)
+    try:
+        with sampler:
+            _fit(model, recipe, stream, data.training.examples, callbacks, around)
+        horizon.restore()  # EarlyStopping and an optimizer's moving average may have put others there
+        final_rate = float(model.optimizer.learning_rate)
+    except Exception as error:
+        if not is_out_of_memory(error) and not (is_suspect(error) and 0 < around.largest_passed < per_pass):
             raise
         ended, message = "out_of_memory", str(error)[:2000]
     left, used, plan = time.perf_counter(), sampler.result(), applied(model)
@@ -128,10 +138,28 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         plan=plan.to_json() if plan else "",
         recompute_seconds=clock.seconds * plan.extra_seconds_ratio / (1 + plan.extra_seconds_ratio) if plan else 0.0,
         learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
-        input_examples_per_second=None if not input_seconds else (recipe.micro_batch_size or recipe.batch_size) / input_seconds,
+        final_learning_rate=final_rate,
+        stopped_by=horizon.stopped_by,
+        skipped_updates=_skipped(model, clock.updates, updates_before),
+        input_examples_per_second=None if not input_seconds else per_pass / input_seconds,
         message=message,
     )
     return replace(outcome, remarks=_remarks(outcome, goal, recipe, input_seconds))
+
+
+def _skipped(model: keras.Model, updates: int, scaled_before: int | None) -> int:
+    """Updates that loss scaling skipped, of those that the clock counted."""
+    scaled = scaled_updates(model)
+    return 0 if scaled is None or scaled_before is None else max(updates - (scaled - scaled_before), 0)
+
+
+def _around_users(clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, recipe: Recipe, around: Around) -> list[keras.callbacks.Callback]:
+    """Kbatch's own callbacks with the user's in between."""
+    users = [UserCallback(callback, horizon) for callback in around.callbacks]
+    if not recipe.warmup_updates:
+        return [clock, epoch_end.before, horizon, *users, epoch_end.between]
+    warmup = Warmup(clock, recipe.warmup_updates)
+    return [clock, epoch_end.before, warmup.before, horizon, *users, warmup.after, epoch_end.between]
 
 
 def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, updates: range, around: Around) -> float:
@@ -222,4 +250,11 @@ def _remarks(outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float 
     if update and input_seconds and input_seconds * recipe.accumulation_steps > WAITS_FOR_INPUT * update:
         alone = input_seconds * recipe.accumulation_steps
         remarks.append(f"waits for input: the pipeline alone takes {1e3 * alone:.1f} ms of the {1e3 * update:.1f} ms of an update")
+    if outcome.updates <= recipe.warmup_updates and outcome.updates:
+        remarks.append(f"warm-up was not over: {outcome.updates} of {recipe.warmup_updates} updates were made, below the recipe's learning rate")
+    first, final = recipe.learning_rate, outcome.final_learning_rate
+    if first and final is not None and not math.isclose(first, final, rel_tol=1e-5):
+        remarks.append(f"the learning rate ended at {final:.3g}, not at the recipe's {first:.3g}: a callback set it")
+    if outcome.skipped_updates:
+        remarks.append(f"loss scaling skipped {outcome.skipped_updates} of {outcome.updates} updates, whose gradients were not finite")
     return tuple(remarks)

@@ -53,7 +53,9 @@ class ProgressBar(Watcher):
         """Close the bar and print how the training ended."""
         if self._bar is not None:
             self._bar.stop()
-        value = "nothing measured" if record.outcome.value is None else f"{record.outcome.value:.3f} held"
-        print(f"    ended by {record.outcome.ended}: {value}, score {record.score:.3g}", flush=True)
+        outcome = record.outcome
+        value = "nothing measured" if outcome.value is None else f"{outcome.value:.3f} held"
+        by = outcome.stopped_by or outcome.ended
+        print(f"    ended by {by} after {outcome.train_seconds:.2f} s: {value}, score x 1000 {1000 * record.score:.3g}", flush=True)
         for remark in record.outcome.remarks:
             print(f"    {remark}", flush=True)

@@ -1,0 +1,65 @@
+"""Signature: what tells one model, with its loss and metrics, from another."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from kbatch.building.compiled import CompileArguments, compiled_by_user
+
+NUMBER = re.compile(r"_\d+(?=\b)")  # Keras counts the layers of a process in their names
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def signature(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
+    """Facts that tell a model from others, in JSON's own types; the same for two models made alike.
+
+    Args:
+        model: The model as the user's `build` returns it, compiled or not.
+        arguments: Loss and metrics for a model that is not compiled.
+    """
+    own = compiled_by_user(model) or {"loss": arguments.loss, "metrics": arguments.metrics}
+    said = {name: described(own[name]) for name in ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics") if own.get(name) is not None}
+    return {"parameters": int(sum(variable.shape.num_elements() for variable in _tensors(model))), "architecture": _architecture(model), **said}
+
+
+def described(part: Any) -> Any:
+    """A loss, a metric, an optimizer or a structure of them, in words that are the same for equal ones."""
+    if isinstance(part, Mapping):
+        return {str(name): described(value) for name, value in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [described(value) for value in part]
+    if part is None or isinstance(part, (str, int, float, bool)):
+        return part
+    if hasattr(part, "get_config"):
+        return f"{type(part).__name__} {_digest(_config(part))}"
+    code = getattr(part, "__code__", None)
+    name = getattr(part, "__qualname__", type(part).__name__)
+    return name if code is None else f"{name} {_digest(str((code.co_code.hex(), code.co_consts)))}"
+
+
+def _tensors(model: keras.Model) -> list[Any]:
+    return [variable.value for variable in model.weights]
+
+
+def _architecture(model: keras.Model) -> str:
+    shapes = json.dumps([list(map(int, tensor.shape)) for tensor in _tensors(model)])
+    return _digest(f"{type(model).__name__} {shapes} {_config(model)}")
+
+
+def _config(part: Any) -> str:
+    """The configuration as text; empty for what cannot tell its own, such as a subclassed model."""
+    try:
+        text = json.dumps(part.get_config(), sort_keys=True, default=str)
+    except Exception:
+        return ""
+    return NUMBER.sub("", ADDRESS.sub("", text))
+
+
+def _digest(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"

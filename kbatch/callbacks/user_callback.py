@@ -1,0 +1,76 @@
+"""User callback: a callback of the user's, called where what it looks at was measured, and named if it stops the training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from kbatch.callbacks.horizon import Horizon
+
+
+class UserCallback(keras.callbacks.Callback):
+    """Stands for one callback of the user's during a training.
+
+    Validation is measured at the marks of the horizon, not after every epoch. A callback that looks at a validation
+    value is called at the end of those epochs only in which one was measured, so that its patience counts these.
+
+    Args:
+        callback: The user's callback.
+        horizon: `Horizon` that measures, and that is told who stopped the training.
+    """
+
+    def __init__(self, callback: keras.callbacks.Callback, horizon: Horizon) -> None:
+        super().__init__()
+        self._callback, self._horizon = callback, horizon
+        self._needs_validation = looks_at_validation(callback)
+
+    def set_params(self, params: Any) -> None:
+        """Hand on what Keras says of the training."""
+        super().set_params(params)
+        self._callback.set_params(params)
+
+    def set_model(self, model: keras.Model) -> None:
+        """Hand on the model."""
+        super().set_model(model)
+        self._callback.set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Hand on."""
+        self._callback.on_train_begin(logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Hand on."""
+        self._callback.on_epoch_begin(epoch, logs)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Hand on."""
+        self._callback.on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Hand on, and note who stopped the training."""
+        self._callback.on_train_batch_end(batch, logs)
+        self._note()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Hand on if what the callback looks at was measured in this epoch, and note who stopped the training."""
+        if self._needs_validation and not self._horizon.measured_in_epoch:
+            return
+        self._callback.on_epoch_end(epoch, logs)
+        self._note()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Hand on."""
+        self._callback.on_train_end(logs)
+
+    def _note(self) -> None:
+        if self.model.stop_training and self._horizon.ended is None and not self._horizon.stopped_by:
+            self._horizon.stopped_by = type(self._callback).__name__
+
+
+def looks_at_validation(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback decides by a validation value, or names its files by one."""
+    monitors = str(getattr(callback, "monitor", "")).startswith("val_")
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return (monitors and callback.save_best_only) or "{val_" in str(callback.filepath)
+    return monitors

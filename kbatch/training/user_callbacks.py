@@ -1,0 +1,79 @@
+"""User callbacks: which of them a search can take, and their copies for the trainings outside KerasTuner."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from kbatch.errors import SearchError
+
+RATE_SETTERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+
+
+def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
+    """Refuse, by name, callbacks that cannot work in a training of kbatch's.
+
+    Args:
+        callbacks: The user's callbacks.
+        schedule: Boolean, whether the model is compiled with an optimizer whose learning rate is a schedule.
+
+    Raises:
+        SearchError: If one cannot work; the message names it.
+    """
+    for callback in callbacks:
+        name = type(callback).__name__
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise SearchError("`callbacks` must be Keras callbacks", name, "Pass objects such as keras.callbacks.EarlyStopping()")
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            raise SearchError(
+                "Every training must begin at its first update", name, "Leave it out: finished trainings are kept, one that was stopped begins again"
+            )
+        if schedule and isinstance(callback, RATE_SETTERS):
+            raise SearchError(
+                "A learning rate that a callback sets must be a number",
+                f"{name}, and a model compiled with a learning-rate schedule",
+                "Leave out the callback or the schedule",
+            )
+
+
+def belongs_to_trial(callback: Any) -> bool:
+    """Whether KerasTuner made a callback for one trial alone, as it does for TensorBoard's HParams."""
+    return type(callback).__module__.startswith("tensorboard.plugins.hparams")
+
+
+def without_trial(callbacks: Sequence[Any]) -> list[Any]:
+    """The user's callbacks as they were before KerasTuner made them a trial's.
+
+    KerasTuner adds a callback of HParams for each TensorBoard, and lets TensorBoard write to `<log_dir>/<trial>/execution0`.
+    """
+    own = copy.deepcopy([callback for callback in callbacks if not belongs_to_trial(callback)])
+    for callback in own:
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            callback.log_dir = str(Path(callback.log_dir).parent.parent)
+    return own
+
+
+def copies(callbacks: Sequence[Any], training: str) -> list[Any]:
+    """Copies of the user's callbacks for one training outside KerasTuner, whose files do not overwrite those of trials.
+
+    Args:
+        callbacks: The user's callbacks.
+        training: Name of the training, such as `"baseline"`: the folder that TensorBoard writes to, and the beginning of other files' names.
+    """
+    own = copy.deepcopy(list(callbacks))
+    for callback in own:
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            callback.log_dir = str(Path(callback.log_dir) / training)
+        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
+            callback.filepath = _beside(callback.filepath, training)
+        elif isinstance(callback, keras.callbacks.CSVLogger):
+            callback.filename = _beside(callback.filename, training)
+    return own
+
+
+def _beside(path: Any, training: str) -> str:
+    return str(Path(path).with_name(f"{training}.{Path(path).name}"))

@@ -456,3 +456,105 @@ def test_trials_that_failed_are_not_confirmed(searched):
     records = load_records(searched[1] / "p")
     crashed = [replace(r, outcome=replace(r.outcome, ended="crashed")) if r.trial == 0 else r for r in records]
     assert 0 not in [r.trial for r in leaders(crashed, 10)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"optimizer": keras.optimizers.SGD(1e-9)}, "Received: optimizer="),
+        ({"metrics": ["mae"]}, "Received: metrics="),
+        ({"loss": "mse"}, "Received: loss="),
+    ],
+)
+def test_a_tuner_that_would_compile_again_is_refused(arguments, text, points, tmp_path):
+    hypermodel = HyperModel(build, SPACE, seconds_per_trial=SECONDS)
+    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=1, directory=tmp_path, project_name="p", **arguments)
+    with pytest.raises(SearchError, match=text):
+        search(tuner, points)
+    assert not Path(tmp_path / "p" / "kbatch" / "records.jsonl").exists()
+
+
+def test_all_that_is_wrong_is_said_at_once_and_without_keras_tuners_frames(points, tmp_path):
+    tuner = tuner_of(tmp_path, space=Space(batch_size=(32, 1024)), executions_per_trial=2)
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "b")
+    with pytest.raises(SearchError, match=r"(?s)3 things.*executions_per_trial.*BackupAndRestore.*1024") as caught:
+        search(tuner, points, callbacks=[backup])
+    frames = [str(entry.path) for entry in caught.traceback]
+    assert not any("keras_tuner" in path for path in frames)
+    assert not Path(tmp_path / "p" / "kbatch" / "records.jsonl").exists()
+
+
+def other_build(hp):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(hp.Int("width", 8, 24, step=8), "tanh"), keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def other_loss(hp):
+    model = build(hp)
+    model.compile("adam", "mse", metrics=["accuracy"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def finished(points, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("finished")
+    search(tuner_of(directory, max_trials=1), points)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "text"),
+    [
+        ({"model": other_build}, {}, "signature.architecture was"),
+        ({"model": other_loss}, {}, "signature.loss was 'binary_crossentropy' and is now 'mse'"),
+        ({}, {"class_weight": {0: 1.0, 1: 100.0}}, "class_weight was None"),
+        ({"seconds": 0.5}, {}, "seconds_per_trial was 0.25"),
+    ],
+    ids=["build", "loss", "class weights", "seconds"],
+)
+def test_a_search_that_had_finished_is_refused_too_if_it_is_another(change, arguments, text, finished, points):
+    with pytest.raises(ProjectChangedError, match=text):
+        search(tuner_of(finished, max_trials=1, **change), points, **arguments)
+
+
+def test_a_finished_search_of_the_same_model_is_answered(finished, points):
+    records = load_records(finished / "p")
+    search(tuner_of(finished, max_trials=1), points)
+    assert load_records(finished / "p") == records
+
+
+def test_another_device_is_refused(finished, points, monkeypatch):
+    monkeypatch.setattr(meter, "device_words", lambda: "another GPU")
+    with pytest.raises(ProjectChangedError, match="device was .* and is now 'another GPU'"):
+        search(tuner_of(finished, max_trials=1), points)
+
+
+def test_a_strategys_scope_is_refused(points, tmp_path):
+    tuner = tuner_of(tmp_path)
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope(), pytest.raises(SearchError, match="scope"):
+        search(tuner, points)
+
+
+@pytest.mark.parametrize("kind", [keras_tuner.RandomSearch, keras_tuner.GridSearch])
+def test_default_batch_sizes_above_the_data_are_left_out(kind, points, tmp_path):
+    (x, y), validation = points
+    tuner = tuner_of(tmp_path, kind, space=Space(policy="float32", optimizer="sgd", learning_rate={"sgd": 0.01}), max_trials=4)
+    with pytest.warns(UserWarning, match="Batch sizes 64, 128, 256, 512 are left out: there are 50 training examples"):
+        search(tuner, ((x[:50], y[:50]), validation))
+    assert {record.recipe.batch_size for record in load_records(tmp_path / "p")} == {16, 32}
+
+
+def test_keras_tuners_own_hypermodels_are_searched_as_ever(points, tmp_path):
+    tuner = keras_tuner.RandomSearch(build, objective="val_accuracy", max_trials=1, directory=tmp_path, project_name="own")
+    (x, y), validation = points
+    tuner.search(x, y, validation_data=validation, epochs=1, verbose=0)
+    assert tuner.oracle.get_best_trials()[0].status == "COMPLETED"
+
+
+def test_warm_up_takes_at_most_a_tenth_of_what_the_horizon_allows(points, tmp_path):
+    space = Space(policy="float32", optimizer="sgd", learning_rate={"sgd": 0.01}, batch_size=64, warmup_passes=1000.0)
+    search(tuner_of(tmp_path, space=space, max_trials=1), points)
+    baseline, trial = load_records(tmp_path / "p")
+    assert 0 < trial.recipe.warmup_updates <= 0.1 * baseline.outcome.examples_per_second * SECONDS / 64
+    assert any("warm-up was cut from 4688 to" in remark for remark in trial.outcome.remarks)

@@ -1,0 +1,62 @@
+"""What a single training measures, on data and models as users bring them."""
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbatch
+from kbatch import Recipe
+
+
+@pytest.mark.slow
+def test_a_longer_validation_does_not_make_room_for_more_updates(points):
+    """A pipeline of 1 ms an example fills its buffers during validation; those batches must not be free."""
+    (x, y), _ = points
+    rng = np.random.default_rng(0)
+    many = rng.normal(size=(30_000, 12)).astype("float32"), rng.integers(0, 2, 30_000)
+
+    def slow(x, y):
+        time.sleep(0.001)
+        return x, y
+
+    def one(a, b):
+        a, b = tf.numpy_function(slow, [a, b], [tf.float32, tf.int32])
+        return tf.ensure_shape(a, (12,)), tf.ensure_shape(b, ())
+
+    pipeline = tf.data.Dataset.from_tensor_slices((x, y)).map(one, num_parallel_calls=1).prefetch(200)
+    updates = []
+    for count in (64, 30_000):
+        validation = many[0][:count], many[1][:count]
+        _, outcome = kbatch.train(Recipe(batch_size=16), small, pipeline, validation_data=validation, seconds=3.0)
+        updates.append(outcome.updates)
+        assert outcome.examples_per_second <= 1.05 * outcome.input_examples_per_second
+    assert abs(updates[1] - updates[0]) <= 0.1 * updates[0]
+
+
+def small(hp=None):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_one_example_that_overflows_in_float16_is_skipped_and_counted(points):
+    """Keras' loss scaling skips such an update, so the trial goes on; its running mean of the loss would stay NaN for the pass."""
+    (x, y), validation = points
+    x = x.copy()
+    x[7] = 1e5  # more than float16 holds
+    recipe = Recipe(batch_size=32, policy="mixed_float16")
+    _, outcome = kbatch.train(recipe, small, x, y, validation, seconds=0.5)
+    assert outcome.ended == "horizon"
+    assert 1 <= outcome.skipped_updates < outcome.updates / 2
+    assert outcome.value > 0.6
+    assert any("loss scaling skipped" in remark for remark in outcome.remarks)
+
+
+def test_weights_that_are_not_finite_end_a_training(points):
+    (x, y), validation = points
+    _, outcome = kbatch.train(Recipe(batch_size=32, optimizer="sgd", learning_rate=1e30), small, x, y, validation, seconds=5.0)
+    assert outcome.ended == "nan"
+    assert outcome.updates < 40

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from kbatch.data.batches import Data
 from kbatch.errors import KbatchError, SearchError
 from kbatch.memory import feasible
 from kbatch.memory.table import Table
+from kbatch.records import disk
 from kbatch.records.record import Record
 from kbatch.space import Space
 from kbatch.training.arguments import FitArguments
@@ -124,6 +125,8 @@ class HyperModel(keras_tuner.HyperModel):
         self.maker = Maker(build, CompileArguments(loss, metrics), seed, self.space.reserved, declare)
         self._judged_by = {"metric": metric, "direction": direction, "chance": chance, "target": target}
         self._attempt: Attempt | None = None
+        self._holding = ExitStack()
+        self._searched: Path | None = None  # while a search runs, the lock on its project
         self._goal(1.0 if seconds_per_trial is None else seconds_per_trial, _some_labels)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
@@ -136,7 +139,7 @@ class HyperModel(keras_tuner.HyperModel):
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """The user's model, compiled for the recipe that `hp` says."""
-        with _border():
+        with _border(), _let_go_if_it_fails(self):
             self._attempt = Attempt()
             recipe = self.space.recipe(hp)
             fitted = feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
@@ -156,7 +159,7 @@ class HyperModel(keras_tuner.HyperModel):
         Returns:
             Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0 or 1).
         """
-        with _border():
+        with _border(), _let_go_if_it_fails(self):
             attempt = self._attempt or Attempt()
             callbacks = kwargs.pop("callbacks", None) or []
             of_trial = _only(callbacks, TunerCallback)
@@ -165,6 +168,7 @@ class HyperModel(keras_tuner.HyperModel):
             own = [callback for callback in callbacks if callback not in (of_trial, checkpoint)]
             with attempt.stopwatch.part("data"), attempt.stopwatch.leave_out_bytes():
                 project = Project(of_trial.tuner.project_dir)
+                self._hold(project, of_trial.tuner)
                 comparison = self.comparison(project, *args, **kwargs, callbacks=own)
             with attempt.stopwatch.leave_out():
                 comparison.baseline(project)
@@ -185,6 +189,27 @@ class HyperModel(keras_tuner.HyperModel):
                 _bring(project.directory / record.checkpoint, path)
             attempt.forget()
             return _finite(record, comparison.goal)
+
+    def _hold(self, project: Project, tuner: Any) -> None:
+        """Keep other processes out of the project from the first trial on, until the tuner's search returns."""
+        if self._searched == project.folder:
+            return
+        self._let_go()
+        self._holding.enter_context(project.hold())
+        self._searched = project.folder
+        ended = tuner.on_search_end  # KerasTuner's own hook, which a user's tuner may have overridden
+
+        def on_search_end() -> None:
+            self._let_go()
+            ended()
+
+        self._holding.callback(setattr, tuner, "on_search_end", ended)
+        tuner.on_search_end = on_search_end
+
+    def _let_go(self) -> None:
+        """Let other processes train in the project: the search has returned, or failed."""
+        self._searched = None
+        self._holding.close()
 
     def comparison(self, project: Project, *args: Any, **kwargs: Any) -> Comparison:
         """What the trainings of a project share, agreed with what it was started with.
@@ -249,6 +274,16 @@ class _Announce(keras.callbacks.Callback):
 
 
 @contextmanager
+def _let_go_if_it_fails(hypermodel: HyperModel) -> Iterator[None]:
+    """A search that ends by an error, or by Ctrl-C, does not return."""
+    try:
+        yield
+    except BaseException:
+        hypermodel._let_go()
+        raise
+
+
+@contextmanager
 def _border() -> Iterator[None]:
     """Turn every error into one that KerasTuner neither swallows nor tries again."""
     try:
@@ -258,6 +293,9 @@ def _border() -> Iterator[None]:
     except KbatchError as error:
         raise _fatal(type(error))(error.must, error.received, error.do) from error
     except Exception as error:
+        full = disk.trouble(error)
+        if full is not None:
+            raise _fatal(type(full))(full.must, full.received, full.do) from error
         raise keras_tuner.errors.FatalRuntimeError(f"A trial failed, and would fail again. {type(error).__name__}: {error}") from error
 
 

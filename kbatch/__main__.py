@@ -1,6 +1,17 @@
 """`python -m kbatch`: the same as the command `kbatch`."""
 
-from kbatch.cli import app
+from __future__ import annotations
+
+from kbatch.device import interrupting
+
+
+def main() -> None:
+    """Run the command line; a Ctrl-C in its first moments, while it is imported, ends it without a traceback."""
+    with interrupting.at_once():
+        from kbatch.cli import app
+
+        app(prog_name="kbatch")
+
 
 if __name__ == "__main__":
-    app(prog_name="kbatch")
+    main()

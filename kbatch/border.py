@@ -10,6 +10,7 @@ from typing import Any
 import keras_tuner
 
 from kbatch.errors import KbatchError, SearchError
+from kbatch.records import disk
 
 
 @contextmanager
@@ -22,6 +23,9 @@ def border() -> Iterator[None]:
     except KbatchError as error:
         raise _fatal(type(error))(error.must, error.received, error.do) from error
     except Exception as error:
+        full = disk.trouble(error)
+        if full is not None:
+            raise _fatal(type(full))(full.must, full.received, full.do) from error
         raise keras_tuner.errors.FatalRuntimeError(f"A trial failed, and would fail again. {type(error).__name__}: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ from typing import Annotated
 import typer
 
 import kbatch
+from kbatch import sizes
+from kbatch.device import interrupting
 from kbatch.errors import KbatchError
+from kbatch.records import disk
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +25,24 @@ app = typer.Typer(
 )
 
 AXES = "Axes of the search"
+
+
+def _whole_number(text: object) -> int:
+    number = sizes.whole(str(text))
+    if number is None:
+        raise typer.BadParameter(f"{text!r} must be a whole number, in plain digits.")
+    return number
+
+
+def _number(text: object) -> float:
+    number = sizes.number(str(text))
+    if number is None:
+        raise typer.BadParameter(f"{text!r} must be a finite number, such as 0.5.")
+    return number
+
+
+WHOLE = {"parser": _whole_number, "metavar": "<int>"}
+NUMBER = {"parser": _number, "metavar": "<float>"}
 
 
 def _version(wanted: bool) -> None:
@@ -36,19 +58,26 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
 
 @app.command("cats-vs-dogs")
 def cats_vs_dogs(
-    data: Annotated[str, typer.Option(help="'drawn' (by code, no download), 'tfds', or a PetImages folder or zip.")] = "drawn",
-    image_size: Annotated[int, typer.Option(help="Height and width in pixels.")] = 64,
-    trials: Annotated[int, typer.Option(help="Recipes to try.")] = 6,
-    seconds_per_trial: Annotated[float | None, typer.Option(help="Training seconds of every trial.  [default: 8, unless --epochs]")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Instead of seconds: as long as the baseline takes for so many epochs.")] = None,
+    data: Annotated[
+        str,
+        typer.Option(help="'drawn' (by code, no download), 'tfds', or a folder or zip with two folders of photographs, 100 of each class at least."),
+    ] = "drawn",
+    image_size: Annotated[int, typer.Option(**WHOLE, help="Height and width in pixels.")] = 64,
+    trials: Annotated[int, typer.Option(**WHOLE, help="Recipes to try.")] = 6,
+    seconds_per_trial: Annotated[
+        float | None, typer.Option(**NUMBER, show_default="8, unless --epochs", help="Training seconds of every trial.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(**WHOLE, help="Instead of seconds: as long as the baseline takes for so many epochs.")] = None,
     tuner: Annotated[str, typer.Option(help="random, bayesian or grid (three rates an optimizer).")] = "random",
     model: Annotated[str, typer.Option(help="cnn (the case study's) or small-resnet.")] = "cnn",
-    target: Annotated[float | None, typer.Option(help="Accuracy that is good enough: a trial ends once it is held.")] = None,
-    confirm: Annotated[int, typer.Option(help="Fresh seeds per recipe for the confirmation; 0 leaves it out.")] = 2,
-    confirm_top: Annotated[int, typer.Option(help="Leading recipes to confirm, besides the baseline.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of drawn data, tuner, weights and data order.")] = 0,
+    target: Annotated[float | None, typer.Option(**NUMBER, help="Accuracy that is good enough: a trial ends once it is held.")] = None,
+    confirm: Annotated[int, typer.Option(**WHOLE, help="Fresh seeds per recipe for the confirmation; a claim takes 3, and 0 leaves it out.")] = 3,
+    confirm_top: Annotated[int, typer.Option(**WHOLE, help="Leading recipes to confirm, besides the baseline.")] = 2,
+    seed: Annotated[int, typer.Option(**WHOLE, help="Seed of drawn data, tuner, weights and data order.")] = 0,
     out: Annotated[str, typer.Option(help="Folder of records, tables, figures and report; the same command resumes.")] = "kbatch-cats-vs-dogs",
-    batch_sizes: Annotated[str, typer.Option(help="Examples per update.", rich_help_panel=AXES)] = "16,32,64,128,256",
+    batch_sizes: Annotated[
+        str | None, typer.Option(show_default="those of 16,32,64,128,256 that the data hold", help="Examples per update.", rich_help_panel=AXES)
+    ] = None,
     optimizers: Annotated[str, typer.Option(help="sgd, adam.", rich_help_panel=AXES)] = "sgd,adam",
     sgd_rates: Annotated[str, typer.Option(help="SGD's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.002:0.02",
     adam_rates: Annotated[str, typer.Option(help="Adam's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.0001:0.001",
@@ -59,7 +88,7 @@ def cats_vs_dogs(
         str, typer.Option(help="What the backward pass makes again: none, minimal, sqrt, stages, budget:0.5.", rich_help_panel=AXES)
     ] = "none",
     micro_batch_size: Annotated[
-        int | None, typer.Option(help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=AXES)
+        int | None, typer.Option(**WHOLE, help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=AXES)
     ] = None,
     max_batch: Annotated[
         str, typer.Option(help="Largest micro-batch: auto (found first, where the device has a memory limit), off or a number.", rich_help_panel=AXES)
@@ -70,36 +99,36 @@ def cats_vs_dogs(
     Every trial trains for the same seconds and is scored by the validation accuracy it holds above chance, per second. Stop it with Ctrl-C whenever
     you like: the same command goes on where it was.
     """
-    from kbatch.case_study import driver
-    from kbatch.case_study.options import Options
-
     if seconds_per_trial is None and epochs is None:
         seconds_per_trial = 8.0
-    options = Options(
-        data=data,
-        image_size=image_size,
-        trials=trials,
-        seconds_per_trial=seconds_per_trial,
-        epochs=epochs,
-        tuner=tuner,
-        model=model,
-        optimizers=optimizers,
-        sgd_rates=sgd_rates,
-        adam_rates=adam_rates,
-        batch_sizes=batch_sizes,
-        policies=policies,
-        augmentations=augmentations,
-        jit=jit,
-        recompute=recompute,
-        micro_batch_size=micro_batch_size,
-        max_batch=max_batch,
-        target=target,
-        confirm=confirm,
-        confirm_top=confirm_top,
-        seed=seed,
-        out=out,
-    )
-    with _told_plainly(resumable=f"kbatch cats-vs-dogs --out {out} …"):
+    with _told_plainly(out):
+        from kbatch.case_study import driver
+        from kbatch.case_study.options import Options
+
+        options = Options(
+            data=data,
+            image_size=image_size,
+            trials=trials,
+            seconds_per_trial=seconds_per_trial,
+            epochs=epochs,
+            tuner=tuner,
+            model=model,
+            optimizers=optimizers,
+            sgd_rates=sgd_rates,
+            adam_rates=adam_rates,
+            batch_sizes=batch_sizes,
+            policies=policies,
+            augmentations=augmentations,
+            jit=jit,
+            recompute=recompute,
+            micro_batch_size=micro_batch_size,
+            max_batch=max_batch,
+            target=target,
+            confirm=confirm,
+            confirm_top=confirm_top,
+            seed=seed,
+            out=out,
+        )
         driver.run(options, _console())
 
 
@@ -112,11 +141,11 @@ def largest_batch(
     optimizer: Annotated[str, typer.Option(help="sgd, adam, compiled; several make a table.")] = "adam",
     jit: Annotated[str, typer.Option(help="XLA: off, on or both.")] = "off",
     recompute: Annotated[str, typer.Option(help="none, minimal, sqrt, stages, budget:0.5; several make a table.")] = "none",
-    memory_limit: Annotated[str | None, typer.Option(help="Such as 8GB.  [default: what the GPU has, or a CPU's set limit]")] = None,
-    ceiling: Annotated[int | None, typer.Option(help="Largest batch size to try.")] = None,
+    memory_limit: Annotated[str | None, typer.Option(show_default="what the GPU has, or a CPU's set limit", help="Such as 8GB.")] = None,
+    ceiling: Annotated[int | None, typer.Option(**WHOLE, help="Largest batch size to try.")] = None,
     loss: Annotated[str | None, typer.Option(help="Loss by Keras' name, if the function does not compile the model.")] = None,
-    accumulation: Annotated[int, typer.Option(help="Passes per weight update; the answer is the largest micro-batch.")] = 1,
-    sizes: Annotated[str, typer.Option(help="any, powers_of_two or multiples_of_8.")] = "any",
+    accumulation: Annotated[int, typer.Option(**WHOLE, help="Passes per weight update; the answer is the largest micro-batch.")] = 1,
+    taken: Annotated[str, typer.Option("--sizes", help="any, powers_of_two or multiples_of_8.")] = "any",
     strategy: Annotated[str, typer.Option(help="jump; or for comparison double, bisect (Lightning's), shrink (accelerate's).")] = "jump",
     table: Annotated[bool, typer.Option("--table", help="One row per policy, optimizer, jit and recompute, also if there is only one.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
@@ -126,11 +155,14 @@ def largest_batch(
     Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) and given again at once. The module is imported in the worker; the cache sees changes in
     its file, not in those that it imports: then pass --fresh.
     """
-    from kbatch.max_batch import Asked, answer
+    with _told_plainly():
+        with interrupting.at_once():
+            from kbatch.max_batch import Asked, answer
 
-    asked = Asked(build, shape, dtype, policy, optimizer, jit, recompute, memory_limit, ceiling, loss, accumulation, sizes, strategy, table, fresh)
-    with _told_plainly(resumable=""):
-        answer(asked, _console())
+        answer(
+            Asked(build, shape, dtype, policy, optimizer, jit, recompute, memory_limit, ceiling, loss, accumulation, taken, strategy, table, fresh),
+            _console(),
+        )
 
 
 @app.command("recompute")
@@ -139,7 +171,7 @@ def plans_of(
     shape: Annotated[str | None, typer.Option(help="Shape of one example, such as 224,224,3, if the model has no keras.Input.")] = None,
     policy: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="sgd or adam, whose slots take room beside the weights.")] = "adam",
-    batch_size: Annotated[int, typer.Option(help="Examples per step, for which bytes are given.")] = 32,
+    batch_size: Annotated[int, typer.Option(**WHOLE, help="Examples per step, for which bytes are given.")] = 32,
     memory_limit: Annotated[str | None, typer.Option(help="Such as 8GB: the fastest plan that fits is shown, and the largest batch of each.")] = None,
     figure: Annotated[str, typer.Option(help="PNG file for peak against time.")] = "recompute.png",
     plan: Annotated[str | None, typer.Option(help="JSON file for the plan that is shown.")] = None,
@@ -148,10 +180,10 @@ def plans_of(
 
     Each operation is traced forward and backward once; nothing is trained. Without a limit the plan of the lowest peak is shown in words.
     """
-    with _told_plainly(resumable=""):
+    with _told_plainly():
         from kbatch.device import greetings
 
-        with greetings.turned_away():
+        with interrupting.at_once(), greetings.turned_away():
             from kbatch.plans import Asked, answer
         answer(Asked(build, shape, policy, optimizer, batch_size, memory_limit, figure, plan), _console())
 
@@ -159,10 +191,11 @@ def plans_of(
 @app.command()
 def report(directory: Annotated[str, typer.Argument(help="Folder of a search, or what --out was.")]) -> None:
     """Write trials.csv, report.md and the figures of a search again. Needs no TensorFlow."""
-    from kbatch.case_study import driver
-    from kbatch.results import report as writing
+    with _told_plainly():
+        with interrupting.at_once():
+            from kbatch.case_study import driver
+            from kbatch.results import report as writing
 
-    with _told_plainly(resumable=""):
         files = writing.write(directory)
         driver.show(directory, _console())
         print("Written: " + ", ".join(str(file) for file in files))
@@ -171,34 +204,58 @@ def report(directory: Annotated[str, typer.Argument(help="Folder of a search, or
 @app.command("doctor")
 def examine() -> None:
     """Say what a bug report needs to know of this machine, and what stands in a search's way on it. Exit code 1 if anything does."""
-    from kbatch import doctor
+    with _told_plainly():
+        from kbatch import doctor
 
-    found = doctor.findings()
-    print("\n".join(doctor.lines(found)))
+        found = doctor.findings()
+        print("\n".join(doctor.lines(found)))
     if any(finding.problem for finding in found):
         raise typer.Exit(1)
 
 
 @contextmanager
-def _told_plainly(resumable: str) -> Iterator[None]:
-    """Bad input is one sentence and exit code 2; Ctrl-C says what was kept and exits with 130."""
-    from kbatch.device import interrupting
+def _told_plainly(out: str = "") -> Iterator[None]:
+    """Bad input, and a disk that is full, are one sentence and exit code 2; Ctrl-C and its like say what was kept.
 
+    Args:
+        out: Folder of the search, if there is one to go on with.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be in no encoding at all
     warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
     try:
-        with interrupting.never_lost():
+        with interrupting.stopping():
             yield
-    except KbatchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
-        kept = f" Finished trials are kept; the same command goes on: {resumable}" if resumable else ""
+        interrupting.ignore()
+        kept = f" Finished trials are kept: `kbatch report {out}` shows them, and the same command goes on." if out else ""
         print(f"\nStopped.{kept}", file=sys.stderr)
-        raise typer.Exit(130) from error
+        raise typer.Exit(getattr(error, "exit_code", 130)) from error
+    except SystemExit as error:  # which of our own parts none raises
+        raise _refused(f"A module that is imported must not end the command. Received: sys.exit({error.code!r}). Take that line out.") from error
+    except KbatchError as error:
+        raise _refused(str(error)) from error
+    except OSError as error:
+        said = disk.trouble(error)
+        if said is None and error.filename is None:
+            raise
+        raise _refused(str(said or disk.refusal(error))) from error
+    except Exception as error:
+        said = disk.trouble(error)
+        if said is None:
+            raise
+        raise _refused(str(said)) from error
+
+
+def _refused(sentence: str) -> typer.Exit:
+    print("error: " + " ".join(sentence.split()), file=sys.stderr)
+    return typer.Exit(2)
 
 
 def _console():  # type: ignore[no-untyped-def]
+    """A console for words that are not all ours: what looks like rich's markup in a name is printed as it is."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=150)
+    console = Console(markup=False, emoji=False)
+    return console if console.is_terminal else Console(width=150, markup=False, emoji=False)

@@ -249,13 +249,14 @@ class HyperModel(keras_tuner.HyperModel):
         Raises:
             KbatchError: If something cannot be used; one error lists all of it.
         """
-        problems = Problems()
+        project, problems = Project(tuner.project_dir), Problems()
         problems.of(lambda: _check_tuner(tuner))
-        self._comparison = self._checked(Project(tuner.project_dir), args, kwargs, problems, tuner)
-        try:
-            yield
-        finally:
-            self._comparison = None
+        with project.hold():
+            self._comparison = self._checked(project, args, kwargs, problems, tuner)
+            try:
+                yield
+            finally:
+                self._comparison = None
 
     def _default_model(self) -> keras.Model | None:
         """The model as `build` makes it by default; `None` if memory runs out, which the trainings will find themselves."""

@@ -1,12 +1,16 @@
-"""A Ctrl-C that comes while an object is cleared away ends the command all the same."""
+"""A Ctrl-C, a SIGTERM or a hang-up ends the command once and cleanly, whenever it comes."""
 
+import os
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 
-from kbatch.device.interrupting import never_lost
+from kbatch.device.interrupting import NAMES, Stopped, stopping, undisturbed
+
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class Interrupted:
@@ -19,19 +23,23 @@ class Interrupted:
         raise self.kind
 
 
-@pytest.fixture
-def default_handler():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.fixture(autouse=True)
+def default_handlers():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def test_an_interrupt_in_a_del_is_raised_again(default_handler, capsys):
+@pytest.mark.parametrize("lost", [KeyboardInterrupt(), Stopped(signal.SIGTERM)])
+def test_an_interrupt_in_a_del_is_raised_again_as_the_same_signal(lost, capsys):
     hook = sys.unraisablehook
-    with pytest.raises(KeyboardInterrupt), never_lost():
-        Interrupted(KeyboardInterrupt)
+    with pytest.raises(Stopped) as caught, stopping():
+        Interrupted(lost)
         for _ in range(100):
             time.sleep(0.05)
+    assert caught.value.signal_number == getattr(lost, "signal_number", signal.SIGINT)
     assert sys.unraisablehook is hook
     assert capsys.readouterr().err == ""
 
@@ -39,6 +47,64 @@ def test_an_interrupt_in_a_del_is_raised_again(default_handler, capsys):
 def test_what_else_goes_wrong_there_is_said_as_before(monkeypatch):
     said = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
-    with never_lost():
+    with stopping():
         Interrupted(ZeroDivisionError)
     assert [each.exc_type for each in said] == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_every_such_signal_is_a_keyboard_interrupt_with_the_exit_code_of_shells(number):
+    with pytest.raises(KeyboardInterrupt) as caught, stopping():
+        signal.raise_signal(number)
+    assert caught.value.exit_code == 128 + number
+
+
+def test_a_second_signal_within_a_second_does_not_interrupt_the_cleaning_up():
+    now, cleaned = [0.0], []
+    with pytest.raises(Stopped), stopping(clock=lambda: now[0]):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            now[0] = 0.9
+            signal.raise_signal(signal.SIGTERM)
+            cleaned.append("up")
+    assert cleaned == ["up"]
+    with pytest.raises(Stopped) as caught, stopping(clock=lambda: now[0]):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            now[0] = 2.5
+            signal.raise_signal(signal.SIGTERM)
+    assert caught.value.signal_number == signal.SIGTERM
+
+
+def test_what_was_ignored_stays_ignored_as_under_nohup():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stopping():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_signal_waits_for_what_must_not_be_disturbed():
+    done = []
+    with pytest.raises(Stopped), stopping(), undisturbed():
+        signal.raise_signal(signal.SIGTERM)
+        done.append("written")
+    assert done == ["written"]
+
+
+def test_a_signal_during_imports_ends_the_process_without_a_traceback():
+    code = "import os, time; from kbatch.device import interrupting\nwith interrupting.at_once(): os.kill(os.getpid(), {number}); time.sleep(60)"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        ended = subprocess.run([sys.executable, "-c", code.format(number=int(number))], capture_output=True, text=True, check=False, timeout=60)
+        assert (ended.returncode, ended.stderr) == (128 + number, "\nStopped.\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_line_is_stopped_in_its_first_moments_without_a_traceback(number, tmp_path):
+    """A stand-in for the first library that is imported asks for the signal, so that it comes exactly then."""
+    (tmp_path / "typer.py").write_text(f"import os\nos.kill(os.getpid(), {int(number)})\nraise ImportError('the signal was not handled')")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "kbatch", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": paths})
+    assert (ended.returncode, ended.stderr) == (128 + number, "\nStopped.\n")

@@ -20,7 +20,7 @@ def test_a_training_is_made_once_and_then_answered_from_its_record(tmp_path):
     assert record.versions.keys() >= {"tensorflow", "keras", "keras-tuner"}
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
 def test_an_interrupted_training_begins_again_however_often(tmp_path, error):
     def interrupted():
         raise error
@@ -41,5 +41,5 @@ def test_a_training_that_kills_its_process_twice_is_recorded_as_crashed(tmp_path
 
 def test_facts_are_kept_from_the_first_agreement(tmp_path):
     Project(tmp_path).agree({"seed": 1})
-    Project(tmp_path).agree({"seed": 1, "goal": {"seconds": 2.0}})
-    assert Project(tmp_path).facts() == {"seed": 1, "goal": {"seconds": 2.0}}
+    Project(tmp_path).agree({"seed": 1, "measured_horizon_seconds": 2.0})
+    assert Project(tmp_path).facts() == {"seed": 1, "measured_horizon_seconds": 2.0}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
+import shlex
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from kbatch.case_study import limits
+from kbatch.case_study import limits, sources
 from kbatch.case_study.options import PROJECT, Options, grid_size
-from kbatch.device import greetings
+from kbatch.device import greetings, interrupting
 from kbatch.memory.feasible import MaxBatches
-from kbatch.records import whole
+from kbatch.records import fingerprint, whole
+from kbatch.records.lock import Lock
 from kbatch.results import report
 from kbatch.results.ranking import cells, headings
 from kbatch.space import Space
@@ -40,13 +43,15 @@ def run(options: Options, console: Console) -> None:
     """
     options.check()
     space = options.space()
+    sources.check(options.data)
     folder = options.ready_folder()
-    _announce(options, space, console)
-    found_limits = limits.of_options(options, space, folder, console)
-    _import_tensorflow()
-    found = _pictures(options, console)
-    _search_and_confirm(options, space, found_limits, found, folder, console)
-    files = report.write(folder)
+    with Lock(folder / PROJECT / fingerprint.FOLDER):
+        _announce(options, space, console)
+        found_limits = limits.of_options(options, space, folder, console)
+        _import_tensorflow()
+        found = _pictures(options, console)
+        _search_and_confirm(options, _held_by(found, options, space, console), found_limits, found, folder, console)
+        files = report.write(folder)
     show(folder, console)
     console.print("Written: " + ", ".join(str(file) for file in files), highlight=False, soft_wrap=True)
 
@@ -104,7 +109,7 @@ def _import_tensorflow() -> None:
     """Import TensorFlow without its greetings, on a CPU that can tell its bytes."""
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
-    with greetings.turned_away():
+    with interrupting.at_once(), greetings.turned_away():
         import tensorflow as tf
 
         import kbatch.hypermodel
@@ -114,29 +119,40 @@ def _import_tensorflow() -> None:
 
 
 def _pictures(options: Options, console: Console) -> Pictures:
-    from kbatch.case_study.sources import pictures
     from kbatch.data.pictures import PER_CLASS
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("pictures", total=2 * PER_CLASS)
-        found = pictures(options.data, options.image_size, options.seed, lambda count: progress.update(task, completed=count))
-    console.print(f"Data: {found.name}, {options.image_size} px: 1,200 to train, 400 to validate, 400 to test.", highlight=False)
+        found = sources.pictures(options.data, options.image_size, options.seed, lambda count: progress.update(task, completed=count))
+    train, validation, test = (f"{len(part[1]):,}" for part in (found.train, found.validation, found.test))
+    sizes = f"{train} to train, {validation} to validate, {test} to test"
+    console.print(f"Data: {found.name}, {options.image_size} px: {sizes}.", highlight=False, soft_wrap=True)
     if found.skipped:
         console.print(f"{len(found.skipped)} files could not be read and were skipped: {', '.join(found.skipped)}", highlight=False, soft_wrap=True)
     return found
 
 
+def _held_by(found: Pictures, options: Options, space: Space, console: Console) -> Space:
+    """The space without those of the default batch sizes that the data do not hold; sizes that the user named stay, and are refused."""
+    examples = len(found.train[1])
+    sizes = tuple(size for size in space.batch_size if size <= examples)
+    if options.batch_sizes is not None or sizes == space.batch_size:
+        return space
+    console.print(f"Batch sizes above the {examples} examples to train on are left out.", style="yellow", highlight=False)
+    return dataclasses.replace(space, batch_size=sizes)
+
+
 def _note_run(options: Options, found: Pictures, folder: Path) -> None:
     """What the report says of the run, kept so that `kbatch report` can say it again."""
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in vars(options).items() if value is not None)
+    flags = shlex.join(text for name, value in vars(options).items() if value is not None for text in (f"--{name.replace('_', '-')}", str(value)))
     notes: dict[str, Any] = {"command": f"kbatch cats-vs-dogs {flags}", "data": found.name, "model": options.model, "skipped": list(found.skipped)}
     whole.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
 
 
 def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, found: Pictures, folder: Path, console: Console) -> None:
     from kbatch.case_study.live import Live
-    from kbatch.case_study.tuners import set_aside_broken, tuner_of
+    from kbatch.case_study.tuners import opened
     from kbatch.hypermodel import HyperModel
     from kbatch.training.confirming import confirm
     from kbatch.training.project import Project
@@ -155,6 +171,7 @@ def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, f
     if options.epochs is not None:
         fit_arguments["epochs"] = options.epochs
     project = Project(folder / PROJECT)
+    project.check_complete()
     project.agree({"model": options.model, "image_size": options.image_size, "tuner": options.tuner})
     if options.epochs is not None and "goal" not in project.facts():
         console.print("Measuring the baseline's updates for the horizon …")
@@ -163,10 +180,9 @@ def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, f
         minutes = _minutes(_trainings(options, space), goal.seconds)
         console.print(f"Every training gets {goal.seconds:.2f} s: about {minutes:.1f} minutes.", highlight=False)
     _note_run(options, found, folder)
-    aside = set_aside_broken(folder / PROJECT)
+    tuner, aside = opened(options.tuner, hypermodel, options.trials, folder, options.seed)
     if aside:
         console.print(f"KerasTuner's files could not be read and were moved to {aside}; the records were kept.", style="yellow", soft_wrap=True)
-    tuner = tuner_of(options.tuner, hypermodel, options.trials, folder, options.seed)
     with Live(console, _trials(options, space), _trainings(options, space), goal.seconds) as live:
         hypermodel.watcher = live
         tuner.search(*found.train, **fit_arguments)

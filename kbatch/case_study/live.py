@@ -27,9 +27,9 @@ class Live(Watcher):
     def __init__(self, console: Console, trials: int, trainings: int, seconds: float) -> None:
         self._console, self._trials, self._trainings, self._seconds = console, trials, trainings, seconds
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.completed:.1f} of {task.total:.1f} s {task.fields[now]}"),
+            TextColumn("{task.completed:.1f} of {task.total:.1f} s {task.fields[now]}", markup=False),
         )
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task: TaskID | None = None

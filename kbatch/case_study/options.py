@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import itertools
-import math
-import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from kbatch import sizes
 from kbatch.errors import SearchError
 from kbatch.recipe import OPTIMIZERS, POLICIES
-from kbatch.sizes import sizes_of
+from kbatch.records import disk
 from kbatch.space import Space
 
 TUNERS = ("random", "bayesian", "grid")
 GRID_RATES = 3
 PROJECT = "search"
+BATCH_SIZES = "16,32,64,128,256"
+CHANCE = 0.5  # of two classes with as many pictures each
+BOUNDS: dict[str, tuple[float, float]] = {
+    "trials": (1, 10_000),
+    "confirm": (0, 1_000),
+    "confirm_top": (1, 1_000),
+    "image_size": (8, 1024),
+    "seed": (0, 2_000_000_000),  # room for the seeds of a confirmation below NumPy's largest
+    "seconds_per_trial": (0.05, 604_800),  # a week
+    "epochs": (1, 100_000),
+    "micro_batch_size": (1, sizes.MOST),
+}
+RATES = (1e-9, 100.0)
+LONGEST_NAME = 200  # of the files below --out, for the system's limit on a path
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,7 @@ class Options:
     optimizers: str
     sgd_rates: str
     adam_rates: str
-    batch_sizes: str
+    batch_sizes: str | None
     policies: str
     augmentations: str
     jit: str
@@ -51,15 +65,16 @@ class Options:
         Raises:
             SearchError: If a number is out of range or a name unknown.
         """
-        for name, least in (("trials", 1), ("confirm", 0), ("confirm_top", 1), ("image_size", 8), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise SearchError(f"--{name.replace('_', '-')} must be at least {least}", getattr(self, name), "Pass a larger number")
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                option = name.replace("_", "-")
+                raise SearchError(f"--{option} must be at least {least:,} and at most {most:,}", value, "Pass a number between these")
         if (self.seconds_per_trial is None) == (self.epochs is None):
-            raise SearchError("One of --seconds-per-trial and --epochs must be given", "both", "Leave one out")
-        if self.seconds_per_trial is not None and not 0 < self.seconds_per_trial < math.inf:
-            raise SearchError("--seconds-per-trial must be above 0", self.seconds_per_trial, "Pass 8, say")
-        if self.epochs is not None and self.epochs < 1:
-            raise SearchError("--epochs must be at least 1", self.epochs, "Pass 3, say")
+            received = "neither" if self.epochs is None else "both"
+            raise SearchError("One of --seconds-per-trial and --epochs must be given", received, "Leave one out")
+        if self.target is not None and not CHANCE < self.target <= 1:
+            raise SearchError(f"--target must be an accuracy above chance, {CHANCE}, and at most 1", self.target, "Pass 0.8, say")
         self.max_batch_number()
         for name, allowed in (("tuner", TUNERS), ("model", ("cnn", "small-resnet")), ("jit", ("off", "on", "both"))):
             if getattr(self, name) not in allowed:
@@ -73,9 +88,10 @@ class Options:
         """
         if self.max_batch in ("auto", "off"):
             return None
-        if not self.max_batch.isdigit() or int(self.max_batch) < 1:
+        number = sizes.whole(self.max_batch) or 0
+        if not 1 <= number <= sizes.MOST:
             raise SearchError("--max-batch must be auto, off or a whole number of at least 1", self.max_batch, "Pass one of these")
-        return int(self.max_batch)
+        return number
 
     def space(self) -> Space:
         """The space that the axis options say.
@@ -94,7 +110,7 @@ class Options:
             jit_compile={"off": (False,), "on": (True,), "both": (False, True)}[self.jit],
             recompute=tuple(part.strip() for part in self.recompute.split(",")),
             micro_batch_size=self.micro_batch_size,
-            batch_size=sizes_of("--batch-sizes", self.batch_sizes, "Separate them by commas: 32,64,128"),
+            batch_size=sizes.sizes_of("--batch-sizes", self.batch_sizes or BATCH_SIZES, "Separate them by commas: 32,64,128"),
         )
 
     def ready_folder(self) -> Path:
@@ -105,14 +121,16 @@ class Options:
         """
         folder = Path(self.out)
         try:
+            self.out.encode("utf-8")  # TensorFlow takes no other names
+            (folder / PROJECT / ("x" * LONGEST_NAME)).exists()  # a path that is too long shows here
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / ".writable"
-            probe.write_text("")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except ValueError as error:
+            raise SearchError("--out must be the name of a folder, in UTF-8", repr(self.out), "Pass another folder") from error
         except OSError as error:
-            raise SearchError(
-                "--out must be a folder that can be written", f"{folder}: {os.strerror(error.errno or 0)}", "Pass another folder"
-            ) from error
+            received = f"{folder}: {error.strerror or error}"
+            raise disk.trouble(error) or SearchError("--out must be a folder that can be written", received, "Pass another folder") from error
         return folder
 
 
@@ -138,10 +156,8 @@ def _names(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _range(option: str, text: str) -> tuple[float, float]:
-    try:
-        low, high = (float(part) for part in text.split(":"))
-        if not 0 < low < high < math.inf:
-            raise ValueError(text)
-    except ValueError as error:
-        raise SearchError(f"{option} must be two rates above 0, the lower first", text, "Write them as 0.001:0.1") from error
-    return low, high
+    rates = [sizes.number(part) or 0.0 for part in text.split(":")]
+    if len(rates) != 2 or not RATES[0] <= rates[0] < rates[1] <= RATES[1]:
+        must = f"{option} must be two rates from {RATES[0]:g} to {RATES[1]:g}, the lower first"
+        raise SearchError(must, text, "Write them as 0.001:0.1")
+    return rates[0], rates[1]

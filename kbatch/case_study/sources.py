@@ -9,17 +9,41 @@ import numpy as np
 
 from kbatch.data.drawn import drawn_pets
 from kbatch.data.images import read_images
-from kbatch.data.pictures import PER_CLASS, Pictures, split
+from kbatch.data.pictures import LEAST_PER_CLASS, PER_CLASS, Pictures, split
 from kbatch.errors import DataError
 
 Progress = Callable[[int], None]
+DRAWN, TFDS = "drawn", "tfds"
+
+
+def check(source: str) -> None:
+    """Refuse what can be no source of pictures, before anything slow begins.
+
+    Args:
+        source: As `pictures` takes it.
+
+    Raises:
+        DataError: If it is neither a name of ours nor a folder or file that exists.
+    """
+    if source in (DRAWN, TFDS):
+        return
+    path = Path(source)
+    try:
+        there = path.is_dir() or path.is_file()
+        odd = not there and path.exists()
+    except OSError as error:  # a name that is too long, say
+        raise DataError("--data must be 'drawn', 'tfds', or a folder or zip of photographs", f"{error.strerror}", "Check the path") from error
+    if odd:
+        raise DataError("--data must be 'drawn', 'tfds', or a folder or zip of photographs", f"{source}, a pipe or a device", "Check the path")
+    if not there:
+        raise DataError("--data must be 'drawn', 'tfds', or a folder or zip of photographs that exists", source, "Check the path")
 
 
 def pictures(source: str, image_size: int, seed: int = 0, on_progress: Progress | None = None) -> Pictures:
-    """The case study's 2,000 pictures.
+    """The case study's 2,000 pictures, or as many photographs of two other classes as a folder holds.
 
     Args:
-        source: `"drawn"`, `"tfds"`, or the path of a `PetImages` folder or of the official zip.
+        source: `"drawn"`, `"tfds"`, or the path of a folder with two folders of photographs, such as `PetImages`, or of a zip of one.
         image_size: Integer, height and width in pixels.
         seed: Integer, which pictures are drawn.
         on_progress: Function called with the number of pictures ready so far. Optional.
@@ -27,14 +51,18 @@ def pictures(source: str, image_size: int, seed: int = 0, on_progress: Progress 
     Raises:
         DataError: If the pictures cannot be had; the message says why.
     """
-    if source == "drawn":
-        return split("2,000 cats and dogs drawn by code (no photographs)", drawn_pets(PER_CLASS, image_size, seed, on_progress))
-    if source == "tfds":
-        return split("2,000 photographs of TFDS cats_vs_dogs", from_tfds(image_size, on_progress))
-    if not Path(source).exists():
-        raise DataError("--data must be 'drawn', 'tfds', or a folder or zip of photographs that exists", source, "Check the path")
-    images, skipped = read_images(source, image_size, PER_CLASS, on_progress=on_progress)
-    return split(f"2,000 photographs of {Path(source).name}", images, skipped)
+    check(source)
+    try:
+        if source == DRAWN:
+            return split("2,000 cats and dogs drawn by code (no photographs)", drawn_pets(PER_CLASS, image_size, seed, on_progress))
+        if source == TFDS:
+            return split("2,000 photographs of TFDS cats_vs_dogs", from_tfds(image_size, on_progress))
+        images, skipped = read_images(source, image_size, PER_CLASS, on_progress=on_progress, least=LEAST_PER_CLASS)
+    except MemoryError as error:
+        raise DataError("The pictures must fit into memory", f"--image-size {image_size}", "Pass a smaller one") from error
+    except OSError as error:
+        raise DataError("--data must be a folder that can be read", f"{error}", "Check the path") from error
+    return split(f"{sum(map(len, images.values())):,} photographs of {Path(source).name}", images, skipped)
 
 
 def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str, np.ndarray]:

@@ -4,18 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fnmatch
 import io
+import itertools
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import keras_tuner
 
 from kbatch.case_study.options import PROJECT
+from kbatch.errors import RecordError
 from kbatch.hypermodel import HyperModel, objective
+from kbatch.records import disk, kinds, whole
 
 # Two trainings of one recipe with different seeds rank alike at a correlation of only 0.5 (shared measurements), so a
 # third of the variance of normalized scores is told to the Gaussian process as noise.
 SCORE_NOISE = 0.3
+
+# Of KerasTuner's states, from version 1.4.7 on.
+ORACLE: dict[str, Any] = {
+    "ongoing_trials": dict[str, str],
+    "hyperparameters": dict[str, Any],
+    "start_order": list[str],
+    "end_order": list[str],
+    "run_times": dict[str, int],
+    "retry_queue": list[str],
+    "seed": int,
+    "seed_state": int,
+    "tried_so_far": list[str],
+    "id_to_hash": dict[str, str | None],
+    "display": dict[str, Any],
+}
+TRIAL: dict[str, Any] = {
+    "trial_id": str,
+    "hyperparameters": dict[str, Any],
+    "metrics": dict[str, Any],
+    "score": float | None,
+    "best_step": int | None,
+    "status": str,
+    "message": str | None,
+}
 
 
 def tuner_of(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int) -> keras_tuner.Tuner:
@@ -36,38 +66,104 @@ def tuner_of(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed:
         return {"random": keras_tuner.RandomSearch, "grid": keras_tuner.GridSearch}[kind](hypermodel, **common)
 
 
-def set_aside_broken(project: Path) -> Path | None:
-    """Move KerasTuner's own files out of the way if one of them cannot be read, and say where to.
+def opened(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int) -> tuple[keras_tuner.Tuner, Path | None]:
+    """The tuner over its project, and where KerasTuner's own files were moved to, if they were not what it writes.
 
     KerasTuner writes them in place, so a process that is killed may leave half a file, on which it cannot start. The
     records and the kept weights stay; with the same seed it draws the same trials again, which are then answered from
     the records.
 
     Args:
+        kind: As `tuner_of` takes it, like the rest.
+        hypermodel: What to search.
+        trials: Integer, how many trials at most.
+        folder: Where its project is kept.
+        seed: Integer, seed of the tuner's draws.
+    """
+    project = folder / PROJECT
+    aside = None if readable(project) else set_aside(project)
+    if aside is None and _files(project):
+        with contextlib.suppress(Exception):  # KerasTuner raises whatever comes of states that it did not write
+            tuner = tuner_of(kind, hypermodel, trials, folder, seed)
+            _go_through(tuner, hypermodel)
+            return tuner, None
+        aside = set_aside(project)
+    return tuner_of(kind, hypermodel, trials, folder, seed), aside
+
+
+def set_aside(project: Path) -> Path:
+    """Move KerasTuner's own files out of the way.
+
+    Args:
         project: Folder of the KerasTuner project.
 
     Returns:
-        The folder they were moved to, or `None` if all can be read.
+        The folder they were moved to.
+
+    Raises:
+        RecordError: If they cannot be moved.
     """
-    files = [*project.glob("oracle.json"), *project.glob("tuner*.json"), *project.glob("trial_*/trial.json")]
-    oracle = project / "oracle.json"
-    broken = any(not _readable(file) for file in files) or (files and not oracle.exists())
-    if files and not broken:  # a kill between its two writes leaves a trial that the oracle does not know and never runs
-        known = json.loads(oracle.read_text(encoding="utf-8")).get("start_order")
-        broken = known is not None and any(file.parent.name.removeprefix("trial_") not in known for file in files if file.name == "trial.json")
-    if not broken:
-        return None
-    aside = project / f"set-aside-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    for file in files:
-        target = aside / file.relative_to(project)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file.replace(target)
+    name = f"set-aside-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    aside = next(path for number in itertools.count() if not (path := project / (f"{name}-{number}" if number else name)).exists())
+    try:
+        for file in _files(project):
+            target = aside / file.relative_to(project)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)
+    except OSError as error:
+        raise disk.refusal(error) from error
     return aside
 
 
-def _readable(file: Path) -> bool:
-    try:
-        json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+def readable(project: Path) -> bool:
+    """Whether KerasTuner's own files are such as it writes; also if there are none.
+
+    Args:
+        project: Folder of the KerasTuner project.
+    """
+    files = _files(project)
+    states = {file: _state(file) for file in files}
+    oracle = states.get(project / "oracle.json")
+    if not files:
+        return True
+    if oracle is None or not _of_kinds(oracle, ORACLE):
         return False
-    return True
+    trials = {file.parent.name.removeprefix("trial_"): state for file, state in states.items() if file.name == "trial.json"}
+    if None in states.values() or not all(_of_kinds(state, TRIAL) and state["trial_id"] == name for name, state in trials.items() if state):
+        return False
+    return trials.keys() <= set(oracle["start_order"])  # a kill between its two writes leaves a trial that the oracle does not know and never runs
+
+
+def _go_through(tuner: keras_tuner.Tuner, hypermodel: HyperModel) -> None:
+    """Use what was read as a search will: whatever this raises comes of files that are broken in a way of their own."""
+    declared = keras_tuner.HyperParameters()
+    hypermodel.declare_hyperparameters(declared)
+    known = {each.name for each in tuner.oracle.get_space().space}
+    if not {each.name for each in declared.space} <= known:
+        raise ValueError(known)
+    for name in (*tuner.oracle.start_order, *tuner.oracle.end_order):
+        hypermodel.space.recipe(tuner.oracle.trials[name].hyperparameters)
+    tuner.oracle.get_best_trials(1)
+
+
+def _files(project: Path) -> list[Path]:
+    """What KerasTuner calls its own, whatever it is: a link that leads nowhere and a folder of that name too."""
+    try:
+        names = sorted(os.listdir(project))
+    except OSError:
+        return []
+    own = [project / name for name in names if name == "oracle.json" or fnmatch.fnmatch(name, "tuner*.json")]
+    trials = [project / name / "trial.json" for name in names if name.startswith("trial_")]
+    return [*own, *(file for file in trials if os.path.lexists(file))]
+
+
+def _state(file: Path) -> dict[str, Any] | None:
+    """What a file of KerasTuner's holds, or `None` if that is nothing of the kind."""
+    with contextlib.suppress(RecordError, ValueError, RecursionError):
+        state = json.loads(whole.read(file) or b"")
+        return state if isinstance(state, dict) else None
+    return None
+
+
+def _of_kinds(state: dict[str, Any], kinds_of: dict[str, Any]) -> bool:
+    return all(name in state and kinds.fits(state[name], kind) for name, kind in kinds_of.items())

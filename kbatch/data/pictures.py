@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TRAINING, VALIDATION, TEST = 600, 200, 200  # examples of each class, as in the case study
-PER_CLASS = TRAINING + VALIDATION + TEST
+PER_CLASS = 1000  # as in the case study
+LEAST_PER_CLASS = 100  # below it 20 to validate on tell nothing apart
+FIFTHS = (3, 1, 1)  # to train, to validate and to test: 600, 200 and 200 of each class in the case study
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,20 @@ class Pictures:
 
 
 def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Pictures:
-    """Cut each class's first 1,000 images into 600 to train, 200 to validate and 200 to test.
+    """Cut each class's images into three fifths to train, one to validate and one to test.
 
     Args:
         name: What they are, in words.
-        by_class: For each class, uint8 images of shape `(1000, size, size, 3)`.
+        by_class: For each class, as many uint8 images of shape `(n, size, size, 3)`.
         skipped: Names of the files that could not be read.
     """
+    fifth = min(map(len, by_class.values())) // sum(FIFTHS)
 
     def part(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         images = np.concatenate([images[first:last] for images in by_class.values()])
         labels = np.repeat(np.arange(len(by_class), dtype="int32"), last - first)
         return images, labels
 
-    cuts = (0, TRAINING, TRAINING + VALIDATION, PER_CLASS)
+    cuts = (0, *itertools.accumulate(fifth * share for share in FIFTHS))
     train, validation, test = (part(first, last) for first, last in itertools.pairwise(cuts))
     return Pictures(name, train, validation, test, tuple(by_class), skipped)

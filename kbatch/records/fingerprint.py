@@ -4,31 +4,68 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.records import whole
+from kbatch.records import disk, kinds, whole
 
 FOLDER, FILE = "kbatch", "project.json"  # the folder is inside KerasTuner's own
+KINDS: dict[str, Any] = {  # of the facts that kbatch reads again; all others are only compared
+    "goal": dict[str, Any],
+    "baseline": dict[str, Any],
+    "data": dict[str, dict[str, Any]],
+    "epochs": int | None,
+    "measured_horizon_seconds": float,
+    "table": dict[str, Any],
+}
+GOAL: dict[str, Any] = {"seconds": kinds.Above0, "metric": str, "direction": str, "chance": float, "target": float | None}
 
 
 def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the project in `directory` was started with, or `None` if it was not started."""
+    """What the project in `directory` was started with, or `None` if it was not started.
+
+    Raises:
+        RecordError: If the file cannot be read, or holds something else.
+    """
     path = Path(directory) / FILE
-    if not path.exists():
+    text = whole.read(path)
+    if text is None:
         return None
+    do = "Move the folder away, or start in another one"
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise RecordError(f"{path} must be readable JSON", f"{error}", "Move the folder away, or start in another one") from error
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} must be readable JSON", f"{error}", do) from error
+    if not isinstance(facts, dict):
+        raise RecordError(f"{path} must hold the facts of a project", f"{facts!r:.60}", do)
+    for name, value, kind in _known(facts):
+        if not kinds.fits(value, kind):
+            raise RecordError(f"{path} must hold the facts of a project", f"{name}={value!r:.60}", do)
+    return facts
+
+
+def _known(facts: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, value and kind of each fact that is read again."""
+    for name, kind in KINDS.items():
+        if name in facts:
+            yield name, facts[name], kind
+    if isinstance(facts.get("goal"), dict):
+        for name, kind in GOAL.items():
+            yield f"goal.{name}", facts["goal"].get(name), kind
+    if isinstance(facts.get("data"), dict):
+        for part, told in facts["data"].items():
+            yield f"data.{part}.examples", told.get("examples", 0) if isinstance(told, dict) else 0, int
 
 
 def save(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
     """Keep what the project was started with; the file appears whole or not at all."""
     path = Path(directory) / FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk.refusal(error, path.parent) from error
     whole.write(path, json.dumps(facts, indent=1, sort_keys=True))
 
 

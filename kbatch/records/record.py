@@ -10,6 +10,7 @@ from typing import Any
 
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
+from kbatch.records import kinds
 
 BASELINE_TRIAL = -1
 
@@ -77,5 +78,14 @@ class Record:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Record:
-        """The record that `to_dict` gave, also after a trip through JSON."""
-        return cls(**{**fields, "recipe": Recipe.from_dict(fields["recipe"]), "outcome": Outcome.from_dict(fields["outcome"])})
+        """The record that `to_dict` gave, also after a trip through JSON.
+
+        Raises:
+            TypeError: If a field is missing, unknown or of another kind.
+        """
+        record = cls(**{**fields, "recipe": Recipe.from_dict(fields["recipe"]), "outcome": Outcome.from_dict(fields["outcome"])})
+        for part in (record, record.outcome, record.recipe):
+            wrong = kinds.wrong_field(part)
+            if wrong is not None:
+                raise TypeError(f"`{wrong}` is {getattr(part, wrong)!r:.60}")
+        return record

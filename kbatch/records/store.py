@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import RecordError
+from kbatch.records import disk, whole
 from kbatch.records.record import Record
 
 FILE = "records.jsonl"
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what broken JSON, or another's, raises
 
 
 @dataclass(frozen=True)
@@ -31,20 +34,19 @@ def read(path: Path) -> list[Line]:
         path: The file; one that does not exist has no lines.
 
     Raises:
-        RecordError: If a line before the last cannot be read.
+        RecordError: If a line before the last cannot be read, or the file is no regular one.
     """
-    if not path.exists():
-        return []
-    rows = path.read_bytes().split(b"\n")
+    rows = (whole.read(path) or b"").split(b"\n")
     lines = []
     for number, row in enumerate(rows, 1):
         try:
             if row:
                 lines.append(_parse(json.loads(row)))
-        except (ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             if number < len(rows):
+                reason = f" ({error})" if isinstance(error, TypeError) else ""
                 raise RecordError(
-                    f"Every line of {path} must be a record", f"line {number}: {row[:60]!r}…", "Remove that line, or move the file away"
+                    f"Every line of {path} must be a record", f"line {number}: {row[:60]!r}…{reason}", "Remove that line, or move the file away"
                 ) from error
             warnings.warn(f"{path}: the last line is incomplete and was ignored: {row[:60]!r}…", stacklevel=2)
     return lines
@@ -64,22 +66,28 @@ class Store:
         self.path = Path(directory) / FILE
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lines = read(self.path)
-            self._drop_incomplete_line()
         except OSError as error:
             raise RecordError("The folder of the records must be writable", f"{self.path.parent}: {error.strerror}", "Pass another folder") from error
+        self._lines: list[Line] = []
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Take up what another process has written meanwhile."""
+        self._lines = read(self.path)
+        self._repaired = False
 
     def _drop_incomplete_line(self) -> None:
         """Cut a half-written last line, or end a whole one, so that the next record does not grow onto it."""
-        text = self.path.read_bytes() if self.path.exists() else b""
+        text = whole.read(self.path) or b""
         if text and not text.endswith(b"\n"):
-            whole = len(self._lines) == len(text.splitlines())  # only the line's end was lost
+            only_end_lost = len(self._lines) == len(text.splitlines())
             with open(self.path, "r+b") as file:
-                if whole:
+                if only_end_lost:
                     file.seek(0, os.SEEK_END)
                     file.write(b"\n")
                 else:
                     file.truncate(text.rfind(b"\n") + 1)
+        self._repaired = True
 
     def finished(self, key: str) -> Record | None:
         """The record of a training that ended, or `None`."""
@@ -98,19 +106,42 @@ class Store:
         self._append({"event": "started", "key": key})
 
     def interrupt(self, key: str) -> None:
-        """Note that the user stopped a training, which is no crash."""
-        self._append({"event": "interrupted", "key": key})
+        """Note that the user stopped a training, which is no crash; on a full disk, take its start back instead."""
+        try:
+            self._append({"event": "interrupted", "key": key})
+        except RecordError:
+            if not self._lines or self._lines[-1] != Line("started", key):
+                raise
+            text = whole.read(self.path) or b""
+            os.truncate(self.path, text.rfind(b"\n", 0, len(text) - 1) + 1)  # which needs no room
+            self._lines.pop()
 
     def end(self, record: Record) -> None:
         """Keep the record of a training that ended."""
         self._append({"event": "ended", "key": record.key, "record": record.to_dict()})
 
     def _append(self, fields: dict[str, Any]) -> None:
+        """Add a line whole, or none of it.
+
+        Raises:
+            RecordError: If the disk is full, or the file cannot be written.
+        """
         row = json.dumps(fields, allow_nan=True).encode() + b"\n"
-        with open(self.path, "ab") as file:
-            file.write(row)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            if not self._repaired:
+                self._drop_incomplete_line()
+            with open(self.path, "ab", buffering=0) as file:
+                before, left = file.seek(0, os.SEEK_END), memoryview(row)
+                try:
+                    while left:
+                        left = left[file.write(left) :]
+                    os.fsync(file.fileno())
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        os.truncate(self.path, before)
+                    raise
+        except OSError as error:
+            raise disk.refusal(error, self.path) from error
         self._lines.append(_parse(json.loads(row)))
 
 

@@ -1,21 +1,73 @@
-"""Whole: a text file that appears whole or not at all."""
+"""Whole: a file that is read whole or refused, and written whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from pathlib import Path
 
+from kbatch.errors import RecordError
+from kbatch.records import disk
 
-def write(path: Path, text: str) -> None:
-    """Write a text file, synced, in the place of the one before; half a file is never left.
+KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def read(path: Path) -> bytes | None:
+    """What a regular file holds, or `None` if there is none; a pipe or a device, which may never end, is not opened for long.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RecordError: If it is no regular file, or cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise _unreadable(path, next((words for is_one, words in KINDS if is_one(mode)), "no regular file"))
+    try:
+        with open(handle, "rb") as file:
+            return file.read()
+    except (OSError, MemoryError) as error:
+        raise _unreadable(path, str(error) or type(error).__name__) from error
+
+
+def _unreadable(path: Path, received: str) -> RecordError:
+    return RecordError(f"{path} must be a file that can be read", received, "Move it away, or pass another folder")
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, synced, in the place of the one before; half a file is never left.
 
     Args:
         path: The file, in a folder that exists.
-        text: What it is to hold.
+        content: What it is to hold; text is written as UTF-8.
+
+    Raises:
+        RecordError: If the disk is full, or the file cannot be written; the one before is still there.
     """
     half = path.with_name(path.name + ".tmp")
-    with half.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(half, path)
+    try:
+        half.unlink(missing_ok=True)  # what a killed process left
+        with half.open("xb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            half.unlink(missing_ok=True)
+        raise disk.refusal(error, path) from error

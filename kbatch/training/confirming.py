@@ -46,6 +46,7 @@ def confirm(
 
     Raises:
         SearchError: If the tuner has no finished search, or is not one of kbatch's.
+        RecordError: If another process is training in the project, or its records are gone.
 
     Example:
     ```python
@@ -58,14 +59,16 @@ def confirm(
     if not hasattr(tuner.hypermodel, "comparison"):
         raise SearchError("A confirmation needs a search of kbatch's", type(tuner.hypermodel).__name__, "Pass a tuner made with kbatch.HyperModel")
     project = Project(tuner.project_dir)
+    project.check_complete()
     chosen = leaders(project.store.records(), top)
     if not chosen:
         raise SearchError("A search must have a trial that did not fail before it can be confirmed", "none", "Call tuner.search(…) first")
     if tuner.hypermodel.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
-    comparison = tuner.hypermodel.comparison(project, x, y, validation_data=validation_data, **fit_arguments)
-    test = None if test_data is None else validation_batches(test_data, element_spec=comparison.data.training.element_spec)
-    candidates = [comparison.baseline(project), *chosen]
-    # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
-    again = [comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates]
+    with project.hold():
+        comparison = tuner.hypermodel.comparison(project, x, y, validation_data=validation_data, **fit_arguments)
+        test = None if test_data is None else validation_batches(test_data, element_spec=comparison.data.training.element_spec)
+        candidates = [comparison.baseline(project), *chosen]
+        # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
+        again = [comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates]
     return rows(again, comparison.goal.metric)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
 from collections.abc import Callable
@@ -11,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbatch.device import meter
-from kbatch.errors import ProjectChangedError
+from kbatch.device import interrupting, meter
+from kbatch.errors import ProjectChangedError, RecordError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records import fingerprint
+from kbatch.records import fingerprint, whole
+from kbatch.records.lock import Lock
 from kbatch.records.record import Record, drawn_of, key_of
-from kbatch.records.store import Store
+from kbatch.records.store import FILE, Store
 
 CRASHES = 2  # starts without an end after which a training is taken to kill its process
 
@@ -91,6 +94,31 @@ class Project:
         self.folder = self.directory / fingerprint.FOLDER
         self.store = Store(self.folder)
 
+    def hold(self) -> Lock:
+        """Keep other processes from training in this project, until the lock is released or given up.
+
+        Raises:
+            RecordError: If another process is training in it; the message says which.
+        """
+        lock = Lock(self.folder)
+        if lock.fresh:
+            self.store.read_again()
+        return lock
+
+    def check_complete(self) -> None:
+        """Refuse a project whose trials are there and whose records are not.
+
+        Raises:
+            RecordError: If so.
+        """
+        ended = [] if self.store.records() else [file.parent.name for file in self.directory.glob("trial_*/trial.json") if _ended(file)]
+        if ended:
+            raise RecordError(
+                f"The records of a search must be in {self.folder}",
+                f"none, though KerasTuner's {len(ended)} trials are there",
+                f"Bring {FILE} back, or start in another folder",
+            )
+
     def facts(self) -> dict[str, Any]:
         """What the project was started with; empty if it was not."""
         return fingerprint.load(self.folder) or {}
@@ -136,11 +164,19 @@ class Project:
         Args:
             identity: What is trained.
             train: Function that trains and measures it.
+
+        Raises:
+            RecordError: If another process is training in this project.
         """
-        key = identity.key
         finished = self.known(identity)
         if finished:
             return finished
+        with self.hold():
+            return self.known(identity) or self._trained(identity, train)
+
+    def _trained(self, identity: Identity, train: Callable[[], Trained]) -> Record:
+        """The record of a training that is made now, in a project that this process holds."""
+        key = identity.key
         if self.store.unfinished_starts(key) >= CRASHES:
             message = f"the process ended {CRASHES} times while this was training"
             record = identity.record(Trained(Outcome(ended="crashed", message=message), 0.0))
@@ -148,8 +184,16 @@ class Project:
             self.store.start(key)
             try:
                 record = identity.record(train())
-            except (KeyboardInterrupt, Exception):
-                self.store.interrupt(key)  # stopped by the user, or by an error that the user sees: no crash
+            except BaseException:  # SystemExit too, which a handler of signals may raise
+                with interrupting.undisturbed():
+                    self.store.interrupt(key)  # stopped by the user, or by an error that the user sees: no crash
                 raise
         self.store.end(record)
         return record
+
+
+def _ended(file: Path) -> bool:
+    """Whether KerasTuner's file says that its trial was completed."""
+    with contextlib.suppress(RecordError, ValueError, RecursionError, AttributeError):
+        return json.loads(whole.read(file) or b"null").get("status") == "COMPLETED"  # type: ignore[no-any-return]
+    return False

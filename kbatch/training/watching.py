@@ -37,8 +37,12 @@ class ProgressBar(Watcher):
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Print the recipe in words and begin its bar."""
         name = f"trial {trial}" if purpose == "search" else purpose
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}"))
-        console = Console()
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}", markup=False),
+        )
+        console = Console(markup=False, emoji=False)  # names of augmentations are the user's
         console.print(f"{name}: {recipe}", highlight=False, soft_wrap=True)
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._bar.start()

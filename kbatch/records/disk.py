@@ -1,0 +1,72 @@
+"""Disk: is this error a disk that is full, a file that may not grow or a folder that may not be written; and what to say of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+from kbatch.errors import RecordError
+
+# What libraries make of the system's numbers: HDF5 and TensorFlow keep the words, in errors of kinds of their own.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LIMITED = (errno.EFBIG,)
+CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+WORDS = re.compile("|".join(re.escape(os.strerror(number)) for number in (*FULL, *LIMITED, errno.EROFS)))
+
+KEPT = "what was finished is kept, and the same call goes on"
+
+
+def trouble(error: BaseException) -> RecordError | None:
+    """What to say of an error that is a disk's, whichever library raised it; `None` if it is another's.
+
+    Args:
+        error: Any exception; what caused it, and what was being handled when it came, are looked at too.
+
+    Example:
+    >>> print(trouble(OSError(28, "No space left on device", "trial_0/weights.h5")))
+    The disk must have room. Received: No space left on device: trial_0/weights.h5. Free some; what was finished is kept, and the same call goes on.
+    >>> trouble(ValueError("shape")) is None
+    True
+    """
+    for link in _chain(error):
+        number = link.errno if isinstance(link, OSError) else None
+        found = WORDS.search(str(link))
+        if number in (*FULL, *LIMITED, errno.EROFS):
+            return refusal(link)  # type: ignore[arg-type]
+        if found:
+            named = re.search(r"filename = '([^']+)'", str(link))
+            return refusal(OSError(_number(found[0]), found[0], named[1] if named else None))
+    return None
+
+
+def refusal(error: OSError, path: object = None) -> RecordError:
+    """One sentence for a file or folder that the system did not let be written.
+
+    Args:
+        error: What the system said.
+        path: What was to be written, where the error does not name it. Optional.
+    """
+    name = path if path is not None else error.filename
+    said = (error.strerror or str(error)) + (f": {name}" if name is not None else "")
+    if error.errno in FULL:
+        return RecordError("The disk must have room", said, f"Free some; {KEPT}")
+    if error.errno in LIMITED:
+        return RecordError("Files must be allowed to grow", said, f"Raise the limit (ulimit -f); {KEPT}")
+    if error.errno in CLOSED:
+        return RecordError("The folder must be writable", said, "Pass another folder, or let this one be written")
+    return RecordError("The file must be one that can be written", said, "Move it away, or pass another folder")
+
+
+def _number(words: str) -> int:
+    return next(number for number in (*FULL, *LIMITED, errno.EROFS) if os.strerror(number) == words)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        yield link
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__

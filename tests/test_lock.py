@@ -1,0 +1,113 @@
+"""One process at a time trains in a project, and its lock dies with it."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kbatch import Outcome, Recipe
+from kbatch.errors import RecordError
+from kbatch.records import lock
+from kbatch.records.lock import Lock
+from kbatch.training.project import Identity, Project, Trained
+
+IDENTITY = Identity("search", 0, 0, Recipe(), {}, 1e-3)
+HOLD = "import sys, time\nfrom pathlib import Path\nfrom kbatch.records.lock import Lock\nheld = Lock(Path(sys.argv[1]))\nprint('held', flush=True)\ntime.sleep(600)"
+
+
+def trained():
+    return Trained(Outcome(ended="horizon", value=0.7), 0.02)
+
+
+@pytest.fixture
+def another():
+    """A function that starts another process which holds a folder."""
+    processes = []
+
+    def begin(folder):
+        process = subprocess.Popen([sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_a_folder_that_another_process_holds_is_refused_by_name_and_free_once_it_is_killed(tmp_path, another):
+    process = another(tmp_path)
+    with pytest.raises(RecordError, match=f"by one process at a time. Received: process {process.pid} on .* since 20"):
+        Lock(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Lock(tmp_path) as held:
+        assert held.fresh
+
+
+def test_a_process_does_not_lock_itself_out(tmp_path):
+    first, second = Lock(tmp_path), Lock(tmp_path)
+    assert (first.fresh, second.fresh) == (True, False)
+    first.release()
+    first.release()
+    assert not Lock(tmp_path).fresh  # the second one still holds it
+    second.release()
+    assert Lock(tmp_path).fresh
+
+
+def test_a_lock_that_nobody_refers_to_any_more_is_gone(tmp_path, another):
+    Lock(tmp_path)
+    another(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_forked_child_does_not_keep_the_lock(tmp_path, another):
+    held = Lock(tmp_path)
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+        os._exit(0)
+    try:
+        held.release()
+        another(tmp_path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_where_the_file_system_has_no_locks_it_is_said_and_the_search_goes_on(tmp_path, monkeypatch):
+    def refuse(handle):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock, "_system_lock", refuse)
+    with pytest.warns(UserWarning, match="without locks: let one process at a time"):
+        assert Lock(tmp_path).fresh
+
+
+def test_a_project_that_another_process_trains_in_is_left_alone(tmp_path, another):
+    project = Project(tmp_path)
+    process = another(project.folder)
+    with pytest.raises(RecordError, match=f"process {process.pid}"):
+        project.once(IDENTITY, lambda: pytest.fail("must not be trained"))
+    assert not project.store.path.exists()
+
+
+def test_what_another_process_finished_meanwhile_is_not_trained_again(tmp_path):
+    waiting = Project(tmp_path)
+    Project(tmp_path).once(IDENTITY, trained)
+    assert waiting.once(IDENTITY, lambda: pytest.fail("must not be trained twice")).score == 0.02
+
+
+def test_a_training_that_another_process_is_in_the_middle_of_is_no_crash(tmp_path, another):
+    project = Project(tmp_path)
+    for _ in range(2):
+        project.store.start(IDENTITY.key)
+    another(project.folder)
+    with pytest.raises(RecordError, match="one process at a time"):
+        Project(tmp_path).once(IDENTITY, trained)
+    assert Project(tmp_path).store.records() == []

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from kbatch.case_study import limits
 from kbatch.case_study.options import PROJECT, Options, grid_size
@@ -19,7 +18,6 @@ from kbatch.device import greetings
 from kbatch.memory.feasible import MaxBatches
 from kbatch.records import whole
 from kbatch.results import report
-from kbatch.results.ranking import cells, headings
 from kbatch.space import Space
 
 if TYPE_CHECKING:
@@ -58,15 +56,7 @@ def show(folder: Path | str, console: Console) -> None:
         folder: A folder that holds the records of a search.
         console: Where to print.
     """
-    found = report.findings(folder)
-    table = Table(title="Recipes by score", title_justify="left")
-    for heading in headings(found.goal["metric"]):
-        table.add_column(heading, justify="left" if heading in ("trial", "recipe", "ended", "") else "right")
-    for rank in found.ranks:
-        table.add_row(*cells(rank), style="bold" if rank.best else ("dim" if rank.record.score == 0 else None))
-    console.print(table)
-    for sentence in report.claim_sentences(found.claim, found.goal):
-        console.print(f"• {sentence}", highlight=False, soft_wrap=True)
+    console.print(str(report.report(folder)), highlight=False, markup=False, soft_wrap=True)
 
 
 def _announce(options: Options, space: Space, console: Console) -> None:

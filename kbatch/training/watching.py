@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.results.words import ended_text, score_text
 
 
 class Watcher:
@@ -54,6 +55,6 @@ class ProgressBar(Watcher):
         if self._bar is not None:
             self._bar.stop()
         value = "nothing measured" if record.outcome.value is None else f"{record.outcome.value:.3f} held"
-        print(f"    ended by {record.outcome.ended}: {value}, score {record.score:.3g}", flush=True)
+        print(f"    ended by {ended_text(record.outcome)}: {value}, score {score_text(record.score)} per second", flush=True)
         for remark in record.outcome.remarks:
             print(f"    {remark}", flush=True)

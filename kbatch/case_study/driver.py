@@ -16,7 +16,7 @@ from kbatch.case_study import limits
 from kbatch.case_study.options import PROJECT, Options, grid_size
 from kbatch.device import greetings
 from kbatch.memory.feasible import MaxBatches
-from kbatch.records import whole
+from kbatch.records import fingerprint, store, whole
 from kbatch.results import report
 from kbatch.space import Space
 
@@ -39,7 +39,7 @@ def run(options: Options, console: Console) -> None:
     options.check()
     space = options.space()
     folder = options.ready_folder()
-    _announce(options, space, console)
+    _announce(options, space, folder, console)
     found_limits = limits.of_options(options, space, folder, console)
     _import_tensorflow()
     found = _pictures(options, console)
@@ -59,22 +59,29 @@ def show(folder: Path | str, console: Console) -> None:
     console.print(str(report.report(folder)), highlight=False, markup=False, soft_wrap=True)
 
 
-def _announce(options: Options, space: Space, console: Console) -> None:
+def _announce(options: Options, space: Space, folder: Path, console: Console) -> None:
     if options.tuner == "grid":
         console.print(
             f"The grid holds {grid_size(space)} recipes, of which {min(options.trials, grid_size(space))} are tried, batch size varying first."
         )
     trainings = _trainings(options, space)
     if options.seconds_per_trial:
-        minutes = _minutes(trainings, options.seconds_per_trial)
+        kept = min(_kept(folder), trainings)
+        minutes = _minutes(trainings - kept, options.seconds_per_trial)
+        earlier = f", {kept} of them kept from an earlier run" if kept else ""
         console.print(
             f"{trainings} trainings of {options.seconds_per_trial:g} s each (baseline, {_trials(options, space)} trials, "
-            f"{trainings - 1 - _trials(options, space)} to confirm): about {minutes:.1f} minutes.",
+            f"{trainings - 1 - _trials(options, space)} to confirm){earlier}: about {minutes:.1f} minutes.",
             highlight=False,
             soft_wrap=True,
         )
     else:
         console.print(f"{trainings} trainings, each as long as {options.epochs} epochs of the baseline; that is measured first.", highlight=False)
+
+
+def _kept(folder: Path) -> int:
+    """How many trainings of this search an earlier run has ended."""
+    return sum(line.record is not None for line in store.read(folder / PROJECT / fingerprint.FOLDER / store.FILE))
 
 
 def _minutes(trainings: int, seconds: float) -> float:
@@ -157,7 +164,7 @@ def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, f
     if aside:
         console.print(f"KerasTuner's files could not be read and were moved to {aside}; the records were kept.", style="yellow", soft_wrap=True)
     tuner = tuner_of(options.tuner, hypermodel, options.trials, folder, options.seed)
-    with Live(console, _trials(options, space), _trainings(options, space), goal.seconds) as live:
+    with Live(console, _trials(options, space), _trainings(options, space), goal.seconds, project.store.records()) as live:
         hypermodel.watcher = live
         tuner.search(*found.train, **fit_arguments)
         if options.confirm:

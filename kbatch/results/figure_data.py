@@ -120,7 +120,7 @@ def _search(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
     baselines = [record for record in records if record.purpose == "baseline" and record.outcome.curve]
     infos = [_curve(f"trial {record.trial}", OTHER, [record], goal) for record in trials if record is not best]
     infos += [_curve(f"baseline: {record.recipe}", BASELINE, [record], goal) for record in baselines]
-    infos += [_curve(f"best-scored, trial {best.trial}: {best.recipe}", BEST, [best], goal)] if best else []
+    infos += [_curve(f"highest-scored trial, {best.trial}: {best.recipe}", BEST, [best], goal)] if best else []
     return PanelInfo("The search: each recipe once", tuple(infos))
 
 
@@ -132,7 +132,7 @@ def _confirmation(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
         if group[0].baseline and measured:
             infos.append(_curve(f"baseline: {group[0].recipe}", BASELINE, measured, goal))
         elif best is not None and group[0].trial == best.trial and measured:
-            infos.append(_curve(f"best confirmed, trial {best.trial}: {best.recipe}", BEST, measured, goal))
+            infos.append(_curve(f"highest-scored trial, {best.trial}: {best.recipe}", BEST, measured, goal))
     seeds = max((len(info.curves) for info in infos), default=0)
     title = "The confirmation: 1 fresh seed each" if seeds == 1 else f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
     return PanelInfo(title, tuple(infos))

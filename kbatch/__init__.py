@@ -2,7 +2,7 @@
 
 The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` agrees):
 
-    0  errors · recipe · outcome · scoring
+    0  errors · recipe · outcome · scoring · notebook (tables as HTML)
     1  rules/ (what changes with the batch size) · records/ (kept measurements) · device/ (bytes, limits, errors, leaks, workers)
        tracing/ (what a traced graph will hold)
     2  data/ (streams and pictures) · callbacks/ (clock and horizon) · recompute/ (segments of a model run again)
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kbatch.memory.table import max_batches
     from kbatch.outcome import Outcome
     from kbatch.recipe import Recipe
+    from kbatch.results.best import best_recipe
+    from kbatch.results.report import report
     from kbatch.scoring import score
     from kbatch.space import Space
     from kbatch.training.alone import train
@@ -41,6 +43,7 @@ _HOME = {
     "Outcome": "kbatch.outcome",
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
+    "best_recipe": "kbatch.results.best",
     "callbacks": "",
     "confirm": "kbatch.training.confirming",
     "find_max_batch": "kbatch.memory.finder",
@@ -49,6 +52,7 @@ _HOME = {
     "objective": "kbatch.hypermodel",
     "recompute": "",
     "register_augmentation": "kbatch.data.augmentation",
+    "report": "kbatch.results.report",
     "results": "",
     "score": "kbatch.scoring",
     "throughput": "kbatch.memory.speed",
@@ -60,6 +64,7 @@ __all__ = [
     "Outcome",
     "Recipe",
     "Space",
+    "best_recipe",
     "callbacks",
     "confirm",
     "find_max_batch",
@@ -68,6 +73,7 @@ __all__ = [
     "objective",
     "recompute",
     "register_augmentation",
+    "report",
     "results",
     "score",
     "throughput",

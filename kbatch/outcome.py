@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 ENDINGS = ("horizon", "target", "callback", "out_of_memory", "nan", "error", "crashed")
+SCORED = ("horizon", "target", "callback")  # the others score 0
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,11 @@ class Choice:
     limit_bytes: int | None
     fixed_batch_size: int | None = None
 
+    @property
+    def room_bytes(self) -> int | None:
+        """What the limit leaves beside weights and optimizer; `None` without a limit."""
+        return None if self.limit_bytes is None else self.limit_bytes - self.static_bytes
+
     def needed_bytes(self, plan: Plan) -> float:
         """Bytes of a training by a plan, as the allocator hands them out."""
         return self.static_bytes + plan.peak_bytes
@@ -126,7 +131,7 @@ def answer(asked: Asked, console: Console) -> None:
         status.update("Tracing each operation forward and backward …")
         found = Choice(front(model, recipe.batch_size), resizer(model), static_bytes(model, recipe), limit_bytes, _fixed_batch_size(model))
         rows = [figures.PlanInfo(_named(plan, found.plans[0]), plan.peak_bytes, plan.extra_seconds_ratio) for plan in found.plans]
-        figures.draw_plans(rows, f"{model.name} at batch {recipe.batch_size}, {recipe.policy}", asked.figure)
+        figures.draw_plans(rows, f"{asked.build} at batch {recipe.batch_size}, {recipe.policy}", asked.figure, found.room_bytes)
     console.print(table(found), highlight=False, soft_wrap=True)
     console.print(f"Figure: {asked.figure}", highlight=False, soft_wrap=True)
     chosen = found.chosen

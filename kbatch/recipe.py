@@ -112,12 +112,32 @@ class Recipe:
         return cls.from_dict(json.loads(text))
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Recipe:
-        """The recipe with these fields, refused if one of them is unknown."""
-        unknown = set(fields) - {field.name for field in dataclasses.fields(cls)}
+    def from_dict(cls, fields: Any) -> Recipe:
+        """The recipe with these fields, or the one that a row of `kbatch.results.load` tells of.
+
+        Args:
+            fields: A dict of a recipe's own fields, or a row: a `pandas.Series` or dict with the table's other columns too.
+
+        Raises:
+            RecipeError: If a field is unknown, or a row lacks one of a recipe's columns.
+
+        Example:
+        ```python
+        trials = kbatch.results.load("runs/pets").sort_values("score", ascending=False)
+        recipe = kbatch.Recipe.from_dict(trials.iloc[0])
+        ```
+        """
+        try:
+            given = {str(name): fields[name] for name in fields.keys()}  # noqa: SIM118 - iterating over a row gives its values
+        except (AttributeError, TypeError, KeyError):
+            raise RecipeError("A recipe's fields must be a dict or one row of results", type(fields).__name__, "Pass trials.iloc[0]") from None
+        known = {field.name for field in dataclasses.fields(cls)}
+        if "recipe" in given and "trial" in given:
+            return cls(**_of_row(given, known))
+        unknown = set(given) - known
         if unknown:
             raise RecipeError("A recipe must have only known fields", sorted(unknown), "Read it with the version of kbatch that wrote it")
-        return cls(**fields)
+        return cls(**given)
 
     def __str__(self) -> str:
         words = [f"batch {self.batch_size}"]
@@ -135,6 +155,27 @@ class Recipe:
         if self.recompute != "none":
             words.append(f"recompute {self.recompute}")
         return ", ".join(words)
+
+
+def _of_row(row: dict[str, Any], known: set[str]) -> dict[str, Any]:
+    """A recipe's fields out of a row of results, where pandas may have made numbers of whole numbers and NaN of None."""
+    missing = known - set(row)
+    if missing:
+        raise RecipeError("A row of results must have every column of a recipe", f"no {', '.join(sorted(missing))}", "Pass a whole row")
+    fields = {name: _plain(row[name]) for name in known}
+    if fields["optimizer"] == "compiled":
+        fields |= {"learning_rate": None}  # the column has the model's own rate
+    if fields["micro_batch_size"] == fields["batch_size"]:
+        fields |= {"micro_batch_size": None}
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python has it: no NumPy scalars, no NaN, whole numbers whole."""
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return None
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
 
 
 def whole_number(value: Any, least: int = 1) -> int | None:

@@ -13,6 +13,7 @@ FLOORS = {
     "strategy": -1,
     "recipe": 0,
     "sizes": 0,
+    "notebook": 0,
     "outcome": 0,
     "scoring": 0,
     "rules": 1,

@@ -8,8 +8,8 @@ import pytest
 import kbatch
 
 NAMES = [
-    *("HyperModel", "Outcome", "Recipe", "Space", "callbacks", "confirm", "find_max_batch", "max_batches", "memory", "objective"),
-    *("recompute", "register_augmentation", "results", "score", "throughput", "train"),
+    *("HyperModel", "Outcome", "Recipe", "Space", "best_recipe", "callbacks", "confirm", "find_max_batch", "max_batches", "memory", "objective"),
+    *("recompute", "register_augmentation", "report", "results", "score", "throughput", "train"),
 ]
 
 
@@ -40,7 +40,7 @@ def test_an_unknown_name_is_an_attribute_error():
         "import kbatch.cli",
         "import kbatch; kbatch.Recipe(), kbatch.Space(), kbatch.score",
         "import kbatch; kbatch.find_max_batch, kbatch.max_batches, kbatch.throughput, kbatch.memory.estimate; import kbatch.max_batch",
-        "import kbatch; kbatch.results.load; import kbatch.results.report",
+        "import kbatch; kbatch.results.load, kbatch.report, kbatch.best_recipe",
     ],
 )
 def test_tensorflow_is_not_imported_before_it_is_needed(code):

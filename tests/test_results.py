@@ -1,42 +1,32 @@
-import dataclasses
-import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from result_records import GOAL, confirmation, failed, keep, record
 
 import kbatch
-from kbatch import Outcome, Recipe, scoring
-from kbatch.errors import RecordError
-from kbatch.records import fingerprint
-from kbatch.records.record import Record
-from kbatch.records.store import Store
-from kbatch.results import figures, report
-from kbatch.results.claim import claim_of
+from kbatch import Recipe, Space, scoring
+from kbatch.errors import RecipeError, RecordError
+from kbatch.results import report
+from kbatch.results.own import KBATCH
 from kbatch.results.ranking import ranking
+from kbatch.results.words import ended_text, score_text
 
-SECONDS = 10.0
-
-
-def record(trial, level, purpose="search", seed=0, speed=1.0, ended="horizon", **recipe):
-    curve = tuple((t, 0.5 + level * (1 - math.exp(-speed * t / 3))) for t in scoring.marks(SECONDS))
-    held = scoring.held(curve)
-    outcome = Outcome(ended, curve, held.value, {"val_accuracy": held.value}, SECONDS, 0.01, 1000, 32000, {"total": 12.0}, 10**8)
-    score = scoring.score(curve, SECONDS, 0.5) if ended == "horizon" else 0.0
-    return Record(f"{purpose}{trial}{seed}", purpose, trial, seed, Recipe(**recipe), outcome, score, test={"accuracy": held.value - 0.01})
+OLD = Path("/work/shared/data/old-project")
 
 
 @pytest.fixture
 def project(tmp_path):
-    store = Store(tmp_path / "search" / "kbatch")
-    records = [record(-1, 0.2, "baseline"), record(0, 0.3, batch_size=64), record(1, 0.31, batch_size=128, optimizer="sgd", learning_rate=0.1)]
-    records += [record(2, 0.0, ended="nan", batch_size=256)]
+    values = {"units": 64, "dropout": 0.25, "batch_size": 64, "learning_rate_adam": 1e-3, "tuner/trial_id": "0"}
+    records = [record(-1, 0.2, "baseline"), record(0, 0.3, values=values, batch_size=64)]
+    best = {"batch_size": 128, "optimizer": "sgd", "learning_rate": 0.1, "micro_batch_size": 32, "values": {**values, "units": 32}}
+    records += [record(1, 0.31, **best)]
+    records += [failed(record(2, 0.0, batch_size=256), "nan")]
     for seed in (1, 2, 3):
-        records += [record(-1, 0.2 + 0.003 * seed, "confirmation", seed), record(1, 0.33 + 0.003 * seed, "confirmation", seed, 2.0, batch_size=128)]
-    for one in records:
-        store.end(one)
-    goal = {"seconds": SECONDS, "metric": "val_accuracy", "direction": "max", "chance": 0.5, "target": None}
-    fingerprint.save(tmp_path / "search" / "kbatch", {"goal": goal, "data": {"validation": {"examples": 400}}})
-    return tmp_path
+        records += [record(-1, 0.2 + 0.003 * seed, "confirmation", seed), record(1, 0.33 + 0.003 * seed, "confirmation", seed, 2.0, **best)]
+    return keep(tmp_path, records)
 
 
 def test_a_table_has_one_row_a_trial_and_confirmations_are_apart(project):
@@ -54,52 +44,24 @@ def test_a_folder_without_records_is_refused(tmp_path):
         kbatch.results.load(tmp_path)
 
 
-def test_those_within_noise_of_the_best_are_named(project):
-    ranks = ranking(list(report.findings(project).records), "val_accuracy", 400)
-    assert [rank.record.trial for rank in ranks] == [1, 0, -1, 2]
-    assert [rank.best for rank in ranks] == [True, False, False, False]
-    assert [rank.within_noise for rank in ranks] == [False, True, False, False]
-    assert ranks[0].standard_error == pytest.approx(scoring.standard_error(ranks[0].record.outcome.value, 400))
+def test_the_baseline_stands_apart_and_those_within_noise_of_the_best_are_named(project):
+    ranks = kbatch.report(project).ranks
+    assert [rank.record.trial for rank in ranks] == [-1, 1, 0, 2]
+    assert [rank.verdict for rank in ranks] == ["one seed, not ranked", "best", "within noise of the best", ""]
+    assert ranks[1].standard_error == pytest.approx(scoring.standard_error(ranks[1].record.outcome.value, 400))
 
 
-def test_a_claim_compares_means_over_fresh_seeds(project):
-    claim = report.findings(project).claim
-    assert (claim.baseline.seeds, claim.best.seeds, claim.best.trial) == (3, 3, 1)
-    assert claim.best.score.mean > claim.baseline.score.mean
-    assert claim.standard_errors > 2
-    assert claim.speed_up > 1
-    assert claim.best.missed == 0
-    assert claim.best.test.mean == pytest.approx(claim.best.value.mean - 0.01)
-
-
-def test_a_recipe_that_is_no_better_is_not_claimed_to_be():
-    same = [record(trial, 0.2 + 0.01 * seed, "confirmation", seed) for trial in (-1, 0) for seed in (1, 2, 3)]
-    claim = claim_of(same, SECONDS, "val_accuracy", "max", 0.5, 400)
-    assert claim.standard_errors == pytest.approx(0)
-    goal = {"metric": "val_accuracy", "seconds": SECONDS}
-    assert any("within noise" in sentence for sentence in report.claim_sentences(claim, goal))
-    worse = [dataclasses.replace(r, score=r.score / 3) if r.trial == 0 else r for r in same]
-    assert any("baseline is better" in s for s in report.claim_sentences(claim_of(worse, SECONDS, "val_accuracy", "max", 0.5, 400), goal))
-
-
-def test_without_a_confirmation_nothing_is_claimed():
-    assert claim_of([], SECONDS, "val_accuracy", "max", 0.5, 400) is None
-    assert "nothing is claimed" in report.claim_sentences(None, {})[0]
-
-
-def test_figures_know_what_they_show_before_they_are_drawn(project):
-    records = report.findings(project).records
-    curves = figures.curve_infos(records)
-    assert [info.role for info in curves] == ["other", "other", "baseline", "best"]
-    assert curves[-1].points == records[2].outcome.curve
-    assert [(info.batch_size, info.baseline) for info in figures.batch_infos(records)] == [(32, True), (64, False), (128, False), (256, False)]
+def test_what_scores_below_the_baseline_is_not_called_best():
+    ranks = ranking([record(-1, 0.35, "baseline"), record(0, 0.3, batch_size=64)], GOAL, 400)
+    assert ranks[1].verdict == "best of the search; the baseline did better"
+    assert ranks[0].verdict == "one seed, not ranked"
 
 
 def test_the_report_is_written_whole_and_can_be_written_again(project):
     files = report.write(project)
     assert {file.name for file in files} == {"trials.csv", "confirmations.csv", "report.md", "accuracy_over_seconds.png", "batch_size.png"}
     first = (project / "report.md").read_text()
-    assert "batch 128, sgd 0.1" in first
+    assert "batch 128 (4 x 32), sgd 0.1" in first
     assert "within noise of the best" in first
     assert pd.read_csv(project / "trials.csv").trial.tolist() == [-1, 0, 1, 2]
     assert not list(project.glob("*.tmp"))
@@ -108,9 +70,193 @@ def test_the_report_is_written_whole_and_can_be_written_again(project):
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files if file.suffix == ".png")
 
 
-def test_a_training_that_failed_counts_in_the_claim_as_chance():
-    runs = [record(trial, 0.3, "confirmation", seed) for trial in (-1, 0) for seed in (1, 2)]
-    runs[2] = dataclasses.replace(runs[2], score=0.0, outcome=dataclasses.replace(runs[2].outcome, ended="out_of_memory", value=None, curve=()))
-    claim = claim_of(runs, SECONDS, "val_accuracy", "max", 0.5, 400)
-    assert (claim.best.seeds, claim.best.missed) == (2, 1)
-    assert claim.best.value.mean == pytest.approx((0.5 + runs[3].outcome.value) / 2)
+def test_the_printed_table_shows_what_matters_and_keeps_all_columns(project):
+    trials = kbatch.results.load(project)
+    assert isinstance(trials, pd.DataFrame)
+    for text in (repr(trials), trials._repr_html_()):
+        assert all(name in text for name in ("trial", "recipe", "score", "val_accuracy", "train_seconds", "ended", "hp_units"))
+        assert "batch 128 (4 x 32), sgd 0.1" in text
+        assert "peak_bytes" not in text
+        assert "..." not in text
+        assert f"{len(trials.columns)} columns" in text
+    assert {"peak_bytes", "stopped_by", "final_learning_rate", "skipped_updates"} <= set(trials.columns)
+
+
+def test_a_selection_is_shown_as_it_was_selected(project):
+    trials = kbatch.results.load(project)
+    for part in (trials.sort_values("score", ascending=False).head(2), trials[trials.score > 0], trials.copy()):
+        assert "hp_units" in repr(part)
+        assert "peak_bytes" not in repr(part)
+    assert "peak_bytes" in repr(trials[["trial", "peak_bytes"]])
+    assert "columns in all" not in repr(trials[["trial", "recipe", "score"]])
+    assert "mean" in repr(trials.groupby("baseline")["score"].agg(["mean"]))
+    assert trials.iloc[1]["recipe"] == "batch 64, adam 0.001"
+
+
+def test_a_project_without_an_ended_training_has_all_columns(project, tmp_path):
+    empty = keep(tmp_path / "empty", [])
+    (empty / "search" / "kbatch" / "records.jsonl").write_text('{"event": "started", "key": "a"}\n')
+    trials = kbatch.results.load(empty)
+    full = kbatch.results.load(project)
+    assert (len(trials), [name for name in full.columns if not name.startswith("hp_")]) == (0, list(trials.columns))
+    assert trials.sort_values("score")["val_accuracy"].tolist() == []
+    assert "score" in repr(trials)
+    assert "nothing is claimed" in str(kbatch.report(empty))
+    assert len(report.write(empty)) == 4
+
+
+@pytest.mark.parametrize("ask", [kbatch.results.load, kbatch.report, kbatch.best_recipe, report.write])
+@pytest.mark.parametrize("what", ["missing", "empty", None, 3])
+def test_what_holds_no_search_is_refused_in_our_words(ask, what, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordError, match="Received: (no such folder|no records in it|NoneType|int)"):
+        ask(tmp_path / what if isinstance(what, str) else what)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_row_makes_its_recipe_again(project, number):
+    trials, records = kbatch.results.load(project), kbatch.report(project).records
+    trials.to_csv(project / "kept.csv", index=False)
+    kept = pd.read_csv(project / "kept.csv")
+    for row in (trials.iloc[number], trials.iloc[number].to_dict(), trials.to_dict("records")[number], kept.iloc[number]):
+        assert Recipe.from_dict(row) == records[number].recipe
+
+
+def test_a_row_of_a_compiled_optimizer_makes_its_recipe_again(tmp_path):
+    recipe = {"optimizer": "compiled", "learning_rate": None, "jit_compile": True, "recompute": "sqrt", "policy": "mixed_float16"}
+    row = kbatch.results.load(keep(tmp_path, [record(-1, 0.2, "baseline", **recipe)])).iloc[0]
+    assert row.learning_rate == 0.1
+    assert Recipe.from_dict(row) == Recipe(**recipe)
+
+
+def test_a_plain_dict_with_unknown_fields_is_still_refused(project):
+    with pytest.raises(RecipeError, match="only known fields"):
+        Recipe.from_dict({"batch_size": 32, "colour": "red"})
+    with pytest.raises(RecipeError, match="every column of a recipe"):
+        Recipe.from_dict(kbatch.results.load(project)[["trial", "recipe", "batch_size"]].iloc[0])
+    for nonsense in (None, 3, "batch 32", [1]):
+        with pytest.raises(RecipeError, match="must be a dict or one row"):
+            Recipe.from_dict(nonsense)
+
+
+def test_the_best_recipe_is_the_confirmations_and_before_that_the_searchs(tmp_path):
+    trials = [record(-1, 0.1, "baseline"), record(0, 0.3, batch_size=64), record(1, 0.31, batch_size=128)]
+    assert kbatch.best_recipe(keep(tmp_path / "before", trials)) == Recipe(batch_size=128)
+    folder = keep(tmp_path / "after", [*trials, *confirmation({-1: 0.1, 0: 0.3, 1: 0.2}, 2)])
+    assert kbatch.best_recipe(folder) == Recipe(batch_size=64)
+    assert kbatch.report(folder).best.trial == 0
+
+
+def test_the_best_recipe_says_when_the_baseline_is_better(tmp_path):
+    trials = [record(-1, 0.4, "baseline"), record(0, 0.3, batch_size=64)]
+    with pytest.warns(UserWarning, match="The baseline did better"):
+        assert kbatch.best_recipe(keep(tmp_path / "search", trials)).batch_size == 64
+    with pytest.warns(UserWarning, match="The baseline did better"):
+        kbatch.best_recipe(keep(tmp_path / "confirmed", [record(-1, 0.1, "baseline"), trials[1], *confirmation({-1: 0.4, 0: 0.3}, 1)]))
+    with pytest.warns(UserWarning, match="No trial held more than chance"):
+        kbatch.best_recipe(keep(tmp_path / "chance", [record(0, 0.0)]))
+
+
+def test_without_a_trial_that_ended_well_there_is_no_best_recipe(tmp_path):
+    for name, records in {"none": [], "baseline": [record(-1, 0.2, "baseline")], "failed": [failed(record(0, 0.2))]}.items():
+        folder = keep(tmp_path / name, records)
+        (folder / "search" / "kbatch" / "records.jsonl").touch()
+        with pytest.raises(RecordError, match="must hold a trial that did not fail"):
+            kbatch.best_recipe(folder)
+        assert kbatch.report(folder).best is None
+
+
+def test_a_tuner_is_as_good_as_its_folder(project):
+    class Tuner:
+        project_dir = str(project / "search")
+
+    assert kbatch.best_recipe(Tuner()) == kbatch.best_recipe(project)
+    assert str(kbatch.report(Tuner())) == str(kbatch.report(project))
+    assert len(kbatch.results.load(Tuner())) == 4
+
+
+def test_a_report_writes_nothing_and_prints_what_the_command_prints(project):
+    before = sorted(project.rglob("*"))
+    text = str(kbatch.report(project))
+    assert sorted(project.rglob("*")) == before
+    code = f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli import app\napp(['report', {str(project)!r}])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.startswith(text + "\n")
+    assert printed[len(text) :].lstrip().startswith("Written: ")
+
+
+def test_a_report_shows_itself_in_a_notebook(project):
+    page = kbatch.report(project)._repr_html_()
+    assert page.count("<tr>") == 5
+    assert "batch 128 (4 x 32), sgd 0.1" in page
+    assert "trial 1, over 3 fresh seeds each" in page.replace("-&gt; ", "")
+
+
+def test_own_hyperparameters_are_in_table_page_and_csv(project):
+    found = kbatch.report(project)
+    assert "units 64, dropout 0.25" in str(found)
+    assert "units 32, dropout 0.25" in found.markdown()
+    assert "own hyperparameters" in found._repr_html_()
+    assert "defaults" in str(found)
+    report.write(project)
+    table = pd.read_csv(project / "trials.csv")
+    assert table.hp_units.tolist()[1:3] == [64, 32]
+    assert not {"hp_batch_size", "hp_learning_rate_adam", "hp_tuner/trial_id"} & set(table.columns)
+
+
+def test_the_names_that_are_not_the_users_are_those_that_a_space_reserves():
+    assert Space().reserved == KBATCH
+
+
+def test_the_ending_says_when_and_by_whom(tmp_path):
+    stopped = {"ended": "callback", "train_seconds": 2.31, "stopped_by": "EarlyStopping", "learning_rate": 0.1, "final_learning_rate": 1e-5}
+    one = record(0, 0.3, changes={**stopped, "skipped_updates": 3})
+    assert ended_text(one.outcome) == "EarlyStopping after 2.31 s, rate then 1e-05, 3 updates skipped"
+    assert ended_text(record(0, 0.4, goal={**GOAL, "target": 0.8}).outcome).startswith("target after ")
+    assert ended_text(record(0, 0.3).outcome) == "horizon"
+    assert ended_text(failed(record(0, 0.3)).outcome).startswith("out of memory")
+    folder = keep(tmp_path, [one])
+    assert "EarlyStopping after 2.31 s" in kbatch.report(folder).markdown()
+    row = kbatch.results.load(folder).iloc[0]
+    assert (row.stopped_by, row.final_learning_rate, row.skipped_updates) == ("EarlyStopping", 1e-5, 3)
+
+
+def test_scores_are_shown_in_one_unit(project):
+    found, best = kbatch.report(project), kbatch.results.load(project).score.max()
+    shown = score_text(best)
+    assert float(shown) == pytest.approx(best, rel=0.01)
+    for text in (str(found), found.markdown(), found._repr_html_()):
+        assert shown in text
+        assert "1000" not in text
+
+
+@pytest.mark.skipif(not OLD.exists(), reason="the shared data are not here")
+def test_an_old_project_is_read_reported_on_and_drawn(tmp_path):
+    trials = kbatch.results.load(OLD)
+    assert len(trials) == 7
+    assert Recipe.from_dict(trials.iloc[1]) == kbatch.best_recipe(OLD)
+    folder = tmp_path / "old"
+    for file in ("records.jsonl", "project.json"):
+        (folder / "search" / "kbatch").mkdir(parents=True, exist_ok=True)
+        (folder / "search" / "kbatch" / file).write_bytes((OLD / "search" / "kbatch" / file).read_bytes())
+    assert len(report.write(folder)) == 5
+    assert "Too few seeds to claim" in (folder / "report.md").read_text()
+
+
+def test_values_show_themselves_as_tables_in_a_notebook():
+    from kbatch.memory.maximum import MaxBatch
+    from kbatch.memory.probe import Probe
+    from kbatch.memory.speed import Speed, Throughput
+    from kbatch.memory.table import Row, Table
+    from kbatch.recompute.planned import Plan, PlannedSegment
+
+    probe = Probe(64, "passed", 10**8, 1.0, (0.1,) * 60)
+    found = MaxBatch(151, 10**8, 4 * 10**8, 168, (probe,), (probe,), 175, 150, None, Recipe(), "jump", 3.0)
+    table = Table((Row("float32", "adam", False, 151, 140, 10**8, 168, 60),), 4 * 10**8, "none", 3, 0, 12.0)
+    speeds = Throughput((Speed(2, 0.01, 200.0, 0), Speed(4, 0.015, 266.7, 0)), None, 4)
+    plan = Plan("sqrt", (PlannedSegment("a", "b <c>", 2, True),), 32, 10, 20, 0.25)
+    for value, words in ((found, "175"), (table, "151"), (speeds, "267"), (plan, "b &lt;c&gt;")):
+        page = value._repr_html_()
+        assert page.startswith("<table>")
+        assert words in page
+        assert "0.1, 0.1" not in page

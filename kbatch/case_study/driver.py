@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from kbatch.case_study import limits, sources
 from kbatch.case_study.options import PROJECT, Options, grid_size
 from kbatch.device import greetings, interrupting
 from kbatch.memory.feasible import MaxBatches
-from kbatch.records import fingerprint, whole
+from kbatch.records import fingerprint, store, whole
 from kbatch.records.lock import Lock
 from kbatch.results import report
-from kbatch.results.ranking import cells, headings
 from kbatch.space import Space
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ def run(options: Options, console: Console) -> None:
     sources.check(options.data)
     folder = options.ready_folder()
     with Lock(folder / PROJECT / fingerprint.FOLDER):
-        _announce(options, space, console)
+        _announce(options, space, folder, console)
         found_limits = limits.of_options(options, space, folder, console)
         _import_tensorflow()
         found = _pictures(options, console)
@@ -63,33 +61,32 @@ def show(folder: Path | str, console: Console) -> None:
         folder: A folder that holds the records of a search.
         console: Where to print.
     """
-    found = report.findings(folder)
-    table = Table(title="Recipes by score", title_justify="left")
-    for heading in headings(found.goal["metric"]):
-        table.add_column(heading, justify="left" if heading in ("trial", "recipe", "ended", "") else "right")
-    for rank in found.ranks:
-        table.add_row(*cells(rank), style="bold" if rank.best else ("dim" if rank.record.score == 0 else None))
-    console.print(table)
-    for sentence in report.claim_sentences(found.claim, found.goal):
-        console.print(f"• {sentence}", highlight=False, soft_wrap=True)
+    console.print(str(report.report(folder)), highlight=False, markup=False, soft_wrap=True)
 
 
-def _announce(options: Options, space: Space, console: Console) -> None:
+def _announce(options: Options, space: Space, folder: Path, console: Console) -> None:
     if options.tuner == "grid":
         console.print(
             f"The grid holds {grid_size(space)} recipes, of which {min(options.trials, grid_size(space))} are tried, batch size varying first."
         )
     trainings = _trainings(options, space)
     if options.seconds_per_trial:
-        minutes = _minutes(trainings, options.seconds_per_trial)
+        kept = min(_kept(folder), trainings)
+        minutes = _minutes(trainings - kept, options.seconds_per_trial)
+        earlier = f", {kept} of them kept from an earlier run" if kept else ""
         console.print(
             f"{trainings} trainings of {options.seconds_per_trial:g} s each (baseline, {_trials(options, space)} trials, "
-            f"{trainings - 1 - _trials(options, space)} to confirm): about {minutes:.1f} minutes.",
+            f"{trainings - 1 - _trials(options, space)} to confirm){earlier}: about {minutes:.1f} minutes.",
             highlight=False,
             soft_wrap=True,
         )
     else:
         console.print(f"{trainings} trainings, each as long as {options.epochs} epochs of the baseline; that is measured first.", highlight=False)
+
+
+def _kept(folder: Path) -> int:
+    """How many trainings of this search an earlier run has ended."""
+    return sum(line.record is not None for line in store.read(folder / PROJECT / fingerprint.FOLDER / store.FILE))
 
 
 def _minutes(trainings: int, seconds: float) -> float:
@@ -183,7 +180,7 @@ def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, f
     tuner, aside = opened(options.tuner, hypermodel, options.trials, folder, options.seed)
     if aside:
         console.print(f"KerasTuner's files could not be read and were moved to {aside}; the records were kept.", style="yellow", soft_wrap=True)
-    with Live(console, _trials(options, space), _trainings(options, space), goal.seconds) as live:
+    with Live(console, _trials(options, space), _trainings(options, space), goal.seconds, project.store.records()) as live:
         hypermodel.watcher = live
         tuner.search(*found.train, **fit_arguments)
         if options.confirm:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.results.words import ended_text, score_text
 from kbatch.training.watching import Watcher
 
 FIRST_GUESS = 1.5  # wall-clock seconds per training second, before one training told
@@ -22,9 +24,10 @@ class Live(Watcher):
         trials: Integer, trials of the search.
         trainings: Integer, trainings in all: baseline, trials and confirmations.
         seconds: Float, the horizon.
+        earlier: Records of the trainings that earlier runs of this search ended.
     """
 
-    def __init__(self, console: Console, trials: int, trainings: int, seconds: float) -> None:
+    def __init__(self, console: Console, trials: int, trainings: int, seconds: float, earlier: Sequence[Record] = ()) -> None:
         self._console, self._trials, self._trainings, self._seconds = console, trials, trainings, seconds
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -34,9 +37,13 @@ class Live(Watcher):
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task: TaskID | None = None
         self._began = 0.0
-        self._walls: list[float] = []
-        self._done = self._search_done = 0
+        self._walls = [record.outcome.seconds["total"] for record in earlier if "total" in record.outcome.seconds]
+        self._beside = {record.key for record in earlier if record.purpose != "search"}  # baseline and confirmations that are done
+        self._shown: set[str] = set()
+        self._search_done = max((record.trial + 1 for record in earlier if record.purpose == "search"), default=0)
         self._best: Record | None = None
+        for record in earlier:
+            self._compare(record)
 
     def __enter__(self) -> Live:
         self._progress.start()
@@ -49,20 +56,31 @@ class Live(Watcher):
     def seconds_left(self) -> float:
         """Wall-clock seconds that the remaining trainings will take, going by those so far."""
         per_training = sum(self._walls) / len(self._walls) if self._walls else FIRST_GUESS * self._seconds
-        return max(self._trainings - self._done, 0) * per_training
+        return max(self._trainings - self.done, 0) * per_training
+
+    @property
+    def done(self) -> int:
+        """How many of the trainings have ended, those of earlier runs among them."""
+        return self._search_done + len(self._beside)
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Begin the bar of one training."""
         self._began, self._seconds = time.perf_counter(), seconds
-        name = f"trial {trial} ({self._search_done + 1} of {self._trials})" if purpose == "search" else purpose
+        name = f"trial {trial} ({trial + 1} of {self._trials})" if purpose == "search" else purpose
         self._task = self._progress.add_task(f"{name}: {recipe}", total=seconds, now="")
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
         if self._task is not None:
-            best = f", best so far {self._best.outcome.value:.3f}" if self._best and self._best.outcome.value is not None else ""
-            now = ("" if value is None else f"now {value:.3f}") + best + f", {_clock(self.seconds_left)} left"
+            now = ("" if value is None else f"now {value:.3f}, ") + self._best_words() + f"{_clock(self.seconds_left)} left"
             self._progress.update(self._task, completed=train_seconds, now=now)
+
+    def _best_words(self) -> str:
+        """The value of the highest score so far, the baseline's among them, which may well have it."""
+        if self._best is None or self._best.outcome.value is None:
+            return ""
+        whose = " (the baseline)" if self._best.baseline else ""
+        return f"best so far {self._best.outcome.value:.3f}{whose}, "
 
     def ended(self, record: Record) -> None:
         """Print one line for the training."""
@@ -71,26 +89,33 @@ class Live(Watcher):
         self._finish(record, "")
 
     def answered(self, record: Record) -> None:
-        """Print one line for a training that an earlier run made."""
-        if record.purpose != "baseline" or self._done == 0:
-            self._finish(record, " (from an earlier run)")
+        """Print one line for a training whose record the project has, from an earlier run or another trial."""
+        if record.purpose == "search" or record.key not in self._shown:  # every trial asks for the baseline
+            self._finish(record, " (not trained again: the project has its record)")
 
     def _finish(self, record: Record, note: str) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
-        self._done += 1
-        self._search_done += record.purpose == "search"
-        if record.purpose == "search" and (self._best is None or record.score > self._best.score):
-            self._best = record
+        self._shown.add(record.key)
+        if record.purpose == "search":
+            self._search_done = max(self._search_done, record.trial + 1)  # KerasTuner counts trials from 0
+        else:
+            self._beside.add(record.key)
+        self._compare(record)
         value = "" if record.outcome.value is None else f"{record.outcome.value:.3f} held, "
-        ended = "" if record.outcome.ended == "horizon" else f", ended by {record.outcome.ended}"
-        names = {"search": f"trial {record.trial} ({self._search_done} of {self._trials})", "confirmation": f"confirmation, seed {record.seed}"}
+        words = ended_text(record.outcome)
+        ended = "" if words == "horizon" else f", ended by {words}"
+        names = {"search": f"trial {record.trial} ({record.trial + 1} of {self._trials})", "confirmation": f"confirmation, seed {record.seed}"}
         name = names.get(record.purpose, record.purpose)
-        line = f"{name}: {record.recipe}: {value}score {1000 * record.score:.1f}{ended}{note}"
+        line = f"{name}: {record.recipe}: {value}score {score_text(record.score)} per second{ended}{note}"
         self._console.print(line, highlight=False, soft_wrap=True)
         for remark in record.outcome.remarks:
             self._console.print(f"    {remark}", style="yellow", highlight=False, soft_wrap=True)
+
+    def _compare(self, record: Record) -> None:
+        if record.purpose != "confirmation" and (self._best is None or record.score > self._best.score):
+            self._best = record
 
 
 def _clock(seconds: float) -> str:

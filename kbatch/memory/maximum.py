@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from kbatch import notebook
 from kbatch.memory.probe import Probe
 from kbatch.recipe import Recipe
 
@@ -64,6 +65,16 @@ class MaxBatch:
         elif self.first_failing is not None:
             text += f"; {self.first_failing} fails"
         return text + (f"; confirmed with {self.confirmed_steps} steps" if self.confirmed_steps else "; not confirmed")
+
+    def _repr_html_(self) -> str:
+        tried = [
+            [probe.batch_size, probe.ended.replace("_", " "), f"{probe.peak_bytes / 1e6:,.0f}", len(probe.step_seconds)] for probe in self.probes
+        ]
+        again = [
+            [probe.batch_size, f"{probe.ended.replace('_', ' ')}, confirming", f"{probe.peak_bytes / 1e6:,.0f}", len(probe.step_seconds)]
+            for probe in self.confirmations
+        ]
+        return notebook.table(["batch", "ended", "peak MB", "steps"], [*tried, *again], [str(self), f"recipe: {self.recipe}"])
 
     def to_json(self) -> str:
         """All of it as one line of JSON."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kbatch import notebook
 from kbatch.device import holder, limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory.finder import check_size, pipelines
@@ -78,6 +79,14 @@ class Throughput:
         measured = [(row.batch_size, row.examples_per_second) for row in self.rows]
         infos = figures.speed_infos(measured, self.line.examples_per_second if self.line else None)
         figures.draw_throughput(infos, self.smallest_fast, os.fspath(path))
+
+    def _repr_html_(self) -> str:
+        best = max(row.examples_per_second for row in self)
+        rows = [
+            [row.batch_size, f"{1e3 * row.seconds_per_step:,.2f}", f"{row.examples_per_second:,.0f}", f"{row.examples_per_second / best:.0%}"]
+            for row in self
+        ]
+        return notebook.table(["batch", "ms/step", "examples/s", "of best"], rows, [str(self).splitlines()[-1]])
 
     def __str__(self) -> str:
         best = max(row.examples_per_second for row in self.rows)

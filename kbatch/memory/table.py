@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbatch import notebook
 from kbatch.device import holder, limit
 from kbatch.memory import cache
 from kbatch.memory.finder import check_size, facts_of, pipelines, room, smaller
@@ -115,6 +116,14 @@ class Table:
         """
         fields = (fingerprint.load(Path(directory) / fingerprint.FOLDER) or {}).get("table")
         return None if fields is None else cls.from_dict(fields)
+
+    def _repr_html_(self) -> str:
+        head = ["recipe", "largest batch", "accumulating", "peak MB"]
+        rows = [
+            [row.combination, row.batch_size or "none fits", row.accumulated_batch_size or "none fits", f"{row.peak_bytes / 1e6:,.0f}"]
+            for row in self
+        ]
+        return notebook.table(head, rows, [str(self).splitlines()[-1]])
 
     def __str__(self) -> str:
         lines = [f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'recompute':<12}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"]

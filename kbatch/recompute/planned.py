@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kbatch import notebook
 from kbatch.errors import RecomputeError
 
 VERSION = 1
@@ -131,6 +132,18 @@ class Plan:
             if not _FITS[name](value):
                 raise _no_plan(f"{name}={value!r}")
         return plan
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                segment.first if segment.operations == 1 else f"{segment.first} … {segment.last}",
+                segment.operations,
+                "yes" if segment.recompute else "no",
+            ]
+            for segment in self.segments
+        ]
+        said = [line.strip() for line in str(self).splitlines()]
+        return notebook.table(["segment", "operations", "recompute"], rows, said[: len(said) - len(self.segments)])
 
     def __str__(self) -> str:
         lines = [f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, peak {megabytes(self.peak_bytes)} at batch {self.batch_size}"]

@@ -1,111 +1,155 @@
-"""Figures: what they show, computed apart from how it is drawn."""
+"""Figures: how they are drawn; the only room of matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kbatch.records.record import Record
+from kbatch.results.figure_data import BASELINE, BEST, OTHER, BatchInfo, PanelInfo, band, sizes
 
-BASELINE_COLOUR, BEST_COLOUR, OTHER_COLOUR = "#444444", "#c8102e", "#b8c4d0"
-OPTIMIZER_COLOURS = {"sgd": "#1f77b4", "adam": "#e08214", "compiled": "#4d9221"}
-
-
-@dataclass(frozen=True)
-class CurveInfo:
-    """One trial's curve: `(train_seconds, value)` points, and whether it is the best, the baseline or another."""
-
-    label: str
-    role: str
-    points: tuple[tuple[float, float], ...]
+COLOURS = {BASELINE: "#444444", BEST: "#c8102e", OTHER: "#b8c4d0"}
+OPTIMIZER_COLOURS = {"sgd": "#1f77b4", "adam": "#e08214", "the model's own": "#4d9221"}
+FAR = 3  # times the highest peak: a limit above it would press all points to the ground, and stands in the legend alone
+POLICY_MARKERS = {"float32": "o", "mixed_float16": "^", "mixed_bfloat16": "D"}
 
 
-@dataclass(frozen=True)
-class BatchInfo:
-    """One trial as a point over its batch size."""
-
-    optimizer: str
-    batch_size: int
-    value: float
-    examples_per_second: float
-    baseline: bool
-
-
-def curve_infos(records: Sequence[Record]) -> list[CurveInfo]:
-    """The curves of a search, the best and the baseline last, so that they are drawn on top.
+def draw_curves(panels: Sequence[PanelInfo], goal: dict[str, Any], examples: int, path: str | Path) -> None:
+    """Draw the metric over training seconds into a PNG file: a panel for the confirmation and one for the search.
 
     Args:
-        records: Records of trials and baseline.
+        panels: What `figure_data.panels` gave.
+        goal: The goal of the search.
+        examples: Integer, validation examples, which say how far one measurement may be off.
+        path: The file.
     """
-    trials = [record for record in records if record.purpose == "search" and record.outcome.curve]
-    best = max(trials, key=lambda record: record.score, default=None)
-    infos = [CurveInfo(f"trial {record.trial}", "other", record.outcome.curve) for record in trials if record is not best]
-    infos += [CurveInfo(f"baseline: {record.recipe}", "baseline", record.outcome.curve) for record in records if record.purpose == "baseline"]
-    return infos + ([CurveInfo(f"best, trial {best.trial}: {best.recipe}", "best", best.outcome.curve)] if best else [])
+    figure = _figure(6.4 * max(len(panels), 1) + 0.8, 5.6)
+    figure.suptitle(_curves_title(goal), fontsize=12)
+    axes = figure.subplots(1, max(len(panels), 1), sharey=True, squeeze=False)[0]
+    for panel, own in zip(panels, axes, strict=False):
+        _draw_panel(own, panel, goal, examples)
+    if not panels:
+        _say_nothing(axes[0])
+    axes[0].set_ylabel(goal["metric"])
+    _legend(figure, columns=len(panels))
+    figure.savefig(path)
 
 
-def batch_infos(records: Sequence[Record]) -> list[BatchInfo]:
-    """Every trial that measured something, as a point over its batch size, smallest batch first."""
-    infos = [
-        BatchInfo(record.recipe.optimizer, record.recipe.batch_size, record.outcome.value, record.outcome.examples_per_second, record.baseline)
-        for record in records
-        if record.purpose in ("search", "baseline") and record.outcome.value is not None
-    ]
-    return sorted(infos, key=lambda info: info.batch_size)
+def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | Path) -> None:
+    """Draw what each training reached, and its examples per second, over its batch size into a PNG file.
 
-
-def draw_curves(infos: Sequence[CurveInfo], metric: str, seconds: float, chance: float, path: str | Path) -> None:
-    """Draw the metric over training seconds into a PNG file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    styles = {"other": (OTHER_COLOUR, 1.2), "baseline": (BASELINE_COLOUR, 2.4), "best": (BEST_COLOUR, 2.4)}
-    others = [info for info in infos if info.role == "other"]
+    Args:
+        infos: What `figure_data.batch_infos` gave.
+        goal: The goal of the search.
+        path: The file.
+    """
+    figure = _figure(11, 5.2)
+    figure.suptitle("Each recipe once, at its batch size; rates and other axes differ too", fontsize=12)
+    left, right = figure.subplots(1, 2)
+    for axes in (left, right):
+        _batch_axis(axes, sizes(infos))
+    if not infos:
+        _say_nothing(left)
+        _say_nothing(right)
     for info in infos:
-        colour, width = styles[info.role]
-        label = info.label if info.role != "other" else (f"{len(others)} other trials" if info is others[0] else None)
-        axes.plot(*zip(*info.points, strict=True), color=colour, linewidth=width, marker=".", label=label)
-    axes.axhline(chance, color="#888888", linewidth=0.8, linestyle=":", label=f"chance, {chance:.2f}")
-    axes.set(xlabel="training seconds", ylabel=metric, xlim=(0, seconds * 1.02), title="What each recipe reaches in the same training time")
-    axes.legend(loc="best", fontsize=8, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+        colour, marker = OPTIMIZER_COLOURS.get(info.optimizer, "#666666"), POLICY_MARKERS.get(info.policy, "s")
+        label = info.optimizer if info.policy == "float32" else f"{info.optimizer}, {info.policy}"
+        right.scatter(info.batch_size, info.examples_per_second, color=colour, marker=marker, s=28, zorder=3, label=label)
+        _draw_value(left, info, goal, colour, marker)
+        if info.baseline:
+            style = {"marker": "s", "s": 110, "facecolors": "none", "edgecolors": "black"}
+            left.scatter(info.batch_size, goal["seconds"] if info.value is None else info.value, **style)
+            right.scatter(info.batch_size, info.examples_per_second, **style, label="baseline")
+    left.set_ylabel(goal["metric"] if goal.get("target") is None else f"training seconds until {goal['metric']} {goal['target']:.4g} is held")
+    right.set(ylabel="examples per second", ylim=(0, None))
+    if any(info.error for info in infos):
+        left.plot([], [], color="#666666", label="± 2 standard errors of measuring")
+    if any(info.value is None for info in infos):
+        left.scatter([], [], marker="x", color="#666666", label="not held within the horizon")
+    _legend(figure, columns=3)
     figure.savefig(path)
 
 
-def draw_batches(infos: Sequence[BatchInfo], metric: str, path: str | Path) -> None:
-    """Draw the metric and the examples per second against the batch size, a line per optimizer, into a PNG file."""
+def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
-    panels = {"value": metric, "examples_per_second": "examples per second"}
-    for axes, (field, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for optimizer in sorted({info.optimizer for info in infos}):
-            own = [info for info in infos if info.optimizer == optimizer]
-            best = {info.batch_size: max(getattr(i, field) for i in own if i.batch_size == info.batch_size) for info in own}
-            colour = OPTIMIZER_COLOURS.get(optimizer, "#666666")
-            axes.plot(list(best), list(best.values()), color=colour, linewidth=1.6, label=f"{optimizer} (best at each size)")
-            axes.scatter([info.batch_size for info in own], [getattr(info, field) for info in own], color=colour, s=22, zorder=3)
-        marks = [info for info in infos if info.baseline]
-        axes.scatter(
-            [m.batch_size for m in marks],
-            [getattr(m, field) for m in marks],
-            marker="s",
-            s=90,
-            facecolors="none",
-            edgecolors="black",
-            label="baseline",
-        )
-        axes.set_xscale("log", base=2)
-        sizes = sorted({info.batch_size for info in infos})
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        axes.set(xlabel="batch size", ylabel=label)
-        axes.spines[["top", "right"]].set_visible(False)
-        if field == "examples_per_second":
-            axes.legend(fontsize=8, frameon=False)
-    figure.savefig(path)
+    return Figure(figsize=(width, height), dpi=120, layout="constrained")
+
+
+def _curves_title(goal: dict[str, Any]) -> str:
+    if goal.get("target") is None:
+        return f"What each recipe reaches within {goal['seconds']:.4g} training seconds"
+    return f"How soon each recipe holds {goal['metric']} {goal['target']:.4g}"
+
+
+def _draw_panel(axes: Any, panel: PanelInfo, goal: dict[str, Any], examples: int) -> None:
+    others = [info for info in panel.curves if info.role == OTHER]
+    for info in panel.curves:
+        colour = COLOURS[info.role]
+        if info.role == OTHER:
+            label = None if info is not others[0] else ("1 other trial" if len(others) == 1 else f"{len(others)} other trials")
+            axes.plot(*zip(*info.curves[0], strict=True), color=colour, linewidth=1.1, label=label)
+            continue
+        if len(info.curves) > 1:
+            for curve in info.curves:
+                axes.plot(*zip(*curve, strict=True), color=colour, linewidth=0.7, alpha=0.6)
+        if info.mean:
+            axes.plot(*zip(*info.mean, strict=True), color=colour, linewidth=2.4, marker=".", label=_folded(info.label))
+        around = band(info.mean, goal["metric"], examples)
+        if around:
+            axes.fill_between(*zip(*around, strict=True), color=colour, alpha=0.12, linewidth=0)
+        if info.held:
+            axes.scatter(*zip(*info.held, strict=True), marker="o", s=70, facecolors="none", edgecolors=colour, linewidths=1.6, zorder=4)
+    important = [info for info in panel.curves if info.role != OTHER]
+    if any(info.held for info in important):
+        axes.scatter([], [], marker="o", s=70, facecolors="none", edgecolors="#666666", label="value held: the worst of three in a row")
+    if any(band(info.mean, goal["metric"], examples) for info in important):
+        label = f"± 2 standard errors of one measurement ({examples:,} examples)"
+        axes.fill_between([], [], [], color="#666666", alpha=0.2, linewidth=0, label=label)
+    axes.axhline(goal["chance"], color="#888888", linewidth=0.9, linestyle=":", label=f"chance, {goal['chance']:.4g}")
+    if goal.get("target") is not None:
+        axes.axhline(goal["target"], color="#2e7d32", linewidth=1.2, linestyle="--", label=f"target, {goal['target']:.4g}")
+    axes.set(xlabel="training seconds", xlim=(0, 1.03 * panel.seconds or 1.0))
+    axes.set_title(panel.title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_value(axes: Any, info: BatchInfo, goal: dict[str, Any], colour: str, marker: str) -> None:
+    if info.value is None:
+        axes.scatter(info.batch_size, goal["seconds"], color=colour, marker="x", s=34, zorder=3)
+        return
+    error = None if info.error is None else 2 * info.error
+    axes.errorbar(
+        info.batch_size, info.value, yerr=error, color=colour, marker=marker, markersize=5.5, linewidth=0, elinewidth=1, capsize=2, zorder=3
+    )
+
+
+def _batch_axis(axes: Any, present: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(present, [str(size) for size in present])
+    axes.minorticks_off()
+    axes.set_xlabel("batch size")
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Any, columns: int = 2) -> None:
+    """One legend below all axes, where no curve is, each label once."""
+    handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if handles:
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", fontsize=8, frameon=False, ncols=columns)
+
+
+def _folded(label: str, width: int = 76) -> str:
+    """A long label on several lines."""
+    import textwrap
+
+    return "\n".join(textwrap.wrap(label, width))
+
+
+def _say_nothing(axes: Any) -> None:
+    axes.text(0.5, 0.5, "nothing was measured yet", transform=axes.transAxes, ha="center", color="#888888")
 
 
 @dataclass(frozen=True)
@@ -135,22 +179,18 @@ def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | 
         smallest_fast: Integer, the smallest batch size within 5 % of the best speed.
         path: The file.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    figure = _figure(7, 5)
     axes = figure.subplots()
-    sizes = [info.batch_size for info in infos]
-    axes.scatter(sizes, [info.examples_per_second for info in infos], color=BEST_COLOUR, s=28, zorder=3, label="measured, median of steady steps")
+    present = [info.batch_size for info in infos]
+    label = "measured, median of steady steps"
+    axes.scatter(present, [info.examples_per_second for info in infos], color=COLOURS[BEST], s=28, zorder=3, label=label)
     fitted = [(info.batch_size, info.fitted) for info in infos if info.fitted is not None]
     if fitted:
-        axes.plot(*zip(*fitted, strict=True), color=BASELINE_COLOUR, linewidth=1.6, label="seconds per step as a line in the batch")
+        axes.plot(*zip(*fitted, strict=True), color=COLOURS[BASELINE], linewidth=1.6, label="seconds per step as a line in the batch")
     axes.axvline(smallest_fast, color="#888888", linewidth=1, linestyle=":", label=f"within 5 % of the best from {smallest_fast}")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
-    axes.set(xlabel="batch size", ylabel="examples per second", ylim=(0, None), title="What a larger batch buys in speed")
-    axes.legend(loc="upper left", fontsize=8, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    _batch_axis(axes, present)
+    axes.set(ylabel="examples per second", ylim=(0, None), title="What a larger batch buys in speed")
+    _legend(figure, columns=1)
     figure.savefig(path)
 
 
@@ -163,24 +203,31 @@ class PlanInfo:
     extra: float
 
 
-def draw_plans(infos: Sequence[PlanInfo], title: str, path: str | Path) -> None:
+def draw_plans(infos: Sequence[PlanInfo], title: str, path: str | Path, room_bytes: float | None = None) -> None:
     """Draw the peak of each plan against the time that it costs into a PNG file.
 
     Args:
         infos: Plans, the fastest first.
         title: What they are of.
         path: The file.
+        room_bytes: Float, what a memory limit leaves beside weights and optimizer. Optional.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    figure = _figure(7, 4.6)
     axes = figure.subplots()
     times, peaks = [100 * info.extra for info in infos], [info.peak_bytes / 1e6 for info in infos]
-    axes.step(times, peaks, where="post", color=OTHER_COLOUR, linewidth=1.6)
-    axes.scatter(times, peaks, color=BEST_COLOUR, s=28, zorder=3)
-    axes.annotate(infos[0].name, (times[0], peaks[0]), xytext=(6, 6), textcoords="offset points", fontsize=8)
-    if len(infos) > 1:  # to the left of its point, which is at the right edge
-        axes.annotate(infos[-1].name, (times[-1], peaks[-1]), xytext=(-6, -12), textcoords="offset points", fontsize=8, ha="right")
-    axes.set(xlabel="more time than a plain step, predicted (%)", ylabel="peak beside weights and optimizer (MB)", ylim=(0, None), title=title)
+    axes.step(times, peaks, where="post", color=COLOURS[OTHER], linewidth=1.6)
+    axes.scatter(times, peaks, color=COLOURS[BEST], s=28, zorder=3)
+    for position, (info, time, peak) in enumerate(zip(infos, times, peaks, strict=True)):
+        # Above its point and to the right; the last one to the left, since it is at the right edge.
+        last = position > 0 and position == len(infos) - 1
+        offset, side = ((-6, 6), "right") if last else ((6, 6), "left")
+        axes.annotate(info.name, (time, peak), xytext=offset, textcoords="offset points", fontsize=8, ha=side)
+    if room_bytes is not None:
+        axes.axhline(room_bytes / 1e6, color="#2e7d32", linewidth=1.2, linestyle="--", label=f"what the limit leaves, {room_bytes / 1e6:,.0f} MB")
+        _legend(figure)
+    axes.margins(x=0.08)
+    axes.set(xlabel="more time than a plain step, predicted (%)", ylabel="peak beside weights and optimizer (MB)", title=title)
+    room = (room_bytes or 0.0) / 1e6
+    axes.set_ylim(0, 1.12 * max([*peaks, room if room < FAR * max(peaks) else 0.0]))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

@@ -7,56 +7,82 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from kbatch.errors import RecordError
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
 from kbatch.records.record import Record
 from kbatch.records.store import FILE, read
+from kbatch.results.frame import OWN, Trials
+from kbatch.results.own import own_values
 
 
-def folder_of(directory: str | os.PathLike[str]) -> Path:
-    """The folder of the records: `directory` itself, or the only one below it that holds records.
+def root_of(source: Any) -> Path:
+    """The folder that a tuner or a path names.
 
     Args:
-        directory: A KerasTuner project, a folder that holds one, or the folder of the records.
+        source: A KerasTuner tuner, or the path of a folder.
+
+    Raises:
+        RecordError: If it is neither.
+    """
+    path = getattr(source, "project_dir", source)
+    if not isinstance(path, (str, os.PathLike)):
+        raise RecordError("A search must be given as its tuner or its folder", type(source).__name__, 'Pass the tuner, or "runs/pets"')
+    return Path(path)
+
+
+def folder_of(source: Any) -> Path:
+    """The folder of the records: the one given, or the only one below it that holds records.
+
+    Args:
+        source: A tuner, its KerasTuner project, a folder that holds one, or the folder of the records.
 
     Raises:
         RecordError: If there is none, or more than one.
     """
-    root = Path(directory)
-    found = [path.parent for path in (root / FILE, root / fingerprint.FOLDER / FILE) if path.exists()]
+    root = root_of(source)
+    found = [path.parent for path in (root / FILE, root / fingerprint.FOLDER / FILE) if path.is_file()]
     found = found or sorted(path.parent for path in root.glob(f"*/{fingerprint.FOLDER}/{FILE}"))
     if len(found) != 1:
-        received = "no records" if not found else ", ".join(map(str, found))
+        nothing = "no records in it" if root.is_dir() else "no such folder"
+        received = ", ".join(map(str, found)) or nothing
         raise RecordError(f"{root} must hold the records of one search", received, "Pass the folder of one search (directory/project_name)")
     return found[0]
 
 
-def load_records(directory: str | os.PathLike[str]) -> list[Record]:
+def load_records(source: Any) -> list[Record]:
     """All records of a project, in the order they were made."""
-    return [line.record for line in read(folder_of(directory) / FILE) if line.record]
+    return [line.record for line in read(folder_of(source) / FILE) if line.record]
 
 
-def load_goal(directory: str | os.PathLike[str]) -> dict[str, Any]:
+def load_goal(source: Any) -> dict[str, Any]:
     """The goal of a project: `seconds`, `metric`, `direction`, `chance`, `target`."""
-    facts = fingerprint.load(folder_of(directory)) or {}
+    facts = fingerprint.load(folder_of(source)) or {}
     if "goal" not in facts:
-        raise RecordError("A project must have a goal", f"none in {folder_of(directory)}", "Let the search finish its baseline first")
+        raise RecordError("A project must have a goal", f"none in {folder_of(source)}", "Let the search begin its baseline first")
     return dict(facts["goal"])
 
 
-def load(directory: str | os.PathLike[str]) -> pd.DataFrame:
+def load_validation_examples(source: Any) -> int:
+    """How many validation examples the metric was measured on; 0 if the project does not tell."""
+    facts = fingerprint.load(folder_of(source)) or {}
+    return int(facts.get("data", {}).get("validation", {}).get("examples") or 0)
+
+
+def load(directory: Any) -> Trials:
     """The trials of a search and its baseline, one row each.
 
     Args:
-        directory: Folder of the search (`directory/project_name` of its tuner).
+        directory: The tuner of the search, or its folder (`directory/project_name` of the tuner).
 
     Returns:
-        A `pandas.DataFrame` with at least the columns `trial` (-1 for the baseline), `batch_size`, `micro_batch_size`,
-        `optimizer`, `learning_rate`, `learning_rate_at_32`, `policy`, `augmentation`, `score`, the metric (such as
-        `val_accuracy`), `train_seconds`, `first_step_seconds`, `validation_seconds`, `examples`,
-        `examples_per_second`, `peak_bytes`, `ended`, `baseline`; and `hp_…` for the user's own hyperparameters.
+        A `pandas.DataFrame` with at least the columns `trial` (-1 for the baseline), `recipe`, `score` (per second), the
+        metric (such as `val_accuracy`), `train_seconds`, `ended`, `stopped_by`, `baseline`, `batch_size`,
+        `micro_batch_size`, `optimizer`, `learning_rate`, `final_learning_rate`, `learning_rate_at_32`, `policy`,
+        `augmentation`, `first_step_seconds`, `validation_seconds`, `examples`, `examples_per_second`, `peak_bytes`; and
+        `hp_…` for the user's own hyperparameters. Printed, it shows the first of them. A row makes a recipe again:
+        `kbatch.Recipe.from_dict(row)`.
 
     Raises:
         RecordError: If there are no records, or they cannot be read.
@@ -64,57 +90,51 @@ def load(directory: str | os.PathLike[str]) -> pd.DataFrame:
     Example:
     ```python
     trials = kbatch.results.load("runs/pets")
-    print(trials.sort_values("score", ascending=False)[["recipe", "score", "val_accuracy"]])
+    print(trials.sort_values("score", ascending=False))
     ```
     """
     return rows([record for record in load_records(directory) if record.purpose != "confirmation"], load_goal(directory)["metric"])
 
 
-def load_confirmations(directory: str | os.PathLike[str]) -> pd.DataFrame:
+def load_confirmations(directory: Any) -> Trials:
     """The trainings of `kbatch.confirm`, one row each, with the columns of `load`, `seed` and `test_…`."""
     return rows([record for record in load_records(directory) if record.purpose == "confirmation"], load_goal(directory)["metric"])
 
 
-def rows(records: Iterable[Record], metric: str = "val_accuracy") -> pd.DataFrame:
-    """One row per record."""
-    return pd.DataFrame([_row(record, metric) for record in records])
+def rows(records: Iterable[Record], metric: str = "val_accuracy") -> Trials:
+    """One row per record; without any, all columns and no row."""
+    columns = list(_row(Record("", "search", 0, 0, Recipe(), Outcome("crashed"), 0.0), metric))
+    found = [_row(record, metric) for record in records]
+    return Trials(found) if found else Trials(columns=columns)
 
 
 def _row(record: Record, metric: str) -> dict[str, Any]:
     recipe, outcome = record.recipe, record.outcome
     seconds = {f"{part}_seconds": outcome.seconds.get(part) for part in ("build", "first_step", "validation", "checkpoint", "total")}
-    ours = {
-        "optimizer",
-        "learning_rate_sgd",
-        "learning_rate_adam",
-        "policy",
-        "augmentation",
-        "jit_compile",
-        "recompute",
-        "batch_size",
-        "warmup_passes",
-    }
     return {
         "trial": record.trial,
-        "baseline": record.baseline,
         "recipe": str(recipe),
+        "score": record.score,
+        metric: outcome.value,
+        "train_seconds": outcome.train_seconds,
+        "ended": outcome.ended,
+        "stopped_by": outcome.stopped_by,
+        "baseline": record.baseline,
         "batch_size": recipe.batch_size,
         "micro_batch_size": recipe.micro_batch_size or recipe.batch_size,
         "optimizer": recipe.optimizer,
-        "learning_rate": outcome.learning_rate,
+        "learning_rate": outcome.learning_rate if recipe.learning_rate is None else recipe.learning_rate,
+        "final_learning_rate": outcome.final_learning_rate,
         "learning_rate_at_32": record.learning_rate_at_32,
         "warmup_updates": recipe.warmup_updates,
         "policy": recipe.policy,
         "augmentation": recipe.augmentation,
         "jit_compile": recipe.jit_compile,
         "recompute": recipe.recompute,
-        "score": record.score,
-        metric: outcome.value,
-        "ended": outcome.ended,
-        "train_seconds": outcome.train_seconds,
         "median_update_seconds": outcome.median_update_seconds,
         **seconds,
         "updates": outcome.updates,
+        "skipped_updates": outcome.skipped_updates,
         "examples": outcome.examples,
         "examples_per_second": outcome.examples_per_second,
         "input_examples_per_second": outcome.input_examples_per_second,
@@ -123,6 +143,6 @@ def _row(record: Record, metric: str) -> dict[str, Any]:
         "seed": record.seed,
         "remarks": "; ".join(outcome.remarks) or outcome.message,
         "device": record.device,
-        **{f"hp_{name}": value for name, value in record.values.items() if name not in ours and not name.startswith("tuner/")},
+        **{f"{OWN}{name}": value for name, value in own_values(record).items()},
         **{f"test_{name}": value for name, value in record.test.items()},
     }

@@ -1,15 +1,21 @@
-"""Ranking: recipes by score, with the standard error of each value and those that noise cannot tell from the best."""
+"""Ranking: trials by score, with the standard error of each value and those that noise cannot tell from the best."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kbatch import scoring
+from kbatch.outcome import SCORED
 from kbatch.records.record import Record
+from kbatch.results import noise
+from kbatch.results.own import own_words
+from kbatch.results.words import SCORE, ended_text, score_text
 
-HEADINGS = ("trial", "recipe", "score x 1000", "{metric}", "examples/s", "peak MB", "ended", "")
+BEST, BELOW_BASELINE, NEAR = "best", "best of the search; the baseline did better", "within noise of the best"
+NOT_RANKED, TOO_SLOW = "one seed, not ranked", "too slow for this horizon"
 
 
 @dataclass(frozen=True)
@@ -17,62 +23,95 @@ class Rank:
     """One row of the ranking.
 
     Attributes:
-        record: The trial.
+        record: The training.
         standard_error: Float, of the value as a share of so many validation examples; `None` if it is no share.
-        within_noise: Boolean, whether its value is within two standard errors (of the difference) of the best-scored.
-        best: Boolean, whether it has the highest score of the search.
+        verdict: What is to be said of it, such as `"best"` or `"within noise of the best"`; empty if there is nothing.
     """
 
     record: Record
     standard_error: float | None
-    within_noise: bool
-    best: bool
+    verdict: str
+
+    @property
+    def best(self) -> bool:
+        """Whether it has the highest score of the search."""
+        return self.verdict in (BEST, BELOW_BASELINE)
 
 
-def ranking(records: Sequence[Record], metric: str, validation_examples: int) -> list[Rank]:
-    """Trials and baseline, highest score first.
+def leaders(records: Sequence[Record], top: int) -> list[Record]:
+    """The best-scored trials of a search, each recipe once, best first; none that failed, which would fail again."""
+    ended_well = (record for record in records if record.purpose == "search" and record.outcome.ended in SCORED)
+    trials = sorted(ended_well, key=lambda record: -record.score)
+    different = {record.key: record for record in reversed(trials)}
+    return [record for record in trials if different[record.key] is record][:top]
+
+
+def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> list[Rank]:
+    """The baseline, then the trials, highest score first.
+
+    The baseline is one draw that nobody chose, the highest of many trials is not: so it stands apart and has no rank.
 
     Args:
         records: Records of a search.
-        metric: Name of the metric.
-        validation_examples: Integer, how many examples it was measured on.
+        goal: The goal of the search.
+        examples: Integer, how many validation examples the metric was measured on.
     """
-    rows = sorted((record for record in records if record.purpose != "confirmation"), key=lambda record: -record.score)
-    best = next((record for record in rows if record.purpose == "search" and record.score > 0), None)
+    baselines = [record for record in records if record.purpose == "baseline"]
+    trials = sorted((record for record in records if record.purpose == "search"), key=lambda record: -record.score)
+    best = next((record for record in trials if record.score > 0), None)
 
-    def error(record: Record) -> float | None:
-        value = record.outcome.value
-        share = "accuracy" in metric and value is not None and 0 <= value <= 1
-        return scoring.standard_error(value, validation_examples) if share and value is not None else None
+    def verdict(record: Record) -> str:
+        if record is best:
+            return BELOW_BASELINE if any(baseline.score > record.score for baseline in baselines) else BEST
+        if len(record.outcome.curve) < scoring.WINDOW and record.outcome.ended == "horizon":
+            return TOO_SLOW
+        return NEAR if best is not None and _near(record, best, goal, examples) else ""
 
-    def near(record: Record) -> bool:
-        if best is None or record.score <= 0 or error(record) is None or error(best) is None:
-            return False
-        apart = abs((best.outcome.value or 0.0) - (record.outcome.value or 0.0))
-        return apart <= 2 * math.hypot(error(record) or 0.0, error(best) or 0.0)
+    def rank(record: Record, said: str) -> Rank:
+        return Rank(record, noise.value_error(record.outcome.value, goal["metric"], examples), said)
 
-    return [Rank(record, error(record), near(record) and record is not best, record is best) for record in rows]
-
-
-def headings(metric: str) -> list[str]:
-    """Headings of the table, metric filled in."""
-    return [heading.format(metric=metric) for heading in HEADINGS]
+    return [*(rank(record, NOT_RANKED) for record in baselines), *(rank(record, verdict(record)) for record in trials)]
 
 
-def cells(rank: Rank) -> list[str]:
-    """One row of the table as text."""
+def _near(record: Record, best: Record, goal: dict[str, Any], examples: int) -> bool:
+    """Whether two scores are within two standard errors of their difference."""
+    if record.outcome.ended not in SCORED:
+        return False
+    errors = [noise.score_error(each.outcome, goal, examples) for each in (record, best)]
+    if None in errors:
+        return False
+    return best.score - record.score <= 2 * math.hypot(*(error or 0.0 for error in errors))
+
+
+def headings(ranks: Sequence[Rank], metric: str) -> list[str]:
+    """Headings of the table; the user's own hyperparameters have a column if there are any."""
+    own = ["own hyperparameters"] if _own(ranks) else []
+    return ["trial", "recipe", *own, SCORE, metric, "examples/s", "peak MB", "ended", ""]
+
+
+def table(ranks: Sequence[Rank]) -> list[list[str]]:
+    """All rows of the table as text."""
+    highest = max((rank.record.score for rank in ranks), default=0.0)
+    return [_cells(rank, highest, _own(ranks)) for rank in ranks]
+
+
+def _own(ranks: Sequence[Rank]) -> bool:
+    return any(own_words(rank.record) for rank in ranks)
+
+
+def _cells(rank: Rank, highest: float, own: bool) -> list[str]:
     record, outcome = rank.record, rank.record.outcome
-    value = "-" if outcome.value is None else f"{outcome.value:.3f}" + (f" ± {rank.standard_error:.3f}" if rank.standard_error is not None else "")
-    verdict = "best" if rank.best else ("within noise of the best" if rank.within_noise else "")
-    if len(outcome.curve) < scoring.WINDOW and outcome.ended == "horizon":
-        verdict = "too slow for this horizon"
+    value = "-" if outcome.value is None else f"{outcome.value:.3f}"
+    if rank.standard_error is not None:
+        value += f" ± {rank.standard_error:.3f}"
     return [
         "baseline" if record.baseline else str(record.trial),
         str(record.recipe),
-        f"{1000 * record.score:.1f}",
+        *([own_words(record) or "defaults"] if own else []),
+        score_text(record.score, highest),
         value,
         f"{outcome.examples_per_second:,.0f}",
         "-" if outcome.peak_bytes is None else f"{outcome.peak_bytes / 1e6:,.0f}",
-        outcome.ended,
-        verdict,
+        ended_text(outcome),
+        rank.verdict,
     ]

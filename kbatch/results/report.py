@@ -1,153 +1,161 @@
-"""Report: everything a search found, written into a folder: a table, a page of text and figures. Needs no TensorFlow."""
+"""Report: everything a search found, as a value that prints itself, and as files. Needs no TensorFlow; asked by users."""
 
 from __future__ import annotations
 
+import io
 import json
-import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbatch.records import fingerprint, whole
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kbatch import notebook
+from kbatch.records import whole
 from kbatch.records.record import Record
-from kbatch.results.claim import Claim, Mean, Side, claim_of
-from kbatch.results.figures import batch_infos, curve_infos, draw_batches, draw_curves
-from kbatch.results.loading import folder_of, load, load_confirmations, load_goal, load_records
-from kbatch.results.ranking import Rank, cells, headings, ranking
+from kbatch.results.best import best_of
+from kbatch.results.claim import Claim, claim_of
+from kbatch.results.figure_data import batch_infos, panels
+from kbatch.results.figures import draw_batches, draw_curves
+from kbatch.results.loading import load, load_confirmations, load_goal, load_records, load_validation_examples, root_of
+from kbatch.results.ranking import Rank, headings, ranking, table
+from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, seconds_heading
 
 RUN_FILE = "run.json"
 CURVES, BATCHES = "accuracy_over_seconds.png", "batch_size.png"
+TITLE = "Recipes by score, each trained once"
+WIDTH = 200  # columns at most where there is no terminal
+TEXTS = ("trial", "recipe", "own hyperparameters", "ended", "")
 
 
 @dataclass(frozen=True)
-class Findings:
-    """What a folder of records says.
+class Report:
+    """What the records of a search say; its `str()` is the table and the claim, and a notebook shows them as HTML.
 
     Attributes:
         records: All records.
         goal: `seconds`, `metric`, `direction`, `chance`, `target`.
-        ranks: Trials and baseline by score.
+        validation_examples: Integer, how many examples the metric was measured on; 0 if unknown.
+        ranks: The baseline, then the trials by score.
         claim: Baseline against best, from the confirmation; `None` without one.
         run: What the driver noted of the run: `command`, `data`, `skipped`; empty for a search without the driver.
     """
 
     records: Sequence[Record]
     goal: dict[str, Any]
+    validation_examples: int
     ranks: Sequence[Rank]
     claim: Claim | None
     run: dict[str, Any]
 
+    @property
+    def best(self) -> Record | None:
+        """A training of the recipe that `kbatch.best_recipe` gives, with your own hyperparameters' `values`; `None` if none ended well."""
+        return best_of(self.records)
 
-def findings(directory: str | os.PathLike[str]) -> Findings:
-    """Read what a folder of records says.
+    @property
+    def sentences(self) -> list[str]:
+        """What may be claimed, in words."""
+        return claim_sentences(self.claim, self.goal)
+
+    def __str__(self) -> str:
+        terminal = Console()
+        page = Console(file=io.StringIO(), width=terminal.width if terminal.is_terminal else WIDTH, color_system=None, force_jupyter=False)
+        page.print(self._table())
+        for sentence in self.sentences:
+            page.print(f"• {sentence}", highlight=False, markup=False, soft_wrap=True)
+        assert isinstance(page.file, io.StringIO)
+        return page.file.getvalue().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{TITLE}</b></p>" + notebook.table(headings(self.ranks, self.goal["metric"]), table(self.ranks), self.sentences)
+
+    def _table(self) -> Table:
+        page = Table(title=TITLE, title_justify="left")
+        for heading in headings(self.ranks, self.goal["metric"]):
+            page.add_column(heading, justify="left" if heading in TEXTS else "right")
+        for rank, row in zip(self.ranks, table(self.ranks), strict=True):
+            page.add_row(*map(Text, row), end_section=rank.record.baseline)
+        return page
+
+    def markdown(self) -> str:
+        """The report as a page of Markdown."""
+        goal, run = self.goal, self.run
+        lines = ["# What a search with kbatch found", ""]
+        lines += [f"- {name}: {run[name]}" for name in ("command", "data", "model") if name in run]
+        lines += [f"- goal: {goal_words(goal)}", f"- device: {_device(self.records)}", f"- versions: {_versions(self.records)}", ""]
+        lines += ["## Baseline against best", "", *[f"- {sentence}" for sentence in self.sentences], ""]
+        if self.claim:
+            head = ["trial", "recipe", "seeds", "score/s", goal["metric"], "test", seconds_heading(goal)]
+            lines += ["Confirmed with fresh seeds (mean ± standard error over seeds, then the single values):", ""]
+            lines += [*_markdown_table(head, confirmed_table(self.claim)), ""]
+        lines += [f"## {TITLE}", "", *_markdown_table(headings(self.ranks, goal["metric"]), table(self.ranks)), ""]
+        lines += [f"![{goal['metric']} over training seconds]({CURVES})", "", f"![against batch size]({BATCHES})", ""]
+        searched = [record for record in self.records if record.purpose != "confirmation"]
+        remarks = [f"- {_name(record)}: {remark}" for record in searched for remark in record.outcome.remarks]
+        remarks += [f"- {_name(record)}: {record.outcome.ended}: {record.outcome.message[:200]}" for record in self.records if record.outcome.message]
+        lines += ["## Remarks", "", *remarks, ""] if remarks else []
+        if run.get("skipped"):
+            lines += [f"## Files skipped ({len(run['skipped'])})", "", *[f"- {name}" for name in run["skipped"]], ""]
+        return "\n".join(lines)
+
+
+def report(tuner_or_directory: Any) -> Report:
+    """What a search found: its trials by score, and what may be claimed after a confirmation.
+
+    Use it after `search` or `kbatch.confirm`, or on the folder of a search that somebody else made. It needs no TensorFlow for a
+    folder and writes nothing; `kbatch report DIRECTORY` prints the same and writes tables, figures and a page of text.
+
+    Args:
+        tuner_or_directory: The tuner, or the folder of the search.
+
+    Returns:
+        A `Report`; print it, or let a notebook show it.
 
     Raises:
-        RecordError: If it holds no records.
+        RecordError: If there are no records, or they cannot be read.
+
+    Example:
+    ```python
+    tuner.search(x, y, validation_data=(x_val, y_val))
+    kbatch.confirm(tuner, x, y, validation_data=(x_val, y_val), seeds=5)
+    print(kbatch.report(tuner))
+    ```
     """
-    records, goal = load_records(directory), load_goal(directory)
-    facts = fingerprint.load(folder_of(directory)) or {}
-    examples = int(facts.get("data", {}).get("validation", {}).get("examples", 0))
-    again = [record for record in records if record.purpose == "confirmation"]
-    claim = claim_of(again, goal["seconds"], goal["metric"], goal["direction"], goal["chance"], examples)
-    notes = Path(directory) / RUN_FILE
-    run = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
-    return Findings(records, goal, ranking(records, goal["metric"], examples), claim, run)
+    records, goal = load_records(tuner_or_directory), load_goal(tuner_or_directory)
+    examples = load_validation_examples(tuner_or_directory)
+    notes = root_of(tuner_or_directory) / RUN_FILE
+    run = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+    return Report(records, goal, examples, ranking(records, goal, examples), claim_of(records, goal, examples), run)
 
 
-def write(directory: str | os.PathLike[str]) -> list[Path]:
+def write(tuner_or_directory: Any) -> list[Path]:
     """Write `trials.csv`, `confirmations.csv`, `report.md` and the figures into a folder that holds records.
 
     Args:
-        directory: Folder of a search, or the folder that `kbatch cats-vs-dogs` wrote.
+        tuner_or_directory: The tuner, the folder of a search, or the folder that `kbatch cats-vs-dogs` wrote.
 
     Returns:
         The files written.
     """
-    found, root = findings(directory), Path(directory)
-    metric = found.goal["metric"]
+    found, root = report(tuner_or_directory), root_of(tuner_or_directory)
     files = [root / "trials.csv", root / CURVES, root / BATCHES, root / "report.md"]
-    whole.write(files[0], load(directory).to_csv(index=False))
-    again = load_confirmations(directory)
+    whole.write(files[0], load(root).to_csv(index=False))
+    again = load_confirmations(root)
     if len(again):
         files.append(root / "confirmations.csv")
         whole.write(files[-1], again.to_csv(index=False))
-    draw_curves(curve_infos(found.records), metric, found.goal["seconds"], found.goal["chance"], files[1])
-    draw_batches(batch_infos(found.records), metric, files[2])
-    whole.write(files[3], markdown(found))
+    draw_curves(panels(found.records, found.goal), found.goal, found.validation_examples, files[1])
+    draw_batches(batch_infos(found.records, found.goal, found.validation_examples), found.goal, files[2])
+    whole.write(files[3], found.markdown())
     return files
 
 
-def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
-    """What may be claimed, in words: baseline -> best, with the spread over seeds.
-
-    Args:
-        claim: The claim, or `None` if nothing was confirmed.
-        goal: The goal of the search.
-    """
-    if claim is None:
-        return ["Nothing was confirmed with fresh seeds, so nothing is claimed: the highest of many noisy scores flatters."]
-    base, best, metric = claim.baseline, claim.best, goal["metric"]
-    seeds = "1 fresh seed" if best.seeds == 1 else f"{best.seeds} fresh seeds"
-    sentences = [
-        f"baseline -> best over {seeds} each: {base.recipe} -> {best.recipe} (trial {best.trial})",
-        f"score (x 1000 per second): {_scaled(base.score)} -> {_scaled(best.score)}, {claim.standard_errors:+.1f} standard errors",
-        f"{metric} held within {goal['seconds']:.4g} training seconds: {_spread(base.value)} -> {_spread(best.value)}",
-    ]
-    if best.missed:
-        reach = f"{best.seeds - best.missed} of {best.seeds} runs of the best recipe reach the baseline's final {metric} within the horizon"
-    else:
-        reach = f"the best recipe reaches the baseline's final {metric} ({base.value.mean:.3f}) in {best.seconds_to_baseline:.2f} s"
-    speed = f"; the baseline holds it after {base.seconds_to_baseline:.2f} s: {claim.speed_up:.1f} times sooner" if claim.speed_up else ""
-    sentences.append(reach + speed)
-    if base.test and best.test:
-        sentences.append(f"{metric.removeprefix('val_')} on test data nobody chose by: {_spread(base.test)} -> {_spread(best.test)}")
-    if claim.standard_errors <= -2:
-        sentences.append("The baseline is better than what the search found: keep it, or give the search more trials or seconds.")
-    elif not claim.standard_errors >= 2:
-        sentences.append("This is within noise: do not claim that either is better. Give the search more trials, seconds or seeds.")
-    return sentences
-
-
-def markdown(found: Findings) -> str:
-    """The report as a page of Markdown."""
-    goal, run = found.goal, found.run
-    lines = ["# What a search with kbatch found", ""]
-    lines += [f"- {name}: {run[name]}" for name in ("command", "data", "model") if name in run]
-    lines += [f"- goal: {_goal_words(goal)}", f"- device: {_device(found.records)}", f"- versions: {_versions(found.records)}", ""]
-    lines += ["## Baseline against best", "", *[f"- {sentence}" for sentence in claim_sentences(found.claim, goal)], ""]
-    if found.claim:
-        lines += ["Confirmed, each over fresh seeds (mean ± standard error over seeds):", "", *_confirmed_table(found.claim, goal), ""]
-    lines += ["## Recipes by score", "", *_table(headings(goal["metric"]), [cells(rank) for rank in found.ranks]), ""]
-    lines += [f"![{goal['metric']} over training seconds]({CURVES})", "", f"![against batch size]({BATCHES})", ""]
-    remarks = [f"- {_name(record)}: {remark}" for record in found.records for remark in record.outcome.remarks if record.purpose != "confirmation"]
-    remarks += [f"- {_name(record)}: {record.outcome.ended}: {record.outcome.message[:200]}" for record in found.records if record.outcome.message]
-    lines += ["## Remarks", "", *remarks, ""] if remarks else []
-    if run.get("skipped"):
-        lines += [f"## Files skipped ({len(run['skipped'])})", "", *[f"- {name}" for name in run["skipped"]], ""]
-    return "\n".join(lines)
-
-
-def _confirmed_table(claim: Claim, goal: dict[str, Any]) -> list[str]:
-    rows = [_confirmed_row(side) for side in (claim.baseline, claim.best, *claim.others)]
-    return _table(["trial", "recipe", "seeds", "score x 1000", goal["metric"], "test", "s to baseline's final"], rows)
-
-
-def _confirmed_row(side: Side) -> list[str]:
-    reached = f"{side.seconds_to_baseline:.2f}" + (f" ({side.missed} of {side.seeds} did not)" if side.missed else "")
-    test = _spread(side.test) if side.test else "-"
-    name = "baseline" if side.trial < 0 else str(side.trial)
-    return [name, side.recipe, str(side.seeds), _scaled(side.score), _spread(side.value), test, reached]
-
-
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def _markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
-
-
-def _goal_words(goal: dict[str, Any]) -> str:
-    target = f", target {goal['target']:.4g}" if goal.get("target") is not None else ""
-    return f"{goal['metric']} held, {goal['seconds']:.4g} training seconds a trial, chance {goal['chance']:.4g}{target}"
 
 
 def _name(record: Record) -> str:
@@ -160,11 +168,3 @@ def _device(records: Sequence[Record]) -> str:
 
 def _versions(records: Sequence[Record]) -> str:
     return "; ".join(sorted({", ".join(f"{name} {number}" for name, number in record.versions.items()) for record in records})) or "unknown"
-
-
-def _spread(mean: Mean) -> str:
-    return f"{mean.mean:.3f}" + ("" if math.isnan(mean.error) else f" ± {mean.error:.3f}")
-
-
-def _scaled(mean: Mean) -> str:
-    return f"{1000 * mean.mean:.1f}" + ("" if math.isnan(mean.error) else f" ± {1000 * mean.error:.1f}")

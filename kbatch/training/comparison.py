@@ -112,7 +112,8 @@ class Comparison:
         """`Project.once`, with the watcher told how it ended."""
         known = project.known(identity) is not None
         record = project.once(identity, train)
-        (self.watcher.answered if known else self.watcher.ended)(record)
+        shown = dataclasses.replace(record, trial=identity.trial)  # another trial's record may have answered this one
+        (self.watcher.answered if known else self.watcher.ended)(shown)
         return record
 
     def _around(self, seed: int, callbacks: list[Any]) -> Around:

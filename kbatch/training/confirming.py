@@ -8,18 +8,9 @@ import pandas as pd
 
 from kbatch.data.batches import validation_batches
 from kbatch.errors import SearchError
-from kbatch.records.record import Record
 from kbatch.results.loading import rows
-from kbatch.training.goal import SCORED
+from kbatch.results.ranking import leaders
 from kbatch.training.project import Project
-
-
-def leaders(records: list[Record], top: int) -> list[Record]:
-    """The best-scored trials of a search, each recipe once, best first; none that failed, which would fail again."""
-    ended_well = (record for record in records if record.purpose == "search" and record.outcome.ended in SCORED)
-    trials = sorted(ended_well, key=lambda record: -record.score)
-    different = {record.key: record for record in reversed(trials)}
-    return [record for record in trials if different[record.key] is record][:top]
 
 
 def confirm(
@@ -36,7 +27,7 @@ def confirm(
         y: As for `search`.
         validation_data: As for `search`.
         top: Integer, how many of the best-scored recipes. Defaults to `3`.
-        seeds: Integer, fresh seeds per recipe. Defaults to `3`.
+        seeds: Integer, fresh seeds per recipe. Fewer than three claim nothing; five find most of what is worth having. Defaults to `3`.
         test_data: Data like `validation_data` that the kept weights are evaluated on besides. Optional.
         **fit_arguments: What else `search` was called with, such as `epochs` or `class_weight`.
 
@@ -50,8 +41,8 @@ def confirm(
 
     Example:
     ```python
-    runs = kbatch.confirm(tuner, x, y, validation_data=(x_val, y_val), top=3, seeds=3)
-    print(runs.groupby(["trial", "recipe"])["score"].agg(["mean", "std"]))
+    runs = kbatch.confirm(tuner, x, y, validation_data=(x_val, y_val), top=2, seeds=5)
+    print(kbatch.report(tuner))  # what may be claimed
     ```
     """
     if top < 1 or seeds < 1:

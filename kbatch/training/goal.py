@@ -10,9 +10,7 @@ import numpy as np
 
 from kbatch import scoring
 from kbatch.errors import SearchError
-from kbatch.outcome import Outcome
-
-SCORED = ("horizon", "target", "callback")
+from kbatch.outcome import SCORED, Outcome
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.results.words import ended_text, score_text
 
 
 class Watcher:
@@ -57,9 +58,7 @@ class ProgressBar(Watcher):
         """Close the bar and print how the training ended."""
         if self._bar is not None:
             self._bar.stop()
-        outcome = record.outcome
-        value = "nothing measured" if outcome.value is None else f"{outcome.value:.3f} held"
-        by = outcome.stopped_by or outcome.ended
-        print(f"    ended by {by} after {outcome.train_seconds:.2f} s: {value}, score x 1000 {1000 * record.score:.3g}", flush=True)
+        value = "nothing measured" if record.outcome.value is None else f"{record.outcome.value:.3f} held"
+        print(f"    ended by {ended_text(record.outcome)}: {value}, score {score_text(record.score)} per second", flush=True)
         for remark in record.outcome.remarks:
             print(f"    {remark}", flush=True)

@@ -1,0 +1,22 @@
+"""Own: the hyperparameters of a trial that are the user's, not kbatch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbatch.records.record import Record
+
+KBATCH = frozenset(
+    ("optimizer", "learning_rate", "learning_rate_sgd", "learning_rate_adam", "policy", "augmentation", "jit_compile", "recompute")
+    + ("batch_size", "micro_batch_size", "warmup_passes")
+)
+
+
+def own_values(record: Record) -> dict[str, Any]:
+    """The user's own hyperparameters of a trial; empty for the baseline, which has their defaults."""
+    return {name: value for name, value in record.values.items() if name not in KBATCH and not name.startswith("tuner/")}
+
+
+def own_words(record: Record) -> str:
+    """The user's own hyperparameters in words, such as "units 64, dropout 0.2"."""
+    return ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in own_values(record).items())

@@ -1,0 +1,46 @@
+"""Words: how scores, values and endings are shown to people, the same everywhere."""
+
+from __future__ import annotations
+
+import math
+
+from kbatch.outcome import Outcome
+
+SCORE = "score/s"  # the unit of every score that is shown: what KerasTuner prints and the column `score` holds
+CHANGED = 1e-3  # relative change of a learning rate that is worth telling
+
+
+def score_text(score: float, like: float | None = None) -> str:
+    """A score per second to three digits.
+
+    Args:
+        score: Float.
+        like: Float whose digits after the point are taken, so that the numbers of a column stand below each other. Defaults to `score`.
+
+    Example:
+    >>> score_text(0.035312), score_text(0.0004, like=0.035312), score_text(0.0), score_text(749.2)
+    ('0.0353', '0.0004', '0', '749')
+    """
+    model = abs(score if like is None else like)
+    digits = max(0, 2 - math.floor(math.log10(model))) if model > 0 and math.isfinite(model) else 0
+    return f"{score:,.{digits}f}"
+
+
+def ended_text(outcome: Outcome) -> str:
+    """How a training ended, after how many seconds if before its horizon, and what it did to the learning rate.
+
+    >>> ended_text(Outcome("callback", train_seconds=2.31, stopped_by="EarlyStopping"))
+    'EarlyStopping after 2.31 s'
+    """
+    words = outcome.stopped_by or outcome.ended.replace("_", " ")
+    if outcome.ended != "horizon" and outcome.train_seconds:
+        words += f" after {outcome.train_seconds:.3g} s"
+    if _changed(outcome.learning_rate, outcome.final_learning_rate):
+        words += f", rate then {outcome.final_learning_rate:.3g}"
+    if outcome.skipped_updates:
+        words += f", {outcome.skipped_updates} updates skipped"
+    return words
+
+
+def _changed(rate: float | None, final: float | None) -> bool:
+    return rate is not None and final is not None and not math.isclose(rate, final, rel_tol=CHANGED)

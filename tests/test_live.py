@@ -1,0 +1,74 @@
+"""What the driver shows while it runs: numbers of trials and time left that are right after a resume, and who is best so far."""
+
+import io
+
+import pytest
+from result_records import confirmation, record
+from rich.console import Console
+
+from kbatch import Recipe
+from kbatch.case_study.live import FIRST_GUESS, Live
+
+SECONDS = 10.0
+
+
+def live(earlier=(), trials=3, trainings=6):
+    return Live(Console(file=io.StringIO(), width=300), trials, trainings, SECONDS, earlier)
+
+
+def shown(watcher):
+    return watcher._console.file.getvalue().splitlines()
+
+
+def train(watcher, one):
+    watcher.started(one.purpose, one.trial, one.recipe, SECONDS)
+    watcher.ended(one)
+
+
+def test_trials_are_counted_on_after_a_resume():
+    """Newcomer A7: the resumed run said "trial 1 (1 of 3)" and "trial 2 (2 of 3)"."""
+    watcher = live([record(-1, 0.3, "baseline"), record(0, 0.2)])
+    watcher.answered(record(-1, 0.3, "baseline"))
+    for number in (1, 2):
+        watcher.answered(record(-1, 0.3, "baseline"))
+        watcher.started("search", number, Recipe(), SECONDS)
+        assert f"trial {number} ({number + 1} of 3)" in watcher._progress.tasks[-1].description
+        watcher.ended(record(number, 0.2))
+    lines = shown(watcher)
+    assert [line.split(":")[0] for line in lines] == ["baseline", "trial 1 (2 of 3)", "trial 2 (3 of 3)"]
+    assert "not trained again" in lines[0]
+
+
+def test_the_time_left_counts_no_training_twice():
+    earlier = [record(-1, 0.3, "baseline"), record(0, 0.2), *confirmation({-1: 0.3}, 1)]
+    watcher = live(earlier)
+    assert watcher.done == 3
+    assert watcher.seconds_left == pytest.approx(3 * 12.0)  # what those took
+    for one in earlier:
+        watcher.answered(one)
+    assert watcher.done == 3
+    watcher.ended(record(1, 0.2))
+    assert watcher.done == 4
+    assert live().seconds_left == pytest.approx(6 * FIRST_GUESS * SECONDS)
+
+
+def test_a_trial_that_is_answered_from_anothers_record_counts():
+    watcher = live()
+    train(watcher, record(0, 0.2))
+    watcher.answered(record(1, 0.2))
+    assert watcher.done == 2
+    assert shown(watcher)[-1].startswith("trial 1 (2 of 3)")
+
+
+def test_best_so_far_may_be_the_baseline():
+    watcher = live([record(-1, 0.36, "baseline"), record(0, 0.31)])
+    assert watcher._best_words() == f"best so far {record(-1, 0.36).outcome.value:.3f} (the baseline), "
+    train(watcher, record(1, 0.4))
+    train(watcher, confirmation({0: 0.45}, 1)[0])  # of a confirmation there are several, and a mean
+    assert watcher._best_words() == f"best so far {record(1, 0.4).outcome.value:.3f}, "
+
+
+def test_a_line_says_how_it_ended_and_the_score_per_second():
+    watcher = live()
+    train(watcher, record(0, 0.3, ended="callback", changes={"stopped_by": "EarlyStopping", "train_seconds": 2.3}))
+    assert shown(watcher)[0].endswith(f"score {record(0, 0.3).score:.4f} per second, ended by EarlyStopping after 2.3 s")

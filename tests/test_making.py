@@ -17,28 +17,6 @@ from kbatch.errors import ModelError, RecipeError, SearchError
 CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
 
 
-def rates_of(recipe, updates):
-    """The learning rate of each update, as the optimizer really applied it to a constant gradient of 1."""
-    optimizer = optimizer_of(recipe)
-    variable = keras.Variable(np.zeros(1, "float32"))
-    optimizer.build([variable])
-    seen, velocity = [], 0.0
-    for _ in range(updates):
-        before = float(variable.numpy()[0])
-        for _ in range(recipe.accumulation_steps):
-            optimizer.apply([tf.ones(1)], [variable])
-        moved = float(variable.numpy()[0]) - before
-        seen.append(-(moved - 0.9 * velocity))
-        velocity = moved
-    return seen
-
-
-@pytest.mark.parametrize("micro", [None, 8])
-def test_warm_up_counts_updates_not_micro_steps(micro):
-    recipe = Recipe(batch_size=32, optimizer="sgd", learning_rate=0.5, warmup_updates=4, micro_batch_size=micro)
-    assert rates_of(recipe, 7) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5], rel=1e-4)
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_accumulated_micro_batches_equal_the_whole_batch(optimizer, jit_compile, raw, points):
@@ -150,13 +128,6 @@ def test_a_compiled_optimizer_accumulates_and_its_schedule_counts_updates():
     assert [float(optimizer._learning_rate(4 * update + 3)) for update in range(4)] == [1.0, 1.0, 0.5, 0.5]
     with pytest.raises(RecipeError, match="use_ema"):
         optimizer_of(Recipe(32, "compiled", None, micro_batch_size=8), keras.optimizers.SGD(0.1, use_ema=True))
-
-
-def test_a_saved_schedule_loads_again(raw, tmp_path):
-    model = Maker(raw, CROSSENTROPY).make(Recipe(64, "adam", 0.01, 5, micro_batch_size=16))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert float(loaded.optimizer._learning_rate(3)) == pytest.approx(0.01 / 6)
 
 
 def test_models_that_cannot_be_trained_are_refused(raw):

@@ -36,6 +36,11 @@ def compiled_by_user(model: keras.Model) -> dict[str, Any]:
     return dict(model._compile_config.config) if model.compiled else {}
 
 
+def said_of(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
+    """What a model is compiled with, or will be, by argument name."""
+    return compiled_by_user(model) or {"loss": arguments.loss, "metrics": _fresh(arguments.metrics)}
+
+
 def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
     """Compile a model for a recipe; loss, metrics and everything else the user compiled it with are kept.
 
@@ -48,11 +53,7 @@ def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments)
         ModelError: If there is no loss, or two, or the model cannot be trained the way the recipe says.
     """
     _check(model, recipe, arguments)
-    own = compiled_by_user(model)
-    if own:
-        _compile(model, recipe, own)
-    else:
-        _compile(model, recipe, {"loss": arguments.loss, "metrics": _fresh(arguments.metrics)})
+    _compile(model, recipe, said_of(model, arguments))
 
 
 def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:

@@ -97,14 +97,6 @@ class Maker:
         with policy_scope(policy, self.own_policy), seed_scope(self.seed):
             return call_build(self.build, self.hyperparameters() if hp is None else hp, self.reserved)
 
-    def compiled(self) -> keras.Model:
-        """The model that the user has today: under their own policy, compiled by `build` or with the arguments."""
-        model = self.raw(self.own_policy)
-        if isinstance(model, keras.Model) and not model.compiled and self.arguments.loss is not None:
-            with policy_scope(self.own_policy, self.own_policy):
-                compile_for(model, Recipe(policy=_among_policies(self.own_policy)), self.arguments)
-        return model
-
     def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
         """Hyperparameters with these values; the user's others take their defaults."""
         hp = fresh(values)

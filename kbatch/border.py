@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -52,6 +53,16 @@ def watch_searches(kind: type, around: Callable[[Any, Any, Any, Any], AbstractCo
             raise error.with_traceback(None) from None  # its message says it all
 
     keras_tuner.engine.base_tuner.BaseTuner.search = watched
+
+
+def called_by_a_tuner() -> bool:
+    """Whether KerasTuner is among the callers: a search's own builds, and models that it loads with their weights."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("keras_tuner."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Problems:

@@ -14,23 +14,23 @@ from typing import Any
 
 import keras
 import keras_tuner
-import numpy as np
 import tensorflow as tf
 from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
-from kbatch.border import Problems, border, watch_searches
-from kbatch.building.compiled import CompileArguments, compiled_by_user
-from kbatch.building.hyperparameters import GuardedHyperParameters
-from kbatch.building.making import Maker, nothing
+from kbatch.border import Problems, border, called_by_a_tuner, watch_searches
+from kbatch.building.compiled import CompileArguments, compiled_by_user, lacking
+from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
+from kbatch.building.making import Maker
 from kbatch.building.signature import described, signature
+from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.device import meter
 from kbatch.device.oom import is_out_of_memory
-from kbatch.errors import SearchError
+from kbatch.errors import SearchError, SpaceError
 from kbatch.memory import feasible
 from kbatch.memory.table import Table
 from kbatch.outcome import Outcome
-from kbatch.recipe import Recipe
+from kbatch.recipe import Recipe, whole_number
 from kbatch.records.record import Record
 from kbatch.rules import warmup
 from kbatch.space import Space
@@ -38,7 +38,8 @@ from kbatch.training import user_callbacks
 from kbatch.training.arguments import FitArguments
 from kbatch.training.attempt import Attempt
 from kbatch.training.comparison import Comparison, seconds_of_epochs
-from kbatch.training.goal import Goal, goal_of
+from kbatch.training.goal import Goal, goal_of, horizon_of, judged_by
+from kbatch.training.metrics import Measured
 from kbatch.training.project import Identity, Project, Trained
 from kbatch.training.running import check_sizes
 from kbatch.training.watching import ProgressBar, Watcher
@@ -121,21 +122,22 @@ class HyperModel(keras_tuner.HyperModel):
         max_accumulation_steps: int = feasible.MOST_STEPS,
     ) -> None:
         super().__init__()
-        self.space = space or Space()
+        self.space = Space() if space is None else space
+        if not isinstance(self.space, Space):
+            raise SpaceError("`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say")
+        unknown = [name for name in self.space.augmentation if name not in augmentation.names()]
+        if unknown:
+            known = ", ".join(augmentation.names())
+            raise SpaceError(f"`augmentation` must be among {known}", ", ".join(unknown), "Register it first with kbatch.register_augmentation")
         self.max_batch = feasible.check(max_batch, self.space)
         self.max_accumulation_steps = feasible.check_steps(max_accumulation_steps)
-        self.seconds_per_trial = seconds_per_trial
+        self.seconds_per_trial = None if seconds_per_trial is None else horizon_of(seconds_per_trial)
         self.watcher: Watcher | None = None
-        declare: Callable[[Any], None] = nothing
-        if isinstance(build, keras_tuner.HyperModel):
-            if type(build).fit is not keras_tuner.HyperModel.fit:
-                raise SearchError("A HyperModel given as `build` must not override fit()", type(build).__name__, "Leave fit() out: kbatch trains")
-            declare, build = build.declare_hyperparameters, build.build
-        self.maker = Maker(build, CompileArguments(loss, metrics), seed, self.space.reserved, declare)
-        self._judged_by = {"metric": metric, "direction": direction, "chance": chance, "target": target}
+        function, declare = parts_of(build)
+        self.maker = Maker(function, CompileArguments(loss, metrics), seed, self.space.reserved, declare)
+        self._judged_by = judged_by(metric, direction, chance, target)
         self._attempt: Attempt | None = None
         self._comparison: Comparison | None = None  # of the search that is running
-        self._goal(1.0 if seconds_per_trial is None else seconds_per_trial, _some_labels)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
@@ -146,11 +148,17 @@ class HyperModel(keras_tuner.HyperModel):
             self.maker.declare(GuardedHyperParameters(hp, self.space.reserved))
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
-        """The user's model, compiled for the recipe that `hp` says."""
+        """The user's model, compiled for the recipe that `hp` says.
+
+        For a tuner. A model does not hold what a recipe says of its training, so that outside of a search this warns
+        of what is lacking; use `kbatch.train` with `kbatch.best_recipe(tuner)`.
+        """
         with border():
             self._attempt = Attempt()
             recipe = self.space.recipe(hp)
             fitted = feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
+            if not called_by_a_tuner():
+                warnings.warn(lacking(fitted or recipe, float(hp.get("warmup_passes"))), UserWarning, stacklevel=2)
             if fitted is None:
                 return self._attempt.refuse(feasible.why_not(recipe, self.max_batch, self.max_accumulation_steps))
             return self._attempt.make(self.maker, fitted, hp)
@@ -227,13 +235,14 @@ class HyperModel(keras_tuner.HyperModel):
             if data is not None:
                 problems.of(lambda: self._check_sizes(data, tuner))
         problems.raise_all()
-        horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": arguments.epochs}
+        epochs = None if arguments.epochs is None else whole_number(arguments.epochs)
+        horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": epochs}
         project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.maker.seed, **self._judged_by, **horizon})
         project.agree({"class_weight": described(arguments.class_weight), "device": meter.device_words()})
         if model is not None:
             project.agree({"signature": signature(model, self.maker.arguments)})
         self._agree_on_memory(project)
-        goal = self._goal_of(project, data, arguments.epochs)
+        goal = self._goal_of(project, data, epochs, model)
         watcher = self.watcher or (ProgressBar() if arguments.verbose is None else Watcher())
         return Comparison(self.maker, self.space, data, goal, arguments, watcher)
 
@@ -271,7 +280,7 @@ class HyperModel(keras_tuner.HyperModel):
         if (self.seconds_per_trial is None) == (arguments.epochs is None):
             received = "neither" if arguments.epochs is None else f"seconds_per_trial={self.seconds_per_trial} and epochs={arguments.epochs}"
             raise SearchError("A search must be given either seconds_per_trial or epochs", received, "Pass one of them")
-        if arguments.epochs is not None and (not isinstance(arguments.epochs, int) or arguments.epochs < 1):
+        if arguments.epochs is not None and whole_number(arguments.epochs) is None:
             raise SearchError("`epochs` must be a whole number of at least 1", arguments.epochs, "Pass epochs=5, say")
 
     def _check_sizes(self, data: Data, tuner: Any) -> None:
@@ -292,18 +301,14 @@ class HyperModel(keras_tuner.HyperModel):
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
 
-    def _goal(self, seconds: float, labels: Callable[[], np.ndarray]) -> Goal:
-        judged_by: dict[str, Any] = self._judged_by
-        return goal_of(seconds, labels=labels, **judged_by)
-
-    def _goal_of(self, project: Project, data: Data, epochs: int | None) -> Goal:
+    def _goal_of(self, project: Project, data: Data, epochs: int | None, model: keras.Model | None) -> Goal:
         stored = project.facts().get("goal")
         if stored is None:
             seconds = self.seconds_per_trial
             if seconds is None:
                 assert epochs is not None
                 seconds = seconds_of_epochs(project, self.maker, self.space, data, epochs)
-            stored = self._goal(seconds, data.labels).to_dict()
+            stored = goal_of(seconds, data=data, measured=Measured(model, self.maker.arguments), **self._judged_by).to_dict()
             project.agree({"goal": stored})
         return Goal(**stored)
 
@@ -321,11 +326,6 @@ class _Announce:
     def _say(self, epoch: int, logs: dict[str, float]) -> None:
         """Put a score into the logs that is the best so far only at the first epoch and at the last."""
         logs[OBJECTIVE] = 0.0 if self.before.model.stop_training else UNSCORED
-
-
-def _some_labels() -> np.ndarray:
-    """Labels of many classes, which stand in for the real ones when the arguments are checked before there are data."""
-    return np.arange(1000)
 
 
 def _only(callbacks: list[Any], kind: type[Any]) -> Any:

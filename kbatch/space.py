@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kbatch.device import precision
 from kbatch.errors import SpaceError
 from kbatch.recipe import OPTIMIZERS, POLICIES, Recipe, whole_number
 from kbatch.rules import learning_rate as rates
@@ -15,6 +17,10 @@ from kbatch.rules import warmup
 from kbatch.strategy import WORDS, Strategy
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512)
+AXES = ("optimizer", "policy", "augmentation", "jit_compile", "recompute", "batch_size", "warmup_passes")
+RATED = tuple(name for name in OPTIMIZERS if name != "compiled")
+RESERVED = frozenset((*AXES, "micro_batch_size", "learning_rate", *(f"learning_rate_{name}" for name in RATED)))
+MOST_PASSES = 2  # times the fewest that the limit allows, above which a batch size divides badly
 
 RateAxis = float | tuple[float, float] | list[float]
 
@@ -54,17 +60,20 @@ class Space:
         learning_rate: Mapping from optimizer to its learning rates *at batch 32*: a tuple `(lowest, highest)` is a
             range drawn on a log scale, a list is a choice, a float is fixed. Defaults to `(1e-3, 1e-1)` for SGD and
             `(1e-5, 1e-2)` for Adam.
-        policy: Keras dtype policies. Defaults to `("float32", "mixed_float16")`.
+        policy: Keras dtype policies. `None` (the default) leaves it to the machine: float32, and mixed_float16 on a
+            GPU with tensor cores (compute capability 7.0), where it is faster. See `policies`.
         augmentation: Names of augmentation pipelines. Defaults to `("none",)`.
         jit_compile: Booleans. Defaults to `(False,)`.
         recompute: What the backward pass makes again, such as `("none", "minimal", "budget:0.5")`; see `Recipe`.
             Defaults to `("none",)`.
         micro_batch_size: Integer, the most examples per forward and backward pass; larger batches accumulate over
-            equal passes of at most that many. `None` (the default) sets no limit.
+            equal passes of at most that many, and must divide so that not many more are needed than that allows.
+            `None` (the default) sets no limit.
         batch_size: Examples per weight update. Declared last, so that a grid varies it first. Defaults to
             `(16, 32, 64, 128, 256, 512)`, of which a search leaves out those above its number of examples.
         baseline: `Recipe` that the user has today, trained once beside the search. Defaults to `Recipe()`. Of a model
-            that `build` compiles, optimizer and learning rate are the baseline's.
+            that `build` compiles, optimizer and learning rate are the baseline's; unless it names another policy than
+            float32, it is trained under the global dtype policy.
         learning_rate_rule: Mapping from optimizer to the rule that carries a rate from batch 32 to another:
             `"linear"`, `"sqrt"` or `"constant"`. Defaults to linear for SGD and the square root for Adam.
         warmup_passes: Passes over the data that warm-up takes for large batches: `warmup_passes * (1 - 32 / batch_size)`,
@@ -81,7 +90,7 @@ class Space:
 
     optimizer: Any = ("sgd", "adam")
     learning_rate: Mapping[str, RateAxis] = field(default_factory=_default_rates)
-    policy: Any = ("float32", "mixed_float16")
+    policy: Any = None
     augmentation: Any = ("none",)
     jit_compile: Any = (False,)
     recompute: Any = ("none",)
@@ -96,10 +105,12 @@ class Space:
         object.__setattr__(self, "default_sizes", self.batch_size is None)
         if self.batch_size is None:
             object.__setattr__(self, "batch_size", BATCH_SIZES)
-        for name in ("optimizer", "policy", "augmentation", "jit_compile", "recompute", "batch_size", "warmup_passes"):
-            self._normalize(name)
+        for name in AXES:
+            if name != "policy" or self.policy is not None:
+                self._normalize(name)
         self._among("optimizer", OPTIMIZERS)
-        self._among("policy", POLICIES)
+        if self.policy is not None:
+            self._among("policy", POLICIES)
         self._among("jit_compile", (False, True))
         for text in self.recompute:
             if Strategy.parse(text) is None:
@@ -107,10 +118,13 @@ class Space:
         object.__setattr__(self, "batch_size", tuple(map(_size, self.batch_size)))
         if self.micro_batch_size is not None:
             object.__setattr__(self, "micro_batch_size", _size(self.micro_batch_size))
+            self._check_passes(self.micro_batch_size)
         for passes in self.warmup_passes:
-            if not isinstance(passes, (int, float)) or passes < 0:
+            if not _is_number(passes) or not 0 <= passes < math.inf:
                 raise SpaceError("`warmup_passes` must be numbers of at least 0", passes, "Pass 0 for no warm-up, 1.0 for one pass")
         object.__setattr__(self, "warmup_passes", tuple(map(float, self.warmup_passes)))
+        self._by_optimizer("learning_rate", '{"sgd": (1e-3, 1e-1), "adam": 1e-3}')
+        self._by_optimizer("learning_rate_rule", '{"sgd": "linear", "adam": "sqrt"}')
         for name in self._rated():
             _check_rates(name, self.learning_rate.get(name))
             rates.factor(rates.REFERENCE_BATCH_SIZE, self._rule(name))
@@ -118,11 +132,33 @@ class Space:
             raise SpaceError("`baseline` must be a Recipe", self.baseline, "Pass kbatch.Recipe(…)")
 
     def _normalize(self, name: str) -> None:
-        value = getattr(self, name)
-        values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-        if not values or len(set(values)) != len(values):
+        value = _plain(getattr(self, name))
+        values = tuple(value) if isinstance(value, (tuple, list, range)) else (value,)
+        try:
+            different = len(set(values)) == len(values)
+        except TypeError:
+            different = False
+        if not values or not different:
             raise SpaceError(f"`{name}` must hold at least one value, each once", value, "Pass one value, or a tuple of different ones")
         object.__setattr__(self, name, values)
+
+    def _by_optimizer(self, name: str, example: str) -> None:
+        """Refuse what is no mapping from optimizer, and keep plain values of it."""
+        value = getattr(self, name)
+        unknown = [key for key in value if key not in RATED] if isinstance(value, Mapping) else [value]
+        if unknown:
+            raise SpaceError(f"`{name}` must be a mapping whose keys are among {', '.join(RATED)}", value, f"Pass {example}")
+        object.__setattr__(self, name, {key: _plain(axis) for key, axis in value.items()})
+
+    def _check_passes(self, limit: int) -> None:
+        for size in self.batch_size:
+            passes, fewest = size // (self._micro_batch_size(size) or size), math.ceil(size / limit)
+            if passes > MOST_PASSES * fewest:
+                raise SpaceError(
+                    f"A batch above `micro_batch_size`, {limit}, must have a divisor near it",
+                    f"{size}, which takes {passes} passes of {size // passes} where {fewest} would do",
+                    f"Pass multiples of {limit}, such as {fewest * limit}, as `batch_size`",
+                )
 
     def _among(self, name: str, allowed: tuple[Any, ...]) -> None:
         for value in getattr(self, name):
@@ -136,10 +172,17 @@ class Space:
         return self.learning_rate_rule.get(optimizer, rates.DEFAULT_RULES[optimizer])
 
     @property
+    def policies(self) -> tuple[str, ...]:
+        """The dtype policies that are searched: those of `policy`, or those that are fast on this machine.
+
+        Asks TensorFlow for the GPU, and so imports it, only if `policy` is `None`.
+        """
+        return precision.fast_policies() if self.policy is None else self.policy
+
+    @property
     def reserved(self) -> frozenset[str]:
         """Names that the user's own hyperparameters must not have."""
-        axes = ("optimizer", "policy", "augmentation", "jit_compile", "batch_size", "warmup_passes", "micro_batch_size", "recompute")
-        return frozenset((*axes, "learning_rate", "learning_rate_sgd", "learning_rate_adam"))
+        return RESERVED
 
     def declare(self, hp: Any) -> None:
         """Declare every axis, batch size last.
@@ -152,7 +195,7 @@ class Space:
             with hp.conditional_scope("optimizer", [name]):
                 _rate(hp, f"learning_rate_{name}", self.learning_rate[name])
         _choice(hp, "warmup_passes", self.warmup_passes)
-        _choice(hp, "policy", self.policy)
+        _choice(hp, "policy", self.policies)
         _choice(hp, "augmentation", self.augmentation)
         _choice(hp, "jit_compile", self.jit_compile)
         _choice(hp, "recompute", self.recompute)
@@ -185,7 +228,7 @@ class Space:
 
     def combinations(self) -> list[Combination]:
         """What decides, beside the batch size, how much memory a step needs: each once."""
-        return [Combination(*each) for each in itertools.product(self.policy, self.optimizer, self.jit_compile, self.recompute)]
+        return [Combination(*each) for each in itertools.product(self.policies, self.optimizer, self.jit_compile, self.recompute)]
 
     def rate_at(self, rate_at_32: float, optimizer: str, batch_size: int) -> float:
         """The learning rate at `batch_size` that the optimizer's rule makes of one at batch 32."""
@@ -204,8 +247,8 @@ class Space:
         return max(size for size in range(1, limit + 1) if batch_size % size == 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """All axes in JSON's own types, to tell one space from another."""
-        axes = dataclasses.asdict(self)
+        """All axes in JSON's own types, to tell one space from another; `policy` as it is on this machine."""
+        axes = {**dataclasses.asdict(self), "policy": self.policies}
         del axes["default_sizes"]
         return axes
 
@@ -233,9 +276,20 @@ def _rate(hp: Any, name: str, axis: RateAxis) -> None:
         _choice(hp, name, tuple(map(float, axis)) if isinstance(axis, list) else (float(axis),))
 
 
+def _plain(value: Any) -> Any:
+    """A value without NumPy: its arrays and scalars as lists and numbers of Python's, also inside a tuple or list."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return type(value)(map(_plain, value)) if type(value) in (tuple, list) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _check_rates(name: str, axis: Any) -> None:
     values = list(axis) if isinstance(axis, (tuple, list)) else [axis]
-    numbers = values and all(isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 for value in values)
+    numbers = values and all(_is_number(value) and 0 < value < math.inf for value in values)
     is_range = isinstance(axis, tuple)
     if not numbers or (is_range and (len(values) != 2 or values[0] >= values[1])):
         raise SpaceError(

@@ -50,7 +50,7 @@ ONLY_IN = {
         "recompute.checking",
         "tracing.reshaped",
     },
-    "keras.src": {"building.seeding", "recompute.chain", "recompute.checking", "recompute.segments", "recompute.applying"},
+    "keras.src": {"building.naming", "building.seeding", "recompute.chain", "recompute.checking", "recompute.segments", "recompute.applying"},
     "keras_tuner.src": {"hypermodel"},
     "typer": {"cli"},
     "loky": {"device.worker"},

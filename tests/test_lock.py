@@ -16,7 +16,14 @@ from kbatch.records.lock import Lock
 from kbatch.training.project import Identity, Project, Trained
 
 IDENTITY = Identity("search", 0, 0, Recipe(), {}, 1e-3)
-HOLD = "import sys, time\nfrom pathlib import Path\nfrom kbatch.records.lock import Lock\nheld = Lock(Path(sys.argv[1]))\nprint('held', flush=True)\ntime.sleep(600)"
+HOLD = """
+import sys, time
+from pathlib import Path
+from kbatch.records.lock import Lock
+held = Lock(Path(sys.argv[1]))
+print('held', flush=True)
+time.sleep(600)
+"""
 
 
 def trained():

@@ -12,31 +12,9 @@ from kbatch.building.optimizers import learning_rate_of, optimizer_of
 from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
 from kbatch.data import augmentation
-from kbatch.errors import ModelError, RecipeError
+from kbatch.errors import ModelError, RecipeError, SearchError
 
 CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
-
-
-def rates_of(recipe, updates):
-    """The learning rate of each update, as the optimizer really applied it to a constant gradient of 1."""
-    optimizer = optimizer_of(recipe)
-    variable = keras.Variable(np.zeros(1, "float32"))
-    optimizer.build([variable])
-    seen, velocity = [], 0.0
-    for _ in range(updates):
-        before = float(variable.numpy()[0])
-        for _ in range(recipe.accumulation_steps):
-            optimizer.apply([tf.ones(1)], [variable])
-        moved = float(variable.numpy()[0]) - before
-        seen.append(-(moved - 0.9 * velocity))
-        velocity = moved
-    return seen
-
-
-@pytest.mark.parametrize("micro", [None, 8])
-def test_warm_up_counts_updates_not_micro_steps(micro):
-    recipe = Recipe(batch_size=32, optimizer="sgd", learning_rate=0.5, warmup_updates=4, micro_batch_size=micro)
-    assert rates_of(recipe, 7) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5], rel=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -83,26 +61,73 @@ def test_a_compiled_models_loss_metrics_and_weights_are_kept():
     assert first["loss"] == pytest.approx(0.5 * np.abs(kept.predict(x, verbose=0)).mean(), rel=1e-5)
 
 
+def test_a_loss_given_beside_build_is_the_one_that_trains():
+    """A copy of it by Keras would have another delta."""
+    model = Maker(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), CompileArguments(keras.losses.Huber(0.25))).make(Recipe())
+    x = np.zeros((2, 1), "float32")
+    assert model.evaluate(x, np.full((2, 1), 4.0), verbose=0) == pytest.approx(0.25 * (4 - 0.25 / 2))
+
+
+def test_metrics_are_named_as_in_a_fresh_process_however_many_models_came_before():
+    def build():
+        x = keras.Input((3,))
+        model = keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)])
+        model.compile("sgd", "mse", metrics=[[keras.metrics.AUC()], [keras.metrics.AUC(), keras.metrics.AUC(name="area_7")]])
+        return model
+
+    keras.backend.clear_session()
+    for kind in (keras.layers.Dense(1), keras.metrics.AUC()):
+        assert kind.name in ("dense", "auc")
+    x, y = np.zeros((4, 3), "float32"), [np.array([0.0, 0, 1, 1])] * 2
+    for _ in range(2):
+        measured = Maker(build).make(Recipe()).evaluate(x, y, verbose=0, return_dict=True)
+        assert {"dense_auc", "dense_1_auc_1", "dense_1_area_7"} <= measured.keys()
+    assert (keras.layers.Dense(1).name, keras.metrics.AUC().name) == ("dense_1", "auc_1")  # the user's own counting goes on
+
+
+def test_metrics_given_beside_build_lose_the_number_that_keras_gave_them(raw):
+    keras.metrics.AUC()
+    arguments = CompileArguments("binary_crossentropy", [keras.metrics.AUC(), keras.metrics.Precision(name="precision_of_3")])
+    measured = Maker(raw, arguments).make(Recipe()).evaluate(np.zeros((4, 12)), np.array([0, 0, 1, 1]), verbose=0, return_dict=True)
+    assert measured.keys() == {"loss", "auc", "precision_of_3"}
+
+
+def test_layers_made_before_build_keep_their_names():
+    """Names given anew could be those of layers that the user shares between models."""
+    keras.backend.clear_session()
+    shared = keras.layers.Dense(4)
+
+    def build():
+        return keras.Sequential([keras.Input((3,)), shared, keras.layers.Dense(1)])
+
+    assert [layer.name for layer in Maker(build, CompileArguments("mse")).make(Recipe()).layers] == ["dense", "dense_1"]
+
+
 def test_the_baseline_has_the_models_own_optimizer_and_what_auto_makes_of_jit(build, raw):
     jit = bool(tf.config.list_physical_devices("GPU"))
     assert Maker(build).baseline(Recipe()) == Recipe(optimizer="compiled", learning_rate=None, jit_compile=jit)
     assert Maker(raw, CROSSENTROPY).baseline(Recipe(batch_size=64)) == Recipe(batch_size=64, jit_compile=jit)
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_baseline_follows_the_users_own_policy(policy, raw):
+    maker = Maker(raw, CROSSENTROPY, own_policy=policy)
+    recipe = maker.baseline(Recipe())
+    assert recipe.policy == policy
+    assert maker.make(recipe).layers[0].compute_dtype == policy.removeprefix("mixed_")
+    keras.config.set_dtype_policy("float32")
+    assert Maker(raw, CROSSENTROPY).baseline(Recipe(policy="mixed_bfloat16")).policy == "mixed_bfloat16"
+    with pytest.raises(ModelError, match="global dtype policy must be one of float32, mixed_float16, mixed_bfloat16. Received: float64"):
+        Maker(raw, CROSSENTROPY, own_policy="float64").baseline(Recipe())
+
+
 def test_a_compiled_optimizer_accumulates_and_its_schedule_counts_updates():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.5])
     optimizer = optimizer_of(Recipe(32, "compiled", None, micro_batch_size=8), keras.optimizers.SGD(schedule, momentum=0.0))
     assert optimizer.gradient_accumulation_steps == 4
-    assert [float(optimizer._learning_rate(step)) for step in (0, 3, 7, 8)] == [1.0, 1.0, 1.0, 0.5]
+    assert [float(optimizer._learning_rate(4 * update + 3)) for update in range(4)] == [1.0, 1.0, 0.5, 0.5]
     with pytest.raises(RecipeError, match="use_ema"):
         optimizer_of(Recipe(32, "compiled", None, micro_batch_size=8), keras.optimizers.SGD(0.1, use_ema=True))
-
-
-def test_a_saved_schedule_loads_again(raw, tmp_path):
-    model = Maker(raw, CROSSENTROPY).make(Recipe(64, "adam", 0.01, 5, micro_batch_size=16))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert float(loaded.optimizer.learning_rate) == pytest.approx(0.01 / 6)
 
 
 def test_models_that_cannot_be_trained_are_refused(raw):
@@ -112,6 +137,21 @@ def test_models_that_cannot_be_trained_are_refused(raw):
         Maker(lambda: "model", CROSSENTROPY).make(Recipe())
     with pytest.raises(ModelError, match="must be a function"):
         Maker(raw(), CROSSENTROPY).make(Recipe())
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_another_backend_is_refused(backend, raw, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    with pytest.raises(ModelError, match=f"must run on TensorFlow. Received: the backend {backend}"):
+        Maker(raw, CROSSENTROPY)
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "1", True])
+def test_a_seed_is_a_whole_number(seed, raw):
+    with pytest.raises(SearchError, match="`seed` must be a whole number"):
+        Maker(raw, CROSSENTROPY, seed=seed)
+    assert [type(Maker(raw, CROSSENTROPY, seed=kind(3)).seed) for kind in (int, np.int64, np.uint8)] == [int] * 3
+    assert Maker(raw, CROSSENTROPY, seed=-1).seed == -1
 
 
 def test_loss_said_twice_is_refused(build):

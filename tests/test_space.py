@@ -1,7 +1,13 @@
+import json
+import subprocess
+import sys
+
 import keras_tuner
+import numpy as np
 import pytest
 
 from kbatch import Recipe, Space
+from kbatch.device import precision
 from kbatch.errors import SpaceError
 from kbatch.rules import warmup
 
@@ -83,11 +89,85 @@ def test_the_compiled_optimizer_has_no_rate():
         {"warmup_passes": -1},
         {"baseline": 32},
         {"micro_batch_size": 0},
+        {"learning_rate": 1e-3},
+        {"learning_rate": (1e-3, 1e-2)},
+        {"learning_rate": {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}},
+        {"learning_rate": {"sgd": float("nan"), "adam": 1e-3}},
+        {"learning_rate": {"sgd": (1e-3, float("inf")), "adam": 1e-3}},
+        {"learning_rate_rule": {"Adam": "linear"}},
+        {"learning_rate_rule": "linear"},
+        {"warmup_passes": float("nan")},
+        {"warmup_passes": (1.0, float("inf"))},
+        {"warmup_passes": True},
+        {"batch_size": {32: 1}},
+        {"batch_size": ([32],)},
+        {"micro_batch_size": 48, "batch_size": (96, 97)},
     ],
 )
 def test_axes_that_cannot_be_searched_are_refused(axes):
     with pytest.raises(SpaceError, match=r"Received: "):
         Space(**axes)
+
+
+def test_a_batch_that_divides_badly_is_refused_with_one_that_does_not():
+    with pytest.raises(SpaceError, match=r"97, which takes 97 passes of 1 where 3 would do. Pass multiples of 48, such as 144"):
+        Space(micro_batch_size=48, batch_size=(32, 97))
+
+
+def test_what_numpy_holds_is_taken_as_plain_values():
+    plain = Space(
+        optimizer=("sgd", "adam"),
+        learning_rate={"sgd": (0.25, 0.5), "adam": [0.125, 0.5]},
+        jit_compile=(False, True),
+        batch_size=(32, 64),
+        warmup_passes=(0.5,),
+        micro_batch_size=32,
+    )
+    numpy = Space(
+        optimizer=np.array(["sgd", "adam"]),
+        learning_rate={"sgd": (np.float32(0.25), np.float64(0.5)), "adam": np.array([0.125, 0.5])},
+        jit_compile=(np.False_, np.True_),
+        batch_size=np.array([32, 64]),
+        warmup_passes=np.float32(0.5),
+        micro_batch_size=np.int64(32),
+    )
+    assert numpy == plain
+    assert json.dumps(numpy.to_dict()) == json.dumps(plain.to_dict())
+    assert Space(batch_size=range(16, 64, 16)).batch_size == (16, 32, 48)
+
+
+@pytest.mark.parametrize(
+    ("capability", "policies"),
+    [
+        (None, ("float32",)),
+        ((6, 1), ("float32",)),
+        ((7, 0), ("float32", "mixed_float16")),
+        ((9, 0), ("float32", "mixed_float16")),
+        ({}, ("float32",)),
+    ],
+    ids=["cpu", "pascal", "volta", "hopper", "a GPU that does not say"],
+)
+def test_the_default_policies_are_those_that_are_fast_on_the_machine(capability, policies, monkeypatch):
+    import tensorflow as tf
+
+    details = {"compute_capability": capability} if isinstance(capability, tuple) else {}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [] if capability is None else ["GPU:0"])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
+    precision.fast_policies.cache_clear()
+    try:
+        space = Space()
+        assert (space.policies, space.policy) == (policies, None)
+        assert {combination.policy for combination in space.combinations()} == set(policies)
+        assert space.to_dict()["policy"] == policies
+        assert declared(space).get("policy") == "float32"
+        assert Space(policy="mixed_float16").policies == ("mixed_float16",)  # named, it is taken on any machine
+    finally:
+        precision.fast_policies.cache_clear()
+
+
+def test_a_space_is_a_value_that_asks_no_device():
+    code = "import sys, kbatch; s = kbatch.Space(); assert s == kbatch.Space() and s.reserved and 'policy=None' in repr(s)"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'tensorflow' not in sys.modules and 'numpy' not in sys.modules"], check=True)
 
 
 def test_the_space_describes_itself_in_json():

@@ -8,9 +8,12 @@ from typing import Any
 
 import keras
 
+from kbatch.building import accumulation
+from kbatch.building.naming import without_number
 from kbatch.building.optimizers import optimizer_of
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
+from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
 
 KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
@@ -33,6 +36,11 @@ def compiled_by_user(model: keras.Model) -> dict[str, Any]:
     return dict(model._compile_config.config) if model.compiled else {}
 
 
+def said_of(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
+    """What a model is compiled with, or will be, by argument name."""
+    return compiled_by_user(model) or {"loss": arguments.loss, "metrics": _fresh(arguments.metrics)}
+
+
 def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
     """Compile a model for a recipe; loss, metrics and everything else the user compiled it with are kept.
 
@@ -45,16 +53,34 @@ def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments)
         ModelError: If there is no loss, or two, or the model cannot be trained the way the recipe says.
     """
     _check(model, recipe, arguments)
-    own = compiled_by_user(model)
-    if own:
-        _compile(model, recipe, own)
-    else:
-        _compile(model, recipe, {"loss": _fresh(arguments.loss), "metrics": _fresh(arguments.metrics)})
+    _compile(model, recipe, said_of(model, arguments))
+
+
+def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
+    """What a compiled model lacks of its recipe, since Keras says it to `fit` or nowhere, as sentences for a warning.
+
+    Args:
+        recipe: `Recipe` that the model is compiled for.
+        warmup_passes: Float, passes over the data that its warm-up would take.
+    """
+    parts = [f"its batch size ({recipe.batch_size})"]
+    if recipe.accumulation_steps > 1:
+        parts = [f"its batch size (batch_size={recipe.micro_batch_size}, of which {recipe.accumulation_steps} make an update)"]
+    if recipe.learning_rate is not None and warmup_passes and recipe.batch_size > REFERENCE_BATCH_SIZE:
+        parts.append("its warm-up")
+    if recipe.augmentation != "none":
+        parts.append(f"its augmentation ({recipe.augmentation})")
+    return (
+        f"hypermodel.build(hp) compiles a model for a recipe ({recipe}), and model.fit then lacks {', '.join(parts)}. "
+        "Call kbatch.train(kbatch.best_recipe(tuner), build, x, y, validation_data, epochs=…, values=hp.values) to train as the trial did."
+    )
 
 
 def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
+    accumulation.check(model, recipe, own.get("loss"))
     kept = {name: own[name] for name in KEPT if name in own}
-    model.compile(optimizer=optimizer_of(recipe, own.get("optimizer")), jit_compile=recipe.jit_compile, **kept)
+    scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras keeps auto_scale_loss nowhere else
+    model.compile(optimizer=optimizer_of(recipe, own.get("optimizer")), jit_compile=recipe.jit_compile, auto_scale_loss=scaled, **kept)
     if model.jit_compile != recipe.jit_compile:
         raise ModelError("jit_compile=True must be possible for every layer", model.name, "Search Space(jit_compile=(False,)), or replace that layer")
 
@@ -79,6 +105,13 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
         raise ModelError("steps_per_execution must be 1: the clock is read after every update", steps, "Leave it out of compile()")
 
 
-def _fresh(part: Any) -> Any:
-    """A copy of a loss or of metrics, since metric objects hold the state of the model they were used in."""
-    return copy.deepcopy(part)
+def _fresh(metrics: Any) -> Any:
+    """A copy of metrics, which hold the state of the model they were used in; a loss holds none, and Keras' copies of some lose arguments.
+
+    Keras numbers what it names by itself, so that a second `AUC()` of a process is `auc_1`; the copy is `auc` again.
+    """
+    fresh = copy.deepcopy(metrics)
+    for metric in keras.tree.flatten(fresh):
+        if isinstance(metric, keras.metrics.Metric):
+            metric.name = without_number(metric)
+    return fresh

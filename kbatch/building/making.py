@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
+from kbatch.building import naming
 from kbatch.building.compiled import CompileArguments, compile_for
-from kbatch.building.hyperparameters import Build, GuardedHyperParameters, call_build, fresh
+from kbatch.building.hyperparameters import Build, Declare, GuardedHyperParameters, call_build, fresh, nothing
 from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
-from kbatch.errors import ModelError
-from kbatch.recipe import Recipe
+from kbatch.errors import ModelError, SearchError
+from kbatch.recipe import POLICIES, Recipe, whole_number
 from kbatch.recompute.following import follow
 
-
-def nothing(hp: Any) -> None:
-    """Declare no hyperparameters."""
+LEAST_SEED = -(2**31)
 
 
 def _own_policy() -> str:
     return str(keras.config.dtype_policy().name)
+
+
+def _among_policies(policy: str) -> str:
+    if policy not in POLICIES:
+        raise ModelError(
+            f"The global dtype policy must be one of {', '.join(POLICIES)}", policy, 'Call keras.config.set_dtype_policy("float32"), say, before'
+        )
+    return policy
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Maker:
     arguments: CompileArguments = CompileArguments()
     seed: int = 0
     reserved: frozenset[str] = frozenset()
-    declare: Callable[[Any], None] = nothing
+    declare: Declare = nothing
     own_policy: str = field(default_factory=_own_policy)
 
     def __post_init__(self) -> None:
@@ -52,6 +59,16 @@ class Maker:
                 type(self.build).__name__,
                 "Pass `build`, not `build()`",
             )
+        if keras.backend.backend() != "tensorflow":
+            raise ModelError(
+                "Keras must run on TensorFlow",
+                f"the backend {keras.backend.backend()}",
+                'Set the environment variable KERAS_BACKEND="tensorflow" before keras is imported',
+            )
+        seed = whole_number(self.seed, LEAST_SEED)
+        if seed is None:
+            raise SearchError("`seed` must be a whole number: every trial begins with the same weights", self.seed, "Pass seed=0, say")
+        object.__setattr__(self, "seed", seed)
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
         """The model for a recipe, built and compiled under its policy and the seed, and made to recompute as it says.
@@ -67,7 +84,16 @@ class Maker:
         return model
 
     def raw(self, policy: str, hp: Any = None) -> keras.Model:
-        """The model as `build` returns it under a policy and the seed."""
+        """The model as `build` returns it under a policy and the seed, its layers and metrics named as in a fresh process."""
+        try:
+            with naming.counting_anew():
+                return self._built(policy, hp)
+        except Exception as error:
+            if not naming.collide(error):
+                raise
+        return self._built(policy, hp)
+
+    def _built(self, policy: str, hp: Any) -> keras.Model:
         with policy_scope(policy, self.own_policy), seed_scope(self.seed):
             return call_build(self.build, self.hyperparameters() if hp is None else hp, self.reserved)
 
@@ -78,10 +104,14 @@ class Maker:
         return hp
 
     def baseline(self, recipe: Recipe) -> Recipe:
-        """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit."""
-        model = self.raw(recipe.policy)
+        """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit.
+
+        A baseline of policy `"float32"`, which is what it has if nobody says another, gets the user's global policy.
+        """
+        policy = recipe.policy if recipe.policy != "float32" else _among_policies(self.own_policy)
+        model = self.raw(policy)
         jit_compile = bool(model.jit_compile)
-        fields: dict[str, Any] = {"jit_compile": jit_compile}
+        fields: dict[str, Any] = {"jit_compile": jit_compile, "policy": policy}
         if model.compiled:
             fields |= {"optimizer": "compiled", "learning_rate": None, "warmup_updates": 0}
         return Recipe.from_dict({**vars(recipe), **fields})

@@ -6,24 +6,28 @@ from typing import Any
 
 import keras
 
+from kbatch.building.schedules import Schedule, in_passes
 from kbatch.errors import RecipeError
 from kbatch.recipe import Recipe
 
 MOMENTUM = 0.9
+EXCLUDED_FROM_DECAY = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")  # said to the optimizer, but not in its config
 
 
 @keras.saving.register_keras_serializable(package="kbatch")
-class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
+class PerUpdate(Schedule):
     """A learning-rate schedule that counts weight updates under gradient accumulation.
 
-    Keras calls a schedule with the number of batches, of which an accumulating optimizer needs several per update.
+    Keras calls a schedule with the number of batches, of which an accumulating optimizer needs several per update. Only
+    schedules of the user's that `in_passes` cannot tell in Keras' own words come in this wrapper, with which a saved
+    model loads only where kbatch can be imported; older versions saved every warm-up under accumulation in it.
 
     Args:
         schedule: The schedule to follow, in weight updates.
         accumulation_steps: Integer, batches per weight update.
     """
 
-    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, accumulation_steps: int) -> None:
+    def __init__(self, schedule: Schedule, accumulation_steps: int) -> None:
         self.schedule, self.accumulation_steps = schedule, accumulation_steps
 
     def __call__(self, step: Any) -> Any:
@@ -63,8 +67,13 @@ def optimizer_of(recipe: Recipe, compiled: keras.optimizers.Optimizer | None = N
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
     """The constant learning rate of an optimizer, or `None` if it follows a schedule of its own."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    constant = not isinstance(inner._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+    constant = not isinstance(inner._learning_rate, Schedule)
     return float(inner.learning_rate) if constant else None
+
+
+def _per_update(schedule: Schedule, accumulation: int) -> Schedule:
+    """The schedule for an accumulating optimizer, in Keras' own words where they can say it."""
+    return in_passes(schedule, accumulation) or PerUpdate(schedule, accumulation)
 
 
 def _compiled(optimizer: keras.optimizers.Optimizer | None, accumulation: int | None) -> keras.optimizers.Optimizer:
@@ -72,6 +81,9 @@ def _compiled(optimizer: keras.optimizers.Optimizer | None, accumulation: int | 
         raise RecipeError('optimizer="compiled" must come with a compiled model', "a model without an optimizer", "Compile it in `build`")
     if accumulation is None:
         return optimizer
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        inner = _compiled(optimizer.inner_optimizer, accumulation)
+        return keras.optimizers.LossScaleOptimizer(inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name)
     config = optimizer.get_config()
     if config.get("use_ema") or config.get("gradient_accumulation_steps"):
         raise RecipeError(
@@ -79,6 +91,13 @@ def _compiled(optimizer: keras.optimizers.Optimizer | None, accumulation: int | 
             f"use_ema={config.get('use_ema')}, gradient_accumulation_steps={config.get('gradient_accumulation_steps')}",
             "Leave them out, or raise micro_batch_size to the batch size",
         )
-    if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-        config["learning_rate"] = PerUpdate(optimizer._learning_rate, accumulation)
-    return type(optimizer).from_config({**config, "gradient_accumulation_steps": accumulation})
+    rate = optimizer._learning_rate
+    if isinstance(rate, Schedule):
+        config["learning_rate"] = _per_update(rate, accumulation)
+    elif callable(rate) and not isinstance(rate, keras.Variable):
+        config["learning_rate"] = rate  # called without a count, so that there is nothing to stretch
+    accumulating = type(optimizer).from_config({**config, "gradient_accumulation_steps": accumulation})
+    for name in EXCLUDED_FROM_DECAY:
+        if hasattr(optimizer, name):
+            setattr(accumulating, name, getattr(optimizer, name))
+    return accumulating

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from kbatch import scoring
+from kbatch.callbacks.counting_clock import CountingClock
 from kbatch.callbacks.finiteness import Finiteness, weights_are_finite
 from kbatch.callbacks.measuring import measure
 from kbatch.callbacks.training_clock import TrainingClock
@@ -68,7 +69,7 @@ class Horizon(keras.callbacks.Callback):
         self,
         seconds: float,
         validation_data: tf.data.Dataset,
-        clock: TrainingClock,
+        clock: TrainingClock | CountingClock,
         metric: str = "val_accuracy",
         direction: str = "max",
         target: float | None = None,
@@ -190,7 +191,9 @@ class Horizon(keras.callbacks.Callback):
             measured = {f"val_{name}": value for name, value in measure(self.model, self.validation_data).items()}
             if self.metric not in measured:
                 raise ModelError(
-                    f"`metric` must be one that the model measures ({', '.join(measured)})", self.metric, "Pass one of these, or compile with it"
+                    f"`metric` must be one number that the model measures ({', '.join(measured)})",
+                    self.metric,
+                    "Pass one of these, or compile with it (one of a number per class with an average, such as 'macro')",
                 )
             self._last = measured
             self._updates_measured = self.clock.updates

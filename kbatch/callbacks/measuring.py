@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -20,4 +24,9 @@ def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
     values = model.evaluate(batches, verbose=0, return_dict=True)
     for variable, value in zip(model.metrics_variables, before, strict=False):  # metrics built by this evaluation come last
         variable.assign(value)
-    return {name: float(value) for name, value in values.items()}
+    return numbers(values)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The measured values that are one number each; a metric of one value per class, such as `F1Score()`, is left out."""
+    return {name: float(value) for name, value in values.items() if np.ndim(value) == 0}

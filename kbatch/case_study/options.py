@@ -137,7 +137,7 @@ class Options:
 def grid_size(space: Space) -> int:
     """How many recipes a grid over the space holds."""
     rates = sum(len(space.learning_rate[name]) for name in space.optimizer)  # type: ignore
-    others = (space.policy, space.augmentation, space.jit_compile, space.recompute, space.batch_size)
+    others = (space.policies, space.augmentation, space.jit_compile, space.recompute, space.batch_size)
     return rates * len(list(itertools.product(*others)))
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 
 from kbatch.building.compiled import CompileArguments
-from kbatch.building.hyperparameters import Build
+from kbatch.building.hyperparameters import Build, parts_of
 from kbatch.building.making import Maker
+from kbatch.data import augmentation
+from kbatch.errors import RecipeError, SearchError
 from kbatch.outcome import Outcome
-from kbatch.recipe import Recipe
+from kbatch.recipe import Recipe, whole_number
+from kbatch.space import RESERVED
 from kbatch.training.arguments import FitArguments
 from kbatch.training.attempt import Attempt
-from kbatch.training.goal import goal_of
+from kbatch.training.goal import goal_of, horizon_of, judged_by
+from kbatch.training.metrics import Measured
 from kbatch.training.running import Around, check_sizes
 from kbatch.training.watching import Watcher
 
@@ -26,7 +32,9 @@ def train(
     y: Any = None,
     validation_data: Any = None,
     *,
-    seconds: float,
+    seconds: float | None = None,
+    epochs: int | None = None,
+    values: Mapping[str, Any] | None = None,
     loss: Any = None,
     metrics: Any = None,
     metric: str = "val_accuracy",
@@ -42,22 +50,28 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: Any = 0,
 ) -> tuple[keras.Model, Outcome]:
-    """Train one recipe for a number of seconds and measure it, just as a trial of a search would.
+    """Train one recipe for a number of seconds or epochs and measure it, just as a trial of a search would.
 
-    Use it to try a recipe by hand, or to train the one that a search found for longer.
+    Use it to try a recipe by hand, or to train the one that a search found for longer. With `epochs` it makes exactly
+    the updates of so many passes over the data, however long they take, and measures at the twelve marks of a trial,
+    placed on the updates instead of the seconds; the curve and all times are in seconds on the clock as ever.
 
     Args:
-        recipe: `Recipe` to follow.
-        build: Function `build(hp)` or `build()` that returns a model, compiled or not.
+        recipe: `Recipe` to follow, such as `kbatch.best_recipe(tuner)`.
+        build: Function `build(hp)` or `build()` that returns a model, compiled or not, or a `keras_tuner.HyperModel`.
         x: Array, tensor, nested structure of them, or unbatched `tf.data.Dataset` of `(x, y)`.
         y: Labels, for arrays.
         validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset.
-        seconds: Float, training seconds on the clock.
+        seconds: Float, training seconds on the clock. Either this or `epochs`.
+        epochs: Integer, passes over the data. Either this or `seconds`.
+        values: Mapping from the names of your own hyperparameters, those of `build(hp)`, to their values, such as
+            `tuner.get_best_hyperparameters()[0].values`; kbatch's own among them are left to the recipe. Defaults to
+            the defaults that `build` declares.
         loss: Loss, if `build` does not compile.
         metrics: List of metrics, if `build` does not compile.
         metric: String, what is measured. Defaults to `"val_accuracy"`.
-        direction: `"max"` or `"min"`; inferred for accuracies and AUC.
-        chance: Float; inferred for accuracies and AUC.
+        direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own.
+        chance: Float; inferred for accuracies, AUC and the errors of regression, of which a remark says it.
         target: Float, the value at which training may end. Optional.
         seed: Integer, seed of weights, data order and dropout. Defaults to `0`.
         sample_weight: Weights of the examples, for arrays. Optional.
@@ -77,18 +91,61 @@ def train(
     Example:
     ```python
     recipe = kbatch.Recipe(batch_size=128, optimizer="sgd", learning_rate=0.04)
-    model, outcome = kbatch.train(recipe, build, x, y, (x_val, y_val), seconds=30)
+    model, outcome = kbatch.train(recipe, build, x, y, (x_val, y_val), epochs=20)
     print(outcome.value, outcome.examples_per_second)
     ```
     """
+    passes = _passes(seconds, epochs)
+    horizon = math.inf if seconds is None else horizon_of(seconds)
+    asked = judged_by(metric, direction, chance, target)
+    if recipe.augmentation not in augmentation.names():
+        raise RecipeError(
+            f"`augmentation` must be one of {', '.join(augmentation.names())}", recipe.augmentation, "Register it with kbatch.register_augmentation"
+        )
     arguments = FitArguments(
         x, y, sample_weight, validation_data, validation_split, validation_batch_size, batched, class_weight, tuple(callbacks), verbose
     )
     data = arguments.data()
     check_sizes([recipe.batch_size], data)
-    goal = goal_of(seconds, metric, direction, chance, target, data.labels)
-    maker = Maker(build, CompileArguments(loss, metrics), seed)
+    function, declare = parts_of(build)
+    maker = Maker(function, CompileArguments(loss, metrics), seed, declare=declare)
+    hp = maker.hyperparameters(_mapping(values))
     attempt = Attempt()
-    model = attempt.make(maker, recipe)
-    around = Around(seed, maker.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, watcher=Watcher())
-    return model, attempt.train(model, recipe, data, goal, around)
+    model = attempt.make(maker, recipe, hp)
+    with attempt.stopwatch.leave_out():
+        if not attempt.failure:
+            _check_known(values or {}, hp)
+        goal = goal_of(horizon, data=data, measured=Measured(model, maker.arguments), **asked)
+    updates = None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
+    around = Around(maker.seed, maker.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, watcher=Watcher(), updates=updates)
+    outcome = attempt.train(model, recipe, data, goal, around)
+    return model, replace(outcome, remarks=(*outcome.remarks, goal.note)) if goal.note else outcome
+
+
+def _passes(seconds: Any, epochs: Any) -> int | None:
+    """The passes over the data, if those and not seconds are said."""
+    if (seconds is None) == (epochs is None):
+        received = "neither" if seconds is None else f"seconds={seconds} and epochs={epochs}"
+        raise SearchError("A training must be given either seconds or epochs", received, "Pass one of them")
+    passes = None if epochs is None else whole_number(epochs)
+    if epochs is not None and passes is None:
+        raise SearchError("`epochs` must be a whole number of at least 1", epochs, "Pass epochs=20, say")
+    return passes
+
+
+def _mapping(values: Any) -> dict[str, Any]:
+    if values is not None and not isinstance(values, Mapping):
+        raise SearchError("`values` must be a mapping from hyperparameter to value", type(values).__name__, 'Pass {"units": 64}, or `hp.values`')
+    return dict(values or {})
+
+
+def _check_known(values: Mapping[str, Any], hp: Any) -> None:
+    """Refuse values that nothing asks for: the model would have others than the user believes."""
+    declared = {each.name for each in hp.space}
+    unknown = sorted(name for name in values if name not in declared and name not in RESERVED)
+    if unknown:
+        raise SearchError(
+            f"`values` must name hyperparameters that `build` declares ({', '.join(sorted(declared)) or 'none'})",
+            ", ".join(unknown),
+            "Correct the names",
+        )

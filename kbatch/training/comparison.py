@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.building.making import Maker
+from kbatch.callbacks.measuring import numbers
 from kbatch.data.batches import Data
 from kbatch.recipe import Recipe
 from kbatch.recompute.following import follow
@@ -101,7 +102,7 @@ class Comparison:
             trained = self.train(project, attempt, model, identity, user_callbacks.copies(self.arguments.callbacks, _name(identity)), [])
             if test is not None and trained.outcome.value is not None:
                 values = model.evaluate(test, verbose=0, return_dict=True)
-                trained = dataclasses.replace(trained, test={name: float(value) for name, value in values.items()})
+                trained = dataclasses.replace(trained, test=numbers(values))
             del model
             attempt.forget()
             return trained

@@ -12,10 +12,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbatch.building import accumulation
 from kbatch.building.augmented import augmented
 from kbatch.building.optimizers import learning_rate_of
 from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
+from kbatch.callbacks.counting_clock import CountingClock
 from kbatch.callbacks.epoch_end import EpochEnd
 from kbatch.callbacks.finiteness import scaled_updates
 from kbatch.callbacks.horizon import Horizon
@@ -53,6 +55,7 @@ class Around:
         watcher: Told of the progress.
         largest_passed: Integer, the largest micro-batch that a training of this project has passed. Errors that large
             batches die of, and broken installations too, count as out of memory only above it, and only if it is not 0.
+        updates: Integer, weight updates to train for instead of the goal's seconds. `None` for the seconds.
     """
 
     seed: int = 0
@@ -63,6 +66,7 @@ class Around:
     verbose: Any = 0
     watcher: Watcher = field(default_factory=Watcher)
     largest_passed: int = 0
+    updates: int | None = None
 
 
 def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
@@ -108,7 +112,9 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
             raise
         return Outcome(ended="out_of_memory", message=str(error)[:2000])
     clock = TrainingClock(recipe.accumulation_steps, input_seconds=input_seconds * recipe.accumulation_steps)
-    horizon = Horizon(goal.seconds, data.validation, clock, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
+    counting = None if around.updates is None else CountingClock(clock)
+    length, timer = around.updates or goal.seconds, counting or clock
+    horizon = Horizon(length, data.validation, timer, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
     epoch_end = EpochEnd(clock, horizon, time.perf_counter)
     callbacks = [*_around_users(clock, horizon, epoch_end, recipe, around), *around.checkpoint_callbacks, epoch_end.after, began]
     ended, message, final_rate, updates_before = None, "", None, scaled_updates(model)
@@ -125,7 +131,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
     fitted = {"input_probe": input_probe, "setup": (began.at or left) - entered - input_probe, "finish": left - (epoch_end.ended_at or left)}
     outcome = Outcome(
         ended=ended or horizon.ended or "callback",
-        curve=tuple(horizon.curve),
+        curve=counting.in_seconds(horizon.curve) if counting else tuple(horizon.curve),
         value=horizon.value if not ended else None,
         metrics={name: value for name, value in horizon.metrics.items() if math.isfinite(value)},
         train_seconds=clock.seconds,
@@ -144,7 +150,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         input_examples_per_second=None if not input_seconds else per_pass / input_seconds,
         message=message,
     )
-    return replace(outcome, remarks=_remarks(outcome, goal, recipe, input_seconds))
+    given = goal if around.updates is None else replace(goal, seconds=clock.seconds)
+    return replace(outcome, remarks=_remarks(outcome, given, recipe, input_seconds) + accumulation.remarks(model, recipe))
 
 
 def _skipped(model: keras.Model, updates: int, scaled_before: int | None) -> int:

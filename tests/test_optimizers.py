@@ -1,0 +1,226 @@
+"""Optimizers and schedules under accumulation: rates at every update, one update against the whole batch, loading elsewhere."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras.optimizers import schedules
+
+from kbatch import Recipe
+from kbatch.building import accumulation
+from kbatch.building.compiled import CompileArguments
+from kbatch.building.making import Maker
+from kbatch.building.optimizers import PerUpdate, optimizer_of
+from kbatch.building.schedules import in_passes
+from kbatch.errors import ModelError, RecipeError
+
+ACCUMULATING = Recipe(32, "compiled", None, micro_batch_size=8)
+CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
+
+
+def rates(schedule, passes, updates):
+    """The rate of each update, read where Keras reads it: at the last pass of the update."""
+    return [float(schedule(passes * update + passes - 1)) for update in updates]
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3, 4, 7, 16, 64])
+@pytest.mark.parametrize("warmup", [1, 2, 5, 19, 313])
+def test_a_rise_of_the_users_is_by_updates_under_any_accumulation(passes, warmup):
+    rise = schedules.PolynomialDecay(0.3 / (warmup + 1), warmup, 0.3, power=1.0)
+    told = in_passes(rise, passes)
+    updates = range(0, warmup + 4, max(warmup // 10, 1))
+    wanted = [0.3 * min((update + 1) / (warmup + 1), 1) for update in updates]
+    assert rates(told, passes, updates) == pytest.approx(wanted, rel=1e-5, abs=2e-7)  # Keras computes in float32
+
+
+@pytest.mark.parametrize("passes", [2, 3, 8])
+@pytest.mark.parametrize(
+    "own",
+    [
+        schedules.PiecewiseConstantDecay([1, 4], [1.0, 0.5, 0.1]),
+        schedules.PolynomialDecay(0.4, 7, 0.01, power=2.0),
+        schedules.ExponentialDecay(0.4, 5, 0.6),
+        schedules.ExponentialDecay(0.4, 3, 0.6, staircase=True),
+        schedules.InverseTimeDecay(0.4, 5, 0.6),
+        schedules.InverseTimeDecay(0.4, 3, 0.6, staircase=True),
+        schedules.CosineDecay(0.4, 9, alpha=0.1),
+        schedules.CosineDecay(0.1, 9, warmup_target=0.4, warmup_steps=4),
+        schedules.CosineDecay(0.1, 9, warmup_target=0.4, warmup_steps=0),
+    ],
+    ids=lambda own: type(own).__name__ if isinstance(own, schedules.LearningRateSchedule) else None,
+)
+def test_schedules_of_keras_own_are_told_in_its_own_words(own, passes):
+    told = in_passes(own, passes)
+    assert type(told) is type(own)
+    assert rates(told, passes, range(15)) == pytest.approx([float(own(update)) for update in range(15)], rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        schedules.CosineDecayRestarts(0.4, 5),
+        schedules.PolynomialDecay(0.4, 7, cycle=True),
+        schedules.ExponentialDecay(0.4, 2.5, 0.6, staircase=True),
+        schedules.InverseTimeDecay(0.4, 1, 3.0),
+    ],
+    ids=["restarts", "cycle", "odd steps", "steep"],
+)
+def test_other_schedules_count_updates_through_kbatch_and_it_is_said(own):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer_of(ACCUMULATING, keras.optimizers.SGD(own)), "mse")
+    schedule = model.optimizer._learning_rate
+    assert isinstance(schedule, PerUpdate)
+    assert rates(schedule, 4, range(15)) == pytest.approx([float(own(update)) for update in range(15)])
+    assert any("kbatch can be imported" in remark for remark in accumulation.remarks(model, ACCUMULATING))
+
+
+def test_a_model_saved_by_an_older_version_loads_where_kbatch_can_be_imported(tmp_path):
+    """Older versions wrapped every warm-up under accumulation."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(PerUpdate(schedules.PolynomialDecay(0.1, 4, 0.5, power=1.0), 4), gradient_accumulation_steps=4), "mse")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert rates(loaded.optimizer._learning_rate, 4, range(6)) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
+
+
+WITHOUT_KBATCH = """
+import sys
+sys.modules["kbatch"] = None
+import keras
+for path in sys.argv[1:]:
+    model = keras.models.load_model(path)
+    assert model.optimizer is not None and model.compiled, path
+    print(type(model.optimizer).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_any_recipe_loads_without_kbatch(raw, points, tmp_path):
+    import kbatch
+
+    def compiled():
+        model = raw()
+        model.compile(keras.optimizers.AdamW(schedules.CosineDecay(0.01, 100)), "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    (x, y), validation = points
+    whole = {"batch_size": 64, "learning_rate": 0.01, "warmup_updates": 3}
+    kbatch.register_augmentation("loading_noise", lambda: [keras.layers.GaussianNoise(0.1)])
+    recipes = [
+        Recipe(**whole),
+        Recipe(**whole, micro_batch_size=16),
+        Recipe(**whole, micro_batch_size=16, optimizer="sgd", policy="mixed_float16", augmentation="loading_noise"),
+        Recipe(**whole, jit_compile=True, recompute="minimal"),
+        Recipe(64, "compiled", None, micro_batch_size=16),
+    ]
+    paths = []
+    for number, recipe in enumerate(recipes):
+        own = {} if recipe.optimizer == "compiled" else {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
+        model, _ = kbatch.train(recipe, compiled if not own else raw, x, y, validation, epochs=1, **own)
+        paths.append(str(tmp_path / f"{number}.keras"))
+        model.save(paths[-1])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", WITHOUT_KBATCH, *paths], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["Adam", "Adam", "SGD", "Adam", "AdamW"]
+
+
+def sequence_model():
+    tokens = keras.Input((6,), dtype="int32")
+    steps = keras.layers.LSTM(4, return_sequences=True)(keras.layers.Embedding(9, 4, mask_zero=True)(tokens))
+    return keras.Model(tokens, keras.layers.Dense(3)(steps), name="tagger")
+
+
+def dense_model(*extra):
+    return keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, "tanh"), *extra, keras.layers.Dense(3)])
+
+
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+
+
+@pytest.mark.parametrize(
+    ("build", "loss", "said"),
+    [
+        (dense_model, SPARSE(True, reduction="sum"), "must be a mean"),
+        (dense_model, SPARSE(True, reduction=None), "must be a mean"),
+        (dense_model, SPARSE(True, reduction="mean_with_sample_weight"), "not by their weights"),
+        (dense_model, SPARSE(True, ignore_class=0), "ignore_class=0"),
+        (sequence_model, SPARSE(True), "tagger with a masked output"),
+    ],
+    ids=["sum", "none", "weights", "ignored class", "mask"],
+)
+def test_what_cannot_accumulate_to_the_whole_batch_is_refused_and_trains_whole(build, loss, said):
+    maker = Maker(build, CompileArguments(loss))
+    with pytest.raises(ModelError, match=said):
+        maker.make(Recipe(32, micro_batch_size=8))
+    assert maker.make(Recipe(32)).compiled
+
+
+def test_a_mask_that_ends_inside_of_the_model_may_accumulate():
+    def build():
+        return keras.Sequential([keras.Input((6,)), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(3)])
+
+    assert Maker(build, CompileArguments(SPARSE(True))).make(Recipe(32, micro_batch_size=8)).compiled
+
+
+@pytest.mark.parametrize("kind", ["plain", "sample weights", "regularized", "mask inside", "class weights"])
+def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(32, 5)).astype("float32"), rng.integers(0, 3, 32)
+    weights = rng.uniform(0, 2, 32).astype("float32") if kind == "sample weights" else None
+    if kind == "mask inside":
+        x = rng.integers(0, 9, (32, 6)) * (np.arange(6) < rng.integers(1, 7, 32)[:, None])
+
+    def build():
+        if kind == "mask inside":
+            return keras.Sequential([keras.Input((6,)), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(3)])
+        return dense_model(keras.layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l2")) if kind == "regularized" else dense_model()
+
+    moved = []
+    for micro in (None, 8):
+        model = Maker(build, CompileArguments(SPARSE(True))).make(Recipe(32, "sgd", 0.5, micro_batch_size=micro))
+        before = model.get_weights()
+        class_weight = {0: 0.2, 1: 1.0, 2: 3.0} if kind == "class weights" else None
+        model.fit(x, y, batch_size=micro or 32, sample_weight=weights, class_weight=class_weight, shuffle=False, verbose=0)
+        moved.append(np.concatenate([(after - first).ravel() for after, first in zip(model.get_weights(), before, strict=True)]))
+    assert np.linalg.norm(moved[0] - moved[1]) < 1e-5 * np.linalg.norm(moved[0]) > 0
+
+
+def test_batch_normalization_under_accumulation_is_said():
+    maker = Maker(lambda: dense_model(keras.layers.BatchNormalization()), CompileArguments(SPARSE(True)))
+    accumulating = Recipe(32, micro_batch_size=8)
+    assert "sees passes of 8, not the batch of 32" in accumulation.remarks(maker.make(accumulating), accumulating)[0]
+    assert accumulation.remarks(maker.make(Recipe(32)), Recipe(32)) == ()
+
+
+def test_auto_scale_loss_false_is_kept():
+    def build(scale):
+        model = dense_model()
+        model.compile("adam", SPARSE(True), auto_scale_loss=scale)
+        return model
+
+    for scale in (True, False):
+        maker = Maker(lambda scale=scale: build(scale))
+        for recipe in (Recipe(policy="mixed_float16"), Recipe(32, "compiled", None, policy="mixed_float16", micro_batch_size=8)):
+            assert isinstance(maker.make(recipe).optimizer, keras.optimizers.LossScaleOptimizer) == scale
+
+
+def test_a_loss_scale_optimizer_of_the_users_accumulates():
+    own = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25, momentum=0.5), initial_scale=64.0, dynamic_growth_steps=7)
+    kept = optimizer_of(ACCUMULATING, own)
+    assert (kept.initial_scale, kept.dynamic_growth_steps) == (64.0, 7)
+    assert (kept.inner_optimizer.gradient_accumulation_steps, kept.inner_optimizer.momentum) == (4, 0.5)
+    averaged = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25, use_ema=True))
+    with pytest.raises(RecipeError, match="use_ema=True"):
+        optimizer_of(ACCUMULATING, averaged)
+
+
+def test_what_is_excluded_from_weight_decay_stays_so_under_accumulation():
+    own = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    own.exclude_from_weight_decay(var_names=["bias"])
+    model = dense_model()
+    kept = optimizer_of(ACCUMULATING, own)
+    assert [kept._use_weight_decay(variable) for variable in model.trainable_variables[:2]] == [True, False]

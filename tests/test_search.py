@@ -326,7 +326,7 @@ def test_another_metric_can_be_scored(points, tmp_path):
 
 
 def test_an_unknown_metric_stops_the_search_and_lists_those_there_are(points, tmp_path):
-    with pytest.raises(keras_tuner.errors.FatalError, match=r"val_accuracy.*Received: val_f1_accuracy"):
+    with pytest.raises(SearchError, match=r"val_accuracy, val_loss.*Received: val_f1_accuracy"):
         search(tuner_of(tmp_path, metric="val_f1_accuracy", max_trials=1), points)
 
 

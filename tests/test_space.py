@@ -41,11 +41,22 @@ def test_a_rate_given_at_32_is_carried_by_the_optimizers_rule_and_back(optimizer
     assert space.rate_at_32(recipe) == pytest.approx(0.01)
 
 
-def test_warm_up_is_one_pass_above_batch_32_in_updates():
-    for batch, updates in ((16, 0), (32, 0), (64, 10), (512, 2)):
+def test_warm_up_grows_with_the_batch_from_nothing_and_without_a_step():
+    for batch, updates in ((16, 0), (32, 0), (64, 5), (128, 4), (512, 1)):
         space = Space(batch_size=batch)
         assert space.recipe(declared(space), examples=640).warmup_updates == updates
-    assert warmup.updates(64, 640, passes=0.5) == 5
+    passes = [warmup.updates(batch, 10**9) * batch / 1e9 for batch in (32, 33, 48, 64, 128, 1024, 8192)]
+    assert passes == sorted(passes)
+    assert passes[0] == 0
+    assert passes[1] == pytest.approx(1 / 33, abs=1e-4)
+    assert passes[-1] == pytest.approx(1, abs=0.01)
+    assert warmup.updates(64, 640, passes=0.5) == 2
+
+
+def test_warm_up_takes_at_most_a_tenth_of_the_horizon():
+    space = Space(batch_size=64)
+    assert space.recipe(declared(space), examples=20_000, horizon_examples=64 * 63).warmup_updates == 6
+    assert warmup.updates(64, 20_000, horizon_examples=64 * 9) == 0
 
 
 def test_a_micro_batch_limit_accumulates_over_equal_passes():

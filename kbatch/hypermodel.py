@@ -274,7 +274,7 @@ class HyperModel(keras_tuner.HyperModel):
         names = idle(self.maker, self.space.baseline.policy, tuner.oracle.get_space().space)
         if names:
             warnings.warn(
-                f"The hyperparameters {', '.join(names)} of `build` have no effect in trials: kbatch replaces the optimizer, and searches its rate as "
+                f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the optimizer and searches its rate as "
                 'learning_rate_sgd and learning_rate_adam. Take them out of `build`, or search Space(optimizer="compiled").',
                 stacklevel=2,
             )

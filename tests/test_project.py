@@ -43,3 +43,28 @@ def test_facts_are_kept_from_the_first_agreement(tmp_path):
     Project(tmp_path).agree({"seed": 1})
     Project(tmp_path).agree({"seed": 1, "measured_horizon_seconds": 2.0})
     assert Project(tmp_path).facts() == {"seed": 1, "measured_horizon_seconds": 2.0}
+
+
+def test_a_trial_is_known_by_what_was_drawn_though_its_recipe_would_now_be_another(tmp_path):
+    """The warm-up that follows from a drawn batch size changed with a version; nobody wants the trial trained again."""
+    drawn = {"batch_size": 64, "learning_rate_sgd": 0.012345678901234567, "units": 8}
+    before = Identity("search", 3, 0, Recipe(batch_size=64, warmup_updates=19), drawn, 1e-3)
+    Project(tmp_path).once(before, trained)
+    now = Identity("search", 5, 0, Recipe(batch_size=64, warmup_updates=9), drawn, 1e-3)
+    assert Project(tmp_path).once(now, lambda: pytest.fail("it was trained before")).recipe.warmup_updates == 19
+    assert Project(tmp_path).known(Identity("search", 5, 1, now.recipe, drawn, 1e-3)) is None
+    assert Project(tmp_path).known(Identity("confirmation", 5, 0, now.recipe, drawn, 1e-3)) is None
+
+
+def test_the_trials_of_an_old_project_are_answered(tmp_path):
+    from pathlib import Path
+
+    old = Path(__file__).resolve().parents[2] / "shared" / "data" / "old-project" / "search"
+    if not old.is_dir():
+        pytest.skip(f"no old project at {old}")
+    project = Project(old)
+    trials = [record for record in project.store.records() if record.purpose == "search"]
+    assert len(trials) == 6
+    for record in trials:
+        asked = Identity("search", record.trial, record.seed, Recipe(batch_size=7), dict(record.values), None)
+        assert project.known(asked) == record

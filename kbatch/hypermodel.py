@@ -20,6 +20,7 @@ from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 from kbatch.border import Problems, border, called_by_a_tuner, watch_searches
 from kbatch.building.compiled import CompileArguments, compiled_by_user, lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
+from kbatch.building.idle import idle
 from kbatch.building.making import Maker
 from kbatch.building.signature import described, signature
 from kbatch.data import augmentation
@@ -262,10 +263,21 @@ class HyperModel(keras_tuner.HyperModel):
         problems.of(lambda: _check_tuner(tuner))
         with project.hold():
             self._comparison = self._checked(project, args, kwargs, problems, tuner)
+            if "compiled" not in self.space.optimizer and not project.store.records():
+                self._warn_of_idle(tuner)
             try:
                 yield
             finally:
                 self._comparison = None
+
+    def _warn_of_idle(self, tuner: Any) -> None:
+        names = idle(self.maker, self.space.baseline.policy, tuner.oracle.get_space().space)
+        if names:
+            warnings.warn(
+                f"The hyperparameters {', '.join(names)} of `build` have no effect in trials: kbatch replaces the optimizer, and searches its rate as "
+                'learning_rate_sgd and learning_rate_adam. Take them out of `build`, or search Space(optimizer="compiled").',
+                stacklevel=2,
+            )
 
     def _default_model(self) -> keras.Model | None:
         """The model as `build` makes it by default; `None` if memory runs out, which the trainings will find themselves."""

@@ -558,3 +558,81 @@ def test_warm_up_takes_at_most_a_tenth_of_what_the_horizon_allows(points, tmp_pa
     baseline, trial = load_records(tmp_path / "p")
     assert 0 < trial.recipe.warmup_updates <= 0.1 * baseline.outcome.examples_per_second * SECONDS / 64
     assert any("warm-up was cut from 4688 to" in remark for remark in trial.outcome.remarks)
+
+
+def test_building_outside_of_a_search_warns_of_what_the_model_lacks(points, tmp_path, recwarn):
+    kbatch.register_augmentation("search_noise", lambda: [keras.layers.GaussianNoise(0.1)])
+    axes = {"policy": "float32", "optimizer": "adam", "learning_rate": {"adam": 1e-3}}
+    space = Space(**axes, batch_size=64, micro_batch_size=16, augmentation="search_noise")
+    tuner = search(tuner_of(tmp_path, space=space, max_trials=1), points)
+    tuner.get_best_models()
+    assert not [str(warning.message) for warning in recwarn if "hypermodel.build" in str(warning.message)]
+    best = tuner.get_best_hyperparameters()[0]
+    wanted = r"(?s)batch_size=16, of which 4 make an update.*warm-up.*augmentation \(search_noise\).*kbatch.train\(kbatch.best_recipe"
+    with pytest.warns(UserWarning, match=wanted) as caught:
+        tuner.hypermodel.build(best)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"then lacks its batch size \(32\)\. Call"):
+        HyperModel(build, Space(**axes, batch_size=32), seconds_per_trial=1).build(hyperparameters_of(Space(**axes, batch_size=32)))
+
+
+def hyperparameters_of(space):
+    hp = keras_tuner.HyperParameters()
+    space.declare(hp)
+    return hp
+
+
+def with_own_rate(hp):
+    inner = hp.Float("l2_rate", 1e-5, 1e-2, sampling="log")
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu", kernel_regularizer=keras.regularizers.L2(inner))])
+    model.add(keras.layers.Dense(1, "sigmoid"))
+    optimizer = keras.optimizers.Adam(hp.Float("lr", 1e-4, 1e-2, sampling="log"), beta_1=hp.Choice("beta", [0.8, 0.9]))
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_own_hyperparameters_that_kbatch_replaces_are_named_once_before_the_search(points, tmp_path, recwarn):
+    tuner = tuner_of(tmp_path, model=with_own_rate, max_trials=1)
+    with pytest.warns(UserWarning, match="hyperparameters lr, beta of `build` have no effect"):
+        search(tuner, points)
+    recwarn.clear()
+    search(tuner_of(tmp_path, model=with_own_rate, max_trials=2), points)
+    compiled = Space(batch_size=32, policy="float32", optimizer=("sgd", "compiled"))
+    search(tuner_of(tmp_path / "compiled", model=with_own_rate, space=compiled, max_trials=1), points)
+    assert not [warning for warning in recwarn if "no effect" in str(warning.message)]
+
+
+def test_a_combination_that_build_gives_up_is_a_failed_trial_and_the_search_goes_on(points, tmp_path):
+    def picky(hp):
+        if hp.Choice("kind", ["good", "bad"]) == "bad":
+            raise keras_tuner.errors.FailedTrialError("not this one")
+        return build(hp)
+
+    space = Space(batch_size=32, policy="float32", optimizer="adam", learning_rate={"adam": 1e-3})
+    tuner = search(tuner_of(tmp_path, keras_tuner.GridSearch, model=picky, space=space, max_trials=6), points)
+    statuses = {trial.hyperparameters.get("kind"): trial.status for trial in tuner.oracle.trials.values()}
+    assert statuses == {"good": "COMPLETED", "bad": "FAILED"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"space": {"batch_size": [32]}}, SpaceError, "`space` must be a Space"),
+        ({"space": Space(augmentation=("none", "filp"))}, SpaceError, "Received: filp"),
+        ({"seed": None}, SearchError, "`seed` must be a whole number"),
+        ({"target": 75}, SearchError, "from 0 to 1"),
+        ({"metric": "val_loss", "target": -1.0, "direction": "down"}, SearchError, '"max" or "min"'),
+        ({"seconds_per_trial": "60"}, SearchError, "above 0"),
+    ],
+)
+def test_what_a_hypermodel_cannot_use_is_refused_when_it_is_made(arguments, kind, text):
+    with pytest.raises(kind, match=text):
+        HyperModel(build, **{"seconds_per_trial": 1.0, **arguments})
+
+
+def test_numpys_numbers_are_written_into_the_project_as_numbers(points, tmp_path):
+    numbers = {"target": np.float32(0.75), "chance": np.float64(0.5), "seconds": np.float32(0.25), "model_seed": np.int64(3)}
+    search(tuner_of(tmp_path, max_trials=1, **numbers), points)
+    facts = json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text())
+    assert [facts[name] for name in ("target", "chance", "seconds_per_trial", "seed")] == [0.75, 0.5, 0.25, 3]
+    search(tuner_of(tmp_path / "epochs", max_trials=1, seconds=None), points, epochs=np.int64(1))

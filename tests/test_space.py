@@ -41,11 +41,11 @@ def test_a_rate_given_at_32_is_carried_by_the_optimizers_rule_and_back(optimizer
     assert space.rate_at_32(recipe) == pytest.approx(0.01)
 
 
-def test_warm_up_is_one_pass_above_batch_32_in_updates():
-    for batch, updates in ((16, 0), (32, 0), (64, 10), (512, 2)):
+def test_warm_up_grows_from_nothing_at_batch_32_to_a_pass():
+    for batch, updates in ((16, 0), (32, 0), (64, 5), (512, 1)):
         space = Space(batch_size=batch)
         assert space.recipe(declared(space), examples=640).warmup_updates == updates
-    assert warmup.updates(64, 640, passes=0.5) == 5
+    assert warmup.updates(64, 640, passes=0.5) == 2
 
 
 def test_a_micro_batch_limit_accumulates_over_equal_passes():

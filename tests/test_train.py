@@ -1,6 +1,8 @@
 """One recipe trained without a tuner: the path that every trial takes."""
 
 import keras
+import keras_tuner
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -207,3 +209,110 @@ def test_endless_validation_data_are_refused(build, points):
     (x, y), validation = points
     with pytest.raises(DataError, match="repeat"):
         kbatch.train(Recipe(), build, x, y, tf.data.Dataset.from_tensor_slices(validation).repeat(), seconds=1)
+
+
+def test_epochs_are_exactly_so_many_passes_measured_at_twelve_marks(build, points):
+    for batch_size, updates in ((32, 57), (64, 29)):  # 3 x 600 examples in whole updates
+        _, outcome = train(build, points, Recipe(batch_size), seconds=None, epochs=3)
+        assert (outcome.ended, outcome.updates, outcome.examples) == ("horizon", updates, updates * batch_size)
+        assert len(outcome.curve) in (10, 11, 12)  # the first marks of so few updates fall together
+        assert outcome.curve[-1][0] == outcome.train_seconds > 0
+        assert not any("inf" in remark for remark in outcome.remarks)
+
+
+def test_epochs_count_whole_updates_under_accumulation_and_may_end_at_a_target(build, points):
+    _, outcome = train(build, points, Recipe(64, "sgd", 0.1, 3, micro_batch_size=16), seconds=None, epochs=np.int64(2))
+    assert outcome.updates == 19
+    _, outcome = train(build, points, Recipe(32, "sgd", 0.1), seconds=None, epochs=500, target=np.float32(0.65))
+    assert outcome.ended == "target"
+    assert outcome.updates < 500 * 19
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        ({"seconds": None}, "either seconds or epochs. Received: neither"),
+        ({"seconds": 1, "epochs": 1}, "either seconds or epochs. Received: seconds=1 and epochs=1"),
+        ({"seconds": None, "epochs": 0}, "`epochs` must be a whole number"),
+        ({"seconds": None, "epochs": 1.5}, "`epochs` must be a whole number"),
+        ({"seconds": "9"}, "above 0"),
+        ({"target": 75}, "such as 0.75 for 75 %"),
+        ({"values": [64]}, "`values` must be a mapping"),
+        ({"seed": None}, "`seed` must be a whole number"),
+    ],
+)
+def test_what_says_no_training_is_refused(length, text, build, points):
+    with pytest.raises(SearchError, match=text):
+        train(build, points, **length)
+
+
+def sized(hp):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(hp.Int("units", 4, 64), "relu"), keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_values_are_the_users_own_hyperparameters(points):
+    def units(**arguments):
+        return train(arguments.pop("build", sized), points, seconds=None, epochs=1, **arguments)[0].layers[0].units
+
+    class Sized(keras_tuner.HyperModel):
+        def build(self, hp):
+            return sized(hp)
+
+    assert units() == 4
+    assert units(values={"units": 48}) == units(build=Sized(), values={"units": 48}) == 48
+    assert units(values={"units": 8, "batch_size": 256, "learning_rate_sgd": 0.1}) == 8  # kbatch's own are the recipe's
+    with pytest.raises(SearchError, match=r"that `build` declares \(units\). Received: unit, width"):
+        units(values={"units": 8, "unit": 9, "width": 1})
+
+
+def test_a_metric_without_a_name_is_the_same_in_every_training_of_a_process(points):
+    def build():
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+        model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(), keras.metrics.Precision()])
+        return model
+
+    for _ in range(2):
+        _, outcome = train(build, points, metric="val_auc", seconds=None, epochs=1)
+        assert outcome.metrics.keys() == {"val_loss", "val_auc", "val_precision"}
+
+
+def test_a_metric_of_a_value_per_class_may_stand_beside_the_one_asked_for(points):
+    (x, y), (x_val, y_val) = points
+
+    def build():
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(2, "softmax")])
+        model.compile("adam", "categorical_crossentropy", metrics=["accuracy", keras.metrics.F1Score()])
+        return model
+
+    one_hot = (x, np.eye(2)[y], (x_val, np.eye(2)[y_val]))
+    _, outcome = kbatch.train(Recipe(), build, *one_hot, epochs=1)
+    assert outcome.metrics.keys() == {"val_loss", "val_accuracy"}
+    with pytest.raises(KbatchError, match=r"must be one number that the model measures \(val_accuracy, val_loss\). Received: val_f1_score"):
+        kbatch.train(Recipe(), build, *one_hot, epochs=1, metric="val_f1_score", chance=0.3)
+
+
+def test_regression_says_what_chance_it_was_measured_against(points):
+    (x, _), (x_val, _) = points
+
+    def build():
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse", metrics=["mae"])
+        return model
+
+    y, y_val = x[:, 0] * 3 + 1, x_val[:, 0] * 3 + 1
+    _, outcome = kbatch.train(Recipe(learning_rate=0.05), build, x, y, (x_val, y_val), epochs=2, metric="val_mean_absolute_error")
+    chance = min(np.abs(y_val - constant(y)).mean() for constant in (np.mean, np.median))
+    assert any(f"chance is {chance:.4g}" in remark for remark in outcome.remarks)
+    assert outcome.value < chance
+
+
+def test_what_is_worth_knowing_of_accumulation_is_a_remark(points):
+    def build():
+        model = keras.Sequential([keras.Input((12,)), keras.layers.BatchNormalization(), keras.layers.Dense(1, "sigmoid")])
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    _, outcome = train(build, points, Recipe(64, micro_batch_size=16), seconds=None, epochs=1)
+    assert any("batch normalization sees passes of 16" in remark for remark in outcome.remarks)

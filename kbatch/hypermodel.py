@@ -159,7 +159,7 @@ class HyperModel(keras_tuner.HyperModel):
             recipe = self.space.recipe(hp)
             fitted = feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
             if not called_by_a_tuner():
-                warnings.warn(lacking(fitted or recipe, float(hp.get("warmup_passes"))), UserWarning, stacklevel=2)
+                warnings.warn(lacking(fitted or recipe, float(hp.get("warmup_passes"))), UserWarning, stacklevel=3)  # KerasTuner wraps this
             if fitted is None:
                 return self._attempt.refuse(feasible.why_not(recipe, self.max_batch, self.max_accumulation_steps))
             return self._attempt.make(self.maker, fitted, hp)
@@ -274,7 +274,7 @@ class HyperModel(keras_tuner.HyperModel):
         names = idle(self.maker, self.space.baseline.policy, tuner.oracle.get_space().space)
         if names:
             warnings.warn(
-                f"The hyperparameters {', '.join(names)} of `build` have no effect in trials: kbatch replaces the optimizer, and searches its rate as "
+                f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the optimizer and searches its rate as "
                 'learning_rate_sgd and learning_rate_adam. Take them out of `build`, or search Space(optimizer="compiled").',
                 stacklevel=2,
             )

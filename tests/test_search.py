@@ -326,7 +326,7 @@ def test_another_metric_can_be_scored(points, tmp_path):
 
 
 def test_an_unknown_metric_stops_the_search_and_lists_those_there_are(points, tmp_path):
-    with pytest.raises(keras_tuner.errors.FatalError, match=r"val_accuracy.*Received: val_f1_accuracy"):
+    with pytest.raises(SearchError, match=r"val_accuracy.*Received: val_f1_accuracy"):
         search(tuner_of(tmp_path, metric="val_f1_accuracy", max_trials=1), points)
 
 
@@ -606,7 +606,7 @@ def test_a_combination_that_build_gives_up_is_a_failed_trial_and_the_search_goes
     def picky(hp):
         if hp.Choice("kind", ["good", "bad"]) == "bad":
             raise keras_tuner.errors.FailedTrialError("not this one")
-        return build(hp)
+        return build(keras_tuner.HyperParameters())
 
     space = Space(batch_size=32, policy="float32", optimizer="adam", learning_rate={"adam": 1e-3})
     tuner = search(tuner_of(tmp_path, keras_tuner.GridSearch, model=picky, space=space, max_trials=6), points)

@@ -56,10 +56,14 @@ def watch_searches(kind: type, around: Callable[[Any, Any, Any, Any], AbstractCo
 
 
 def called_by_a_tuner() -> bool:
-    """Whether KerasTuner is among the callers: a search's own builds, and models that it loads with their weights."""
+    """Whether a tuner of KerasTuner is among the callers: a search's own builds, and models that it loads with their weights.
+
+    Its `HyperModel` is no tuner, and wraps every `build`.
+    """
     frame = inspect.currentframe()
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("keras_tuner."):
+        caller = str(frame.f_globals.get("__name__", ""))
+        if caller.startswith("keras_tuner.") and not caller.endswith(".hypermodel"):
             return True
         frame = frame.f_back
     return False

@@ -606,7 +606,7 @@ def test_a_combination_that_build_gives_up_is_a_failed_trial_and_the_search_goes
     def picky(hp):
         if hp.Choice("kind", ["good", "bad"]) == "bad":
             raise keras_tuner.errors.FailedTrialError("not this one")
-        return build(hp)
+        return build(keras_tuner.HyperParameters())
 
     space = Space(batch_size=32, policy="float32", optimizer="adam", learning_rate={"adam": 1e-3})
     tuner = search(tuner_of(tmp_path, keras_tuner.GridSearch, model=picky, space=space, max_trials=6), points)

@@ -102,6 +102,7 @@ def test_points_over_batch_size_have_noise_and_no_line_through_luck(tmp_path, dr
     infos = batch_infos(trials(), GOAL, 400)
     assert [(info.batch_size, info.baseline) for info in infos] == [(32, True), (32, False), (64, False), (128, False)]
     assert infos[0].optimizer == "the model's own"
+    assert batch_infos(trials(), GOAL, 400, "AdamW")[0].optimizer == "AdamW, the model's own"
     figures.draw_batches(infos, GOAL, tmp_path / "b.png")
     left, right = drawn[0].axes
     assert not [line for line in (*left.lines, *right.lines) if len(line.get_xdata()) > 1 and line.get_linestyle() != "None" and line.get_linewidth()]

@@ -208,6 +208,16 @@ def test_the_names_that_are_not_the_users_are_those_that_a_space_reserves():
     assert Space().reserved == KBATCH
 
 
+def test_the_optimizer_of_the_users_model_is_named_where_the_project_knows_it(project):
+    from kbatch.records import fingerprint
+    from kbatch.results.loading import load_own_optimizer
+
+    assert load_own_optimizer(project) == ""
+    folder = project / "search" / "kbatch"
+    fingerprint.save(folder, {**fingerprint.load(folder), "signature": {"optimizer": "AdamW 1234abcd"}})
+    assert load_own_optimizer(project) == "AdamW"
+
+
 def test_the_ending_says_when_and_by_whom(tmp_path):
     stopped = {"ended": "callback", "train_seconds": 2.31, "stopped_by": "EarlyStopping", "learning_rate": 0.1, "final_learning_rate": 1e-5}
     one = record(0, 0.3, changes={**stopped, "skipped_updates": 3})

@@ -19,7 +19,7 @@ from kbatch.results.words import score_text
 def best_recipe(tuner_or_directory: Any) -> Recipe:
     """The best recipe of a search: of its confirmation if there is one, else of its trials.
 
-    Use it to train what was found for longer, or on all data. After `kbatch.confirm` it is the recipe with the highest mean
+    Use it to train what was found for longer, or on more data. After `kbatch.confirm` it is the recipe with the highest mean
     score over fresh seeds among those confirmed; before, that of the best-scored trial. It is never the baseline's, which you
     have already: where the baseline scored higher, a warning says so.
 
@@ -27,7 +27,8 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
         tuner_or_directory: The tuner after `search`, or the folder of the search.
 
     Returns:
-        A `Recipe`. The values of your own hyperparameters beside it are in `kbatch.report(tuner_or_directory).best.values`.
+        A `Recipe`. The values of all hyperparameters beside it, your own among them, are in
+        `kbatch.report(tuner_or_directory).best.values`.
 
     Raises:
         RecordError: If there are no records, or no trial has ended well.
@@ -35,7 +36,8 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     Example:
     ```python
     recipe = kbatch.best_recipe(tuner)
-    model, outcome = kbatch.train(recipe, build, x, y, (x_val, y_val), seconds=600)
+    values = kbatch.report(tuner).best.values
+    model, outcome = kbatch.train(recipe, build, x, y, (x_val, y_val), epochs=50, values=values)
     ```
     """
     records = load_records(tuner_or_directory)

@@ -99,18 +99,27 @@ def panels(records: Sequence[Record], goal: dict[str, Any]) -> list[PanelInfo]:
     return [panel for panel in (again, search) if panel.curves]
 
 
-def batch_infos(records: Sequence[Record], goal: dict[str, Any], examples: int) -> list[BatchInfo]:
-    """Every training of the search that measured something, as a point over its batch size, smallest batch first."""
+def batch_infos(records: Sequence[Record], goal: dict[str, Any], examples: int, own_optimizer: str = "") -> list[BatchInfo]:
+    """Every training of the search that measured something, as a point over its batch size, smallest batch first.
+
+    Args:
+        records: All records of a search.
+        goal: The goal of the search.
+        examples: Integer, validation examples.
+        own_optimizer: Name of the optimizer that the user's model was compiled with, if the project tells it.
+    """
     measured = [record for record in records if record.purpose in ("search", "baseline") and record.outcome.value is not None]
-    return sorted((_batch(record, goal, examples) for record in measured), key=lambda info: info.batch_size)
+    return sorted((_batch(record, goal, examples, own_optimizer) for record in measured), key=lambda info: info.batch_size)
 
 
-def _batch(record: Record, goal: dict[str, Any], examples: int) -> BatchInfo:
+def _batch(record: Record, goal: dict[str, Any], examples: int, own_optimizer: str) -> BatchInfo:
     outcome, target = record.outcome, goal.get("target")
     value, error = outcome.value, noise.value_error(outcome.value, goal["metric"], examples)
     if target is not None:
         value, error = scoring.seconds_to(outcome.curve, target, goal["direction"]), None
-    name = "the model's own" if record.recipe.optimizer == "compiled" else record.recipe.optimizer
+    name = record.recipe.optimizer
+    if name == "compiled":
+        name = f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"
     return BatchInfo(name, record.recipe.policy, record.recipe.batch_size, value, error, outcome.examples_per_second, record.baseline)
 
 
@@ -120,7 +129,7 @@ def _search(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
     baselines = [record for record in records if record.purpose == "baseline" and record.outcome.curve]
     infos = [_curve(f"trial {record.trial}", OTHER, [record], goal) for record in trials if record is not best]
     infos += [_curve(f"baseline: {record.recipe}", BASELINE, [record], goal) for record in baselines]
-    infos += [_curve(f"highest-scored trial, {best.trial}: {best.recipe}", BEST, [best], goal)] if best else []
+    infos += [_curve(f"trial {best.trial}, highest-scored: {best.recipe}", BEST, [best], goal)] if best else []
     return PanelInfo("The search: each recipe once", tuple(infos))
 
 
@@ -132,7 +141,7 @@ def _confirmation(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
         if group[0].baseline and measured:
             infos.append(_curve(f"baseline: {group[0].recipe}", BASELINE, measured, goal))
         elif best is not None and group[0].trial == best.trial and measured:
-            infos.append(_curve(f"highest-scored trial, {best.trial}: {best.recipe}", BEST, measured, goal))
+            infos.append(_curve(f"trial {best.trial}, highest-scored: {best.recipe}", BEST, measured, goal))
     seeds = max((len(info.curves) for info in infos), default=0)
     title = "The confirmation: 1 fresh seed each" if seeds == 1 else f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
     return PanelInfo(title, tuple(infos))

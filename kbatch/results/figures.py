@@ -10,7 +10,7 @@ from typing import Any
 from kbatch.results.figure_data import BASELINE, BEST, OTHER, BatchInfo, PanelInfo, band, sizes
 
 COLOURS = {BASELINE: "#444444", BEST: "#c8102e", OTHER: "#b8c4d0"}
-OPTIMIZER_COLOURS = {"sgd": "#1f77b4", "adam": "#e08214", "the model's own": "#4d9221"}
+OPTIMIZER_COLOURS, OWN_COLOUR = {"sgd": "#1f77b4", "adam": "#e08214"}, "#4d9221"
 FAR = 3  # times the highest peak: a limit above it would press all points to the ground, and stands in the legend alone
 POLICY_MARKERS = {"float32": "o", "mixed_float16": "^", "mixed_bfloat16": "D"}
 
@@ -53,7 +53,7 @@ def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | P
         _say_nothing(left)
         _say_nothing(right)
     for info in infos:
-        colour, marker = OPTIMIZER_COLOURS.get(info.optimizer, "#666666"), POLICY_MARKERS.get(info.policy, "s")
+        colour, marker = OPTIMIZER_COLOURS.get(info.optimizer, OWN_COLOUR), POLICY_MARKERS.get(info.policy, "s")
         label = info.optimizer if info.policy == "float32" else f"{info.optimizer}, {info.policy}"
         right.scatter(info.batch_size, info.examples_per_second, color=colour, marker=marker, s=28, zorder=3, label=label)
         _draw_value(left, info, goal, colour, marker)

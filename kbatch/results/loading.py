@@ -70,6 +70,12 @@ def load_validation_examples(source: Any) -> int:
     return int(facts.get("data", {}).get("validation", {}).get("examples") or 0)
 
 
+def load_own_optimizer(source: Any) -> str:
+    """Name of the optimizer that the user's model was compiled with; empty if there is none or the project does not tell."""
+    facts = fingerprint.load(folder_of(source)) or {}
+    return str(facts.get("signature", {}).get("optimizer") or "").split(" ")[0]
+
+
 def load(directory: Any) -> Trials:
     """The trials of a search and its baseline, one row each.
 

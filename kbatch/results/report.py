@@ -20,7 +20,7 @@ from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
 from kbatch.results.figure_data import batch_infos, panels
 from kbatch.results.figures import draw_batches, draw_curves
-from kbatch.results.loading import load, load_confirmations, load_goal, load_records, load_validation_examples, root_of
+from kbatch.results.loading import load, load_confirmations, load_goal, load_own_optimizer, load_records, load_validation_examples, root_of
 from kbatch.results.ranking import Rank, headings, ranking, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, seconds_heading
 
@@ -149,7 +149,8 @@ def write(tuner_or_directory: Any) -> list[Path]:
         files.append(root / "confirmations.csv")
         whole.write(files[-1], again.to_csv(index=False))
     draw_curves(panels(found.records, found.goal), found.goal, found.validation_examples, files[1])
-    draw_batches(batch_infos(found.records, found.goal, found.validation_examples), found.goal, files[2])
+    infos = batch_infos(found.records, found.goal, found.validation_examples, load_own_optimizer(root))
+    draw_batches(infos, found.goal, files[2])
     whole.write(files[3], found.markdown())
     return files
 

@@ -36,7 +36,8 @@ def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
         sentences.append(f"{metric.removeprefix('val_')} on test data nobody chose by: {_pair(base.test, best.test, few, _three)}")
     if claim.contradicted and claim.own_run is not None:
         own, mean = score_text(claim.own_run), score_text(best.score.mean)
-        sentences.append(f"The search's own run of the baseline speaks against it: it scored {own}, trial {best.trial}'s recipe {mean} on average.")
+        side = "no less" if claim.difference > 0 else "no more"
+        sentences.append(f"the search's own run of the baseline says otherwise: it scored {own}, {side} than trial {best.trial}'s recipe with {mean}")
     return [*sentences, VERDICTS[claim.verdict].format(trial=best.trial)]
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from kbatch.errors import DataError, SearchError
-from kbatch.memory import cache, line
+from kbatch.memory import cache, line, showing
 from kbatch.memory.finder import find_max_batch
 from kbatch.memory.importing import imported
 from kbatch.memory.maximum import MaxBatch
@@ -93,11 +93,15 @@ def answer(asked: Asked, console: Console) -> None:
 
 
 def sentence(found: MaxBatch) -> str:
-    """The answer, and from where on a larger batch hardly adds speed."""
-    fitted = line.of_probes((*found.probes, *found.confirmations))
+    """The answer, and from where on a larger batch hardly adds speed, as far down as it was measured."""
+    probes = [probe for probe in (*found.probes, *found.confirmations) if probe.passed]
+    fitted = line.of_probes(probes)
     if fitted is None:
         return str(found)
-    return f"{found}; {SHARE:.0%} of the best speed is reached at {fitted.smallest(SHARE)}"
+    smallest, fast = min(probe.batch_size for probe in probes), fitted.smallest(SHARE)
+    if fast <= smallest:
+        return f"{found}; {SHARE:.0%} of the best speed is reached at {smallest} or below"
+    return f"{found}; {SHARE:.0%} of the best speed is reached at {fast}"
 
 
 class _Shown:
@@ -107,10 +111,7 @@ class _Shown:
         self._console, self._status = console, status
 
     def probe(self, probe: Probe) -> None:
-        used = f"{probe.peak_bytes / 1e6:,.0f} MB" if probe.peak_bytes else ""
-        steps = f"{len(probe.step_seconds)} steps"
-        ended = "passed" if probe.passed else probe.ended.replace("_", " ")
-        self._console.print(f"  batch {probe.batch_size:<6} {ended:<14} {used:>10}  {steps:>9} {probe.seconds:6.1f} s", highlight=False)
+        self._console.print(f"  {showing.line(probe)}", highlight=False)
         self._status.update("Probing …" if probe.passed else "Ran out; trying smaller …")
 
     def row(self, row: Row) -> None:

@@ -1,6 +1,7 @@
 """Build functions for the tests of `kbatch.memory`, importable by a worker."""
 
 import os
+import sys
 import time
 
 WIDTH = 4096
@@ -120,6 +121,37 @@ def dies(hp=None):
     os._exit(7)
 
 
+def exits(hp=None):
+    sys.exit(3)
+
+
+def interrupts(hp=None):
+    raise KeyboardInterrupt
+
+
+def changing(hp=None):
+    """As wide as an environment variable says, with layers that draw numbers, loop and branch."""
+    import keras
+
+    inputs = keras.Input((6, 4))
+    x = keras.layers.LSTM(int(os.environ.get("KBATCH_TEST_WIDTH", "8")), return_sequences=True)(inputs)
+    x = keras.layers.MultiHeadAttention(2, 4)(x, x)
+    x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.5)(keras.layers.Flatten()(x)))
+    model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(x))
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def listed(hp=None):
+    import keras
+
+    a, b = keras.Input((8,)), keras.Input((4,))
+    x = keras.layers.Concatenate()([a, b])
+    model = keras.Model([a, b], [keras.layers.Dense(5, "softmax")(x), keras.layers.Dense(1)(x)])
+    model.compile("sgd", ["sparse_categorical_crossentropy", "mse"])
+    return model
+
+
 class DiesAbove:
     """A model whose step kills the process above so many examples, as an aborting library does."""
 
@@ -149,3 +181,27 @@ class DiesAbove:
         model = keras.Sequential([keras.Input((16,)), Deadly(), keras.layers.Dense(WIDTH), keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=False)
         return model
+
+
+def unet(hp=None):
+    """Encoder and decoder with skip connections: large tensors of many lives, that lie where the allocator finds room."""
+    import keras
+    from keras import layers
+
+    def block(x, filters):
+        for _ in range(2):
+            x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)))
+        return x
+
+    inputs = x = keras.Input((64, 64, 3))
+    skips = []
+    for filters in (8, 16, 32):
+        x = block(x, filters)
+        skips.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = block(x, 64)
+    for filters, skip in zip((32, 16, 8), reversed(skips), strict=True):
+        x = block(layers.Concatenate()([layers.UpSampling2D()(x), skip]), filters)
+    model = keras.Model(inputs, layers.Conv2D(3, 1, activation="softmax", dtype="float32")(x))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from kbatch.errors import MemoryLimitError
 from kbatch.memory.confirming import confirmed
 from kbatch.memory.probe import Probe
 from kbatch.memory.searching import any_size, power_of_two
@@ -29,31 +28,17 @@ def test_it_ends_on_a_size_that_passed(most, step):
     assert len(found.probes) <= 20
 
 
-def test_the_first_four_steps_are_equal_and_later_ones_double():
+def test_the_first_two_steps_are_equal_and_later_ones_double():
     log = []
     confirmed(confirmer(50, log), 100, 0.05, any_size)
-    assert log[:8] == [100, 95, 90, 85, 80, 72, 57, 34]
+    assert log[:6] == [100, 95, 90, 81, 64, 38]
 
 
 def test_after_long_steps_down_the_middle_is_tried():
     log = []
     found = confirmed(confirmer(50, log), 100, 0.05, any_size)
-    assert log[8:] == [45, 51, 48]
-    assert (found.batch_size, found.first_failing) == (48, 51)
-
-
-def test_every_process_has_to_train_it():
-    """A size is a matter of luck in each process: here the second one has less room."""
-    log, rooms = [], iter([100, 94, 100, 100])
-
-    def confirm(size):
-        log.append(size)
-        return Probe(size, "passed" if size <= next(rooms) else "out_of_memory", 10 * size, 1.0, (0.1,) * 20)
-
-    found = confirmed(confirm, 96, 0.05, any_size, processes=2)
-    assert log == [96, 96, 91, 91]
-    assert (found.batch_size, found.first_failing, found.steps) == (91, 96, 40)
-    assert found.safe == 86
+    assert log[6:] == [51, 44, 47, 49]
+    assert (found.batch_size, found.first_failing) == (49, 51)
 
 
 def test_nothing_passes_or_nothing_is_left():
@@ -67,15 +52,5 @@ def test_only_allowed_sizes_are_confirmed():
     assert log == [64, 32, 16]
 
 
-def test_what_trains_but_cannot_be_validated_is_refused():
-    with pytest.raises(MemoryLimitError, match="validation batch"):
-        confirmed(confirmer(4, phase="validation"), 8, 0.05, any_size)
-
-
-def test_a_little_is_kept_free_and_more_where_a_confirmation_failed():
-    assert confirmed(confirmer(200), 200, 0.05, any_size).safe == 194
-    assert confirmed(confirmer(9), 9, 0.05, any_size).safe == 9
-    assert confirmed(confirmer(199), 200, 0.05, any_size).safe == 180  # 190 passed
-    assert confirmed(confirmer(11), 12, 0.05, any_size).safe == 10
-    assert confirmed(confirmer(9), 10, 0.05, any_size).safe == 9
-    assert confirmed(confirmer(5), 6, 0.05, any_size).safe == 5
+def test_what_trains_but_cannot_be_validated_does_not_pass():
+    assert confirmed(confirmer(4, phase="validation"), 8, 0.05, any_size).batch_size == 4

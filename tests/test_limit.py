@@ -47,3 +47,26 @@ def test_a_cpu_has_a_limit_only_if_both_variables_say_so(monkeypatch):
 def test_the_environment_of_a_limit():
     assert limit.environment(300 << 20) == {limit.CPU_BFC: "true", limit.CPU_LIMIT: "300"}
     assert limit.environment(None) == {limit.CPU_BFC: "true"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"), [("100KB", "at least 4 MiB"), ("1 MB", "at least 4 MiB"), ("99999999999999GB", "at most what this machine has")]
+)
+def test_a_limit_that_nothing_can_be_tried_under_is_refused_before_anything_starts(wrong, says):
+    with pytest.raises(MemoryLimitError, match=f"`memory_limit` must be {says}"):
+        limit.checked(wrong)
+
+
+def test_limits_that_this_machine_can_keep_are_taken():
+    assert limit.checked(None) is None
+    assert limit.checked("10MB") == 10**7
+    assert limit.checked(limit.most_bytes()) == limit.most_bytes()
+
+
+@pytest.mark.parametrize("mebibytes", [4, 10, 33, 34, 400, 80_000])
+def test_what_is_kept_back_is_3_percent_and_at_least_a_mebibyte(mebibytes):
+    spared = limit.spared(mebibytes << 20)
+    assert spared % limit.MIB == 0
+    assert (mebibytes << 20) - spared >= limit.MIB
+    assert spared <= 0.97 * (mebibytes << 20) + limit.MIB * (mebibytes < 34)
+    assert spared > 0.97 * (mebibytes << 20) - limit.MIB

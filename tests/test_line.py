@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kbatch.memory.line import Line, fit, of_probes
-from kbatch.memory.probe import Probe
+from kbatch.memory.probe import Probe, waited
 
 
 @pytest.mark.parametrize(("overhead", "slope"), [(0.01, 0.001), (0.0, 0.002), (0.5, 1e-5)])
@@ -44,3 +44,18 @@ def test_one_size_or_none_gives_no_line_and_first_steps_do_not_count():
 
 def test_smallest_of_a_line_without_overhead_is_1():
     assert Line(0.0, 0.001, 64).smallest() == 1
+
+
+def test_flat_from_is_where_twice_as_many_gain_no_more_than_that():
+    line = Line(0.013, 0.0007, largest=64)
+    size = line.flat_from(0.02)
+    assert line.examples_per_second(2 * size) / line.examples_per_second(size) <= 1.02
+    assert line.examples_per_second(2 * size - 2) / line.examples_per_second(size - 1) > 1.02
+    assert Line(0.0, 0.001, 64).flat_from(0.02) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [([9.0], False), ([9.0, 0.3], False), ([9.0, 0.3, 9.0], True), ([9.0, 2.0, 6.0], False), ([0.1, 0.02, 0.9], False)]
+)
+def test_a_step_that_waited_for_memory_is_told_from_a_slow_one(seconds, expected):
+    assert waited(seconds) is expected

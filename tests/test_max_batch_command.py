@@ -1,5 +1,6 @@
 """`kbatch max-batch` from a shell: one sentence for an answer, one for nonsense, Ctrl-C leaves nothing behind."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -70,6 +71,10 @@ def test_several_make_a_table(tmp_path):
         (["memory_models:no_such_function"], "must be a function that returns a model. Received: nothing"),
         (["memory_models:WIDTH"], "must be a function that returns a model. Received: int"),
         (["memory_models:uncompiled", "--memory-limit", "lots"], "`memory_limit` must be bytes"),
+        (["memory_models:uncompiled", "--memory-limit", "100KB"], "`memory_limit` must be at least 4 MiB"),
+        (["memory_models:uncompiled", "--memory-limit", "99999999999999GB"], "must be at most what this machine has"),
+        (["memory_models:exits"], "its process died with exit code 3: sys.exit(3)"),
+        (["memory_models:interrupts"], "its process died with exit code 130: KeyboardInterrupt"),
         (["memory_models:uncompiled", "--ceiling", "0"], "`ceiling` must be a whole number"),
         (["memory_models:uncompiled", "--shape", "a,b"], "--shape must be whole numbers"),
         (["memory_models:uncompiled", "--shape", "13"], "shape of the model's input"),
@@ -116,8 +121,36 @@ def _parent(folder):
     return None if state == "Z" else parent
 
 
+def found_with(probes, **fields):
+    steps = {
+        "confirmations": probes[-1:],
+        "confirmed_steps": 10,
+        "predicted": 61,
+        "ceiling": None,
+        "recipe": Recipe(),
+        "strategy": "jump",
+        "seconds": 9.0,
+    }
+    return MaxBatch(
+        **{"batch_size": 60, "peak_bytes": 6_100_000_000, "limit_bytes": 8_000_000_000, "first_failing": 72, "probes": probes, **steps, **fields}
+    )
+
+
 def test_the_sentence_says_from_where_on_speed_hardly_rises():
     probes = tuple(Probe(size, "passed", size * 10**8, 1.0, (9.0, 0.01 + 0.001 * size, 0.01 + 0.001 * size)) for size in (10, 60))
-    found = MaxBatch(59, 6_100_000_000, 8_000_000_000, 72, probes, probes[-1:], 20, 61, None, Recipe(), "jump", 9.0)
-    assert str(found) == "batch 59 uses 6.1 of 8.0 GB; 72 fails; confirmed with 20 steps"
+    found = found_with(probes)
+    assert str(found) == "batch 60 uses 6.1 of 8.0 GB; 72 fails; confirmed with 10 steps"
     assert sentence(found) == f"{found}; 90% of the best speed is reached at 34"
+
+
+def test_the_sentence_says_no_speed_of_sizes_that_were_not_measured():
+    probes = tuple(Probe(size, "passed", size * 10**6, 1.0, (9.0, 0.001 * size, 0.001 * size)) for size in (105, 151))
+    assert sentence(found_with(probes)).endswith("; 90% of the best speed is reached at 105 or below")
+
+
+def test_the_sentence_echoes_the_limit_as_it_was_said_and_why_it_stopped():
+    probes = (Probe(8192, "passed", 10**6, 1.0, (0.1, 0.1)),)
+    found = found_with(probes, batch_size=8192, limit_bytes=10**7, peak_bytes=10**6, first_failing=None, no_faster_from=8192)
+    assert str(found) == "batch 8192 uses 1 of 10 MB; larger ones are no faster; confirmed with 10 steps"
+    old = {name: value for name, value in dataclasses.asdict(found).items() if name != "no_faster_from"}
+    assert MaxBatch.from_dict(old).no_faster_from is None  # as earlier versions wrote it

@@ -25,6 +25,11 @@ LOKY = (
     "tracebacks of the workers should have been printed to stderr in the executor process if faulthandler was not disabled."
 )
 
+FOLDED = (
+    "Cannot parse tensor from proto: goo.gle/debugonly  \ndtype: DT_FLOAT\ntensor_shape {{\n  dim {{\n    size: {first}\n  }}\n  dim {{\n"
+    "    size: {second}\n  }}\n}}\nfloat_val: 2\n"
+)
+
 
 def graph(node, text):
     return GRAPH.format(node=node) + text + f"\n\t [[{{{{node {node}}}}}]]" + HINT
@@ -76,6 +81,7 @@ CERTAIN = {
     "cusolver": internal("cuSolverDN call failed with status =CUSOLVER_STATUS_ALLOC_FAILED"),
     "cufft": internal("Failed to create cuFFT batched plan: CUFFT_ALLOC_FAILED"),
     "c++": RuntimeError("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"),
+    "folded": tf.errors.InvalidArgumentError(None, None, graph("Fill", FOLDED.format(first=9000, second=9000))),
     "workspace, then certain": internal(f"{WORKSPACE}\nOOM when allocating tensor with shape[8,8]"),
     "certain, then workspace": internal(f"OOM when allocating tensor with shape[8,8]\n{WORKSPACE}"),
     "disk in another line": internal("Shard 3: No space left on device\nCUDA_ERROR_OUT_OF_MEMORY: out of memory"),
@@ -130,6 +136,7 @@ NEITHER = {
     "onednn argument": tf.errors.AbortedError(
         None, None, "Operation received an exception:Status: 3, message: could not initialize a memory descriptor, in file mkl_concat_op.cc:781"
     ),
+    "broken constant": tf.errors.InvalidArgumentError(None, None, graph("Const", FOLDED.format(first=9, second=3))),
     "disk": OSError(errno.ENOSPC, "No space left on device"),
     "loky, plain exit": RuntimeError(LOKY.format(codes="{EXIT(1)}")),
     "cancelled": KeyboardInterrupt(),

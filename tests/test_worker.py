@@ -37,6 +37,14 @@ def noisy():
     return 7
 
 
+def exits(code):
+    sys.exit(code)
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
 def gone(pid):
     for _ in range(100):
         if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]:
@@ -59,6 +67,20 @@ def test_a_death_is_told_and_the_next_call_has_a_new_process(worker, die, code):
     second = worker.call(os.getpid, timeout_seconds=60)
     assert first != second
     assert worker.starts == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "death"),
+    [
+        ((exits, 3), Death(3, "sys.exit(3)")),
+        ((exits, "no GPU"), Death(1, "sys.exit('no GPU')")),
+        ((exits, None), Death(0, "sys.exit(None)")),
+        ((interrupted,), Death(130, "KeyboardInterrupt")),
+    ],
+)
+def test_a_function_that_wants_to_end_its_process_does_not_end_its_parent(worker, end, death):
+    assert worker.call(*end, timeout_seconds=60) == death
+    assert not worker.alive
 
 
 def test_the_watchdog_ends_a_call_that_hangs(worker):

@@ -9,9 +9,12 @@ import math
 import os
 import re
 
+from kbatch.device import utilisation
 from kbatch.errors import MemoryLimitError, NoMemoryLimitError
 
 MIB = 1 << 20
+LEAST = 4 * MIB  # TensorFlow sets limits in whole MiB and takes 2 at first
+MARGIN = 0.03  # of the limit: without XLA one and the same step needs a few percent more or less from process to process
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
@@ -37,6 +40,47 @@ def bytes_of(limit: int | float | str) -> int:
     if not 0 < size < math.inf:
         raise MemoryLimitError("`memory_limit` must be bytes above 0", limit, 'Pass a number of bytes, or text such as "8GB" or "900MiB"')
     return int(size)
+
+
+def checked(limit: int | float | str | None) -> int | None:
+    """A limit under which something is to be trained here, in bytes; `None` for what the device has.
+
+    Raises:
+        MemoryLimitError: If it is no limit, or one that TensorFlow cannot keep or this machine does not have.
+    """
+    if limit is None:
+        return None
+    size = bytes_of(limit)
+    if size < LEAST:
+        raise MemoryLimitError(f"`memory_limit` must be at least {LEAST // MIB} MiB, or TensorFlow itself has no room", limit, "Raise the limit")
+    most = most_bytes()
+    if most is not None and size > most:
+        raise MemoryLimitError(
+            f"`memory_limit` must be at most what this machine has, {most / 1e9:.1f} GB", limit, "Lower the limit: sizes are tried, not computed"
+        )
+    return size
+
+
+def most_bytes() -> int | None:
+    """All the memory of the first card, without a card that of the machine; `None` if neither can be told."""
+    card = utilisation.memory_bytes()
+    if card is not None:
+        return card[0]
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return None
+
+
+def spared(limit_bytes: int) -> int:
+    """What a size has to make do with to be called safe: a limit less its margin, in whole MiB, at least one less.
+
+    Example:
+    >>> spared(400 << 20) >> 20, spared(10 << 20) >> 20
+    (388, 9)
+    """
+    whole = limit_bytes // MIB
+    return max(1, min(int((1 - MARGIN) * whole), whole - 1)) * MIB
 
 
 def environment(limit_bytes: int | None) -> dict[str, str]:

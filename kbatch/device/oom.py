@@ -7,6 +7,7 @@ counts only if a smaller batch passes in a fresh process.
 from __future__ import annotations
 
 import errno
+import math
 import re
 import signal
 from collections.abc import Iterator
@@ -48,6 +49,10 @@ CODE = r"ResourceExhaustedError|RESOURCE_EXHAUSTED|Resource exhausted:"
 NOT_MEMORY = (
     r"No space left on device|(?i:disk quota exceeded)|Too many open files|to serialize message|message larger than max|Shared memory size limit"
 )
+
+# What the graph optimizer could not fold: it writes a constant of one repeated value, and the kernel finds no room for all of them.
+FOLDED, FEW = "Cannot parse tensor from proto", 1 << 18
+_SIZE = re.compile(r"\bsize: (\d+)")
 
 _CERTAIN, _SUSPECT = (re.compile("|".join(phrases), re.MULTILINE) for phrases in (CERTAIN, SUSPECT))
 _SIGNALS = frozenset(
@@ -107,7 +112,13 @@ def _is_certain(link: BaseException) -> bool:
     if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
         return True
     text = _text(link)
-    return bool(_CERTAIN.search(text) or (re.search(CODE, text) and not re.search(NOT_MEMORY, text)))
+    return bool(_CERTAIN.search(text) or (re.search(CODE, text) and not re.search(NOT_MEMORY, text))) or _is_folded(text)
+
+
+def _is_folded(text: str) -> bool:
+    """Whether a constant of many values could not be made; one of a few is a broken file."""
+    _, found, proto = text.partition(FOLDED)
+    return bool(found) and math.prod(int(size) for size in _SIZE.findall(proto)) >= FEW
 
 
 def _text(link: BaseException) -> str:

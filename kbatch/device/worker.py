@@ -19,6 +19,7 @@ from loky.process_executor import BrokenProcessPool
 
 ORPHAN_CHECK_SECONDS = 0.5
 SAID_CHARACTERS = 2000
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Death:
 
     Attributes:
         exit_code: Integer, as `subprocess` gives it: minus the number of the signal that killed it; `None` if the
-            watchdog ended it.
-        said: What it last wrote to its standard output and error.
+            watchdog ended it. What it asked for, if the function ended with `SystemExit` or `KeyboardInterrupt`.
+        said: What it last wrote to its standard output and error, or which of these two it was.
     """
 
     exit_code: int | None
@@ -74,16 +75,18 @@ class Worker:
             Exception: What the function raised.
         """
         try:
-            return self._ready().submit(function, *args).result(timeout=timeout_seconds)
+            ended = self._ready().submit(_called, function, args).result(timeout=timeout_seconds)
         except FutureTimeout:
             return self._bury(None)
         except BrokenProcessPool as error:
             code = re.search(r"\((-?\d+)\)", str(error))
             return self._bury(int(code.group(1)) if code else 1)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                self.close()
+        except KeyboardInterrupt:
+            self.close()
             raise
+        if isinstance(ended, Death):
+            self.close()
+        return ended
 
     @property
     def alive(self) -> bool:
@@ -120,6 +123,18 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What the function returns; one that wants to end its process ends the worker, where loky would end the parent."""
+    try:
+        return function(*args)
+    except SystemExit as error:
+        # As Python does at the end of a program: nothing is 0, a text is an error.
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return Death(code, f"sys.exit({error.code!r})")
+    except KeyboardInterrupt:
+        return Death(INTERRUPTED, "KeyboardInterrupt")
 
 
 def _begin(parent: int, said: str, path: list[str]) -> None:

@@ -65,7 +65,8 @@ def estimate(
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, unbatched `tf.data.Dataset`, or the shape of one example.
+        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
+            shape of one example.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_size: Integer, examples per forward and backward pass. Defaults to the recipe's micro-batch, or batch.

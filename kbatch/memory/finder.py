@@ -9,12 +9,13 @@ from typing import Any
 
 from kbatch.device import holder, limit, utilisation
 from kbatch.errors import MemoryLimitError, SearchError
-from kbatch.memory import cache, identity
+from kbatch.memory import cache
 from kbatch.memory.finding import CONFIRMED_STEPS, Wanted, find
 from kbatch.memory.maximum import MaxBatch
 from kbatch.memory.probe import Probe
 from kbatch.memory.prober import TIMEOUT_SECONDS, Prober
 from kbatch.memory.searching import ALLOWED, STRATEGIES
+from kbatch.memory.showing import shown
 from kbatch.memory.subject import Subject, sample_of
 from kbatch.recipe import Recipe, whole_number
 
@@ -40,16 +41,17 @@ def find_max_batch(
     """The largest batch size that safely trains a model by a recipe on this device.
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
-    assignment with `jit_compile`), tries a few batch sizes in a disposable process, and confirms the answer in fresh
-    ones: three, since without XLA what fits varies from process to process; one with XLA or at a ceiling far below the
-    limit. Answers are kept on disk (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the model's code, shapes, recipe,
-    device, limit and versions: asked again, the answer comes at once.
+    assignment with `jit_compile`), corrects it by one probe, and trains what is near the limit in fresh processes that
+    have 3 % less: the answer has that to spare, since without XLA the need varies from process to process. It stops at
+    the number of examples, and where larger batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
+    `~/.cache/kbatch`) under the traced train step, recipe, device, limit and versions: asked again, the model is made
+    and traced, and nothing is trained.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, unbatched `tf.data.Dataset`, or the shape of one example, such as
-            `(224, 224, 3)` or `keras.KerasTensor`s. With data, the answer is at most their number. To make a dataset
-            is to make TensorFlow hold a GPU: there, pass arrays or a shape.
+        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
+            shape of one example, such as `(224, 224, 3)` or `keras.KerasTensor`s. With data, the answer is at most their
+            number. To make a dataset is to make TensorFlow hold a GPU: there, pass arrays or a shape.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Its batch size is not used; of an accumulating recipe the number of passes per
             update is kept and the answer is the largest micro-batch. Defaults to `Recipe()`.
@@ -61,11 +63,11 @@ def find_max_batch(
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
         strategy: `"jump"`, or for comparison `"double"`, `"bisect"` (Lightning's) or `"shrink"` (accelerate's).
         confirmed_steps: Integer, steps to train in each fresh process, before a full and a partial validation batch;
-            `0` leaves the confirmation out. Defaults to `20`.
+            `0` leaves the confirmation out. Defaults to `10`.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         seed: Integer, seed of the weights. Defaults to `0`.
         values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults.
-        on_probe: Function called with every `Probe`, as soon as it is known. Optional.
+        on_probe: Function called with every `Probe`, as soon as it is known. Defaults to a line each where people see it.
 
     Returns:
         The `MaxBatch`; its `str()` is one sentence.
@@ -77,7 +79,7 @@ def find_max_batch(
     Example:
     ```python
     found = kbatch.find_max_batch(build, x, y, kbatch.Recipe(policy="mixed_float16"), memory_limit="8GB")
-    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 60 steps
+    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 10 steps
     ```
     """
     sample, examples = sample_of(x, y)
@@ -85,24 +87,18 @@ def find_max_batch(
     subject = Subject(build, sample, recipe, loss, metrics, seed, values=dict(values or {}), pipelines=pipelines((recipe.augmentation,)))
     wanted = Wanted(smaller(check_size("ceiling", ceiling), examples), sizes, strategy, confirmed_steps)
     check_wanted(wanted)
-    limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
-    timeout = {"timeout_seconds": timeout_seconds}
-    name = cache.key({"what": "max_batch", **facts_of(subject), **room(limit_bytes), **timeout, "wanted": dataclasses.asdict(wanted)})
-    known = cache.load(name)
-    if known is not None:
-        return MaxBatch.from_dict(known)
-    holder.check_free()
-    with Prober(subject, limit_bytes, timeout_seconds, on_probe) as prober:
+    limit_bytes = limit.checked(memory_limit)
+    facts = {"what": "max_batch", **room(limit_bytes), "timeout_seconds": timeout_seconds, "wanted": dataclasses.asdict(wanted)}
+    with Prober(subject, limit_bytes, timeout_seconds, shown(on_probe), holder.environment()) as prober:
+        name = cache.key({**facts, "model": prober.digest(), "shapes": subject.shapes, "recipe": recipe.to_json()})
+        known = cache.load(name)
+        if known is not None:
+            return MaxBatch.from_dict(known)
+        holder.check_free()
         found = find(prober, wanted)
     if all(probe.ended != "hung" for probe in (*found.probes, *found.confirmations)):
         cache.save(name, dataclasses.asdict(found))
     return found
-
-
-def facts_of(subject: Subject) -> dict[str, Any]:
-    """What an answer about a subject depends on, in JSON's own types."""
-    parts = (subject.build, subject.loss, subject.metrics, subject.declare, subject.pipelines, sorted(subject.values.items()), subject.seed)
-    return {"model": identity.digest(parts), "shapes": subject.shapes, "recipe": subject.recipe.to_json()}
 
 
 def room(limit_bytes: int | None) -> dict[str, Any]:
@@ -139,4 +135,4 @@ def check_wanted(wanted: Wanted) -> None:
     if wanted.sizes != "any" and wanted.strategy != "jump":
         raise SearchError('`sizes` must come with strategy="jump"', wanted.strategy, "The other strategies are here for comparison, as they are")
     if not isinstance(wanted.confirmed_steps, int) or wanted.confirmed_steps < 0:
-        raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 20, say")
+        raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 10, say")

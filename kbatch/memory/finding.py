@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory.confirming import Confirmed, confirmed
+from kbatch.memory.line import of_probes
 from kbatch.memory.maximum import MaxBatch
 from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
@@ -17,12 +18,13 @@ from kbatch.memory.remote import TOO_LARGE
 from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 from kbatch.tracing.moment import ALLOCATOR_SLACK, Moment
 
-CONFIRMED_STEPS = 20
-PROCESSES, CERTAIN = 3, 1  # fresh ones that confirm: near the limit luck decides, but not with XLA, nor at a ceiling far below
-NEAR_LIMIT = 0.75
-STEP_DOWN = 0.05
+CONFIRMED_STEPS = 10  # in a fresh process with some memory to spare: what runs out there does so within the first few
+FAR_SHARE = 0.75
+STEP_DOWN, BELOW_FAILED = 0.05, 0.06
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 FIRST_COMPILED, MOST_COMPILED = 16, 6
+# A size above the second of these is worth a look at where speed stops to rise.
+SPEED_SIZES, SPEED_STEPS, SPEED_GAIN = (512, 4096), 6, 0.02
 UNKNOWN = Need(((0.0, 1.0),))
 
 
@@ -34,7 +36,7 @@ class Wanted:
         ceiling: Integer, the largest batch size to try, or `None`.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`.
         strategy: `"jump"`, `"double"`, `"bisect"` or `"shrink"`.
-        confirmed_steps: Integer, steps to train in each fresh process. Defaults to `20`.
+        confirmed_steps: Integer, steps to train in each fresh process. Defaults to `10`.
     """
 
     ceiling: int | None = None
@@ -54,39 +56,39 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
     facts = prober.facts()
     if facts.limit_bytes is None:
         raise limit.refuse_none()
-    allowed, most = ALLOWED[wanted.sizes], wanted.ceiling or UNBOUNDED
+    allowed, most, usable = ALLOWED[wanted.sizes], wanted.ceiling or UNBOUNDED, limit.spared(facts.limit_bytes)
     guess: int | None = None
+    speed = Speeds((), None)
     if wanted.strategy != "jump":
         found = STRATEGIES[wanted.strategy](prober.probe, UNKNOWN, facts.limit_bytes, most, allowed)
     elif prober.subject.recipe.jit_compile:
         guess = compiled_maximum(prober.compiled_bytes, facts, most).batch_size
-        found = settle(prober.probe, guess, most, allowed)
+        speed = speeds(prober, min(guess, most))
+        found = settle(prober.probe, guess, speed.most(most), allowed)
     else:
         need = traced_need(prober.moments(), facts)
         guess = need.largest(facts.limit_bytes)
-        found = jump(prober.probe, need, facts.limit_bytes, most, allowed)
+        speed = speeds(prober, min(guess, most))
+        found = jump(prober.probe, need, usable, speed.most(most), allowed)
     if not found.batch_size:
         raise nothing_fits(found.probes[-1], facts)
-    size, failing = found.batch_size, found.first_failing
-    sure = Confirmed(size, failing, ())
+    size, failing, sure = found.batch_size, found.first_failing, Confirmed(0, None, ())
     if wanted.confirmed_steps:
-        most_bytes = max(probe.peak_bytes for probe in found.probes if probe.passed)
-        roomy = size == most and most_bytes < NEAR_LIMIT * facts.limit_bytes
-        processes = CERTAIN if roomy or prober.subject.recipe.jit_compile else PROCESSES
-        sure = confirmed(lambda batch_size: prober.confirm(batch_size, wanted.confirmed_steps), size, STEP_DOWN, allowed, processes)
+        # What failed with the whole limit is too near: a confirmation has less.
+        begin = size if failing is None else max(1, allowed(min(size, int(failing * (1 - BELOW_FAILED)))))
+        used = max(probe.peak_bytes for probe in found.probes if probe.passed)
+        roomy = size == speed.most(most) and used <= FAR_SHARE * usable  # nothing that a fresh process could show
+        train = prober.train if roomy else prober.confirm
+        sure = confirmed(lambda batch_size: train(batch_size, wanted.confirmed_steps), begin, STEP_DOWN, allowed)
         if not sure.batch_size:
             raise nothing_fits(sure.probes[-1], facts)
-        failing = min((failed for failed in (failing, sure.first_failing) if failed), default=None)
-        size = sure.batch_size
-    peak = sure.peak_bytes or max(probe.peak_bytes for probe in found.probes if probe.batch_size == size and probe.passed)
-    if wanted.strategy == "jump" and not prober.subject.recipe.jit_compile and wanted.sizes == "any" and size != wanted.ceiling:
-        size = sure.safe
+        size, failing = sure.batch_size, min((failed for failed in (failing, sure.first_failing) if failed), default=None)
     return MaxBatch(
         batch_size=size,
-        peak_bytes=peak,
-        limit_bytes=facts.limit_bytes,
+        peak_bytes=sure.peak_bytes or max(probe.peak_bytes for probe in found.probes if probe.batch_size == size and probe.passed),
+        limit_bytes=prober.limit_bytes or facts.limit_bytes,
         first_failing=failing,
-        probes=found.probes,
+        probes=(*speed.probes, *found.probes),
         confirmations=sure.probes,
         confirmed_steps=sure.steps,
         predicted=guess,
@@ -94,7 +96,39 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         recipe=prober.subject.recipe,
         strategy=wanted.strategy,
         seconds=time.perf_counter() - began,
+        no_faster_from=speed.flat if speed.flat is not None and size >= allowed(speed.flat) else None,
     )
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Where larger batches stop to be faster.
+
+    Attributes:
+        probes: Tuple of `Probe` that showed it.
+        flat: Integer, the size from which on twice as many examples gain less than 2 % of speed; `None` if nobody asked.
+    """
+
+    probes: tuple[Probe, ...]
+    flat: int | None
+
+    def most(self, most: int) -> int:
+        """The largest size to try, if a larger one may not be tried."""
+        return most if self.flat is None else min(most, self.flat)
+
+
+def speeds(prober: Prober, most: int) -> Speeds:
+    """Where speed stops to rise, if that may be below a size that is to be tried: a model that needs next to nothing has no other end.
+
+    Args:
+        prober: Tries a batch size.
+        most: Integer, the largest size to be tried.
+    """
+    if most <= SPEED_SIZES[-1]:
+        return Speeds((), None)
+    probes = tuple(prober.steps(size, SPEED_STEPS) for size in SPEED_SIZES)
+    fitted = of_probes(probes)
+    return Speeds(probes, None if fitted is None else max(SPEED_SIZES[-1], fitted.flat_from(SPEED_GAIN)))
 
 
 def traced_need(moments: list[Moment], facts: Facts) -> Need:

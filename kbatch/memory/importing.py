@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kbatch.errors import ModelError
@@ -19,12 +18,10 @@ class Imported:
     Attributes:
         module: Name of the module.
         name: Name of the function in it.
-        source: Text of the module's file, which tells one version from another.
     """
 
     module: str
     name: str
-    source: str
 
     def __call__(self, hp: Any = None) -> Any:
         """What the function returns; a worker calls the function itself (see `load`)."""
@@ -58,5 +55,4 @@ def imported(text: str) -> Imported:
         spec = None
     if spec is None or not spec.origin:
         raise ModelError("The module must be importable from here", module, "Run the command in the module's folder, or set PYTHONPATH")
-    source = Path(spec.origin).read_text(encoding="utf-8", errors="replace") if Path(spec.origin).is_file() else ""
-    return Imported(spec.name, name, source)
+    return Imported(spec.name, name)

@@ -43,6 +43,15 @@ class Line:
         room = 1 - wanted * self.seconds_per_example
         return min(self.largest, max(1, math.ceil(wanted * self.overhead_seconds / room - 1e-9)))
 
+    def flat_from(self, gain: float) -> int:
+        """The batch size from which on twice as many examples are at most so much faster.
+
+        Example:
+        >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
+        245
+        """
+        return max(1, math.ceil(self.overhead_seconds / self.seconds_per_example * (1 / gain - 1) / 2))
+
 
 def fit(seconds: Mapping[int, Sequence[float]]) -> Line | None:
     """The line through the median steps of at least two batch sizes, robust to some that were disturbed.

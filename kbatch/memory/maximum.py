@@ -17,20 +17,22 @@ class MaxBatch:
     """The largest batch size that safely trains.
 
     Attributes:
-        batch_size: Integer, the largest micro-batch: examples per forward and backward pass. Without XLA it is 3 to
-            5 % below the size that was confirmed, since what passes there varies from process to process.
-        peak_bytes: Integer, the most bytes in use when it was confirmed.
+        batch_size: Integer, the largest micro-batch: examples per forward and backward pass.
+        peak_bytes: Integer, the most bytes in use while that size was trained.
         limit_bytes: Integer, what the device may use.
-        first_failing: Integer, the smallest batch size that failed, or `None` if none did.
+        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
         probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
-        confirmations: Tuple of `Probe`, the longer trainings in fresh processes.
-        confirmed_steps: Integer, steps that the confirmed size was trained in fresh processes (three; one with XLA
-            or at a ceiling far below the limit), each followed by a full and a partial validation batch; 0 if that was left out.
+        confirmations: Tuple of `Probe`, the longer trainings, each in a fresh process that has 3 % less than the limit: what
+            passes there has that to spare, since without XLA the need varies from process to process. A ceiling that
+            takes less than three quarters of the limit needs neither.
+        confirmed_steps: Integer, steps that the size was trained in a fresh process, before a full and a partial
+            validation batch; 0 if that was left out.
         predicted: Integer, what was predicted before the first probe, or `None`.
         ceiling: Integer, the largest that was allowed, or `None`.
         recipe: `Recipe` that it holds for.
         strategy: Name of the strategy of the search.
         seconds: Float, wall-clock seconds that it took.
+        no_faster_from: Integer, the size from which on larger ones gain no speed, if that is why it is not larger; else `None`.
     """
 
     batch_size: int
@@ -45,10 +47,11 @@ class MaxBatch:
     recipe: Recipe
     strategy: str
     seconds: float
+    no_faster_from: int | None = None
 
     @property
     def margin(self) -> float:
-        """The share of the limit that was free when it was confirmed."""
+        """The share of the limit that was free when it was trained."""
         return 1 - self.peak_bytes / self.limit_bytes
 
     @property
@@ -62,6 +65,8 @@ class MaxBatch:
         text = f"batch {self.batch_size} uses {self.peak_bytes / divisor:.{digits}f} of {self.limit_bytes / divisor:.{digits}f} {unit}"
         if self.at_ceiling:
             text += f"; {self.ceiling} is the ceiling"
+        elif self.no_faster_from is not None:
+            text += "; larger ones are no faster"
         elif self.first_failing is not None:
             text += f"; {self.first_failing} fails"
         return text + (f"; confirmed with {self.confirmed_steps} steps" if self.confirmed_steps else "; not confirmed")

@@ -1,4 +1,4 @@
-"""Predicting: what a train step will need, from its trace or from XLA's buffer assignment, without running it. Worker only."""
+"""Predicting: what a train step is and will need, from its trace or from XLA's buffer assignment, without running it. Worker only."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kbatch.memory import session
 from kbatch.memory.probe import Refusal
 from kbatch.memory.remote import DUMP, TOO_LARGE
 from kbatch.tracing import liveness
+from kbatch.tracing.digest import digest as digest_of
 from kbatch.tracing.liveness import PRIME
 from kbatch.tracing.moment import Moment
 from kbatch.tracing.reshaped import reshaped
@@ -30,6 +31,16 @@ def moments() -> list[Moment] | Refusal:
         if graph is None:
             graph = tf.function(now.model.train_step).get_concrete_function(session.specs(now.sample, PRIME)).graph
         return liveness.moments(graph)
+    except Exception as error:
+        return session.refusal(error)
+
+
+def digest() -> str | Refusal:
+    """What tells the current session's model from others: its variables and its train step, as traced for every batch size."""
+    try:
+        now = session.current()
+        variables = [(list(each.shape), str(each.dtype), each.trainable) for each in (*now.model.variables, *now.model.optimizer.variables)]
+        return f"{variables} {digest_of(now.step.get_concrete_function().graph)}"
     except Exception as error:
         return session.refusal(error)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ from kbatch.tracing.moment import Moment
 STEPS = 3
 TIMEOUT_SECONDS = 600.0
 SLOWER = 4  # times a measured step: what a confirmation gets beside the timeout for each of its steps
+GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")  # what TensorFlow says when it is imported
 DOING = "A model must be made and train a step on these data"
 
 
@@ -33,17 +35,25 @@ class Prober:
         limit_bytes: Integer, bytes that the device may use; `None` for what it has.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         on_probe: Called with every probe, as soon as it is known.
+        environment: Environment variables that the process has besides.
     """
 
     def __init__(
-        self, subject: Subject, limit_bytes: int | None, timeout_seconds: float = TIMEOUT_SECONDS, on_probe: Callable[[Probe], None] | None = None
+        self,
+        subject: Subject,
+        limit_bytes: int | None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        on_probe: Callable[[Probe], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.subject, self.limit_bytes, self.timeout_seconds = subject, limit_bytes, timeout_seconds
+        self._environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "false", **(environment or {})}
         self._on_probe = on_probe or _ignore
         self._dump = tempfile.TemporaryDirectory(prefix="kbatch-xla-", ignore_cleanup_errors=True)
-        flags = remote.flags(self._dump.name) if subject.recipe.jit_compile else {}
-        self._worker = Worker({"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "false", **limit.environment(limit_bytes), **flags})
+        self._worker = self._within(limit_bytes)
+        self._limit_bytes = limit_bytes  # of the worker
         self._facts: Facts | None = None
+        self._spared: int | None = None
         self._slowest_seconds = 0.0
 
     def facts(self) -> Facts:
@@ -54,7 +64,7 @@ class Prober:
         """
         if self._facts is None or not self._worker.alive:
             try:
-                answer = self._worker.call(remote.begin, self.subject, self.limit_bytes, timeout_seconds=self.timeout_seconds)
+                answer = self._worker.call(remote.begin, self.subject, self._limit_bytes, timeout_seconds=self.timeout_seconds)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
                 raise ModelError("`build` must be able to travel to another process", str(error), "Move what it holds into the function") from error
             self._facts = self._answer(answer)
@@ -72,21 +82,42 @@ class Prober:
         """Train so many steps."""
         return self._try(remote.probe, (batch_size, steps))
 
-    def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
-        """Train so many steps and validate, in a fresh process.
+    def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
+        """Train so many steps as `fit` does, and validate.
 
         Args:
             batch_size: Integer, examples of each step.
-            steps: Integer, the fewest steps.
+            steps: Integer, how many steps.
             validation_batch_size: Integer, examples of a validation batch. Defaults to `batch_size`, as in Keras' `fit`.
         """
-        self._worker.close()
         return self._try(remote.confirm, (batch_size, steps, validation_batch_size or batch_size), SLOWER * self._slowest_seconds * steps)
+
+    def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
+        """The same in a fresh process, with a little less memory than the limit: what passes there has that to spare.
+
+        Args:
+            batch_size: See `train`.
+            steps: See `train`.
+            validation_batch_size: See `train`.
+        """
+        if self._spared is None:
+            limit_bytes = self.facts().limit_bytes
+            if limit_bytes is None:
+                raise limit.refuse_none()
+            self._spared = limit.spared(limit_bytes)
+        self._worker.close()
+        self._worker, self._limit_bytes = self._within(self._spared), self._spared
+        return self.train(batch_size, steps, validation_batch_size)
 
     def moments(self) -> list[Moment]:
         """See `predicting.moments`."""
         self.facts()
         return self._answer(self._worker.call(remote.moments, timeout_seconds=self.timeout_seconds))
+
+    def digest(self) -> str:
+        """See `predicting.digest`."""
+        self.facts()
+        return self._answer(self._worker.call(remote.digest, timeout_seconds=self.timeout_seconds))
 
     def compiled_bytes(self, batch_size: int) -> int:
         """See `predicting.compiled_bytes`."""
@@ -102,6 +133,11 @@ class Prober:
         """End the process."""
         self._worker.close()
         self._dump.cleanup()
+
+    def _within(self, limit_bytes: int | None) -> Worker:
+        """A process that keeps to a limit."""
+        flags = remote.flags(self._dump.name) if self.subject.recipe.jit_compile else {}
+        return Worker({**self._environment, **limit.environment(limit_bytes), **flags})
 
     def _try(self, function: Callable[..., Any], arguments: tuple[int, ...], more_seconds: float = 0.0) -> Probe:
         self.facts()
@@ -123,13 +159,14 @@ class Prober:
     def _answer(self, answer: Any) -> Any:
         if isinstance(answer, Refusal):
             self._worker.close()
-            raise answer.error(DOING)
+            raise answer.error(DOING, self._limit_bytes)
         if isinstance(answer, Death):
-            said = answer.said.strip().splitlines()
+            said = [line for line in answer.said.strip().splitlines() if not GREETING.match(line)]
+            room = "" if self._limit_bytes is None else f", or raise the limit of {self._limit_bytes / 1e6:,.0f} MB"
             raise ModelError(
                 "A model must be made, and train a step, without ending its process",
                 f"{answer}{': ' + said[-1] if said else ''}",
-                "Build and fit it in a process of your own to see why",
+                f"Build and fit it in a process of your own to see why{room if is_suspect_exit(answer.exit_code or 0) else ''}",
             )
         return answer
 

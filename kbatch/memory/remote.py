@@ -46,6 +46,13 @@ def moments() -> list[Moment] | Refusal:
     return predicting.moments()
 
 
+def digest() -> str | Refusal:
+    """See `predicting.digest`."""
+    from kbatch.memory import predicting
+
+    return predicting.digest()
+
+
 def compiled_bytes(batch_size: int) -> int | Refusal:
     """See `predicting.compiled_bytes`."""
     from kbatch.memory import predicting

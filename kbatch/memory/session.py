@@ -24,11 +24,10 @@ from kbatch.device.oom import is_out_of_memory, is_suspect
 from kbatch.errors import KbatchError
 from kbatch.memory import allocator, labels
 from kbatch.memory.importing import Imported
-from kbatch.memory.probe import Facts, Probe, Refusal
+from kbatch.memory.probe import Facts, Probe, Refusal, waited
 from kbatch.memory.subject import Subject
 
 NO_LIMIT = 1 << 50
-CONFIRMED_SECONDS, MOST_STEPS = 30.0, 40
 PARTIAL = 7  # examples of the partial validation batch
 _open: Session | None = None
 _limit: int | None = None
@@ -74,7 +73,7 @@ class Session:
         # Kernels are drawn; vectors, statistics and slots begin as constants.
         every = [(_bytes(variable), len(variable.shape) > 1) for variable in self.model.variables]
         every += [(_bytes(variable), False) for variable in self.model.optimizer.variables]
-        space = limit_bytes or NO_LIMIT
+        space = limit.spared(limit_bytes) if limit_bytes else NO_LIMIT
         free = allocator.contiguous(space, every, allocator.FIRST_REGION if meter.device() == "CPU:0" else space)
         return Facts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
 
@@ -95,10 +94,10 @@ class Session:
             batch_size: Integer, examples of each step.
             steps: Integer, how many steps.
         """
-        return self._trained(self._train, batch_size, steps, 0.0)
+        return self._trained(self._train, batch_size, steps)
 
-    def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int, at_least_seconds: float) -> Probe:
-        """Steps by a function that trains on the next batch, and as many as `MOST_STEPS` more within some seconds."""
+    def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int) -> Probe:
+        """Steps by a function that trains on the next batch."""
         began, seconds = time.perf_counter(), list[float]()
         ended, message = "passed", ""
         meter.reset_peak()
@@ -107,11 +106,14 @@ class Session:
                 optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)  # the one that loss scaling wraps
                 optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
             batches = iter(self.batches(batch_size))
-            while len(seconds) < steps or (sum(seconds[1:]) < at_least_seconds and len(seconds) < steps + MOST_STEPS):
+            while len(seconds) < steps:
                 step_began = time.perf_counter()
                 train(batches)
                 meter.wait()
                 seconds.append(time.perf_counter() - step_began)
+                if waited(seconds):
+                    ended, message = "out_of_memory", f"a step took {seconds[-1]:.0f} s: it waited for memory to become free"
+                    break
         except Exception as error:
             ended, message = _how(error), str(error)[-500:]
             if ended == "raised":
@@ -119,12 +121,9 @@ class Session:
         return Probe(batch_size, ended, meter.bytes_peak() or 0, time.perf_counter() - began, tuple(seconds), message)
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
-        """Train at least so many steps as `fit` does, more while they are cheap, then validate on a full and a partial batch.
-
-        Without XLA each step places its tensors a little differently, so the more the surer.
-        """
+        """Train so many steps as `fit` does, then validate on a full and a partial batch."""
         self.model.make_train_function()
-        trained = self._trained(self.model.train_function, batch_size, steps, 0.0 if self.recipe.jit_compile else CONFIRMED_SECONDS)
+        trained = self._trained(self.model.train_function, batch_size, steps)
         if trained.ended != "passed":
             return trained
         began, ended, message = time.perf_counter(), "passed", ""

@@ -15,6 +15,7 @@ from kbatch.memory.finder import check_size, pipelines
 from kbatch.memory.line import UNSTEADY, Line, fit
 from kbatch.memory.probe import Probe
 from kbatch.memory.prober import Prober
+from kbatch.memory.showing import shown
 from kbatch.memory.subject import Subject, sample_of
 from kbatch.recipe import Recipe
 from kbatch.results import figures
@@ -118,7 +119,8 @@ def throughput(
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, unbatched `tf.data.Dataset`, or the shape of one example.
+        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
+            shape of one example.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_sizes: Sequence of integers. Defaults to 2, 4, 8, … until memory runs out, a step takes 2 seconds, or
@@ -127,7 +129,7 @@ def throughput(
         loss: Loss, if `build` does not compile.
         metrics: Metrics, if `build` does not compile.
         seed: Integer, seed of the weights. Defaults to `0`.
-        on_probe: Function called with every `Probe`. Optional.
+        on_probe: Function called with every `Probe`. Defaults to a line each where people see it.
 
     Returns:
         The `Throughput`; its `str()` is a table and `draw(path)` makes a figure.
@@ -149,9 +151,9 @@ def throughput(
     if batch_sizes is None and examples is not None:
         sizes = tuple(size for size in sizes if size <= examples) or (1,)
     holder.check_free()
-    limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
+    limit_bytes = limit.checked(memory_limit)
     subject = Subject(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,)))
-    with Prober(subject, limit_bytes, on_probe=on_probe) as prober:
+    with Prober(subject, limit_bytes, on_probe=shown(on_probe)) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
     passed = [probe for probe in probes if probe.passed]
     if not passed:

@@ -13,6 +13,8 @@ import numpy as np
 from kbatch.errors import DataError, ModelError
 from kbatch.recipe import Recipe
 
+# What takes batches apart again: whatever was batched before it is none any more.
+UNBATCHING = ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset")
 ROWS = 8  # examples that travel; a batch repeats them, since what they hold does not change what they need
 
 
@@ -64,15 +66,18 @@ def sample_of(x: Any, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
 
     Args:
         x: Array or nested structure of arrays with the examples along the first dimension; a `tf.data.Dataset` of
-            single examples; or the shape of one example, as a tuple of integers or anything with `shape` and `dtype`
-            but no contents (`keras.KerasTensor`, `tf.TensorSpec`), also nested in a dict.
+            single examples or of batches; a `keras.utils.PyDataset`; or the shape of one example, as a tuple of
+            integers or anything with `shape` and `dtype` but no contents (`keras.KerasTensor`, `tf.TensorSpec`), also
+            nested.
         y: The same for the labels. Optional with shapes: labels are then made to fit the loss.
 
     Raises:
         DataError: If it is none of these.
     """
     if "tensorflow" in sys.modules and isinstance(x, sys.modules["tensorflow"].data.Dataset):
-        return _of_dataset(x, y)
+        return _of_dataset(_with_labels(x, y))
+    if any(kind.__name__ == "PyDataset" for kind in type(x).__mro__):
+        return _of_py_dataset(_with_labels(x, y))
     parts = tuple(_nested(part, _rows) for part in (x, y) if part is not None)
     lengths = {length for part in (x, y) if part is not None for length in _lengths(part)}
     if len(lengths) > 1 or lengths == {0}:
@@ -80,14 +85,24 @@ def sample_of(x: Any, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
     return parts, lengths.pop() if lengths else None
 
 
-def _of_dataset(x: Any, y: Any) -> tuple[tuple[Any, ...], int | None]:
+def _with_labels(x: Any, y: Any) -> Any:
     if y is not None:
         raise DataError("A dataset must hold its labels itself", "a dataset as `x`, and `y`", "Zip them into the dataset")
+    return x
+
+
+def _of_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
     if not isinstance(x.element_spec, tuple) or len(x.element_spec) not in (2, 3):
         raise DataError("A dataset's elements must be (x, y) or (x, y, sample_weight)", x.element_spec, "Map it to such pairs")
-    rows = list(x.take(ROWS).as_numpy_iterator())
+    batching = _batching(x)
+    rows = list(x.take(1 if batching else ROWS).as_numpy_iterator())
     if not rows:
         raise DataError("A training dataset must hold examples", "0 examples", "Pass one that is not empty")
+    if batching is not None:
+        before, batches = int(batching.cardinality()), int(x.cardinality())
+        if batching is x or before <= 0:
+            return _first(rows[0]), _at_least(batches, rows[0])
+        return _first(rows[0]), before if batches <= 0 else min(before, batches * _lengths(rows[0][0])[0])
     flat = sys.modules["tensorflow"].nest
     try:
         stacked = flat.map_structure(lambda *parts: np.stack([np.asarray(part) for part in parts]), *rows)
@@ -97,6 +112,37 @@ def _of_dataset(x: Any, y: Any) -> tuple[tuple[Any, ...], int | None]:
     return tuple(stacked), count if count > 0 else None
 
 
+def _batching(x: Any) -> Any:
+    """What a dataset of batches makes its batches of, as far as it tells; itself if it does not; `None` for one of single examples."""
+    stage = x
+    while not type(stage).__name__.endswith(UNBATCHING):
+        if type(stage).__name__.endswith("BatchDataset"):
+            return stage._inputs()[0]
+        inputs = stage._inputs() if hasattr(stage, "_inputs") else []
+        if len(inputs) != 1:
+            break
+        stage = inputs[0]
+    firsts = [spec.shape[0] if spec.shape.rank else 0 for spec in sys.modules["tensorflow"].nest.flatten(x.element_spec)]
+    return x if all(first is None for first in firsts) else None
+
+
+def _of_py_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
+    batch = x[0]
+    if not isinstance(batch, tuple) or len(batch) not in (2, 3):
+        raise DataError("A dataset's elements must be (x, y) or (x, y, sample_weight)", type(batch).__name__, "Return such a tuple")
+    return _first(batch), _at_least(x.num_batches or 0, batch)
+
+
+def _first(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_nested(part, lambda array: np.asarray(array)[:ROWS]) for part in batch)
+
+
+def _at_least(batches: int, batch: tuple[Any, ...]) -> int | None:
+    """The fewest examples that so many batches can hold, of which the last may be a partial one."""
+    size = _lengths(batch[0])[0]
+    return (batches - 1) * size + 1 if batches > 1 else size if batches == 1 else None
+
+
 def _nested(value: Any, function: Callable[[Any], Any]) -> Any:
     """The function applied to every array or shape of a nested structure."""
     if isinstance(value, Mapping):
@@ -104,8 +150,7 @@ def _nested(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, list) and value and all(isinstance(part, (int, float)) for part in value):
         return function(np.asarray(value))
     if isinstance(value, (tuple, list)) and not _is_shape(value):
-        parts = [_nested(part, function) for part in value]
-        return parts if isinstance(value, list) else tuple(parts)
+        return tuple(_nested(part, function) for part in value)  # tf.data takes a list for one tensor
     return function(value)
 
 

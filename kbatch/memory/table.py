@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbatch import notebook
 from kbatch.device import holder, limit
+from kbatch.errors import MemoryLimitError
 from kbatch.memory import cache
-from kbatch.memory.finder import check_size, facts_of, pipelines, room, smaller
+from kbatch.memory.finder import check_size, pipelines, room, smaller
 from kbatch.memory.probe import Probe
-from kbatch.memory.prober import TIMEOUT_SECONDS
+from kbatch.memory.prober import TIMEOUT_SECONDS, Prober
+from kbatch.memory.showing import shown
 from kbatch.memory.subject import Subject, sample_of
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
@@ -32,12 +34,11 @@ class Row:
         policy: Keras dtype policy.
         optimizer: Name of the optimizer.
         jit_compile: Boolean, whether XLA compiles the step.
-        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits. Without
-            XLA it is 3 to 5 % below the size that was confirmed.
+        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits.
         accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held. Computed.
-        peak_bytes: Integer, the most bytes in use when that size was confirmed.
-        first_failing: Integer, the smallest batch size that failed, or `None` if none did.
-        confirmed_steps: Integer, steps that it was trained in a fresh process.
+        peak_bytes: Integer, the most bytes in use while that size was trained.
+        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
+        confirmed_steps: Integer, steps that it was trained in a fresh process that had 3 % less than the limit.
         recompute: What the backward pass makes again.
     """
 
@@ -170,7 +171,7 @@ def max_batches(
         metrics: Metrics, if `build` does not compile.
         seed: Integer, seed of the weights. Defaults to `0`.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
-        on_probe: Function called with every `Probe`. Optional.
+        on_probe: Function called with every `Probe`. Defaults to a line each where people see it.
         on_row: Function called with every `Row`. Optional.
         declare: Function that declares the hyperparameters of `build`, if it does not itself. Optional.
         values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults. The table holds
@@ -202,13 +203,43 @@ def max_batches(
         build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, dict(values or {}), pipelines=pipelines(space.augmentation)
     )
     combinations = space.combinations()
-    limit_bytes = None if memory_limit is None else limit.bytes_of(memory_limit)
+    limit_bytes = limit.checked(memory_limit)
     most = smaller(check_size("ceiling", ceiling), examples)
-    name = cache.key({"what": "table", **facts_of(subject), "of": combinations, "under": space.augmentation, **room(limit_bytes), "ceiling": most})
+    facts = {"what": "table", "of": combinations, "under": space.augmentation, **room(limit_bytes), "ceiling": most, "shapes": subject.shapes}
+    with Prober(subject.of(_plain(combinations[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, holder.environment()) as prober:
+        augmentation = space.augmentation[0] if len(space.augmentation) == 1 else prober.heaviest(space.augmentation)
+        name = cache.key({**facts, "models": _models(prober, combinations, augmentation)})
     known = cache.load(name)
     if known is not None:
         return Table.from_dict(known)
     holder.check_free()
-    table = Tabulating(subject, space.augmentation, limit_bytes, most, timeout_seconds, on_probe, on_row).table(combinations)
+    table = Tabulating(subject, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row).table(combinations)
     cache.save(name, table.to_dict())
     return table
+
+
+def _models(prober: Prober, combinations: Sequence[Combination], augmentation: str) -> dict[str, str]:
+    """What tells the user's model from others, by policy: optimizer, jit and recompute come to it from outside, the policy it can see."""
+    models: dict[str, str] = {}
+    own_optimizer_first = sorted(combinations, key=lambda each: each.optimizer != "compiled")
+    for combination in own_optimizer_first:
+        if combination.policy not in models:
+            recipe = _plain(combination, augmentation)
+            if recipe != prober.subject.recipe:
+                prober.another(prober.subject.of(recipe))
+            try:
+                models[combination.policy] = prober.digest()
+            except MemoryLimitError:
+                models[combination.policy] = "does not fit"
+    return models
+
+
+def _plain(combination: Combination, augmentation: str) -> Recipe:
+    """The recipe of a combination without what leaves the model as it is."""
+    return recipe_of(combination._replace(jit_compile=False, recompute="none"), augmentation)
+
+
+def recipe_of(combination: Combination, augmentation: str) -> Recipe:
+    """The recipe to measure a combination with."""
+    rate: Any = None if combination.optimizer == "compiled" else 1e-3
+    return Recipe(**combination._asdict(), learning_rate=rate, augmentation=augmentation)

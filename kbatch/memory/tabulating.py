@@ -10,13 +10,13 @@ from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory.confirming import confirmed
-from kbatch.memory.finding import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, traced_need
+from kbatch.memory.finding import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, speeds, traced_need
 from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
 from kbatch.memory.searching import TARGET_SHARE, any_size, first
 from kbatch.memory.subject import Subject
-from kbatch.memory.table import Row, Table
+from kbatch.memory.table import Row, Table, recipe_of
 from kbatch.recipe import Recipe
 from kbatch.space import Combination
 
@@ -29,7 +29,7 @@ class Tabulating:
 
     Args:
         subject: What to measure, with any recipe.
-        augmentations: Names of the pipelines of the space; the one with the most layers is measured.
+        augmentation: Name of the pipeline to measure with.
         limit_bytes: Integer, or `None` for what the device has.
         ceiling: Integer, the largest batch size to try, or `None`.
         timeout_seconds: Float, after which a probe is taken to hang.
@@ -40,14 +40,14 @@ class Tabulating:
     def __init__(
         self,
         subject: Subject,
-        augmentations: tuple[str, ...],
+        augmentation: str,
         limit_bytes: int | None,
         ceiling: int | None,
         timeout_seconds: float,
         on_probe: Callable[[Probe], None] | None,
         on_row: Callable[[Row], None] | None,
     ) -> None:
-        self.subject, self.augmentations, self.limit_bytes, self.ceiling = subject, augmentations, limit_bytes, ceiling or UNBOUNDED
+        self.subject, self.augmentation, self.limit_bytes, self.ceiling = subject, augmentation, limit_bytes, ceiling or UNBOUNDED
         self._timeout_seconds, self._on_probe, self._on_row = timeout_seconds, on_probe, on_row
         self._executed = self._compilations = 0
         self._limit = 0
@@ -59,11 +59,10 @@ class Tabulating:
             MemoryLimitError: If nothing fits at all.
         """
         began = time.perf_counter()
-        augmentation = self._heaviest(combinations[0])
         rows: dict[Combination, Row] = {}
         for policy in dict.fromkeys(combination.policy for combination in combinations):
             for jit in (False, True):
-                recipes = [_recipe(each, augmentation) for each in combinations if (each.policy, each.jit_compile) == (policy, jit)]
+                recipes = [recipe_of(each, self.augmentation) for each in combinations if (each.policy, each.jit_compile) == (policy, jit)]
                 for row in (self._compiled if jit else self._traced)(recipes) if recipes else []:
                     rows[row.combination] = row
                     if self._on_row:
@@ -71,12 +70,12 @@ class Tabulating:
         if not any(row.batch_size for row in rows.values()):
             raise MemoryLimitError(
                 "One example must fit into the memory limit with some recipe of the space",
-                f"{self._limit / 1e6:,.0f} MB, in which none does",
+                f"{(self.limit_bytes or self._limit) / 1e6:,.0f} MB, in which none does",
                 "Raise the limit, or take a smaller model",
             )
         seconds = time.perf_counter() - began
         ordered = tuple(rows[combination] for combination in combinations)
-        return Table(ordered, self._limit, augmentation, self._executed, self._compilations, seconds)
+        return Table(ordered, self.limit_bytes or self._limit, self.augmentation, self._executed, self._compilations, seconds)
 
     def _traced(self, recipes: list[Recipe]) -> list[Row]:
         """Rows of one policy without XLA: one probe tells how far the traces are off, for all optimizers."""
@@ -93,11 +92,12 @@ class Tabulating:
                 self._check(facts)
                 need = traced_need(prober.moments(), facts)
                 if scale is None:
+                    self._stop_where_flat(prober, need.largest(limit.spared(self._limit)))
                     scale = self._scale(prober, need)
                 planned.append((recipe, facts, need.scaled(*scale)))
         rows = []
         for recipe, facts, need in planned:
-            size = min(self.ceiling, need.largest(TARGET_SHARE * self._limit))
+            size = min(self.ceiling, need.largest(TARGET_SHARE * limit.spared(self._limit)))
             accumulating = need.largest(COMPUTED_SHARE * self._limit - facts.gradient_bytes)
             rows.append(self._confirmed(recipe, size, accumulating, STEP_DOWN))
         return rows
@@ -123,7 +123,9 @@ class Tabulating:
                     continue
                 self._check(facts)
                 found = compiled_maximum(self._compiling(prober), facts, self.ceiling)
-            rows.append(self._confirmed(recipe, found.batch_size, found.largest(facts.gradient_bytes), COMPILED_STEP_DOWN))
+                self._stop_where_flat(prober, found.batch_size)
+            size = min(self.ceiling, found.batch_size)
+            rows.append(self._confirmed(recipe, size, found.largest(facts.gradient_bytes), COMPILED_STEP_DOWN))
         return rows
 
     def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
@@ -131,7 +133,7 @@ class Tabulating:
         with self._prober(recipe) as prober:
             found = confirmed(lambda batch_size: self._counted(self._confirm(prober, batch_size)), size, step_down, any_size)
         if found.batch_size:
-            fits = found.batch_size if recipe.jit_compile or found.batch_size == self.ceiling else found.safe
+            fits = found.batch_size
             return Row(
                 recipe.policy,
                 recipe.optimizer,
@@ -148,13 +150,16 @@ class Tabulating:
         return _none(recipe)
 
     def _confirm(self, prober: Prober, batch_size: int) -> Probe:
-        return prober.confirm(batch_size, CONFIRMED_STEPS, VALIDATION_BATCH_SIZE)  # what a search will validate with
+        probe = prober.confirm(batch_size, CONFIRMED_STEPS, VALIDATION_BATCH_SIZE)  # what a search will validate with, whatever it trains with
+        if probe.phase == "validation" and not probe.passed:
+            raise _validation_does_not_fit(probe)
+        return probe
 
-    def _heaviest(self, combination: Combination) -> str:
-        if len(self.augmentations) == 1:
-            return self.augmentations[0]
-        with self._prober(_recipe(combination._replace(jit_compile=False), "none")) as prober:
-            return prober.heaviest(self.augmentations)
+    def _stop_where_flat(self, prober: Prober, most: int) -> None:
+        """Lower the ceiling to where larger batches gain no speed, if it is far above."""
+        found = speeds(prober, min(self.ceiling, most))
+        self._executed += len(found.probes)
+        self.ceiling = found.most(self.ceiling)
 
     def _prober(self, recipe: Recipe) -> Prober:
         return Prober(self.subject.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe)
@@ -176,10 +181,13 @@ class Tabulating:
         return compiled_bytes
 
 
-def _recipe(combination: Combination, augmentation: str) -> Recipe:
-    rate: Any = None if combination.optimizer == "compiled" else 1e-3
-    return Recipe(**combination._asdict(), learning_rate=rate, augmentation=augmentation)
-
-
 def _none(recipe: Recipe) -> Row:
     return Row(recipe.policy, recipe.optimizer, recipe.jit_compile, 0, 0, 0, 1, 0, recipe.recompute)
+
+
+def _validation_does_not_fit(probe: Probe) -> MemoryLimitError:
+    return MemoryLimitError(
+        f"A validation batch of {VALIDATION_BATCH_SIZE} examples must fit into the memory limit",
+        f"a model that trains with {probe.batch_size} and then ended: {probe.ended.replace('_', ' ')}",
+        "Raise the limit, or take a smaller model",
+    )

@@ -1,0 +1,27 @@
+"""A line for every probe, where somebody watches and has not said what else to do."""
+
+import io
+
+from rich.console import Console
+
+from kbatch.memory.probe import Probe
+from kbatch.memory.showing import printing, shown
+
+PROBE = Probe(64, "out_of_memory", 10**8, 12.0, (0.5, 0.5))
+
+
+def test_an_own_function_is_called_instead():
+    said = []
+    shown(said.append)(PROBE)
+    assert said == [PROBE]
+
+
+def test_a_probe_is_a_line():
+    text = io.StringIO()
+    printing(Console(file=text, force_terminal=False, width=100))(PROBE)
+    assert text.getvalue().split() == "batch 64 out of memory 100 MB 2 steps 12.0 s".split()
+
+
+def test_nobody_watches():
+    assert shown(None) is None  # standard error is a file in tests
+    assert printing(None) is None

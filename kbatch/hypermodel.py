@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import keras_tuner
 import tensorflow as tf
 from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
+from kbatch import tuner as keras_tuners
 from kbatch.border import Problems, border, called_by_a_tuner, watch_searches
 from kbatch.building.compiled import CompileArguments, compiled_by_user, lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
@@ -45,9 +45,6 @@ from kbatch.training.project import Identity, Project, Trained
 from kbatch.training.running import check_sizes
 from kbatch.training.watching import ProgressBar, Watcher
 
-OBJECTIVE = "score"
-UNSCORED = -1.0  # below every score, so that KerasTuner keeps only the first weights and the last
-
 
 def objective() -> keras_tuner.Objective:
     """The objective of a search with `kbatch.HyperModel`: the score, to be maximized.
@@ -57,7 +54,7 @@ def objective() -> keras_tuner.Objective:
     tuner = keras_tuner.RandomSearch(kbatch.HyperModel(build, seconds_per_trial=60), objective=kbatch.objective())
     ```
     """
-    return keras_tuner.Objective(OBJECTIVE, "max")
+    return keras_tuner.Objective(keras_tuners.OBJECTIVE, "max")
 
 
 class HyperModel(keras_tuner.HyperModel):
@@ -179,9 +176,9 @@ class HyperModel(keras_tuner.HyperModel):
         with border():
             attempt = self._attempt or Attempt()
             callbacks = kwargs.pop("callbacks", None) or []
-            of_trial = _only(callbacks, TunerCallback)
-            checkpoint = _only(callbacks, SaveBestEpoch)
-            _check_tuner(of_trial.tuner)
+            of_trial = keras_tuners.only(callbacks, TunerCallback)
+            checkpoint = keras_tuners.only(callbacks, SaveBestEpoch)
+            keras_tuners.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, checkpoint)]
             project = Project(of_trial.tuner.project_dir)
             with attempt.stopwatch.part("data"), attempt.stopwatch.leave_out_bytes():
@@ -191,18 +188,20 @@ class HyperModel(keras_tuner.HyperModel):
             examples, horizon_examples = comparison.data.training.examples, baseline.examples_per_second * comparison.goal.seconds or None
             drawn = self.space.recipe(hp, examples, horizon_examples)
             recipe = feasible.fitted(drawn, self.max_batch, self.max_accumulation_steps) or drawn
-            identity = Identity("search", _number(of_trial.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe))
+            identity = Identity(
+                "search", keras_tuners.number(of_trial.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe)
+            )
             path = Path(checkpoint.filepath)
 
             def train() -> Trained:
-                announce = _Announce()
+                announce = keras_tuners.Announcement()
                 trained = comparison.train(project, attempt, model, identity, own, [announce.before, of_trial, checkpoint, announce.after])
                 outcome = _with_remark(trained.outcome, _warmup_cut(recipe, self.space.recipe(hp, examples)))
                 return dataclasses.replace(trained, outcome=outcome, checkpoint=os.path.relpath(path, project.directory) if path.exists() else "")
 
             record = comparison.once(project, identity, train)
             if record.checkpoint:
-                _bring(project.directory / record.checkpoint, path)
+                keras_tuners.bring(project.directory / record.checkpoint, path)
             attempt.forget()
             return _finite(record, comparison.goal)
 
@@ -260,7 +259,7 @@ class HyperModel(keras_tuner.HyperModel):
             KbatchError: If something cannot be used; one error lists all of it.
         """
         project, problems = Project(tuner.project_dir), Problems()
-        problems.of(lambda: _check_tuner(tuner))
+        problems.of(lambda: keras_tuners.check(tuner))
         with project.hold():
             self._comparison = self._checked(project, args, kwargs, problems, tuner)
             if "compiled" not in self.space.optimizer and not project.store.records():
@@ -302,7 +301,7 @@ class HyperModel(keras_tuner.HyperModel):
             sizes = [size for size in sizes if size <= data.training.examples]
             left_out = [size for size in self.space.batch_size if size not in sizes]
             if sizes and left_out:
-                _narrow(tuner, sizes)
+                keras_tuners.narrow(tuner, sizes)
                 warnings.warn(
                     f"Batch sizes {', '.join(map(str, left_out))} are left out: there are {data.training.examples} training examples.", stacklevel=2
                 )
@@ -325,51 +324,6 @@ class HyperModel(keras_tuner.HyperModel):
         return Goal(**stored)
 
 
-class _Announce:
-    """Tells KerasTuner's checkpoint, at the end of an epoch, whether these weights are the ones that are kept.
-
-    Without a number for the objective it writes the weights at every epoch. Put its two callbacks around the checkpoint; nobody else sees the number.
-    """
-
-    def __init__(self) -> None:
-        self.before = keras.callbacks.LambdaCallback(on_epoch_end=self._say)
-        self.after = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.pop(OBJECTIVE, None))
-
-    def _say(self, epoch: int, logs: dict[str, float]) -> None:
-        """Put a score into the logs that is the best so far only at the first epoch and at the last."""
-        logs[OBJECTIVE] = 0.0 if self.before.model.stop_training else UNSCORED
-
-
-def _only(callbacks: list[Any], kind: type[Any]) -> Any:
-    found = [callback for callback in callbacks if isinstance(callback, kind)]
-    if len(found) != 1:
-        raise SearchError("HyperModel.fit must be called by a tuner's search()", f"{len(found)} {kind.__name__}", "Without a tuner, use kbatch.train")
-    return found[0]
-
-
-def _check_tuner(tuner: Any) -> None:
-    """Refuse, by name, what cannot be compared fairly."""
-    if isinstance(tuner.oracle, keras_tuner.oracles.HyperbandOracle):
-        raise SearchError(
-            "Every trial must get the same seconds",
-            "Hyperband, which gives them different ones",
-            "Use RandomSearch, BayesianOptimization or GridSearch",
-        )
-    if getattr(tuner, "executions_per_trial", 1) != 1:
-        raise SearchError(
-            "executions_per_trial must be 1: an average of ratios is no score", tuner.executions_per_trial, "Use kbatch.confirm for more seeds"
-        )
-    if getattr(tuner, "distribution_strategy", None) is not None:
-        raise SearchError("A search must run on one device", "distribution_strategy", "Leave it out")
-    overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
-    if overriding:
-        instead = "Leave them out of the tuner: the optimizer is an axis of Space, loss and metrics belong into compile() or kbatch.HyperModel"
-        raise SearchError("A tuner must not compile the models again", ", ".join(f"{name}=" for name in overriding), instead)
-    wanted = tuner.oracle.objective
-    if getattr(wanted, "name", None) != OBJECTIVE or wanted.direction != "max":
-        raise SearchError("The tuner must maximize the score", f"objective={getattr(wanted, 'name', wanted)!r}", "Pass objective=kbatch.objective()")
-
-
 def _check_devices() -> None:
     if tf.distribute.has_strategy():
         raise SearchError("A search must run on one device", "a tf.distribute strategy's scope", "Call search outside of the scope")
@@ -378,14 +332,6 @@ def _check_devices() -> None:
 def _has_schedule(optimizer: Any) -> bool:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return isinstance(getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule)
-
-
-def _narrow(tuner: Any, sizes: list[int]) -> None:
-    """Take batch sizes out of a space that the tuner has declared, before it draws."""
-    for axis in tuner.oracle.hyperparameters.space:
-        if axis.name == "batch_size" and isinstance(axis, keras_tuner.engine.hyperparameters.Choice):
-            axis._values = sizes
-            axis._default = axis._default if axis._default in sizes else sizes[-1]
 
 
 def _warmup_cut(recipe: Recipe, uncut: Recipe) -> str:
@@ -398,23 +344,11 @@ def _with_remark(outcome: Outcome, remark: str) -> Outcome:
     return dataclasses.replace(outcome, remarks=(*outcome.remarks, remark)) if remark else outcome
 
 
-def _number(trial: Any) -> int:
-    """KerasTuner's trial number, which it keeps as text."""
-    return int(trial.trial_id)
-
-
-def _bring(kept: Path, wanted: Path) -> None:
-    """Let a trial that was answered from another's record have its weights too."""
-    if kept.exists() and not wanted.exists():
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(kept, wanted)
-
-
 def _finite(record: Record, goal: Goal) -> dict[str, float]:
     outcome = record.outcome
     value = goal.chance if outcome.value is None or not math.isfinite(outcome.value) else outcome.value
     return {
-        OBJECTIVE: float(record.score),
+        keras_tuners.OBJECTIVE: float(record.score),
         goal.metric: float(value),
         "train_seconds": float(outcome.train_seconds),
         "examples_per_second": float(outcome.examples_per_second),

@@ -29,6 +29,7 @@ FLOORS = {
     "training": 4,
     "memory": 4,
     "border": 4,
+    "tuner": 4,
     "hypermodel": 5,
     "case_study": 6,
     "testing": 6,
@@ -39,7 +40,7 @@ FLOORS = {
     "__main__": 8,
 }
 ONLY_IN = {
-    "keras_tuner": {"border", "hypermodel", "building.hyperparameters", "case_study.tuners"},
+    "keras_tuner": {"border", "hypermodel", "tuner", "building.hyperparameters", "case_study.tuners"},
     "matplotlib": {"results.figures"},
     "tensorflow.python": {
         "device.leak",

@@ -19,7 +19,7 @@ def test_an_own_function_is_called_instead():
 def test_a_probe_is_a_line():
     text = io.StringIO()
     printing(Console(file=text, force_terminal=False, width=100))(PROBE)
-    assert text.getvalue().split() == "batch 64 out of memory 100 MB 2 steps 12.0 s".split()
+    assert text.getvalue().split() == ["batch", "64", "out", "of", "memory", "100", "MB", "2", "steps", "12.0", "s"]
 
 
 def test_nobody_watches():

@@ -6,7 +6,6 @@ import sys
 
 from kbatch.errors import MemoryLimitError
 
-
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.device import limit

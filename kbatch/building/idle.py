@@ -10,7 +10,6 @@ import keras
 
 from kbatch.building.making import Maker
 from kbatch.building.signature import signature
-from kbatch.space import RESERVED
 
 # Two models are built to try one, so only names that tell of an optimizer are tried.
 OF_OPTIMIZERS = re.compile(r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*|schedule\w*)(_|\d|$)", re.IGNORECASE)
@@ -24,7 +23,7 @@ def idle(maker: Maker, policy: str, axes: Iterable[Any]) -> tuple[str, ...]:
         policy: Dtype policy to make them under.
         axes: KerasTuner's hyperparameters, kbatch's own among them.
     """
-    tried = [axis for axis in axes if axis.name not in RESERVED and OF_OPTIMIZERS.search(axis.name)]
+    tried = [axis for axis in axes if axis.name not in maker.reserved and OF_OPTIMIZERS.search(axis.name)]
     found = []
     for axis in tried:
         others = [value for value in axis.values if value != axis.default]

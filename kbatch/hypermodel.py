@@ -24,6 +24,7 @@ from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.making import Maker, nothing
 from kbatch.building.signature import described, signature
 from kbatch.data.batches import Data
+from kbatch.data.elements import inputs_of
 from kbatch.device import meter
 from kbatch.device.oom import is_out_of_memory
 from kbatch.errors import SearchError
@@ -223,7 +224,7 @@ class HyperModel(keras_tuner.HyperModel):
         if arguments is not None:
             schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
             problems.of(lambda: user_callbacks.check(arguments.callbacks, schedule=schedule))
-            data = problems.of(arguments.data)
+            data = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
             if data is not None:
                 problems.of(lambda: self._check_sizes(data, tuner))
         problems.raise_all()

@@ -57,8 +57,9 @@ class FitArguments:
         if len(args) > 2:
             raise SearchError("`fit` must get all but x and y by name", f"{len(args)} positional arguments", "Name them: validation_data=…")
         given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
-        if given.pop("shuffle", True) is not True:
-            raise SearchError("`shuffle` must be True", given.get("shuffle", False), "Leave it out: the data are shuffled in every pass")
+        shuffle = given.pop("shuffle", True)
+        if shuffle is not True:
+            raise SearchError("`shuffle` must be True", shuffle, "Leave it out: the data are shuffled in every pass")
         known = {field.name for field in dataclasses.fields(cls)}
         for name in sorted(set(given) - known):
             raise SearchError(

@@ -25,6 +25,7 @@ from kbatch.building.making import Maker
 from kbatch.building.signature import described, signature
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
+from kbatch.data.elements import inputs_of
 from kbatch.device import meter
 from kbatch.device.oom import is_out_of_memory
 from kbatch.errors import SearchError, SpaceError
@@ -231,7 +232,7 @@ class HyperModel(keras_tuner.HyperModel):
         if arguments is not None:
             schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
             problems.of(lambda: user_callbacks.check(arguments.callbacks, schedule=schedule))
-            data = problems.of(arguments.data)
+            data = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
             if data is not None:
                 problems.of(lambda: self._check_sizes(data, tuner))
         problems.raise_all()

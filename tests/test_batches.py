@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +10,21 @@ X = np.arange(10, dtype="float32")[:, None] * np.ones((1, 3), "float32")
 Y = np.arange(10, dtype="int32")
 DATASET = tf.data.Dataset.from_tensor_slices((X, Y))
 VALIDATION = (X[:4], Y[:4])
+UNEVEN = tf.data.Dataset.from_generator(
+    lambda: ((X[0, :size], 0) for size in (1, 2, 3)), output_signature=(tf.TensorSpec((None,), tf.float32), tf.TensorSpec((), tf.int32))
+)
+
+
+def unknown_rank(x, y):
+    return tf.numpy_function(lambda x: x, [x], tf.float32), y
+
+
+def ragged(x, y):
+    return tf.RaggedTensor.from_row_lengths(x, [1, 2]), y
+
+
+def text_labels(x, y):
+    return x, tf.strings.as_string(y)
 
 
 def taken(source, batch_size, count, seed=0):
@@ -17,7 +33,7 @@ def taken(source, batch_size, count, seed=0):
 
 @pytest.mark.parametrize("x", [(X, Y), (DATASET, None), (DATASET.batch(3), None)], ids=["arrays", "dataset", "batched"])
 def test_the_stream_is_endless_has_no_partial_batch_and_covers_each_pass(x):
-    source = streams.training_source(*x, batched=x[0] is not X and x[0] is not DATASET)
+    source = streams.training_source(*x, inputs=lambda: {"x": (3,)})
     assert source.examples == 10
     got = taken(source, 4, 25)
     assert all(labels.shape == (4,) for _, labels in got)
@@ -55,10 +71,69 @@ def test_validation_keeps_its_order_and_its_last_partial_batch(data):
     assert got[0][0].shape.rank == 2
 
 
-def test_a_split_takes_the_last_examples_as_keras_does():
-    data = batches.prepare(X, Y, validation_split=0.3)
+@pytest.mark.parametrize("share", [0.3, np.float32(0.3), np.array(0.3), np.array(0.3, "float32")], ids=repr)
+def test_a_split_takes_the_last_examples_as_keras_does(share):
+    data = batches.prepare(X, Y, validation_split=share)
     assert data.training.examples == 7
     assert list(data.labels()) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("size", [3, np.int64(3), np.array(3)], ids=repr)
+def test_numbers_may_be_numpys(size):
+    data = batches.prepare(X, Y, validation_data=VALIDATION, validation_batch_size=size)
+    assert [len(labels) for _, labels in data.validation.as_numpy_iterator()] == [3, 1]
+
+
+def test_lists_tuples_and_dicts_are_taken_alike():
+    a, b = X, X[:, :2]
+    wanted = None
+    for x in ([a, b], (a, b)):
+        data = batches.prepare(x, [Y, Y], [np.ones(10), np.ones(10)], validation_data=[x, [Y, Y]])
+        element = next(iter(data.training.stream(4, 0)))
+        assert [part.shape for part in tf.nest.flatten(element[:2])] == [(4, 3), (4, 2), (4,), (4,)]
+        assert data.training.element_spec[0] == next(iter(data.validation.unbatch().take(1).element_spec[:1]))
+        assert data.fingerprint == (wanted or data.fingerprint)
+        wanted = data.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["dataset", "pydataset"])
+def test_validation_is_kept_in_memory_only_where_it_fits(kind, monkeypatch):
+    log = []
+
+    def note(y):
+        log.append(int(y))
+        return y
+
+    def noting(x, y):
+        return x, tf.ensure_shape(tf.numpy_function(note, [y], tf.int32), ())
+
+    dataset = DATASET.map(noting)
+    if kind == "pydataset":
+        monkeypatch.setattr(Two, "note", lambda self, index: log.extend(Y[5 * index : 5 * index + 5]))
+        dataset = Two()
+    kept = batches.prepare(X, Y, validation_data=dataset)
+    assert sorted(kept.labels()) == list(range(10))
+    read = len(log)
+    assert sorted(kept.labels()) == list(range(10))
+    assert (len(log), kept.remarks) == (read, ())
+    monkeypatch.setattr(batches, "VALIDATION_CACHE_BYTES", 10)
+    anew = batches.prepare(X, Y, validation_data=dataset)
+    assert any("read anew at each mark" in remark for remark in anew.remarks)
+    read = len(log)
+    assert sorted(anew.labels()) == list(range(10))
+    assert len(log) == read + 10
+
+
+class Two(keras.utils.PyDataset):
+    def __len__(self):
+        return 2
+
+    def note(self, index):
+        pass
+
+    def __getitem__(self, index):
+        self.note(index)
+        return X[5 * index : 5 * index + 5], Y[5 * index : 5 * index + 5]
 
 
 @pytest.mark.parametrize(
@@ -71,12 +146,25 @@ def test_a_split_takes_the_last_examples_as_keras_does():
         ({"x": X, "y": Y[:5], "validation_data": VALIDATION}, "same number"),
         ({"x": X[:0], "y": Y[:0], "validation_data": VALIDATION}, "at least 1"),
         ({"x": DATASET.repeat(), "validation_data": VALIDATION}, "must end after one pass"),
-        ({"x": DATASET.filter(lambda x, y: y > 3), "validation_data": VALIDATION}, "assert_cardinality"),
+        ({"x": DATASET.filter(lambda x, y: y > 10), "validation_data": VALIDATION}, "0 examples"),
+        ({"x": DATASET.map(unknown_rank), "validation_data": VALIDATION}, "tf.ensure_shape"),
+        ({"x": DATASET.map(ragged), "validation_data": VALIDATION}, "dense tensors"),
         ({"x": DATASET, "y": Y, "validation_data": VALIDATION}, "labels and weights itself"),
         ({"x": DATASET.map(lambda x, y: x), "validation_data": VALIDATION}, "must be \\(x, y\\)"),
         ({"x": [[1.0], [2.0]], "y": Y[:2], "validation_data": VALIDATION}, "must be arrays"),
         ({"x": (i for i in X), "y": Y, "validation_data": VALIDATION}, "must be arrays"),
         ({"x": X, "y": Y, "validation_data": X}, "must be \\(x, y\\)"),
+        ({"x": X, "y": Y, "validation_data": (X, None)}, "Labels must come"),
+        ({"x": X, "y": Y, "validation_data": DATASET.take(0)}, "Validation data must hold examples"),
+        ({"x": X, "y": Y, "validation_data": (X[:0], Y[:0])}, "at least 1"),
+        ({"x": X, "y": Y, "validation_data": DATASET.map(unknown_rank)}, "tf.ensure_shape"),
+        ({"x": X, "y": Y, "validation_data": UNEVEN}, "padded_batch"),
+        ({"x": X, "y": Y.astype(str), "validation_data": VALIDATION}, "Labels must be numbers"),
+        ({"x": DATASET.map(text_labels), "validation_data": VALIDATION}, "Labels must be numbers"),
+        ({"x": X, "y": Y, "validation_data": (X, Y.astype(object).astype(str))}, "Labels must be numbers"),
+        ({"x": X.astype(object), "y": Y, "validation_data": VALIDATION}, "numbers or text.*astype"),
+        ({"x": X, "y": Y, "validation_split": "a fifth"}, "between 0 and 1"),
+        ({"x": X, "y": Y, "validation_data": VALIDATION, "validation_batch_size": 2.5}, "whole number"),
     ],
 )
 def test_what_cannot_be_streamed_is_refused(arguments, text):

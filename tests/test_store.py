@@ -90,6 +90,19 @@ def test_a_changed_fact_is_named_with_both_values(tmp_path):
         fingerprint.check(tmp_path, {"space": {"batch_size": [16], "jit": [False]}})
 
 
+def test_a_checksum_that_is_unknown_once_compares_with_nothing_from_then_on(tmp_path):
+    def facts(checksum, **others):
+        return {"data": {"training": {"checksum": checksum, "examples": 3}}, **others}
+
+    fingerprint.save(tmp_path, facts(1, target=None))
+    with pytest.raises(ProjectChangedError, match=r"data.training.checksum was 1 and is now 2"):
+        fingerprint.check(tmp_path, facts(2))
+    for checksum in (1, None, 2, None, 3):
+        fingerprint.check(tmp_path, facts(checksum))
+    with pytest.raises(ProjectChangedError, match="target was None and is now 0.9"):
+        fingerprint.check(tmp_path, facts(1, target=0.9))
+
+
 def test_facts_appear_whole_or_not_at_all(tmp_path):
     fingerprint.save(tmp_path, {"a": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["project.json"]

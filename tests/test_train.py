@@ -8,7 +8,6 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
-from kbatch.data import streams
 from kbatch.errors import DataError, KbatchError, SearchError
 from kbatch.training import running
 
@@ -159,10 +158,9 @@ def test_what_cannot_be_trained_is_refused(build, points):
         kbatch.train(Recipe(), build, *points[0], seconds=1)
 
 
-def test_a_trial_that_waits_for_input_says_so(build, points, monkeypatch):
+def test_a_trial_that_waits_for_input_says_so_and_what_can_be_done(build, points):
     import time
 
-    monkeypatch.setattr(streams, "CACHE_SHARE_OF_MEMORY", 0.0)
     (x, y), validation = points
 
     def slow(index):
@@ -174,7 +172,7 @@ def test_a_trial_that_waits_for_input_says_so(build, points, monkeypatch):
         return tf.ensure_shape(features, (12,)), tf.ensure_shape(label, ())
 
     _, outcome = kbatch.train(Recipe(), build, tf.data.Dataset.range(600).map(load), validation_data=validation, seconds=0.5)
-    assert any("waits for input" in remark for remark in outcome.remarks)
+    assert any("waits for input" in remark and "put `.cache()`" in remark for remark in outcome.remarks)
 
 
 def test_peak_bytes_grow_with_the_batch(points):
@@ -195,13 +193,12 @@ def test_the_returned_model_holds_the_kept_weights_whatever_others_restore(point
     assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(outcome.value)
 
 
+@pytest.mark.parametrize("batched", [None, True])
 @pytest.mark.parametrize("drop_remainder", [False, True])
-def test_a_batched_dataset_is_refused_with_what_to_do(drop_remainder, build, points):
+def test_a_batched_dataset_is_taken_apart(drop_remainder, batched, build, points):
     (x, y), validation = points
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(10, drop_remainder=drop_remainder)
-    with pytest.raises(DataError, match="batched=True"):
-        kbatch.train(Recipe(), build, dataset, validation_data=validation, seconds=1)
-    _, outcome = kbatch.train(Recipe(), build, dataset, validation_data=validation, seconds=SECONDS, batched=True)
+    _, outcome = kbatch.train(Recipe(), build, dataset, validation_data=validation, seconds=SECONDS, batched=batched)
     assert outcome.ended == "horizon"
 
 

@@ -21,6 +21,7 @@ KINDS: dict[str, Any] = {  # of the facts that kbatch reads again; all others ar
     "table": dict[str, Any],
 }
 GOAL: dict[str, Any] = {"seconds": kinds.Above0, "metric": str, "direction": str, "chance": float, "target": float | None}
+SUM = "checksum"  # a fact that some data have not: `None` on either side compares with nothing
 
 
 def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -86,10 +87,22 @@ def check(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
         raise ProjectChangedError(
             f"A search must be resumed as it was started ({Path(directory)})", "; ".join(changed), "Restore these, or start in another folder"
         )
+    known = {name: _without_sums(stored[name], now[name]) if name in now else stored[name] for name in stored}
+    if known != stored:
+        save(directory, known)
 
 
 def _differences(name: str, before: Any, now: Any) -> list[str]:
+    if name.endswith(f".{SUM}") and None in (before, now):
+        return []  # data without a fixed order have none, though they may have seemed to once
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted(before.keys() | now.keys())
         return [text for key in names for text in _differences(f"{name}.{key}", before.get(key), now.get(key))]
     return [] if before == now else [f"{name} was {before!r} and is now {now!r}"]
+
+
+def _without_sums(before: Any, now: Any) -> Any:
+    """The stored fact, with no checksum where there is none now: the next one would be another."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return before
+    return {name: None if name == SUM and now.get(name) is None else _without_sums(fact, now.get(name)) for name, fact in before.items()}

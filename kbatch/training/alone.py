@@ -13,6 +13,7 @@ from kbatch.building.compiled import CompileArguments
 from kbatch.building.hyperparameters import Build, parts_of
 from kbatch.building.making import Maker
 from kbatch.data import augmentation
+from kbatch.data.elements import inputs_of
 from kbatch.errors import RecipeError, SearchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, whole_number
@@ -45,7 +46,7 @@ def train(
     sample_weight: Any = None,
     validation_split: float = 0.0,
     validation_batch_size: int | None = None,
-    batched: bool = False,
+    batched: bool | None = None,
     class_weight: Mapping[int, float] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: Any = 0,
@@ -59,7 +60,7 @@ def train(
     Args:
         recipe: `Recipe` to follow, such as `kbatch.best_recipe(tuner)`.
         build: Function `build(hp)` or `build()` that returns a model, compiled or not, or a `keras_tuner.HyperModel`.
-        x: Array, tensor, nested structure of them, or unbatched `tf.data.Dataset` of `(x, y)`.
+        x: Array, tensor, list, tuple or dict of them, a `tf.data.Dataset` of `(x, y)`, batched or not, or a `keras.utils.PyDataset`.
         y: Labels, for arrays.
         validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset.
         seconds: Float, training seconds on the clock. Either this or `epochs`.
@@ -77,7 +78,7 @@ def train(
         sample_weight: Weights of the examples, for arrays. Optional.
         validation_split: Float, the share of the arrays' last examples to validate on. Defaults to `0`.
         validation_batch_size: Integer, examples per validation batch. Defaults to `32`.
-        batched: Boolean, whether a dataset's elements are batches. Defaults to `False`.
+        batched: Boolean, whether a dataset's elements are batches. Defaults to finding out.
         class_weight: Mapping from class to weight. Optional.
         callbacks: Keras callbacks of your own. Optional.
         verbose: As in Keras' `fit`. Defaults to `0`.
@@ -105,10 +106,10 @@ def train(
     arguments = FitArguments(
         x, y, sample_weight, validation_data, validation_split, validation_batch_size, batched, class_weight, tuple(callbacks), verbose
     )
-    data = arguments.data()
-    check_sizes([recipe.batch_size], data)
     function, declare = parts_of(build)
     maker = Maker(function, CompileArguments(loss, metrics), seed, declare=declare)
+    data = arguments.data(lambda: inputs_of(maker.raw(recipe.policy)))
+    check_sizes([recipe.batch_size], data)
     hp = maker.hyperparameters(_mapping(values))
     attempt = Attempt()
     model = attempt.make(maker, recipe, hp)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kbatch.data.batches import Data, prepare
+from kbatch.data.elements import Inputs, unknown_inputs
 from kbatch.errors import SearchError
 
 REFUSED = {
@@ -26,7 +28,7 @@ class FitArguments:
     Attributes:
         x, y, sample_weight: Training data (see `kbatch.data.streams.training_source`).
         validation_data, validation_split, validation_batch_size: What is validated on.
-        batched: Boolean, whether a training dataset's elements are batches.
+        batched: Boolean, whether a training dataset's elements are batches; `None` to find out.
         class_weight: Mapping from class to weight.
         callbacks: The user's own callbacks.
         verbose: What Keras' `fit` prints; `None` for kbatch's own progress bar.
@@ -39,7 +41,7 @@ class FitArguments:
     validation_data: Any = None
     validation_split: float = 0.0
     validation_batch_size: int | None = None
-    batched: bool = False
+    batched: bool | None = None
     class_weight: Mapping[int, float] | None = None
     callbacks: Sequence[Any] = ()
     verbose: Any = None
@@ -55,8 +57,9 @@ class FitArguments:
         if len(args) > 2:
             raise SearchError("`fit` must get all but x and y by name", f"{len(args)} positional arguments", "Name them: validation_data=…")
         given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
-        if given.pop("shuffle", True) is not True:
-            raise SearchError("`shuffle` must be True", given.get("shuffle", False), "Leave it out: the data are shuffled in every pass")
+        shuffle = given.pop("shuffle", True)
+        if shuffle is not True:
+            raise SearchError("`shuffle` must be True", shuffle, "Leave it out: the data are shuffled in every pass")
         known = {field.name for field in dataclasses.fields(cls)}
         for name in sorted(set(given) - known):
             raise SearchError(
@@ -64,8 +67,23 @@ class FitArguments:
             )
         if "x" not in given:
             raise SearchError("`fit` must get training data", "no x", "Pass x and y, or a dataset")
+        if given.get("epochs") is not None:
+            given["epochs"] = _whole(given["epochs"])
         return cls(**{name: value for name, value in given.items() if not (name == "callbacks" and value is None)})
 
-    def data(self) -> Data:
-        """The data, ready to be streamed and measured on."""
-        return prepare(self.x, self.y, self.sample_weight, self.validation_data, self.validation_split, self.validation_batch_size, self.batched)
+    def data(self, inputs: Inputs = unknown_inputs) -> Data:
+        """The data, ready to be streamed and measured on.
+
+        Args:
+            inputs: Function that gives the names and shapes of the model's inputs, or `None`.
+        """
+        validated = (self.validation_data, self.validation_split, self.validation_batch_size)
+        return prepare(self.x, self.y, self.sample_weight, *validated, self.batched, inputs)
+
+
+def _whole(number: Any) -> Any:
+    """A whole number of NumPy's as Python's; anything else as it is, for its reader to refuse."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        return number

@@ -98,14 +98,13 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         The `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
     """
     entered = time.perf_counter()
-    _check_rank(model, data)
     per_pass = recipe.micro_batch_size or recipe.batch_size
     began, sampler = _Beginning(), Sampler()
     meter.reset_peak()
     stream = data.training.stream(per_pass, around.seed)
     try:
         input_began = time.perf_counter()
-        input_seconds = _input_seconds(stream, data.training.examples // per_pass + 1)
+        input_seconds = _input_seconds(data.training.unshuffled(per_pass), data.training.examples // per_pass + 1)
         input_probe = time.perf_counter() - input_began
     except Exception as error:
         if not is_out_of_memory(error):
@@ -151,7 +150,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         message=message,
     )
     given = goal if around.updates is None else replace(goal, seconds=clock.seconds)
-    return replace(outcome, remarks=_remarks(outcome, given, recipe, input_seconds) + accumulation.remarks(model, recipe))
+    said = _remarks(outcome, given, recipe, input_seconds, data.training.remedy)
+    return replace(outcome, remarks=(*said, *accumulation.remarks(model, recipe), *data.remarks))
 
 
 def _skipped(model: keras.Model, updates: int, scaled_before: int | None) -> int:
@@ -188,13 +188,6 @@ def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, update
     stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
     _fit(model, recipe, stream, data.training.examples, [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)], around)
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
-
-
-def _check_rank(model: keras.Model, data: Data) -> None:
-    """Refuse batches where single examples must be, which only the model's input can tell."""
-    wanted, given = getattr(model, "inputs", None) or [], keras.tree.flatten(data.training.element_spec[0])
-    if len(wanted) == len(given) and any(len(one.shape) == len(spec.shape) for one, spec in zip(wanted, given, strict=True)):
-        raise DataError("A training dataset must hold single examples", "what the model's input says are batches", "Pass batched=True")
 
 
 class _Beginning(keras.callbacks.Callback):
@@ -247,7 +240,7 @@ def _input_seconds(stream: tf.data.Dataset, batches: int) -> float:
     return (time.perf_counter() - began) / taken
 
 
-def _remarks(outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float | None) -> tuple[str, ...]:
+def _remarks(outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float | None, remedy: str) -> tuple[str, ...]:
     remarks = []
     update = outcome.median_update_seconds
     if len(outcome.curve) < 3 and outcome.ended == "horizon":
@@ -256,7 +249,7 @@ def _remarks(outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float 
         remarks.append(f"the first step took {outcome.seconds['first_step']:.1f} s, more than the horizon of {goal.seconds:.3g} s")
     if update and input_seconds and input_seconds * recipe.accumulation_steps > WAITS_FOR_INPUT * update:
         alone = input_seconds * recipe.accumulation_steps
-        remarks.append(f"waits for input: the pipeline alone takes {1e3 * alone:.1f} ms of the {1e3 * update:.1f} ms of an update")
+        remarks.append(f"waits for input: the pipeline alone takes {1e3 * alone:.1f} ms of the {1e3 * update:.1f} ms of an update; {remedy}")
     if outcome.updates <= recipe.warmup_updates and outcome.updates:
         remarks.append(f"warm-up was not over: {outcome.updates} of {recipe.warmup_updates} updates were made, below the recipe's learning rate")
     first, final = recipe.learning_rate, outcome.final_learning_rate

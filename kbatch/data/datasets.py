@@ -1,0 +1,119 @@
+"""Datasets: training examples that a `tf.data.Dataset` reads anew in each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from kbatch.data import pipeline
+from kbatch.data.arrays import checksum
+from kbatch.data.survey import Survey, bytes_of_one, survey
+from kbatch.errors import DataError
+
+SHUFFLED_EXAMPLES = 10_000
+SHUFFLED_BYTES = 512 << 20  # of all machines alike, so that one seed gives one order
+COMPARED_EXAMPLES = 32  # read twice to learn whether the dataset draws anew in each pass
+FINGERPRINT_EXAMPLES = 4
+
+
+class DatasetSource:
+    """Single examples of a `tf.data.Dataset`, read anew in every pass: kbatch keeps none, so a random `map` stays random.
+
+    A dataset is read through once beforehand if it caches (so that no training pays for filling the cache), or does
+    not tell how many examples it holds, or of what shape.
+
+    Args:
+        dataset: Dataset whose elements are `(x, y)` or `(x, y, sample_weight)` of one example or of a batch.
+        batched: Boolean, whether its elements are batches; they are taken apart. Defaults to `False`.
+        known: `Survey` of the dataset, if there was one.
+        remedy: What a user can do if training waits for the dataset; found out if it is not given.
+
+    Raises:
+        DataError: If it holds nothing, never ends, or has examples of several shapes that kbatch cannot batch again.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, *, batched: bool = False, known: Survey | None = None, remedy: str = "") -> None:
+        if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise DataError("A training dataset must end after one pass", "one that repeats for ever", "Leave out `repeat()`: kbatch repeats it")
+        self._given = dataset
+        self._one_by_one = dataset.unbatch() if batched else dataset
+        self.element_spec = self._one_by_one.element_spec
+        known = known or self._survey(batched)
+        self.examples = known.examples if known else int(self._one_by_one.cardinality())
+        if self.examples == 0:
+            raise DataError("A training dataset must hold examples", "0 examples", "Pass one that is not empty")
+        bytes_of_example = bytes_of_one(self.element_spec) or (known.total_bytes // known.examples if known else 0)
+        self._buffer = max(min(self.examples, SHUFFLED_EXAMPLES, SHUFFLED_BYTES // max(bytes_of_example, 1)), 1)
+        self._padding = _padding(dataset, batched) if known and known.uneven else None
+        self.remarks = tuple(self._remarks(bytes_of_example))
+        self.remedy = remedy or _remedy(dataset)
+
+    def _survey(self, batched: bool) -> Survey | None:
+        told = int(self._one_by_one.cardinality()) != tf.data.UNKNOWN_CARDINALITY and bytes_of_one(self.element_spec) is not None
+        return None if told and not pipeline.is_cached(self._given) else survey(self._given, batched=batched)
+
+    def _remarks(self, bytes_of_example: int) -> Sequence[str]:
+        found = []
+        if int(self._given.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
+            found.append(f"the dataset did not tell how many examples it holds: {self.examples} were counted in one pass before training")
+        if self._buffer < self.examples and not pipeline.is_shuffled(self._given):
+            held = f"{self._buffer} of {self.examples} examples ({self._buffer * bytes_of_example / 2**20:.0f} MB)"
+            found.append(f"the shuffle buffer holds {held}: shuffle the dataset where its elements are small, such as file names")
+        if self._padding is not None:
+            found.append("examples differ in length: each batch is padded to its longest, as padded_batch did")
+        return found
+
+    def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
+        """Full batches without end; see `Source.stream`."""
+        shuffled = self._one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
+        return self._batches(shuffled.repeat(), batch_size)
+
+    def unshuffled(self, batch_size: int) -> tf.data.Dataset:
+        """The same batches in the dataset's own order; see `Source.unshuffled`."""
+        return self._batches(self._one_by_one.repeat(), batch_size)
+
+    def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        options = tf.data.Options()
+        # Apart, the two steps read a whole pass at once at its beginning; fused, an example for each that is taken.
+        options.experimental_optimization.shuffle_and_repeat_fusion = True
+        if self._padding is None:
+            batches = examples.batch(batch_size, drop_remainder=True)
+        else:
+            batches = examples.padded_batch(batch_size, padding_values=self._padding, drop_remainder=True)
+        return batches.with_options(options).prefetch(1)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Number, shapes, types and, if it always begins the same, a checksum of the first examples.
+
+        A dataset that shuffles or draws anew in each pass has no checksum; see `Source.fingerprint`.
+        """
+        return {
+            "examples": self.examples,
+            "shapes": [[*part.shape.as_list(), part.dtype.name] for part in tf.nest.flatten(self.element_spec)],
+            "checksum": self._checksum() if pipeline.has_fixed_order(self._given) else None,
+        }
+
+    def _checksum(self) -> int | None:
+        first, again = ([tf.nest.flatten(example) for example in self._one_by_one.take(COMPARED_EXAMPLES)] for _ in range(2))
+        if [checksum(parts) for parts in first] != [checksum(parts) for parts in again]:
+            return None
+        return checksum(part for parts in first[:FINGERPRINT_EXAMPLES] for part in parts)
+
+
+def _padding(dataset: tf.data.Dataset, batched: bool) -> Any:
+    values = pipeline.padding_values(dataset) if batched else None
+    if values is None:
+        raise DataError(
+            "Examples that differ in length must come in batches whose padding is known",
+            "examples of several shapes",
+            "End the dataset with padded_batch(…) after its last map, or give all examples one shape",
+        )
+    return values
+
+
+def _remedy(dataset: tf.data.Dataset) -> str:
+    if pipeline.is_cached(dataset):
+        return "what comes after `.cache()` in the dataset is the limit: do less there, or in parallel"
+    return "kbatch caches nothing of a dataset: put `.cache()` after what is the same in each pass, before random augmentation"

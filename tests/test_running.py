@@ -13,13 +13,13 @@ from kbatch import Recipe
 
 @pytest.mark.slow
 def test_a_longer_validation_does_not_make_room_for_more_updates(points):
-    """A pipeline of 1 ms an example fills its buffers during validation; those batches must not be free."""
+    """A pipeline of 4 ms an example fills its buffers during validation; those batches must not be free."""
     (x, y), _ = points
     rng = np.random.default_rng(0)
     many = rng.normal(size=(30_000, 12)).astype("float32"), rng.integers(0, 2, 30_000)
 
     def slow(x, y):
-        time.sleep(0.001)
+        time.sleep(0.004)
         return x, y
 
     def one(a, b):
@@ -30,9 +30,9 @@ def test_a_longer_validation_does_not_make_room_for_more_updates(points):
     updates = []
     for count in (64, 30_000):
         validation = many[0][:count], many[1][:count]
-        _, outcome = kbatch.train(Recipe(batch_size=16), small, pipeline, validation_data=validation, seconds=3.0)
+        _, outcome = kbatch.train(Recipe(batch_size=16), small, pipeline, validation_data=validation, seconds=4.0)
         updates.append(outcome.updates)
-        assert outcome.examples_per_second <= 1.05 * outcome.input_examples_per_second
+        assert outcome.examples_per_second <= 1.1 * outcome.input_examples_per_second
     assert abs(updates[1] - updates[0]) <= 0.1 * updates[0]
 
 

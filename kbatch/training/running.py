@@ -197,7 +197,7 @@ class _Beginning(keras.callbacks.Callback):
         super().__init__()
         self.at: float | None = None
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self.at = self.at or time.perf_counter()
 
 

@@ -1,5 +1,6 @@
 """Optimizers and schedules under accumulation: rates at every update, one update against the whole batch, loading elsewhere."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from kbatch.building.compiled import CompileArguments
 from kbatch.building.making import Maker
 from kbatch.building.optimizers import PerUpdate, optimizer_of
 from kbatch.building.schedules import in_passes
+from kbatch.building.weighing import weighed
 from kbatch.errors import ModelError, RecipeError
 
 ACCUMULATING = Recipe(32, "compiled", None, micro_batch_size=8)
@@ -141,22 +143,74 @@ def dense_model(*extra):
 SPARSE = keras.losses.SparseCategoricalCrossentropy
 
 
+def two_outputs():
+    x = keras.Input((5,))
+    return keras.Model(x, [keras.layers.Dense(3)(x), keras.layers.Dense(3)(x)])
+
+
+def regularized():
+    return dense_model(keras.layers.Dense(4, activity_regularizer="l2"))
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
 @pytest.mark.parametrize(
     ("build", "loss", "said"),
     [
         (dense_model, SPARSE(True, reduction="sum"), "must be a mean"),
         (dense_model, SPARSE(True, reduction=None), "must be a mean"),
-        (dense_model, SPARSE(True, reduction="mean_with_sample_weight"), "not by their weights"),
-        (dense_model, SPARSE(True, ignore_class=0), "ignore_class=0"),
-        (sequence_model, SPARSE(True), "tagger with a masked output"),
+        (two_outputs, [SPARSE(True), SPARSE(True, ignore_class=0)], "with several outputs"),
+        (regularized, SPARSE(True, ignore_class=0), "with an activity regularizer"),
+        (lambda: OwnStep([keras.Input((5,)), keras.layers.Dense(3)]), SPARSE(True, ignore_class=0), "with a train_step"),
     ],
-    ids=["sum", "none", "weights", "ignored class", "mask"],
+    ids=["sum", "none", "outputs", "activity", "train_step"],
 )
 def test_what_cannot_accumulate_to_the_whole_batch_is_refused_and_trains_whole(build, loss, said):
     maker = Maker(build, CompileArguments(loss))
     with pytest.raises(ModelError, match=said):
         maker.make(Recipe(32, micro_batch_size=8))
     assert maker.make(Recipe(32)).compiled
+
+
+COUNTED = {
+    "mask": (sequence_model, SPARSE(True), False),
+    "mask and weights": (sequence_model, SPARSE(True), True),
+    "ignored class": (dense_model, SPARSE(True, ignore_class=0), False),
+    "mask and ignored class": (sequence_model, SPARSE(True, ignore_class=0), False),
+    "weights": (dense_model, SPARSE(True, reduction="mean_with_sample_weight"), True),
+    "by name": (sequence_model, "sparse_categorical_crossentropy", False),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_passes_that_count_differently_are_weighed_to_the_whole_batch(kind, policy):
+    build, loss, weighted = COUNTED[kind]
+    rng = np.random.default_rng(1)
+    shape = (64, 6) if build is sequence_model else (64,)
+    y = rng.integers(0, 3, shape)
+    y[:20] = 0  # passes that count next to nothing beside others that count all
+    if build is sequence_model:
+        x = rng.integers(1, 9, (64, 6)) * (np.arange(6) < rng.integers(1, 7, 64)[:, None])
+    else:
+        x = rng.normal(size=(64, 5)).astype("float32")
+    weights = rng.uniform(0, 2, shape).astype("float32") if weighted else None
+    moved = []
+    for micro, weigh in ((None, True), (8, True), (8, False)):
+        recipe = Recipe(32, "sgd", 0.5, policy=policy, micro_batch_size=micro)
+        model = Maker(build, CompileArguments(loss)).make(recipe)
+        before, config = model.get_weights(), model.optimizer.get_config()
+        with weighed(model, recipe) if weigh else contextlib.nullcontext():
+            model.fit(x, y, batch_size=micro or 32, sample_weight=weights, shuffle=False, verbose=0)  # two updates
+        assert "compute_loss" not in vars(model)
+        assert model.optimizer.get_config() == config
+        moved.append(np.concatenate([(after - first).ravel() for after, first in zip(model.get_weights(), before, strict=True)]))
+    whole, accumulated, unweighed = moved
+    tolerance = 1e-5 if policy == "float32" else 1e-2
+    assert np.linalg.norm(whole - accumulated) < tolerance * np.linalg.norm(whole) < np.linalg.norm(whole - unweighed)
 
 
 def test_a_mask_that_ends_inside_of_the_model_may_accumulate():

@@ -6,17 +6,17 @@ from typing import Any
 
 import keras
 
+from kbatch.building.counting import counts
 from kbatch.building.optimizers import PerUpdate
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 
-DO = "Take batch sizes that fit at once (no micro_batch_size, no max_batch)"
-
 
 def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
-    """Refuse a model whose passes, averaged, are not the whole batch.
+    """Refuse a model whose passes cannot be made the whole batch.
 
-    Keras averages the gradients of the passes, so that a loss must be a mean over as many values in each of them.
+    Keras averages the gradients of the passes, so that a loss must be a mean. One over another count in each pass is
+    weighed by it (see `kbatch.building.weighing`).
 
     Args:
         model: `keras.Model`, as `build` returned it.
@@ -24,18 +24,36 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
         loss: What it is compiled with.
 
     Raises:
-        ModelError: If the recipe accumulates and the loss is a sum, or divides by a count of its own.
+        ModelError: If the recipe accumulates and the loss is a sum, or one of several that count differently.
     """
     if recipe.accumulation_steps == 1:
         return
     for part in keras.tree.flatten(loss):
-        _check_loss(part, recipe)
-    if any(getattr(output, "_keras_mask", None) is not None for output in getattr(model, "outputs", None) or []):
+        reduction = getattr(part, "reduction", "sum_over_batch_size")
+        if reduction in ("sum", "none", None):
+            raise ModelError(
+                "A loss that accumulates must be a mean over the batch: Keras averages the passes",
+                f"{getattr(part, 'name', type(part).__name__)} with reduction={reduction!r}, {_passes(recipe)}",
+                "Leave out reduction=, and multiply the learning rate by the batch size if the sum was meant",
+            )
+    why = _unweighable(model, loss) if counts(model, loss) else ""
+    if why:
         raise ModelError(
-            "A model that accumulates must not mask its output: each pass would divide its loss by a count of its own",
-            f"{model.name} with a masked output, {_passes(recipe)}",
-            f"{DO}, or leave out mask_zero and weigh the steps with sample_weight",
+            "A loss that divides by a count of its own (a mask, ignore_class, mean_with_sample_weight) must be the model's only one to accumulate",
+            f"{model.name} with {why}, {_passes(recipe)}",
+            "Take batch sizes that fit at once (no micro_batch_size, no max_batch)",
         )
+
+
+def _unweighable(model: keras.Model, loss: Any) -> str:
+    """Why the passes of a model that count differently cannot be weighed; empty if they can."""
+    if len(keras.tree.flatten(loss)) != 1 or len(getattr(model, "outputs", None) or [None]) != 1:
+        return "several outputs"
+    if type(model).train_step is not keras.Model.train_step or type(model).compute_loss is not keras.Model.compute_loss:
+        return "a train_step or compute_loss of its own"
+    if any(getattr(layer, "activity_regularizer", None) is not None for layer in model._flatten_layers()):
+        return "an activity regularizer"
+    return ""
 
 
 def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
@@ -54,29 +72,6 @@ def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
         name = type(optimizer._learning_rate.schedule).__name__
         said.append(f"the schedule {name} counts updates through kbatch: a saved model loads where kbatch can be imported, or with compile=False")
     return tuple(said)
-
-
-def _check_loss(loss: Any, recipe: Recipe) -> None:
-    name = getattr(loss, "name", type(loss).__name__)
-    if getattr(loss, "ignore_class", None) is not None:
-        raise ModelError(
-            "A loss that accumulates must not ignore a class: each pass would divide by a count of its own",
-            f"{name} with ignore_class={loss.ignore_class}, {_passes(recipe)}",
-            f"{DO}, or weigh the examples with sample_weight",
-        )
-    reduction = getattr(loss, "reduction", "sum_over_batch_size")
-    if reduction in ("sum", "none", None):
-        raise ModelError(
-            "A loss that accumulates must be a mean over the batch: Keras averages the passes",
-            f"{name} with reduction={reduction!r}, {_passes(recipe)}",
-            "Leave out reduction=, and multiply the learning rate by the batch size if the sum was meant",
-        )
-    if reduction == "mean_with_sample_weight":
-        raise ModelError(
-            "A loss that accumulates must divide by the number of examples, not by their weights",
-            f"{name} with reduction={reduction!r}, {_passes(recipe)}",
-            f"{DO}, or leave out reduction=",
-        )
 
 
 def _passes(recipe: Recipe) -> str:

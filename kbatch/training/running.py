@@ -17,6 +17,7 @@ from kbatch.building.augmented import augmented
 from kbatch.building.optimizers import learning_rate_of
 from kbatch.building.policy import policy_scope
 from kbatch.building.seeding import seed_scope
+from kbatch.building.weighing import weighed
 from kbatch.callbacks.counting_clock import CountingClock
 from kbatch.callbacks.epoch_end import EpochEnd
 from kbatch.callbacks.finiteness import scaled_updates
@@ -205,7 +206,7 @@ def _fit(model: keras.Model, recipe: Recipe, stream: tf.data.Dataset, examples: 
     """One endless `fit`; an epoch is one pass over the data, rounded up to whole updates."""
     updates = math.ceil(examples / recipe.batch_size)
     with policy_scope(recipe.policy, around.own_policy), seed_scope(around.seed):
-        with augmented(model, augmentation.layers(recipe.augmentation)):
+        with augmented(model, augmentation.layers(recipe.augmentation)), weighed(model, recipe):
             model.fit(
                 stream,
                 epochs=ENDLESS,

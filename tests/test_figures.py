@@ -8,6 +8,7 @@ from result_records import GOAL, confirmation, failed, record
 
 from kbatch.results import figures
 from kbatch.results.figure_data import band, batch_infos, panels
+from kbatch.results.noise import score_error
 
 TARGET = {**GOAL, "target": 0.8}
 LOSS = {**GOAL, "metric": "val_mae", "direction": "min", "chance": 2.5}
@@ -96,6 +97,9 @@ def test_with_a_target_the_axis_ends_where_the_last_one_did(tmp_path, drawn):
     figures.draw_batches(batch_infos([*runs, record(3, 0.1, goal=TARGET)], TARGET, 400), TARGET, tmp_path / "b.png")
     assert "training seconds until val_accuracy 0.8 is held" in texts(drawn[1])
     assert "not held within the horizon" in texts(drawn[1])
+    info = batch_infos(runs, TARGET, 400)[0]
+    assert info.value == runs[0].outcome.train_seconds
+    assert info.error / info.value == pytest.approx(score_error(runs[0].outcome, TARGET, 400) / runs[0].score)
 
 
 def test_points_over_batch_size_have_noise_and_no_line_through_luck(tmp_path, drawn):

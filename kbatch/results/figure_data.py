@@ -116,7 +116,9 @@ def _batch(record: Record, goal: dict[str, Any], examples: int, own_optimizer: s
     outcome, target = record.outcome, goal.get("target")
     value, error = outcome.value, noise.value_error(outcome.value, goal["metric"], examples)
     if target is not None:
-        value, error = scoring.seconds_to(outcome.curve, target, goal["direction"]), None
+        value = scoring.seconds_to(outcome.curve, target, goal["direction"])
+        doubt = noise.score_error(outcome, goal, examples)
+        error = value * doubt / record.score if value and doubt and record.score else None  # the score is one over a time
     name = record.recipe.optimizer
     if name == "compiled":
         name = f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"

@@ -8,7 +8,7 @@ from typing import Any
 from kbatch.results.claim import FEWEST_SEEDS, Claim, Mean, Side
 from kbatch.results.words import score_text
 
-GOOD_SEEDS = 5  # with 400 validation examples and a spread of 2 points, three find a gain of 10 points in 75 % of cases, five in 99 %
+GOOD_SEEDS = 5  # one recipe, 400 validation examples, a spread of 2 points: three find a gain of 10 points in 75 % of cases, five in 99 %
 NOTHING = "Nothing was confirmed with fresh seeds, so nothing is claimed: the highest of many noisy scores flatters."
 
 

@@ -1,6 +1,7 @@
 """What users bring as callbacks, in real searches with warm-up on."""
 
 import csv
+import time
 from pathlib import Path
 
 import keras
@@ -150,3 +151,15 @@ def test_warmup_in_a_training_reaches_the_recipes_rate(points):
     np.testing.assert_allclose(rates.seen[:12], [0.1 * min((i + 1) / 11, 1) for i in range(12)], rtol=1e-5)
     assert outcome.final_learning_rate == pytest.approx(0.1)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
+
+
+def test_what_a_callback_does_at_batches_is_not_charged(points):
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.1)
+
+    (x, y), validation = points
+    _, outcome = kbatch.train(Recipe(batch_size=32), build, x, y, validation, seconds=0.1, callbacks=[Slow()])
+    assert outcome.updates >= 3  # each with its 0.1 s on the clock, not one would fit
+    assert outcome.seconds["callbacks"] >= 0.1 * outcome.updates
+    assert outcome.median_update_seconds < 0.1

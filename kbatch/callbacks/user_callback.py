@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -15,14 +18,21 @@ class UserCallback(keras.callbacks.Callback):
     Validation is measured at the marks of the horizon, not after every epoch. A callback that looks at a validation
     value is called at the end of those epochs only in which one was measured, so that its patience counts these.
 
+    The clock stands still while the callback works, at the end of a batch too: TensorBoard draws its graph after the first.
+
     Args:
         callback: The user's callback.
         horizon: `Horizon` that measures, and that is told who stopped the training.
+
+    Attributes:
+        batch_seconds: Float, wall-clock seconds of the callback at the beginning and the end of batches.
     """
 
     def __init__(self, callback: keras.callbacks.Callback, horizon: Horizon) -> None:
         super().__init__()
         self._callback, self._horizon = callback, horizon
+        self.batch_seconds = 0.0
+        self._works_at_batches = works_at_batches(callback)
         self._needs_validation = looks_at_validation(callback)
 
     def set_params(self, params: Any) -> None:
@@ -44,13 +54,17 @@ class UserCallback(keras.callbacks.Callback):
         self._callback.on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Hand on."""
-        self._callback.on_train_batch_begin(batch, logs)
+        """Hand on, while the clock stands still."""
+        if self._works_at_batches:
+            with self._off_the_clock():
+                self._callback.on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Hand on, and note who stopped the training."""
-        self._callback.on_train_batch_end(batch, logs)
-        self._note()
+        """Hand on, while the clock stands still, and note who stopped the training."""
+        if self._works_at_batches:
+            with self._off_the_clock():
+                self._callback.on_train_batch_end(batch, logs)
+            self._note()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Hand on if what the callback looks at was measured in this epoch, and note who stopped the training."""
@@ -63,6 +77,13 @@ class UserCallback(keras.callbacks.Callback):
         """Hand on."""
         self._callback.on_train_end(logs)
 
+    @contextmanager
+    def _off_the_clock(self) -> Iterator[None]:
+        began = time.perf_counter()
+        with self._horizon.clock.paused():
+            yield
+        self.batch_seconds += time.perf_counter() - began
+
     def _note(self) -> None:
         if self.model.stop_training and self._horizon.ended is None and not self._horizon.stopped_by:
             self._horizon.stopped_by = type(self._callback).__name__
@@ -74,3 +95,9 @@ def looks_at_validation(callback: keras.callbacks.Callback) -> bool:
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return (monitors and callback.save_best_only) or "{val_" in str(callback.filepath)
     return monitors
+
+
+def works_at_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback does anything at the beginning or the end of batches."""
+    hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+    return any(hook in vars(callback) or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook) for hook in hooks)

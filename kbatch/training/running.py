@@ -116,7 +116,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
     length, timer = around.updates or goal.seconds, counting or clock
     horizon = Horizon(length, data.validation, timer, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
     epoch_end = EpochEnd(clock, horizon, time.perf_counter)
-    callbacks = [*_around_users(clock, horizon, epoch_end, recipe, around), *around.checkpoint_callbacks, epoch_end.after, began]
+    users = [UserCallback(callback, horizon) for callback in around.callbacks]
+    callbacks = [*_around_users(users, clock, horizon, epoch_end, recipe), *around.checkpoint_callbacks, epoch_end.after, began]
     ended, message, final_rate, updates_before = None, "", None, scaled_updates(model)
     try:
         with sampler:
@@ -138,7 +139,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         median_update_seconds=clock.median_update_seconds,
         updates=clock.updates,
         examples=clock.updates * recipe.batch_size,
-        seconds={**fitted, **_parts(clock, horizon, epoch_end)},
+        seconds={**fitted, **_parts(clock, horizon, epoch_end, users)},
         peak_bytes=meter.bytes_peak(),
         utilisation=vars(used) if used else {},
         plan=plan.to_json() if plan else "",
@@ -161,9 +162,10 @@ def _skipped(model: keras.Model, updates: int, scaled_before: int | None) -> int
     return 0 if scaled is None or scaled_before is None else max(updates - (scaled - scaled_before), 0)
 
 
-def _around_users(clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, recipe: Recipe, around: Around) -> list[keras.callbacks.Callback]:
-    """Kbatch's own callbacks with the user's in between."""
-    users = [UserCallback(callback, horizon) for callback in around.callbacks]
+def _around_users(
+    users: Sequence[keras.callbacks.Callback], clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, recipe: Recipe
+) -> list[keras.callbacks.Callback]:
+    """The callbacks of kbatch's own with the user's in between."""
     if not recipe.warmup_updates:
         return [clock, epoch_end.before, horizon, *users, epoch_end.between]
     warmup = Warmup(clock, recipe.warmup_updates)
@@ -218,14 +220,14 @@ def _fit(model: keras.Model, recipe: Recipe, stream: tf.data.Dataset, examples: 
             )
 
 
-def _parts(clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd) -> dict[str, float]:
+def _parts(clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, users: Sequence[UserCallback]) -> dict[str, float]:
     """Wall-clock seconds between the first batch and the last callback, each measured by the callback it belongs to."""
     first_step = max(clock.first_step_seconds, 0.0) if clock.updates else 0.0
     return {
         "first_step": first_step,
         "training": sum(clock.update_seconds) - first_step,
         "validation": horizon.validation_seconds,
-        "callbacks": epoch_end.callback_seconds,
+        "callbacks": epoch_end.callback_seconds + sum(user.batch_seconds for user in users),
         "checkpoint": epoch_end.checkpoint_seconds,
     }
 

@@ -1,6 +1,6 @@
 """A KerasTuner project of images, moved over by three changed lines: each is marked with what it was.
 
-Usage: python examples/images_from_keras_tuner.py [--folder FOLDER_OF_CLASS_FOLDERS] [--trials 4] [--epochs 3]
+Usage: python examples/images_from_keras_tuner.py [--folder FOLDER_OF_CLASS_FOLDERS] [--trials 4] [--epochs 10]
 """
 
 import argparse
@@ -14,7 +14,7 @@ import kbatch
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--folder", help="one folder of images per class; without it, pictures are drawn")
 parser.add_argument("--trials", type=int, default=4)
-parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--out", default="runs")
 options = parser.parse_args()
 

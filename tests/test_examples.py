@@ -1,0 +1,52 @@
+"""The examples run as they stand: three projects as users bring them, each at the first attempt."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+from kbatch.results.loading import load_records
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name, monkeypatch, folder, *arguments):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", [name, *arguments, "--out", "runs"])
+    return runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_a_keras_tuner_project_of_images_moves_over_by_three_lines(monkeypatch, tmp_path, capsys):
+    run("images_from_keras_tuner.py", monkeypatch, tmp_path, "--trials", "1", "--epochs", "4")
+    records = load_records(tmp_path / "runs" / "images")
+    assert [record.purpose for record in records] == ["baseline", "search"]
+    assert all(record.outcome.ended in ("horizon", "callback") for record in records)
+    assert {"units", "dropout"} <= records[1].values.keys()
+    assert {path.name for path in (tmp_path / "runs" / "images-tensorboard").iterdir()} == {"baseline", "0"}
+    assert keras.models.load_model(tmp_path / "runs" / "images-best.keras").count_params() > 0
+    assert "dropout" in capsys.readouterr().out
+
+
+def test_text_in_padded_batches_reaches_its_target(monkeypatch, tmp_path, capsys):
+    run("text_with_target.py", monkeypatch, tmp_path, "--trials", "1", "--seconds", "3")
+    records = load_records(tmp_path / "runs" / "text")
+    assert len(records) == 2
+    assert all(record.outcome.value is not None for record in records)
+    assert "val_auc" in capsys.readouterr().out
+
+
+def test_tabular_regression_needs_neither_direction_nor_chance(monkeypatch, tmp_path):
+    run("tabular_regression.py", monkeypatch, tmp_path, "--trials", "1", "--seconds", "0.5")
+    records = load_records(tmp_path / "runs" / "tabular")
+    assert [record.outcome.ended for record in records] == ["horizon", "horizon"]
+    assert records[1].score > 0 or records[0].score > 0
+
+
+@pytest.mark.parametrize("name", ["images_from_keras_tuner.py", "text_with_target.py", "tabular_regression.py"])
+def test_an_example_says_how_it_is_used(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert "--trials" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 
@@ -123,10 +124,9 @@ def _example(shape: str, dtype: str) -> object:
     import numpy as np
 
     sizes = example_shape(shape)
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        raise DataError("--dtype must be a NumPy type", dtype, "Write --dtype float32") from None
+    kind = np.dtype(dtype) if re.fullmatch(r"[a-z]+[0-9]*", dtype) and dtype in np.sctypeDict else None
+    if kind is None or kind.kind not in "biuf" or kind.itemsize > 8:
+        raise DataError("--dtype must be a NumPy type of numbers", dtype, "Write --dtype float32")
     return _Shape(sizes, kind.name)
 
 

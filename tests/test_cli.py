@@ -1,5 +1,7 @@
 """The command line, run as a user runs it."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,7 +124,8 @@ def test_a_folder_without_records_has_no_report(tmp_path):
     assert (result.returncode, "must hold the records" in result.stderr) == (2, True)
 
 
-def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(tmp_path):
+@pytest.mark.parametrize("ask", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_path):
     arguments = [
         sys.executable,
         "-m",
@@ -144,16 +147,41 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(tmp_path):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
     time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
+    second = run("cats-vs-dogs", *SMALL, "--out", tmp_path)
+    assert (second.returncode, f"process {process.pid} on " in second.stderr) == (2, True), second.stderr
+    process.send_signal(ask)
+    process.send_signal(ask)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Finished trials are kept" in errors
+    assert process.returncode == 128 + ask
+    assert f"Finished trials are kept: `kbatch report {tmp_path}` shows them" in errors
     assert "Traceback" not in errors
     kept = load_records(tmp_path)
     result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=240)
     assert result.returncode == 0, result.stderr
     assert load_records(tmp_path)[: len(kept)] == kept
     assert [record.outcome.ended for record in load_records(tmp_path)] == ["horizon"] * 4
+
+
+def test_records_that_are_gone_are_missed(done, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(done[0], folder)
+    (folder / "search" / "kbatch" / "records.jsonl").unlink()
+    result = run("cats-vs-dogs", *SMALL, "--out", folder)
+    assert (result.returncode, "Bring records.jsonl back" in result.stderr) == (2, True), result.stderr
+
+
+def test_two_classes_of_ones_own_are_enough_from_100_photographs_on(tmp_path):
+    for label, shade in (("[apple]", 60), ("banana [/x]", 200)):
+        (tmp_path / "fruit" / label).mkdir(parents=True)
+        for number in range(105):
+            Image.new("RGB", (8, 8), (shade, number, 0)).save(tmp_path / "fruit" / label / f"{number}.png")
+        os.mkfifo(tmp_path / "fruit" / label / "200.png")
+    options = ["--trials", "1", "--seconds-per-trial", "0.3", "--confirm", "0", "--policies", "float32"]
+    result = run("cats-vs-dogs", "--data", tmp_path / "fruit", "--image-size", "16", *options, "--out", tmp_path / "out [/x]")
+    assert result.returncode == 0, result.stderr
+    assert "210 photographs of fruit, 16 px: 126 to train, 42 to validate, 42 to test" in result.stdout
+    assert "Batch sizes above the 126 examples" in result.stdout
+    assert "2 files could not be read and were skipped: [apple]/200.png, banana [/x]/200.png" in result.stdout
 
 
 def test_help_and_version():

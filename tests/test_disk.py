@@ -45,9 +45,8 @@ def test_what_is_no_disk_is_left_to_others(error):
 
 
 def test_the_sentence_names_the_file_and_what_to_do():
-    assert str(disk.trouble(FOREIGN[0])).startswith(
-        "The disk must have room. Received: No space left on device: trial_0/checkpoint.weights.h5. Free some"
-    )
+    said = "The disk must have room. Received: No space left on device: trial_0/checkpoint.weights.h5. Free some"
+    assert str(disk.trouble(FOREIGN[0])).startswith(said)
 
 
 @pytest.fixture

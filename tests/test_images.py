@@ -1,3 +1,4 @@
+import os
 import zipfile
 
 import numpy as np
@@ -6,6 +7,7 @@ from PIL import Image
 
 from kbatch.case_study.sources import collect, pictures
 from kbatch.data.images import decode, read_images
+from kbatch.data.pictures import split
 from kbatch.errors import DataError
 
 
@@ -57,6 +59,41 @@ def test_a_zip_is_read_like_its_folder(folder):
 def test_too_few_readable_images_say_how_many_there_are(folder):
     with pytest.raises(DataError, match="11 of Cat, 10 of Dog; 3 files"):
         read_images(folder, 16, per_class=100)
+
+
+def test_what_is_no_regular_file_is_named_and_not_opened(folder):
+    os.mkfifo(folder / "Cat" / "20.jpg")
+    (folder / "Cat" / "21.jpg").symlink_to("/dev/zero")
+    (folder / "Dog" / "22.jpg").symlink_to("22.jpg")
+    (folder / "Dog" / "23.jpg").mkdir()
+    with open(folder / "Dog" / "24.jpg", "wb") as file:
+        file.truncate(1 << 40)  # a terabyte of nothing
+    _, skipped = read_images(folder, 16, per_class=9)
+    assert set(skipped) >= {"Cat/20.jpg", "Cat/21.jpg", "Dog/22.jpg", "Dog/23.jpg", "Dog/24.jpg"}
+
+
+def test_names_that_no_terminal_can_show_are_shown_in_another_way(folder):
+    (folder / "Cat" / os.fsdecode(b"\xff\x1b[2J.jpg")).write_bytes(b"")
+    _, skipped = read_images(folder, 16, per_class=9)
+    assert all(name.isprintable() and name.encode("utf-8") for name in skipped)
+
+
+def test_fewer_images_are_taken_if_they_are_enough(folder):
+    images, _ = read_images(folder, 16, per_class=100, least=10)
+    assert {label: len(pixels) for label, pixels in images.items()} == {"Cat": 10, "Dog": 10}
+
+
+def test_the_shares_of_a_split_hold_for_any_number():
+    found = split("fruit", {"apple": np.zeros((107, 8, 8, 3), "uint8"), "banana": np.zeros((150, 8, 8, 3), "uint8")})
+    assert [list(np.bincount(part[1])) for part in (found.train, found.validation, found.test)] == [[63, 63], [21, 21], [21, 21]]
+
+
+@pytest.mark.parametrize("odd", ["pipe", "/dev/zero", "x" * 300])
+def test_a_source_that_is_no_folder_and_no_file_is_refused_and_not_waited_for(odd, tmp_path):
+    if odd == "pipe":
+        os.mkfifo(tmp_path / odd)
+    with pytest.raises(DataError, match="--data must be"):
+        pictures(str(tmp_path / odd), 8)
 
 
 @pytest.mark.parametrize("make", ["missing", "empty", "one_class"])

@@ -21,7 +21,7 @@ import sys, time
 from pathlib import Path
 from kbatch.records.lock import Lock
 held = Lock(Path(sys.argv[1]))
-print('held', flush=True)
+print("held", flush=True)
 time.sleep(600)
 """
 
@@ -118,3 +118,40 @@ def test_a_training_that_another_process_is_in_the_middle_of_is_no_crash(tmp_pat
     with pytest.raises(RecordError, match="one process at a time"):
         Project(tmp_path).once(IDENTITY, trained)
     assert Project(tmp_path).store.records() == []
+
+
+def test_a_search_holds_its_project_until_it_returns_or_fails(tmp_path, points, build, another):
+    import types
+
+    import kbatch
+
+    hypermodel = kbatch.HyperModel(build, seconds_per_trial=1)
+    said = []
+    tuner = types.SimpleNamespace(on_search_end=lambda: said.append("ended"))
+    hypermodel._hold(Project(tmp_path), tuner)
+    hypermodel._hold(Project(tmp_path), tuner)  # the next trial of the same search
+    with pytest.raises(subprocess.CalledProcessError):
+        subprocess.run([sys.executable, "-c", HOLD, Project(tmp_path).folder], check=True, capture_output=True)
+    tuner.on_search_end()
+    assert said == ["ended"]
+    another(Project(tmp_path).folder)
+    with pytest.raises(RecordError, match="one process at a time"):
+        hypermodel._hold(Project(tmp_path), tuner)
+
+
+def test_a_search_in_a_project_that_another_process_searches_ends_by_name(tmp_path, points, build, another):
+    import keras_tuner
+
+    import kbatch
+
+    (x, y), validation = points
+    process = another(tmp_path / "p" / "kbatch")
+    hypermodel = kbatch.HyperModel(build, kbatch.Space(policy="float32"), seconds_per_trial=0.1)
+    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=tmp_path, project_name="p")
+    with pytest.raises(RecordError, match=f"process {process.pid}"):
+        tuner.search(x, y, validation_data=validation, verbose=0)
+    process.kill()
+    process.wait()
+    tuner.search(x, y, validation_data=validation, verbose=0)
+    assert Lock(tmp_path / "p" / "kbatch").fresh
+    assert {record.outcome.ended for record in Project(tmp_path / "p").store.records()} == {"horizon"}

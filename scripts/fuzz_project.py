@@ -1,0 +1,249 @@
+"""Break projects in every way a disk, a crash or a hand can, and see that each is read, refused in one sentence or mended; none may hang.
+
+Usage: python scripts/fuzz_project.py [--projects 200] [--seed 0] [--seconds 60] [--project FOLDER]
+
+Each broken copy of a project goes through `kbatch report`, `kbatch.results.load`, and the command that searches on in it. The
+project is drawn by code (the driver's own, with training replaced), or one that `kbatch cats-vs-dogs` wrote with its defaults.
+Prints every one that ended otherwise, and exits with 1 if one did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzzing import GOOD, Ended, called, command, odd_files, replaced, told
+
+COMMAND = ["cats-vs-dogs", "--image-size", "16", "--trials", "3", "--seconds-per-trial", "1", "--confirm-top", "1", "--policies", "float32"]
+TARGETS = (
+    "search/kbatch/records.jsonl",
+    "search/kbatch/project.json",
+    "search/oracle.json",
+    "search/tuner0.json",
+    "search/trial_0/trial.json",
+    "run.json",
+)
+ODD: tuple[Any, ...] = (
+    None, True, False, 0, -1, 3, 0.5, -0.0, 1e308, float("nan"), float("inf"), 10**30,
+    "", "text", "[/x]", "\ud800", "٣", [], {}, [[]], [None], {"": None}, [1, [2, [3]]], {"a": {"b": []}},
+)  # fmt: skip
+DEEP = 100_000
+
+
+def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndarray]:
+    """Stands for the drawn pictures."""
+    return {name: np.full((1000, 16, 16, 3), shade, "uint8") for shade, name in enumerate(("cat", "dog"))}
+
+
+def not_trained(comparison: Any, project: Any, attempt: Any, model: Any, identity: Any, *rest: Any) -> Any:
+    """Stands for a training: an outcome that is the same for the same recipe."""
+    from kbatch import Outcome
+    from kbatch.training.project import Trained
+
+    height = 0.6 + identity.recipe.batch_size % 7 / 50 + identity.seed / 200
+    curve = tuple((second / 5, height * (0.9 + second / 50)) for second in range(1, 6))
+    outcome = Outcome(
+        ended="horizon", curve=curve, value=height, metrics={"val_accuracy": height}, train_seconds=1.0, updates=40, examples=1280, peak_bytes=10**8
+    )
+    return Trained(outcome, comparison.goal.score(outcome), {"accuracy": height})
+
+
+@contextmanager
+def nothing_trained() -> Iterator[None]:
+    """The driver as it is, but for the training itself."""
+    import kbatch.case_study.driver
+    import kbatch.hypermodel
+
+    assert kbatch.case_study.driver
+    assert kbatch.hypermodel
+    stands = {"training__comparison__Comparison__train": not_trained, "case_study__sources__drawn_pets": few_pets}
+    with replaced(**stands, case_study__limits__has_limit=lambda: False, training__confirming__validation_batches=lambda *rest, **named: None):
+        yield
+
+
+def drawn(folder: Path) -> Path:
+    """A whole project in a new folder.
+
+    Args:
+        folder: A folder that does not exist.
+    """
+    ended = command([*COMMAND, "--confirm", "3", "--out", str(folder)], 300)
+    assert ended.how == "done", ended.said
+    return folder
+
+
+def damages(folder: Path) -> dict[str, Callable[[random.Random, Path], object]]:
+    """What can happen to a file, each with how.
+
+    Args:
+        folder: An empty folder for what links lead to.
+    """
+    put = {name: _instead(how) for name, how in odd_files(folder).items()}
+    return {
+        **put,
+        "cut short": lambda draw, path: path.write_bytes(path.read_bytes()[: draw.randrange(max(path.stat().st_size, 1))]),
+        "a flipped bit": _flipped,
+        "random bytes": lambda draw, path: path.write_bytes(draw.randbytes(draw.choice((1, 100, 5000)))),
+        "nested brackets": lambda draw, path: path.write_text("[" * DEEP + "]" * DEEP + "\n" + path.read_text()),
+        "nested objects": lambda draw, path: path.write_text('{"a":' * DEEP + "1" + "}" * DEEP + "\n"),
+        "another shape": lambda draw, path: path.write_text(json.dumps(draw.choice(ODD)) + "\n"),
+        "a wrong value": _wrong,
+        "two wrong values": lambda draw, path: [_wrong(draw, path) for _ in range(2)],
+        "a missing name": _missing,
+        "a line twice": lambda draw, path: path.write_text(path.read_text() + draw.choice(path.read_text().splitlines() or [""]) + "\n"),
+        "a line less": _less,
+        "another encoding": lambda draw, path: path.write_bytes(path.read_text().encode("utf-16")),
+    }
+
+
+def broken(draw: random.Random, project: Path, copy: Path, how: dict[str, Callable[[random.Random, Path], object]]) -> str:
+    """Copy a project and break the copy; what was done, in words.
+
+    Args:
+        draw: Where chance comes from.
+        project: The whole one.
+        copy: A folder that does not exist.
+        how: What `damages` gave.
+    """
+    shutil.copytree(project, copy)
+    done = []
+    for _ in range(draw.choice((1, 1, 1, 2))):
+        target, name = draw.choice(TARGETS), draw.choice((*how, "a wrong value", "a wrong value", "a missing name"))
+        path = copy / target
+        if path.is_file() and not path.is_symlink():
+            how[name](draw, path)
+            done.append(f"{target}: {name}")
+    return "; ".join(done)
+
+
+def uses(folder: Path, seconds: float) -> Iterator[tuple[str, Ended]]:
+    """What people do with a project, and how it ended.
+
+    Args:
+        folder: The project's.
+        seconds: Float, after which one hangs.
+    """
+    yield "report", command(["report", str(folder)], seconds)
+    yield "load", called(lambda: _loaded(folder), seconds)
+    yield "search", command([*COMMAND, "--confirm", "1", "--out", str(folder)], seconds)
+
+
+def run(count: int, seed: int, seconds: float, project: Path | None = None) -> Iterator[tuple[str, str, Ended]]:
+    """So many broken projects: how each was broken, what was done with it, and how that ended.
+
+    Args:
+        count: Integer, how many.
+        seed: Integer, which.
+        seconds: Float, after which one hangs.
+        project: A project to break instead of a drawn one. Optional.
+    """
+    draw = random.Random(seed)
+    with tempfile.TemporaryDirectory() as place, nothing_trained():
+        root = Path(place)
+        whole = project or drawn(root / "whole")
+        (root / "links").mkdir()
+        how = damages(root / "links")
+        for number in range(count):
+            words = broken(draw, whole, root / f"{number}", how)
+            for use, ended in uses(root / f"{number}", seconds):
+                yield words, use, ended
+            shutil.rmtree(root / f"{number}")
+
+
+def _loaded(folder: Path) -> None:
+    """`kbatch.results.load` in Python, whose errors are of kbatch's own kinds."""
+    from kbatch.errors import KbatchError
+    from kbatch.results import load, load_confirmations
+
+    try:
+        load(folder)
+        load_confirmations(folder)
+    except KbatchError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _instead(put: Callable[[Path], object]) -> Callable[[random.Random, Path], object]:
+    def instead(draw: random.Random, path: Path) -> None:
+        path.unlink()
+        put(path)
+
+    return instead
+
+
+def _flipped(draw: random.Random, path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for _ in range(draw.choice((1, 1, 20)) if content else 0):
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+
+
+def _less(draw: random.Random, path: Path) -> None:
+    rows = path.read_text().splitlines(keepends=True)
+    if rows:
+        rows.pop(draw.randrange(len(rows)))
+    path.write_text("".join(rows))
+
+
+def _wrong(draw: random.Random, path: Path) -> None:
+    _changed(draw, path, lambda place, key: place.__setitem__(key, draw.choice(ODD)))
+
+
+def _missing(draw: random.Random, path: Path) -> None:
+    _changed(draw, path, lambda place, key: place.pop(key))
+
+
+def _changed(draw: random.Random, path: Path, change: Callable[[Any, Any], object]) -> None:
+    """Change one place in the JSON of one line."""
+    rows = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    number = draw.randrange(max(len(rows), 1))
+    try:
+        value = json.loads(rows[number])
+    except (ValueError, IndexError, RecursionError):  # it was broken before
+        return
+    places = [*_places(value)]
+    if places:
+        change(*draw.choice(places))
+        rows[number] = json.dumps(value)
+        path.write_text("\n".join(rows) + "\n")
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a JSON value: what it is in, and its name or number there."""
+    if isinstance(value, (dict, list)):
+        for key in [*value] if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from _places(value[key])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--projects", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--project", type=Path)
+    options = parser.parse_args()
+    began, counted = time.perf_counter(), collections.Counter[str]()
+    for words, use, ended in run(options.projects, options.seed, options.seconds, options.project):
+        counted[ended.how] += 1
+        if ended.how not in GOOD:
+            print(f"{ended.how}: {use} of {words}\n{ended.said[-3000:]}", flush=True)
+    print(told(counted, f"uses of {options.projects} broken projects", time.perf_counter() - began))
+    return int(any(how not in GOOD for how in counted))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Fuzzing: the command line called in this process, with a time limit, and what its end is worth; for fuzz_command_line.py and fuzz_project.py."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from kbatch.cli import app
+
+GOOD = ("done", "refused", "usage")
+
+
+class Hang(BaseException):
+    """It took too long."""
+
+
+class Begun(BaseException):
+    """It was taken, and what is slow would begin now."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended.
+
+    Attributes:
+        how: `"done"`, `"refused"` (one sentence, exit code 2), `"usage"` (what the option's own type refuses); or, which must not be,
+            `"traceback"`, `"hang"`, `"exit code"`, `"several lines"`.
+        said: What stood on the standard error, or the traceback.
+    """
+
+    how: str
+    said: str
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise `Hang` in what takes longer."""
+
+    def ring(number: int, frame: Any) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def called(function: Callable[[], object], seconds: float) -> Ended:
+    """How a function that prints, and may end the process, ends.
+
+    Args:
+        function: What to call.
+        seconds: Float, after which it hangs.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    handlers, path = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], list(sys.path)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), at_most(seconds):
+            function()
+    except SystemExit as error:
+        code = error.code or 0
+    except Begun:
+        pass
+    except Hang:
+        return Ended("hang", err.getvalue())
+    except BaseException:
+        return Ended("traceback", traceback.format_exc())
+    finally:
+        sys.path[:] = path
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+            signal.signal(number, handler)
+    return Ended(_how(code, err.getvalue()), err.getvalue())
+
+
+def _how(code: object, said: str) -> str:
+    refusals = [line for line in said.splitlines() if not line.startswith("warning: ")]
+    if "Traceback" in said:
+        return "traceback"
+    if code == 0:
+        return "done"
+    if code != 2:
+        return "exit code"
+    if said.startswith("Usage:"):
+        return "usage"
+    return "refused" if len(refusals) == 1 and refusals[0].startswith("error: ") else "several lines"
+
+
+def command(arguments: list[str], seconds: float) -> Ended:
+    """How a command line ends.
+
+    Args:
+        arguments: What comes after `kbatch`.
+        seconds: Float, after which it hangs.
+    """
+    return called(lambda: app(arguments, prog_name="kbatch"), seconds)
+
+
+def begin(*arguments: object, **named: object) -> None:
+    """Stands for what is slow."""
+    raise Begun
+
+
+@contextlib.contextmanager
+def replaced(**functions: Callable[..., Any]) -> Iterator[None]:
+    """Functions of kbatch replaced, each named by its module with two underscores for a dot."""
+    with contextlib.ExitStack() as stack:
+        for name, function in functions.items():
+            stack.enter_context(mock.patch("kbatch." + name.replace("__", "."), function))
+        yield
+
+
+def odd_files(folder: Path) -> dict[str, Callable[[Path], object]]:
+    """What may stand where a file is expected: for each, a function that puts it at a path.
+
+    Args:
+        folder: An empty folder for what links lead to.
+    """
+    return {
+        "a folder": lambda path: path.mkdir(),
+        "a pipe": lambda path: os.mkfifo(path),
+        "an endless device": lambda path: path.symlink_to("/dev/zero"),
+        "an empty device": lambda path: path.symlink_to("/dev/null"),
+        "a loop of links": lambda path: path.symlink_to(path.name),
+        "a link to nowhere": lambda path: path.symlink_to(folder / "nowhere"),
+        "nothing": lambda path: None,
+        "an empty file": lambda path: path.write_bytes(b""),
+    }
+
+
+def told(counted: collections.Counter[str], what: str, seconds: float) -> str:
+    """The result in a sentence."""
+    ends = ", ".join(f"{count} {how}" for how, count in counted.most_common())
+    bad = sum(count for how, count in counted.items() if how not in GOOD)
+    return f"{sum(counted.values())} {what} in {seconds:.0f} s: {ends}; {bad} of them as they must not end"

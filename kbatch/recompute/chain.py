@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,8 +13,10 @@ from keras.src.models.functional import Functional, operation_fn
 
 from kbatch.errors import RecomputeError
 
+ORDERED = 3  # terms of a sum from which on their order matters
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Node:
     """One call of an operation.
 
@@ -23,6 +26,7 @@ class Node:
         arguments: What it is called with, as Keras keeps it, with symbolic tensors.
         symbols: Numbers of the values that stand for these tensors, by their `id`.
         writes: Tuple of integers, numbers of the values that it makes.
+        turn: Name of the layer that runs it for one picture of a film after another, and the number of the picture. Optional.
     """
 
     operation: Any
@@ -30,6 +34,7 @@ class Node:
     arguments: Any
     symbols: Mapping[int, int]
     writes: tuple[int, ...]
+    turn: tuple[str, int] | None = None
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -79,6 +84,53 @@ class Chain:
             needed = (needed - set(node.writes)) | set(node.reads)
             live.append(tuple(sorted(needed)))
         return live[::-1]
+
+    def users(self) -> dict[int, tuple[Any, list[int]]]:
+        """Each weight that is trained, as layers are frozen now, and the positions of the nodes that use it, by its `id`."""
+        found: dict[int, tuple[Any, list[int]]] = {}
+        for position, node in enumerate(self.nodes):
+            for key, variable in {id(each): each for each in getattr(node.operation, "trainable_variables", ())}.items():
+                found.setdefault(key, (variable, []))[1].append(position)
+        return found
+
+    @cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """Positions of the nodes that read a value, by its number."""
+        found: dict[int, list[int]] = {}
+        for position, node in enumerate(self.nodes):
+            for number in node.reads:
+                found.setdefault(number, []).append(position)
+        return found
+
+    @cached_property
+    def fed(self) -> list[int]:
+        """For each node the ones that it feeds, and itself, as the bits of an integer."""
+        fed = [1 << position for position in range(len(self.nodes))]
+        for position in reversed(range(len(fed))):
+            for number in self.nodes[position].writes:
+                for reader in self.readers.get(number, ()):
+                    fed[position] |= fed[reader]
+        return fed
+
+    def summed(self) -> dict[int, tuple[Any, list[int]]]:
+        """Weights that three nodes or more use, and these nodes in the order in which a plain tape sums their gradients, if that is certain.
+
+        It is where each node feeds the next: the last comes first. Of branches the tape takes an operation each in turn.
+        """
+        found = {}
+        for key, (variable, positions) in self.users().items():
+            turns = [self.nodes[position].turn for position in positions]
+            if len(positions) < ORDERED or getattr(variable, "regularizer", None) is not None:
+                continue
+            if self.are_in_turn(positions):
+                found[key] = variable, positions[::-1]
+            elif None not in turns and len({turn[0] for turn in turns if turn}) == 1 and len(set(turns)) == len(turns):
+                found[key] = variable, positions
+        return found
+
+    def are_in_turn(self, positions: Sequence[int]) -> bool:
+        """Whether each of these nodes feeds the next."""
+        return all(self.fed[one] >> other & 1 for one, other in itertools.pairwise(positions))
 
     def flowing(self) -> frozenset[int]:
         """Numbers of the values that a gradient comes to, as layers are frozen now: those that something trainable lies before."""

@@ -58,11 +58,13 @@ class Costs:
         nodes: Tuple of `Cost`, in the chain's order.
         sizes: `Size` of every value by its number.
         flowing: Numbers of the values that a gradient comes to.
+        losing: Positions of the operations that add losses of their own.
     """
 
     nodes: tuple[Cost, ...]
     sizes: Mapping[int, Size]
     flowing: frozenset[int]
+    losing: frozenset[int] = frozenset()
 
     @property
     def work(self) -> float:
@@ -84,27 +86,29 @@ def costs_of(chain: Chain) -> Costs:
     masked: set[int] = set()
     flowing = chain.flowing()
     sizes = {number: _size(spec) for number, spec in specs.items()}
-    found = []
-    for node in chain.nodes:
-        cost, written = _trace(node, specs, masked, flowing, context)
+    found, losing = [], set()
+    for position, node in enumerate(chain.nodes):
+        cost, written, loses = _trace(node, specs, masked, flowing, context)
         specs.update(written)
         sizes.update((number, _size(spec)) for number, spec in written.items())
         found.append(cost)
-    return Costs(tuple(found), sizes, flowing)
+        if loses:
+            losing.add(position)
+    return Costs(tuple(found), sizes, flowing, frozenset(losing))
 
 
 def _trace(
     node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], flowing: frozenset[int], context: Context
-) -> tuple[Cost, dict[int, tf.TensorSpec]]:
+) -> tuple[Cost, dict[int, tf.TensorSpec], bool]:
     reads = node.reads
     weights = list({id(v): v for v in getattr(node.operation, "trainable_variables", ())}.values())
-    border = end = 0
+    border = end = losses = 0
     values: dict[int, Any] = {}
     upstream: list[tf.Tensor] = []
     given: list[tf.Tensor] = []
 
     def step(*tensors: tf.Tensor) -> list[Any]:
-        nonlocal border, end
+        nonlocal border, end, losses
         values.update(zip(reads, tensors, strict=True))
         for number in masked & set(reads):
             keras.src.backend.set_keras_mask(values[number], tf.compat.v1.placeholder(tf.bool, values[number].shape[:2]))
@@ -114,8 +118,10 @@ def _trace(
         with tf.GradientTape() as tape:
             tape.watch(sources)
             state = {id(variable): read(variable, None) for variable in getattr(node.operation, "variables", ())}
-            with Scope(list(zip(weights, weight_values, strict=True)), state):
+            with Scope(state) as scope:
+                scope.give(zip(weights, weight_values, strict=True))
                 context(lambda: node.run(values), training=True)
+            losses = len(scope.losses)
         outputs = [values[number] for number in node.writes]
         masked.update(number for number in node.writes if keras.src.backend.get_keras_mask(values[number]) is not None)
         targets = [output for output in outputs if output.dtype.is_floating] if sources else []
@@ -141,7 +147,7 @@ def _trace(
     gradients = sum(float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in weights)
     remade = sum(_work(operation, lists) for operation in forward if id(operation) in again)
     made, transient = most_before(graph, border), most_beside(graph, border, upstream)
-    return Cost(_total(inside, lists), needs, made, transient, gradients, first, second, remade, rereads), written
+    return Cost(_total(inside, lists), needs, made, transient, gradients, first, second, remade, rereads), written, losses > 0
 
 
 def _needed(forward: Sequence[Any], backward: Sequence[Any]) -> dict[int, Any]:

@@ -126,7 +126,8 @@ def _check_not_in_fit(model: keras.Model) -> None:
     """Refuse to change a model in the middle of its `fit`, as a callback may try; nothing but the stack tells."""
     frame: types.FrameType | None = inspect.currentframe()
     while frame:
-        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
+        its_own: Any = frame.f_locals.get("self")
+        if frame.f_code.co_name == "fit" and its_own is model:
             raise RecomputeError(
                 "A plan must be applied or removed between calls of `fit`",
                 f"{model.name!r} in the middle of one",

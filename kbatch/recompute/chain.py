@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ class Node:
         arguments: What it is called with, as Keras keeps it, with symbolic tensors.
         symbols: Numbers of the values that stand for these tensors, by their `id`.
         writes: Tuple of integers, numbers of the values that it makes.
-        turn: Name of the layer that runs it for one picture of a film after another, and the number of the picture. Optional.
+        turn: Name of the TimeDistributed layer that runs it again for each step of time, and the number of the step. Optional.
     """
 
     operation: Any
@@ -46,6 +46,23 @@ class Node:
         args, kwargs = self.arguments.fill_in({symbol: values[number] for symbol, number in self.symbols.items()})
         outputs = operation_fn(self.operation, training=True)(*args, **kwargs)
         values.update(zip(self.writes, keras.tree.flatten(outputs), strict=True))
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """Arguments as Keras keeps them: one list of tensors, for which keys stand."""
+
+    keys: tuple[object, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The list with the keys."""
+        return (list(self.keys),)
+
+    def fill_in(self, tensors: Mapping[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with tensors, given by the `id` of their keys."""
+        return ([tensors[id(key)] for key in self.keys],), {}
 
 
 class Chain:
@@ -150,7 +167,7 @@ class Chain:
         self._count += 1
         return self._count - 1
 
-    def _unfold(self, functional: Functional, symbols: dict[int, int], path: str) -> Iterator[Node]:
+    def _unfold(self, functional: Functional, symbols: dict[int, int], path: str, turn: tuple[str, int] | None = None) -> Iterator[Node]:
         """The nodes of a graph; `symbols` comes with its inputs and is filled with everything else."""
         for depth in sorted(functional._nodes_by_depth, reverse=True):
             for node in functional._nodes_by_depth[depth]:
@@ -158,22 +175,50 @@ class Chain:
                     continue
                 operation, name = node.operation, f"{path}{node.operation.name}"
                 reads = {id(tensor): symbols[id(tensor)] for tensor in node.input_tensors}
+                if _is_repeated(node):
+                    yield from self._repeated(node, reads, symbols, name)
+                    continue
                 if _can_be_unfolded(node):
-                    yield from self._nested(functional_of(operation), node, reads, symbols, f"{name}/")
+                    yield from self._nested(functional_of(operation), node, reads, symbols, f"{name}/", turn)
                     continue
                 writes = tuple(map(self._number, node.outputs))
                 symbols.update((id(tensor), number) for tensor, number in zip(node.outputs, writes, strict=True))
-                yield Node(operation, name, node.arguments, reads, writes)
+                yield Node(operation, name, node.arguments, reads, writes, turn)
 
-    def _nested(self, inner: Functional, node: Any, reads: dict[int, int], symbols: dict[int, int], path: str) -> Iterator[Node]:
+    def _nested(
+        self, inner: Functional, node: Any, reads: dict[int, int], symbols: dict[int, int], path: str, turn: tuple[str, int] | None
+    ) -> Iterator[Node]:
         def enter(inputs: Any, **_: Any) -> Any:
             return inner._standardize_inputs(inputs)
 
         entry = tuple(map(self._number, inner.inputs))
         yield Node(enter, f"{path}input", node.arguments, reads, entry)
         own = {id(tensor): number for tensor, number in zip(inner.inputs, entry, strict=True)}
-        yield from self._unfold(inner, own, path)
+        yield from self._unfold(inner, own, path, turn)
         symbols.update((id(outer), own[id(tensor)]) for outer, tensor in zip(node.outputs, inner.outputs, strict=True))
+
+    def _repeated(self, node: Any, reads: dict[int, int], symbols: dict[int, int], path: str) -> Iterator[Node]:
+        """The nodes of a TimeDistributed model, as that runs it for one step of time after the other."""
+        layer, inner = node.operation, functional_of(node.operation.layer)
+
+        def enter(inputs: Any, **_: Any) -> Any:
+            inputs = _with_time_first(layer.dtype_policy.convert_input(inputs, layer.autocast, layer.input_dtype))
+            return [inner._standardize_inputs(inputs[step])[0] for step in range(inputs.shape[0])]
+
+        def leave(outputs: Any) -> Any:
+            return _with_time_first(keras.ops.stack(outputs))
+
+        entry = tuple(self._number(inner.inputs[0]) for _ in range(node.input_tensors[0].shape[1]))
+        yield Node(enter, f"{path}/input", node.arguments, reads, entry)
+        made = []
+        for step, number in enumerate(entry):
+            own = {id(inner.inputs[0]): number}
+            yield from self._unfold(inner, own, f"{path}/{step}/", (path, step))
+            made.append(own[id(inner.outputs[0])])
+        leaving = _Listed(tuple(object() for _ in made))
+        number = self._number(node.outputs[0])
+        symbols[id(node.outputs[0])] = number
+        yield Node(leave, f"{path}/output", leaving, {id(key): one for key, one in zip(leaving.keys, made, strict=True)}, (number,))
 
 
 def functional_of(model: Any) -> Functional:
@@ -209,3 +254,24 @@ def _can_be_unfolded(node: Any) -> bool:
     named = {name for name, value in node.arguments.kwargs.items() if value is not None}
     plain = len(node.arguments.args) == 1 and named <= {"training"}
     return plain and not masked and model.activity_regularizer is None
+
+
+def _is_repeated(node: Any) -> bool:
+    """Whether a node is a model that TimeDistributed runs for each of so many steps of time, and its parent may run in its stead."""
+    layer = node.operation
+    if type(layer) is not keras.layers.TimeDistributed or "call" in vars(layer.layer):
+        return False
+    try:
+        inner = functional_of(layer.layer)
+    except RecomputeError:
+        return False
+    masked = any(getattr(tensor, "_keras_mask", None) is not None for tensor in node.input_tensors)
+    named = {name for name, value in node.arguments.kwargs.items() if value is not None}
+    alone = len(node.input_tensors) == len(node.outputs) == len(inner.inputs) == len(inner.outputs) == 1
+    plain = alone and len(node.arguments.args) == 1 and named <= {"training"}
+    return plain and not masked and node.input_tensors[0].shape[1] is not None and layer.activity_regularizer is None
+
+
+def _with_time_first(tensor: Any) -> Any:
+    """A tensor with its first two dimensions, examples and steps of time, the other way round."""
+    return keras.ops.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])

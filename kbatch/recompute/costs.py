@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -87,14 +87,37 @@ def costs_of(chain: Chain) -> Costs:
     flowing = chain.flowing()
     sizes = {number: _size(spec) for number, spec in specs.items()}
     found, losing = [], set()
+    known: dict[Hashable, tuple[Cost, dict[int, tf.TensorSpec], bool, Node]] = {}
     for position, node in enumerate(chain.nodes):
-        cost, written, loses = _trace(node, specs, masked, flowing, context)
+        key = _alike(node, specs, masked, flowing)
+        if key not in known:
+            known[key] = (*_trace(node, specs, masked, flowing, context), node)
+        cost, written, loses = _renumbered(*known[key], node, masked)
         specs.update(written)
         sizes.update((number, _size(spec)) for number, spec in written.items())
         found.append(cost)
         if loses:
             losing.add(position)
     return Costs(tuple(found), sizes, flowing, frozenset(losing))
+
+
+def _alike(node: Node, specs: Mapping[int, tf.TensorSpec], masked: Collection[int], flowing: Collection[int]) -> Hashable:
+    """What two calls of one operation must share to cost the same."""
+    if not isinstance(node.operation, keras.Operation) or not node.turn:
+        return id(node)
+    reads = tuple((specs[number], number in masked, number in flowing) for number in node.reads)
+    order = tuple(node.reads.index(number) for number in node.symbols.values())
+    return id(node.operation), id(node.arguments), reads, order, tuple(number in flowing for number in node.writes)
+
+
+def _renumbered(
+    cost: Cost, written: Mapping[int, tf.TensorSpec], loses: bool, traced: Node, node: Node, masked: set[int]
+) -> tuple[Cost, dict[int, tf.TensorSpec], bool]:
+    """What was found of one call of an operation, for another call that is alike."""
+    number = dict(zip((*traced.reads, *traced.writes), (*node.reads, *node.writes), strict=True))
+    masked.update(number[each] for each in traced.writes if each in masked)
+    needs, rereads = (frozenset(number[each] for each in found) for found in (cost.needs, cost.rereads))
+    return replace(cost, needs=needs, rereads=rereads), {number[each]: spec for each, spec in written.items()}, loses
 
 
 def _trace(

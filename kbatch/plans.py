@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,9 +125,8 @@ def answer(asked: Asked, console: Console) -> None:
     recipe = Recipe(asked.batch_size, asked.optimizer, 1e-3, policy=asked.policy)
     limit_bytes = None if asked.memory_limit is None else limit.bytes_of(asked.memory_limit)
     with console.status("Making the model …") as status:
-        maker = Maker(imported(asked.build).load())
         with _of_the_user():
-            made = maker.raw(asked.policy)
+            made = Maker(imported(asked.build).load()).raw(asked.policy)
         model = built(made, asked.shape)
         status.update("Tracing each operation forward and backward …")
         found = Choice(front(model, recipe.batch_size), resizer(model), static_bytes(model, recipe), limit_bytes, _fixed_batch_size(model))
@@ -201,16 +201,22 @@ def _of_the_user() -> Iterator[None]:
         yield
     except KbatchError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise ModelError("A model must be made, on the shape that is given", said, "Build it in Python to see where it fails") from error
 
 
 def _check_file(option: str, path: str, suffix: str) -> None:
-    target = Path(path)
-    if target.suffix != suffix or target.is_dir() or not os.access(target.parent, os.W_OK):
-        do = "Name one in a folder that exists" if target.suffix == suffix else f"Name one that ends in {suffix}"
-        raise DataError(f"{option} must be a {suffix} file that can be written", path, do)
+    target, must = Path(path), f"{option} must be a {suffix} file that can be written"
+    if target.suffix != suffix:
+        raise DataError(must, path, f"Name one that ends in {suffix}")
+    if target.exists() and not target.is_file():
+        raise DataError(must, path, "Name a file, not a folder or a device")
+    try:
+        with tempfile.TemporaryFile(dir=target.parent, prefix=target.name):
+            pass
+    except (OSError, ValueError) as error:
+        raise DataError(must, f"{path} ({type(error).__name__})", "Name one in a folder that exists and may be written to") from error
 
 
 def _named(plan: Plan, plain: Plan) -> str:

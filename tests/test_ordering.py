@@ -101,7 +101,7 @@ def test_a_reader_that_feeds_the_other_leaves_every_cut():
 
 def test_a_cut_by_hand_between_branches_is_refused_with_the_layer_to_cut_after():
     model = branches(lambda name: layers.LayerNormalization(name=name))
-    with pytest.raises(RecomputeError, match=r"branches from 'fork' have not joined.*Cut after 'join'"):
+    with pytest.raises(RecomputeError, match=r"branches that read the value of 'fork'.*Cut after 'join'"):
         recompute.plan(model, 4, "manual", layers=["one"])
     assert recompute.plan(model, 4, "manual", layers=["join"]).recomputes
 

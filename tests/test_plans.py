@@ -57,6 +57,9 @@ def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
         (("memory_models:deep", "--figure", "missing/folder/a.png"), "--figure must be a .png file that can be written"),
         (("memory_models:deep", "--figure", "."), "--figure must be a .png file that can be written"),
         (("memory_models:deep", "--plan", "."), "--plan must be a .json file that can be written"),
+        (("memory_models:deep", "--figure", "/proc/a.png"), "--figure must be a .png file that can be written"),
+        (("memory_models:deep", "--plan", "/proc/a.json"), "--plan must be a .json file that can be written"),
+        (("memory_models:deep", "--plan", "folder.json"), "Name a file, not a folder"),
         (("memory_models:deep", "--figure", "a.jpg"), "Name one that ends in .png"),
         (("memory_models:deep", "--optimizer", "compiled"), "--optimizer must be sgd or adam"),
     ],
@@ -64,11 +67,35 @@ def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
 def test_nonsense_is_one_sentence(arguments, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(HERE))
+    (tmp_path / "folder.json").mkdir()
     said = CliRunner().invoke(app, ["recompute", *arguments])
     assert said.exit_code == 2
     assert says in said.stderr
     assert len(said.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "recompute.png").exists() or says.startswith("Some plan")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("raise RuntimeError('my own module')", "RuntimeError: my own module"),
+        ("def build(:", "SyntaxError"),
+        ("build = 1\0", "null bytes"),
+        ("import sys; sys.exit(4)", "SystemExit: 4"),
+        ("import sys\ndef build(): sys.exit(4)", "SystemExit: 4"),
+        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_sentence(text, says, tmp_path, monkeypatch, request):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = f"broken_{abs(hash(request.node.name))}"
+    (tmp_path / f"{module}.py").write_text(text)
+    for name in (f"{module}:build", f"{module}.inner:build"):
+        said = CliRunner().invoke(app, ["recompute", name])
+        assert said.exit_code == 2, said.exception
+        assert len(said.stderr.strip().splitlines()) == 1
+        assert says in said.stderr or name.endswith(".inner:build")
 
 
 def test_the_chosen_plan_is_the_fastest_that_fits_and_largest_is_exact(deep):

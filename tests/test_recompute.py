@@ -17,6 +17,7 @@ from graph_reads import freed
 from kbatch import recompute
 from kbatch.device.worker import Worker
 from kbatch.errors import RecomputeError
+from kbatch.recompute import checking
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan, PlannedSegment
@@ -42,7 +43,7 @@ def own_policy():
 def cut(model, pieces=4):
     """A plan of so many segments of about as many operations, all but the last recomputed."""
     chain = Chain(model)
-    nodes, allowed = chain.nodes, Ordering(chain).positions
+    nodes, allowed = chain.nodes, Ordering(chain, checking.check(chain)).positions
     cuts = sorted({min(allowed, key=lambda position: abs(position - part * len(nodes) / pieces)) for part in range(pieces + 1)})
     segments = [PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes)) for a, b in itertools.pairwise(cuts)]
     return Plan("test", tuple(segments), 16, 0, 0, 0.0)
@@ -620,3 +621,104 @@ def test_a_plan_of_another_model_is_refused():
         recompute.apply(sequence(keras.layers.Dropout(0.5)), cut(one, 2))
     with pytest.raises(RecomputeError, match="must be compiled"):
         recompute.verify(one, cut(one, 2), np.zeros((2, 6, 8)))
+
+
+@keras.saving.register_keras_serializable("kbatch_tests")
+class OnlyForward(keras.layers.Layer):
+    """Has no gradient, which nobody notices before a step is traced backward."""
+
+    def call(self, inputs):
+        @tf.custom_gradient
+        def pass_on(x):
+            def gradient(upstream):
+                raise ArithmeticError("no gradient here")
+
+            return tf.identity(x), gradient
+
+        return pass_on(inputs)
+
+
+def test_a_step_that_cannot_be_traced_is_refused_at_apply_with_its_segment():
+    model = sequence(keras.layers.Dense(8), OnlyForward(name="only_forward"))
+    with pytest.raises(RecomputeError, match=r"no gradient here.*in the segment from '.*' to 'only_forward'.*train without recompute"):
+        recompute.apply(model, cut(model, 2))
+    assert recompute.applied(model) is None
+
+
+def test_a_step_is_traced_once_for_all_models_that_are_built_alike(monkeypatch):
+    traced = []
+    of = tf.GradientTape
+    monkeypatch.setattr(tf, "GradientTape", lambda *arguments, **named: traced.append(1) or of(*arguments, **named))
+
+    def apply(width):
+        traced.clear()
+        model = sequence(keras.layers.Dense(width), keras.layers.Dropout(0.123))
+        recompute.apply(model, cut(model, 2))
+        return len(traced)
+
+    assert [apply(8) > 0, apply(8), apply(9) > 0] == [True, 0, True]
+
+
+def test_applying_inside_of_fit_is_refused_and_the_training_goes_on():
+    model, (x, y) = compiled(recompute_models.hiding)
+    plan, said = cut(model, 2), []
+
+    def change(batch, logs=None):
+        for ask in (lambda: recompute.apply(model, plan), lambda: recompute.remove(model)):
+            try:
+                ask()
+            except RecomputeError as error:
+                said.append(str(error))
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=change)
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[callback])
+    assert len(said) == 2  # of two batches; there is nothing to remove
+    recompute.apply(model, plan)
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[callback])
+    assert len(said) == 6
+    assert all("in the middle of one. Do it before `fit`" in each for each in said)
+    assert recompute.applied(model) == plan
+
+
+def test_an_empty_batch_is_refused_in_words():
+    model, (x, y) = compiled(recompute_models.hiding)
+    plan = cut(model, 2)
+    asks = (
+        lambda: recompute.verify(model, plan, x[:0], y[:0]),
+        lambda: recompute.best_plan(model, x[:0], y[:0]),
+        lambda: recompute.measure(model, plan, []),
+    )
+    for ask in asks:
+        with pytest.raises(RecomputeError, match=r"at least one example\. Received: inputs of shape"):
+            ask()
+
+
+def test_verifying_often_warns_of_no_retracing(caplog):
+    model, data = compiled(recompute_models.hiding)
+    tf.get_logger().propagate = True
+    for _ in range(4):
+        recompute.verify(model, cut(model, 2), *data)
+    assert "retracing" not in caplog.text
+
+
+def films():
+    """A model of convolutions for each of eight pictures."""
+    picture = x = keras.Input((32, 32, 8))
+    for _ in range(6):
+        x = keras.layers.Conv2D(8, 3, padding="same", activation="tanh")(x)
+    whole = keras.Model(picture, keras.layers.GlobalAveragePooling2D()(x))
+    inputs = keras.Input((8, 32, 32, 8))
+    rng = np.random.default_rng(0)
+    outputs = recompute_models.head(keras.layers.Flatten()(keras.layers.TimeDistributed(whole)(inputs)))
+    return keras.Model(inputs, outputs), (rng.random((8, 8, 32, 32, 8)).astype("float32"), rng.integers(0, 4, 8))
+
+
+def test_memory_of_a_model_in_time_distributed_falls_by_half():
+    fresh(time_distributed_falls)
+
+
+def time_distributed_falls():
+    model, data = compiled(films, optimizer=keras.optimizers.SGD(0.01))
+    plain = peak(model, data)
+    recompute.apply(model, recompute.plan(model, 8))
+    assert peak(model, data) < 0.5 * plain

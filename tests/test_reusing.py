@@ -129,3 +129,23 @@ def test_predictions_count_them_as_known(policy):
     assert kinds["Conv2D"].again == kinds["Conv2D"].forward
     assert kinds["GlobalAveragePooling2D"].again == 0.0
     assert kinds["GlobalAveragePooling2D"].rereads == frozenset()
+
+
+@pytest.mark.parametrize("kind", ["jacobian", "batch_jacobian"])
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_jacobian_is_that_of_the_plain_model(kind, traced):
+    inputs = x = keras.Input((5,))
+    for _ in range(4):
+        x = layers.Dense(5, "tanh")(x)
+    model = keras.Model(inputs, layers.Dense(3)(x))
+
+    def rows(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x, training=True)
+        return getattr(tape, kind)(y, x)
+
+    batch = tf.constant(np.random.default_rng(0).normal(size=(4, 5)), "float32")
+    plain = (tf.function(rows) if traced else rows)(batch)
+    recompute.apply(model, plan(model, 4, "sqrt"))
+    np.testing.assert_allclose((tf.function(rows) if traced else rows)(batch), plain, atol=1e-6)

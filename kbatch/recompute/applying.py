@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import types
 from typing import Any
 
 import keras
@@ -13,7 +15,7 @@ from kbatch.recompute.barriers import Turns, barrier_here
 from kbatch.recompute.chain import Chain
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.planned import Plan
-from kbatch.recompute.segments import Context, Segment
+from kbatch.recompute.segments import Context, Segment, copies_of
 from kbatch.recompute.signature import stem
 
 
@@ -29,7 +31,7 @@ class SegmentedCall:
     def __init__(self, model: keras.Model, chain: Chain, plan: Plan) -> None:
         self.model, self.chain, self.plan = model, chain, plan
         self._segments = [(Segment(chain, start, stop), recompute) for start, stop, recompute in plan.stretches()]
-        self._context = Context(model.dtype_policy)
+        self.context = Context(model.dtype_policy)
 
     def __call__(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
         """What the model's own `call` returns."""
@@ -42,11 +44,12 @@ class SegmentedCall:
                 set_keras_mask(tensor, own)
         turns, flowing = Turns(barrier_here()), self.chain.flowing()
         values = dict(zip(self.chain.inputs, tensors, strict=True))
+        copies = copies_of(self.chain)
         for segment, recompute in self._segments:
-            if recompute:
-                segment.run_recomputed(values, self._context, turns, flowing)
+            if recompute and segment.leads_on:
+                segment.run_recomputed(values, self.context, turns, flowing, copies)
             else:
-                segment.run(values)
+                segment.run(values, self.context, copies)
         outputs = keras.tree.pack_sequence_as(functional._outputs_struct, [values[number] for number in self.chain.outputs])
         return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs
 
@@ -58,8 +61,7 @@ def apply(model: keras.Model, plan: Plan) -> None:
     saving, loading, `evaluate` and `predict` stay as they are; the loss, the gradients, and the state that training
     leaves are the same too. Only memory and time change.
 
-    Two sums may still differ in their last digit: the gradient of a weight that is used three times or more in parallel
-    branches, and one of several terms to which a regularizer adds its own. `verify` tells.
+    A step is traced forward and backward once, but not executed; for a model built alike under the same plan not again.
 
     Args:
         model: `keras.Model`, built.
@@ -67,7 +69,8 @@ def apply(model: keras.Model, plan: Plan) -> None:
 
     Raises:
         RecomputeError: If the model cannot be cut, does something that cannot be done twice, or the plan is another
-            model's or has a cut that would change the order in which a gradient is summed.
+            model's or has a cut that would change the order in which a gradient is summed, no step can be traced in its
+            segments, or the model is being fitted.
 
     Example:
     ```python
@@ -78,13 +81,17 @@ def apply(model: keras.Model, plan: Plan) -> None:
     if not isinstance(plan, Plan):
         raise RecomputeError("`plan` must be a recompute.Plan", repr(plan), "Make one: recompute.plan(model, batch_size=16)")
     chain = Chain(model)
+    _check_not_in_fit(model)
     check_plan(chain, plan, model.name)
+    losing = checking.check(chain) if plan.recomputes else frozenset()
+    Ordering(chain, losing).check([start for start, _, _ in plan.stretches()][1:])
+    call = SegmentedCall(model, chain, plan)
     if plan.recomputes:
-        checking.check(chain)
+        checking.check_step(chain, call, tuple(plan.stretches()))
     remove(model)
     if plan.recomputes:
         # In the instance's own dict: neither Keras nor TensorFlow track it, and nothing of it is saved.
-        vars(model)["call"] = SegmentedCall(model, chain, plan)
+        vars(model)["call"] = call
         model.train_function = None
 
 
@@ -95,9 +102,10 @@ def remove(model: keras.Model) -> None:
         model: `keras.Model`.
 
     Raises:
-        RecomputeError: If it is no model.
+        RecomputeError: If it is no model, or is being fitted.
     """
     if applied(model) is not None:
+        _check_not_in_fit(model)
         del vars(model)["call"]
         model.train_function = None
 
@@ -114,11 +122,25 @@ def applied(model: keras.Model) -> Plan | None:
     return call.plan if isinstance(call, SegmentedCall) else None
 
 
+def _check_not_in_fit(model: keras.Model) -> None:
+    """Refuse to change a model in the middle of its `fit`, as a callback may try; nothing but the stack tells."""
+    frame: types.FrameType | None = inspect.currentframe()
+    while frame:
+        its_own: Any = frame.f_locals.get("self")
+        if frame.f_code.co_name == "fit" and its_own is model:
+            raise RecomputeError(
+                "A plan must be applied or removed between calls of `fit`",
+                f"{model.name!r} in the middle of one",
+                "Do it before `fit`, not in a callback",
+            )
+        frame = frame.f_back
+
+
 def check_plan(chain: Chain, plan: Plan, name: str) -> None:
     """Refuse a plan of another model.
 
     Raises:
-        RecomputeError: If its segments are not stretches of this chain, or a cut would change the order of a sum.
+        RecomputeError: If its segments are not stretches of this chain.
     """
     stretches = list(plan.stretches())
     if stretches and stretches[-1][1] == len(chain.nodes):
@@ -130,7 +152,6 @@ def check_plan(chain: Chain, plan: Plan, name: str) -> None:
                     f"a segment from {segment.first!r} to {segment.last!r} where the model goes from {own[0]!r} to {own[1]!r}",
                     "Make one of this model: recompute.plan(model, batch_size=16)",
                 )
-        Ordering(chain).check([start for start, _, _ in stretches[1:]])
         return
     raise RecomputeError(
         f"A plan must be made for the model it is applied to ({name!r})",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -58,11 +58,13 @@ class Costs:
         nodes: Tuple of `Cost`, in the chain's order.
         sizes: `Size` of every value by its number.
         flowing: Numbers of the values that a gradient comes to.
+        losing: Positions of the operations that add losses of their own.
     """
 
     nodes: tuple[Cost, ...]
     sizes: Mapping[int, Size]
     flowing: frozenset[int]
+    losing: frozenset[int] = frozenset()
 
     @property
     def work(self) -> float:
@@ -84,27 +86,52 @@ def costs_of(chain: Chain) -> Costs:
     masked: set[int] = set()
     flowing = chain.flowing()
     sizes = {number: _size(spec) for number, spec in specs.items()}
-    found = []
-    for node in chain.nodes:
-        cost, written = _trace(node, specs, masked, flowing, context)
+    found, losing = [], set()
+    known: dict[Hashable, tuple[Cost, dict[int, tf.TensorSpec], bool, Node]] = {}
+    for position, node in enumerate(chain.nodes):
+        key = _alike(node, specs, masked, flowing)
+        if key not in known:
+            known[key] = (*_trace(node, specs, masked, flowing, context), node)
+        cost, written, loses = _renumbered(*known[key], node, masked)
         specs.update(written)
         sizes.update((number, _size(spec)) for number, spec in written.items())
         found.append(cost)
-    return Costs(tuple(found), sizes, flowing)
+        if loses:
+            losing.add(position)
+    return Costs(tuple(found), sizes, flowing, frozenset(losing))
+
+
+def _alike(node: Node, specs: Mapping[int, tf.TensorSpec], masked: Collection[int], flowing: Collection[int]) -> Hashable:
+    """What two calls of one operation must share to cost the same."""
+    if not isinstance(node.operation, keras.Operation) or not node.turn:
+        return id(node)
+    reads = tuple((specs[number], number in masked, number in flowing) for number in node.reads)
+    order = tuple(node.reads.index(number) for number in node.symbols.values())
+    return id(node.operation), id(node.arguments), reads, order, tuple(number in flowing for number in node.writes)
+
+
+def _renumbered(
+    cost: Cost, written: Mapping[int, tf.TensorSpec], loses: bool, traced: Node, node: Node, masked: set[int]
+) -> tuple[Cost, dict[int, tf.TensorSpec], bool]:
+    """What was found of one call of an operation, for another call that is alike."""
+    number = dict(zip((*traced.reads, *traced.writes), (*node.reads, *node.writes), strict=True))
+    masked.update(number[each] for each in traced.writes if each in masked)
+    needs, rereads = (frozenset(number[each] for each in found) for found in (cost.needs, cost.rereads))
+    return replace(cost, needs=needs, rereads=rereads), {number[each]: spec for each, spec in written.items()}, loses
 
 
 def _trace(
     node: Node, specs: Mapping[int, tf.TensorSpec], masked: set[int], flowing: frozenset[int], context: Context
-) -> tuple[Cost, dict[int, tf.TensorSpec]]:
+) -> tuple[Cost, dict[int, tf.TensorSpec], bool]:
     reads = node.reads
     weights = list({id(v): v for v in getattr(node.operation, "trainable_variables", ())}.values())
-    border = end = 0
+    border = end = losses = 0
     values: dict[int, Any] = {}
     upstream: list[tf.Tensor] = []
     given: list[tf.Tensor] = []
 
     def step(*tensors: tf.Tensor) -> list[Any]:
-        nonlocal border, end
+        nonlocal border, end, losses
         values.update(zip(reads, tensors, strict=True))
         for number in masked & set(reads):
             keras.src.backend.set_keras_mask(values[number], tf.compat.v1.placeholder(tf.bool, values[number].shape[:2]))
@@ -114,8 +141,10 @@ def _trace(
         with tf.GradientTape() as tape:
             tape.watch(sources)
             state = {id(variable): read(variable, None) for variable in getattr(node.operation, "variables", ())}
-            with Scope(list(zip(weights, weight_values, strict=True)), state):
+            with Scope(state) as scope:
+                scope.give(zip(weights, weight_values, strict=True))
                 context(lambda: node.run(values), training=True)
+            losses = len(scope.losses)
         outputs = [values[number] for number in node.writes]
         masked.update(number for number in node.writes if keras.src.backend.get_keras_mask(values[number]) is not None)
         targets = [output for output in outputs if output.dtype.is_floating] if sources else []
@@ -141,7 +170,7 @@ def _trace(
     gradients = sum(float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in weights)
     remade = sum(_work(operation, lists) for operation in forward if id(operation) in again)
     made, transient = most_before(graph, border), most_beside(graph, border, upstream)
-    return Cost(_total(inside, lists), needs, made, transient, gradients, first, second, remade, rereads), written
+    return Cost(_total(inside, lists), needs, made, transient, gradients, first, second, remade, rereads), written, losses > 0
 
 
 def _needed(forward: Sequence[Any], backward: Sequence[Any]) -> dict[int, Any]:

@@ -16,7 +16,7 @@ from kbatch.errors import RecomputeError
 from kbatch.recompute.applying import apply
 from kbatch.recompute.planned import Plan
 from kbatch.recompute.planning import front, plan
-from kbatch.recompute.untouched import untouched
+from kbatch.recompute.untouched import batch_size_of, untouched
 
 WARM_STEPS, MEASURED_STEPS = 2, 3  # the first ones trace, compile and choose algorithms
 CAREFUL = 0.9  # of the budget: the second candidate, if the prediction of the first was too low
@@ -51,7 +51,7 @@ def best_plan(
         The `Plan`, with `measured_peak_bytes` and `measured_seconds`.
 
     Raises:
-        RecomputeError: If the model cannot be cut or is not compiled, no measured plan meets the budget, or this device
+        RecomputeError: If the batch is empty, the model cannot be cut or is not compiled, no measured plan meets the budget, or this device
             cannot tell its bytes.
 
     Example:
@@ -59,9 +59,9 @@ def best_plan(
     recompute.apply(model, recompute.best_plan(model, x[:16], y[:16]))
     ```
     """
+    batch_size = batch_size_of(x)
     if meter.bytes_now() is None:
         raise RecomputeError("Plans must be measured on a device that can tell its bytes", meter.device_words(), "Set TF_CPU_ALLOCATOR_USE_BFC=true")
-    batch_size = int(keras.tree.flatten(x)[0].shape[0])
     measured: list[Plan] = []
     for candidate in candidates(model, batch_size, peak_bytes):
         try:
@@ -101,8 +101,9 @@ def measure(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight
         The plan with `measured_peak_bytes`, beside what was held before the step, and `measured_seconds`, the median step.
 
     Raises:
-        RecomputeError: If the model is not compiled, or the plan cannot be applied to it.
+        RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be applied to it.
     """
+    batch_size_of(x)
     registered = leak.registered()
     try:
         with untouched(model):

@@ -7,14 +7,14 @@ other that order is the same with any cut; of two branches it is if no cut lies 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import keras
 
 from kbatch.errors import RecomputeError
-from kbatch.recompute.chain import Chain, Node
+from kbatch.recompute.chain import ORDERED, Chain, Node
 
 # What reads each of its inputs once, and so sends back one gradient. Anything else may send several.
 ONCE = frozenset(
@@ -25,7 +25,6 @@ ONCE = frozenset(
     )
 )
 SEVERAL = 2
-ORDERED = 3  # terms of a sum from which on their order matters
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,12 @@ class Disorder:
     Attributes:
         first: Integer, the first of them.
         stop: Integer, the position after the last.
-        value: Name of the operation whose result is read by several.
+        what: String, the sum.
     """
 
     first: int
     stop: int
-    value: str
+    what: str
 
 
 class Ordering:
@@ -48,20 +47,18 @@ class Ordering:
 
     Args:
         chain: The chain.
+        losing: Positions of the nodes that add losses of their own. Defaults to none.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
+    def __init__(self, chain: Chain, losing: Collection[int] = ()) -> None:
+        self.chain, self.losing = chain, losing
         self._writer = {number: position for position, node in enumerate(chain.nodes) for number in node.writes}
-        self._readers: dict[int, list[int]] = {}
-        for position, node in enumerate(chain.nodes):
-            for number in node.reads:
-                self._readers.setdefault(number, []).append(position)
 
     @cached_property
     def disorders(self) -> list[Disorder]:
         """All of them."""
-        return [disorder for number in self._readers if self.chain.is_float(number) for disorder in self._of_value(number)]
+        of_values = (self._of_value(number) for number in self.chain.readers if self.chain.is_float(number))
+        return [*itertools.chain.from_iterable(of_values), *self._of_weights(), *self._of_losses()]
 
     @cached_property
     def positions(self) -> list[int]:
@@ -84,36 +81,58 @@ class Ordering:
                 if one.first <= cut < one.stop:
                     instead = next(position for position in self.positions if position >= one.stop)
                     raise RecomputeError(
-                        "A cut must not lie between branches that read the same value, or its gradient would be summed in another order",
-                        f"one after {nodes[cut - 1].name!r}, where branches from {one.value!r} have not joined",
+                        f"A cut must not lie between branches that {one.what}, or its gradient would be summed in another order",
+                        f"one after {nodes[cut - 1].name!r}, where they have not joined",
                         "Do not cut after them" if instead == len(nodes) else f"Cut after {nodes[instead - 1].name!r}",
                     )
 
     def _of_value(self, number: int) -> list[Disorder]:
-        nodes, readers = self.chain.nodes, self._readers[number]
+        nodes, readers = self.chain.nodes, self.chain.readers[number]
         if sum(_terms(nodes[reader], number) for reader in readers) < ORDERED:
             return []
         name = nodes[self._writer[number]].name if number in self._writer else "an input"
         pairs = itertools.combinations_with_replacement(readers, 2)
-        return [Disorder(one + 1, self._join(one, other), name) for one, other in pairs if self._are_branches(one, other)]
+        return [Disorder(one + 1, self._join(one, other), f"read the value of {name!r}") for one, other in pairs if self._are_branches(one, other)]
+
+    def _of_weights(self) -> Iterator[Disorder]:
+        """Where nodes in branches share a weight, or a regularizer adds its gradient to those of several nodes."""
+        known = self.chain.summed()
+        for key, (variable, users) in self.chain.users().items():
+            regularized = getattr(variable, "regularizer", None) is not None
+            if key in known or len(users) + regularized < ORDERED:
+                continue
+            joins = (self._join(one, other) for one, other in itertools.combinations(users, 2))
+            stop = len(self.chain.nodes) if regularized else max(joins)
+            yield Disorder(users[0] + 1, stop, f"use the weight {variable.path!r}")
+
+    def _of_losses(self) -> Iterator[Disorder]:
+        """Where a value has a loss of its own, whose gradient comes to it before those of its readers."""
+        end = len(self.chain.nodes)
+        for position in self.losing:
+            node = self.chain.nodes[position]
+            own, read = _terms_of_loss(node), [each for number in node.writes for each in self._read(number)]
+            stop = end if own is None else max((reader + 1 for reader, _ in read), default=position)
+            if own is None or own + sum(terms for _, terms in read) >= ORDERED:
+                yield Disorder(position + 1, stop, f"lead from {node.name!r} to a loss of its own and to others")
+
+    def _read(self, number: int) -> Iterator[tuple[int, int]]:
+        """Who reads a value, inside of a nested model too, and how many gradients each sends back; the loss reads the outputs at the end."""
+        for position in self.chain.readers.get(number, ()):
+            node = self.chain.nodes[position]
+            if isinstance(node.operation, keras.Operation):
+                yield position, _terms(node, number)
+            else:
+                yield from itertools.chain.from_iterable(map(self._read, node.writes))
+        if number in self.chain.outputs:
+            yield len(self.chain.nodes) - 1, SEVERAL
 
     def _are_branches(self, one: int, other: int) -> bool:
         """Whether neither of two operations feeds the other; one with several results branches by itself."""
-        return len(self.chain.nodes[one].writes) > 1 if one == other else not self._fed[one] >> other & 1
-
-    @cached_property
-    def _fed(self) -> list[int]:
-        """For each operation the ones that it feeds, and itself, as the bits of an integer."""
-        fed = [1 << position for position in range(len(self.chain.nodes))]
-        for position in reversed(range(len(fed))):
-            for number in self.chain.nodes[position].writes:
-                for reader in self._readers.get(number, ()):
-                    fed[position] |= fed[reader]
-        return fed
+        return len(self.chain.nodes[one].writes) > 1 if one == other else not self.chain.are_in_turn([one, other])
 
     def _join(self, one: int, other: int) -> int:
         """The first position after two operations where at most one value is alive that comes from either."""
-        either = self._fed[one] | self._fed[other]
+        either = self.chain.fed[one] | self.chain.fed[other]
         for position in range(other + 1, len(self.chain.nodes)):
             writers = (self._writer[number] for number in self.chain.live(position) if number in self._writer)
             if sum(either >> writer & 1 for writer in writers) <= 1:
@@ -125,5 +144,18 @@ def _terms(node: Node, number: int) -> int:
     """How many gradients an operation sends back to a value that it reads."""
     arguments = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
     times = sum(node.symbols.get(id(argument)) == number for argument in arguments)
-    kind = type(node.operation)
-    return times * (1 if kind.__name__ in ONCE and kind.__module__.startswith("keras.") else SEVERAL)
+    return times * (1 if type(node.operation).__name__ in ONCE and _is_of_keras(node.operation) else SEVERAL)
+
+
+def _terms_of_loss(node: Node) -> int | None:
+    """How many gradients the loss of an operation sends back to its result; `None` where it may depend on anything else."""
+    layer = node.operation
+    if not _is_of_keras(layer) or len(list(layer._flatten_layers())) > 1 or getattr(layer, "activity_regularizer", None) is None:
+        return None
+    one = layer.activity_regularizer
+    lone = isinstance(one, (keras.regularizers.L1, keras.regularizers.L2)) or (isinstance(one, keras.regularizers.L1L2) and not (one.l1 and one.l2))
+    return 1 if lone else SEVERAL
+
+
+def _is_of_keras(operation: object) -> bool:
+    return type(operation).__module__.startswith("keras.")

@@ -150,7 +150,7 @@ def _placed(predictor: Predictor, strategy: str, peak_bytes: float | None, kept_
         return placing.of_cuts(_stages(predictor))
     if strategy == "manual":
         cuts = _after(chain, layers)
-        Ordering(chain).check(cuts)
+        Ordering(chain, predictor.costs.losing).check(cuts)
         return placing.of_cuts(cuts)
     budget = Budget(peak_bytes or float("inf"), (kept_share or float("inf")) * predictor.predict(whole).kept_bytes)
     found = placing.cheapest(predictor, budget)

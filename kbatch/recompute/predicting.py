@@ -80,7 +80,7 @@ class Predictor:
     @cached_property
     def cuts(self) -> list[int]:
         """Positions where the chain may be cut, its begin and end among them."""
-        return Ordering(self.chain).positions
+        return Ordering(self.chain, self.costs.losing).positions
 
     def bytes_of(self, numbers: Iterable[int]) -> float:
         """Bytes of the values of these numbers."""

@@ -43,8 +43,8 @@ def reuse(
     if not again or tf.executing_eagerly():
         return set()
     graph = again[0].graph
-    if any(tensor.graph is not graph for tensor in forward):
-        return set()  # a loop's inside and its gradient's are two graphs
+    if any(not tf.is_symbolic_tensor(tensor) or tensor.graph is not graph for tensor in forward):
+        return set()  # a loop's inside and its gradient's are two graphs; a jacobian's rows are traced where the forward pass ran eagerly
     operations = graph.get_operations()
     operations = operations[operations.index(sent[-1].op) + 1 :]
     equal = _equal(again, forward, entering)

@@ -1,12 +1,15 @@
-"""Untouched: a compiled model left as it was, with its weights, optimizer and plan, whatever is trained meanwhile."""
+"""Untouched: a compiled model left as it was, with its weights, optimizer and plan, whatever is trained on a batch meanwhile."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute.applying import applied, apply, remove
@@ -34,11 +37,30 @@ def untouched(model: keras.Model) -> Iterator[Callable[[], None]]:
             variable.assign(value)
 
     remove(model)
+    tf.get_logger().addFilter(_is_no_retracing)
     try:
         yield restore
     finally:
+        tf.get_logger().removeFilter(_is_no_retracing)
         restore()
         remove(model)
         model.train_function = None
         if before is not None:
             apply(model, before)
+
+
+def batch_size_of(x: Any) -> int:
+    """How many examples a batch has.
+
+    Raises:
+        RecomputeError: If it has none.
+    """
+    shapes = [np.shape(part) for part in keras.tree.flatten(x) if part is not None]
+    if not shapes or not all(shape and shape[0] for shape in shapes):
+        raise RecomputeError("A batch must have at least one example", f"inputs of shape {', '.join(map(str, shapes)) or 'none'}", "Pass x[:16], say")
+    return int(shapes[0][0])
+
+
+def _is_no_retracing(record: logging.LogRecord) -> bool:
+    """Whether it says something else than that a function was traced again, which is meant here."""
+    return "triggered tf.function retracing" not in record.getMessage()

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kbatch.recompute.applying import apply
 from kbatch.recompute.planned import Plan
-from kbatch.recompute.untouched import untouched
+from kbatch.recompute.untouched import batch_size_of, untouched
 
 STEPS = 3
 OFF = "disable_meta_optimizer"
@@ -76,13 +76,14 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
         The `Report`; its `str()` is a sentence.
 
     Raises:
-        RecomputeError: If the model is not compiled, or the plan cannot be applied to it.
+        RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be applied to it.
 
     Example:
     ```python
     print(recompute.verify(model, recompute.plan(model, batch_size=16), x[:16], y[:16]))
     ```
     """
+    batch_size_of(x)
     with untouched(model) as restore, as_written():
         model.train_function = None
         plain = _train(model, x, y, sample_weight, restore)

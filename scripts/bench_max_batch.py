@@ -2,6 +2,7 @@
 
     python scripts/bench_max_batch.py --out scripts/results/max_batch.csv
     python scripts/bench_max_batch.py --out scripts/results/max_batch.csv --jit    # predictions against the truth, appended
+    python scripts/bench_max_batch.py --out scripts/results/max_batch_margin.csv --limits unet:200 --finders jump,bisect --fresh 10
     python scripts/bench_max_batch.py --table scripts/results/max_batch_table.csv  # the table of 8 combinations against single finders
 
 Without a GPU, each model has a hard memory limit (TF_CPU_BFC_MEM_LIMIT_IN_MB, set for the workers). Rows are appended as they are known,
@@ -29,19 +30,20 @@ import rows
 
 from kbatch import Recipe, Space, find_max_batch, max_batches
 from kbatch.errors import KbatchError
+from kbatch.memory.finding import CONFIRMED_STEPS
 from kbatch.memory.prober import Prober
 from kbatch.memory.subject import Subject
 
 MIB = 1 << 20
 STEPS = 50
-LIMITS = {"cnn": 1536, "resnet50": 560, "mobilenetv2": 400, "efficientnetb0": 400, "transformer": 400, "lstm": 200}
+LIMITS = {"cnn": 1536, "resnet50": 560, "mobilenetv2": 400, "efficientnetb0": 400, "transformer": 400, "lstm": 200, "unet": 200}
 JITTED = {"cnn": 1200, "transformer": 400, "lstm": 200}
-SHAPES = {"cnn": (200, 200, 3), "transformer": (128,), "lstm": (100,)}
+SHAPES = {"cnn": (200, 200, 3), "transformer": (128,), "lstm": (100,), "unet": (64, 64, 3)}
 FINDERS = ("jump", "bisect", "shrink")
 KEYS = ("model", "optimizer", "jit_compile", "finder")
 COLUMNS = [
     *("model", "optimizer", "jit_compile", "limit_bytes", "finder", "batch_size", "probes", "ooms", "examples", "wall_seconds"),
-    *("survives_50_steps", "confirmations", "total_wall_seconds", "predicted", "first_failing", "largest_that_survives"),
+    *("survives_50_steps", "fresh_processes", "confirmations", "total_wall_seconds", "predicted", "first_failing", "largest_that_survives"),
 ]
 
 
@@ -58,6 +60,8 @@ def build(name: str):
         model, loss = cnn(200), "binary_crossentropy"
     elif name in applications:
         model = getattr(keras.applications, applications[name])(weights=None, input_shape=(96, 96, 3), classes=10)
+    elif name == "unet":
+        model = unet()
     elif name == "lstm":
         model = keras.Sequential([keras.Input((100,), dtype="int32"), layers.Embedding(5000, 64), layers.LSTM(128), layers.Dense(2, "softmax")])
     else:
@@ -71,11 +75,33 @@ def build(name: str):
     return model
 
 
+def unet():
+    """Encoder and decoder with skip connections, uncompiled."""
+    import keras
+    from keras import layers
+
+    def block(x, filters):
+        for _ in range(2):
+            x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)))
+        return x
+
+    inputs = x = keras.Input((64, 64, 3))
+    skips = []
+    for filters in (8, 16, 32):
+        x = block(x, filters)
+        skips.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = block(x, 64)
+    for filters, skip in zip((32, 16, 8), reversed(skips), strict=True):
+        x = block(layers.Concatenate()([layers.UpSampling2D()(x), skip]), filters)
+    return keras.Model(inputs, layers.Conv2D(3, 1, activation="softmax")(x))
+
+
 def data(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Eight examples, said to be many: what they hold does not change the memory."""
     rng, shape = np.random.default_rng(0), SHAPES.get(name, (96, 96, 3))
     x = rng.integers(0, 5000, (8, *shape)).astype("int32") if len(shape) == 1 else rng.random((8, *shape)).astype("float32")
-    return x, rng.integers(0, 2, 8).astype("int32")
+    return x, rng.integers(0, 2, (8, 64, 64) if name == "unet" else 8).astype("int32")
 
 
 @dataclass(frozen=True)
@@ -93,9 +119,15 @@ def specs(name: str) -> tuple[Spec, Spec]:
 
 
 def survives(subject: Subject, limit_bytes: int, batch_size: int, steps: int = STEPS) -> bool:
-    """Whether a batch size trains so many steps in a fresh process."""
+    """Whether a batch size trains so many steps as `fit` does, and validates, in a fresh process with the whole limit."""
     with Prober(subject, limit_bytes) as prober:
-        return prober.steps(batch_size, steps).passed
+        return prober.train(batch_size, steps).passed
+
+
+def confirms(subject: Subject, limit_bytes: int, batch_size: int, steps: int) -> bool:
+    """The same with 3 % kept back."""
+    with Prober(subject, limit_bytes) as prober:
+        return prober.confirm(batch_size, steps).passed
 
 
 def largest_that_survives(passes: Callable[[int], bool], answer: int) -> str:
@@ -106,11 +138,11 @@ def largest_that_survives(passes: Callable[[int], bool], answer: int) -> str:
     return f">={bound}"
 
 
-def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[str, object]:
+def row(name: str, optimizer: str, jit: bool, finder: str, limit: int, fresh: int) -> dict[str, object]:
     """One finder on one model."""
     recipe = Recipe(optimizer=optimizer, learning_rate=1e-3, jit_compile=jit)
     subject = Subject(functools.partial(build, name), data(name), recipe)
-    confirmed = 20 if finder == "jump" else 0
+    confirmed = CONFIRMED_STEPS if finder == "jump" else 0
     began, known = time.perf_counter(), list[float]()
     found = find_max_batch(
         functools.partial(build, name),
@@ -135,21 +167,23 @@ def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[s
         "examples": sum(probe.batch_size * max(1, len(probe.step_seconds)) for probe in found.probes),
         "wall_seconds": round(known[len(found.probes) - 1], 1),  # of what follows, all is confirmation, its process too
         "survives_50_steps": passes(found.batch_size),
+        "fresh_processes": f"{sum(survives(subject, limit, found.batch_size) for _ in range(fresh))} of {fresh}" if finder == "jump" else "",
         "confirmations": " ".join(f"{probe.batch_size}:{probe.ended}" for probe in found.confirmations),
         "total_wall_seconds": round(total, 1),
         "predicted": found.predicted or "",
         "first_failing": found.first_failing or "",
-        "largest_that_survives": _truth(passes, found, jit) if finder == "jump" else "",
+        "largest_that_survives": _truth(passes, subject, limit, found, jit) if finder == "jump" else "",
     }
 
 
-def _truth(passes: Callable[..., bool], found, jit: bool) -> str:
+def _truth(passes: Callable[[int], bool], subject: Subject, limit: int, found, jit: bool) -> str:
     if not jit:
         return largest_that_survives(passes, found.batch_size)
+    passes = functools.lru_cache(None)(lambda size: confirms(subject, limit, size, 3))
     size = found.predicted  # by single steps, each in a fresh process, from the prediction
-    while not passes(size, 3):
+    while not passes(size):
         size -= 1
-    while passes(size + 1, 3):
+    while passes(size + 1):
         size += 1
     return f"={size}"
 
@@ -221,6 +255,8 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(LIMITS))
     parser.add_argument("--optimizers", default="sgd,adam")
     parser.add_argument("--finders", default=",".join(FINDERS))
+    parser.add_argument("--limits", default="", help="models and their limits in MiB, such as unet:200,lstm:60, instead of --models")
+    parser.add_argument("--fresh", type=int, default=0, help="fresh processes that train 50 steps at our answer")
     options = parser.parse_args()
     os.environ["KBATCH_CACHE"] = tempfile.mkdtemp()
     if options.table:
@@ -229,13 +265,17 @@ def main() -> None:
         return
     known = rows.known(options.out, KEYS)
     limits = JITTED if options.jit else LIMITS
-    for name in (name for name in options.models.split(",") if name in limits):
+    models = [name for name in options.models.split(",") if name in limits]
+    if options.limits:
+        limits = {name: int(size) for name, size in (pair.split(":") for pair in options.limits.split(","))}
+        models = list(limits)
+    for name in models:
         for optimizer in options.optimizers.split(","):
             for finder in options.finders.split(",") if not options.jit else ("jump",):
                 if (name, optimizer, str(options.jit), finder) in known:
                     continue
                 try:
-                    found = row(name, optimizer, options.jit, finder, limits[name] * MIB)
+                    found = row(name, optimizer, options.jit, finder, limits[name] * MIB, options.fresh)
                 except KbatchError as error:
                     print(f"{name} {optimizer} {finder}: {error}", flush=True)
                     continue

@@ -170,3 +170,12 @@ class Two(keras.utils.PyDataset):
 def test_what_cannot_be_streamed_is_refused(arguments, text):
     with pytest.raises(DataError, match=text):
         batches.prepare(**arguments)
+
+
+def test_examples_are_weighed_once(points):
+    from kbatch.training.arguments import FitArguments
+
+    (x, y), validation = points
+    twice = FitArguments(x, y, np.ones(len(x)), validation_data=validation, class_weight={0: 1.0, 1: 2.0})
+    with pytest.raises(DataError, match=r"weighed once.*Multiply them into sample_weight"):
+        twice.data()

@@ -10,7 +10,7 @@ from typing import Any
 
 from kbatch.data.batches import Data, prepare
 from kbatch.data.elements import Inputs, unknown_inputs
-from kbatch.errors import SearchError
+from kbatch.errors import DataError, SearchError
 
 REFUSED = {
     "batch_size": "it is an axis of the search: use Space(batch_size=…)",
@@ -78,7 +78,10 @@ class FitArguments:
             inputs: Function that gives the names and shapes of the model's inputs, or `None`.
         """
         validated = (self.validation_data, self.validation_split, self.validation_batch_size)
-        return prepare(self.x, self.y, self.sample_weight, *validated, self.batched, inputs)
+        data = prepare(self.x, self.y, self.sample_weight, *validated, self.batched, inputs)
+        if self.class_weight is not None and len(data.training.element_spec) == 3:
+            raise DataError("Examples must be weighed once", "class_weight and weights of the examples", "Multiply them into sample_weight")
+        return data
 
 
 def _whole(number: Any) -> Any:

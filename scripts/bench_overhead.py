@@ -1,10 +1,13 @@
-"""What kbatch costs per update: the same model, data and batch in kbatch's training and in a plain `model.fit`, in interleaved pairs.
+"""What kbatch costs per update: the same model, data and batch in kbatch's training and in a plain `model.fit`, in interleaved rounds.
 
-Usage: python scripts/bench_overhead.py [--pairs 12] [--seconds 3] [--out scripts/results/overhead.csv]
+Usage: python scripts/bench_overhead.py [--rounds 12] [--seconds 3] [--batch-sizes 32,256,2048,4096] [--parts pipeline,light,pictures] [--out FILE]
 
-Plain `fit` is timed twice: on the very stream that kbatch trains on, and on the arrays, as most users call it. Each round trains all three ways, in
-rotating order, and compares the wall-clock seconds per update after the first, input included. Validation, which plain `fit` is not asked for, is off
-the clock. Prints the geometric mean of the ratios and the upper end of its 95 % interval.
+Three parts, each at every batch size, in rotating order within a round:
+  pipeline   kbatch's stream of 200,000 x 20 floats alone, against Keras' own adapter alone: CPU seconds per batch
+  light      a small MLP on them: plain fit on the arrays, plain fit on kbatch's stream (CPU seconds per update), kbatch's training (wall clock)
+  pictures   the case study's CNN on drawn pictures, likewise, at 32 only
+CPU seconds are those of all threads; first updates are left out. Validation, which plain fit is not asked for, is off kbatch's clock. Prints for
+each ratio the geometric mean and the upper end of its 95 % interval.
 """
 
 import argparse
@@ -18,88 +21,159 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
+import numpy as np
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 import kbatch
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.data.streams import training_source
 
+ROWS, COLUMNS = 200_000, 20
+PIPELINE_ROWS = 400_000  # read in each round
+
 
 class Times(keras.callbacks.Callback):
-    """Notes the first and the last end of a batch; Keras may call it from a thread of its own."""
+    """Notes wall-clock and CPU seconds at the first and the last end of a batch; Keras may call it from a thread of its own."""
 
     async_safe = True
 
     def __init__(self, seconds):
         super().__init__()
-        self.seconds, self.first, self.last, self.updates = seconds, None, 0.0, 0
+        self.seconds, self.first, self.last, self.updates = seconds, None, None, 0
 
     def on_train_batch_end(self, batch, logs=None):
-        self.last = time.perf_counter()
+        self.last = (time.perf_counter(), time.process_time())
         self.first = self.first or self.last
         self.updates += 1
-        if self.last - self.first > self.seconds:
+        if self.last[0] - self.first[0] > self.seconds:
             self.model.stop_training = True
 
+    def per_update(self):
+        """Milliseconds per update after the first, by the wall clock and of the CPU."""
+        wall, cpu = (1e3 * (last - first) / (self.updates - 1) for first, last in zip(self.first, self.last, strict=True))
+        return {"wall_ms": wall, "cpu_ms": cpu}
 
-def _timed_fit(found, seconds, data, **arguments):
-    model = cnn(found.train[0].shape[1])
+
+def plain(build, seconds, data, **arguments):
+    """A plain fit."""
+    model = build()
     model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy", metrics=["accuracy"], jit_compile=False)
     times = Times(seconds)
     model.fit(*data, epochs=10_000, callbacks=[times], verbose=0, **arguments)
-    return (times.last - times.first) / (times.updates - 1)
+    return times.per_update()
 
 
-def arrays(found, batch_size, seconds):
-    """Seconds per update of a plain fit on the arrays, as most users call it."""
-    return _timed_fit(found, seconds, found.train, batch_size=batch_size)
+def arrays(build, train, validation, batch_size, seconds):
+    """A plain fit on the arrays, as most users call it."""
+    return plain(build, seconds, train, batch_size=batch_size)
 
 
-def stream(found, batch_size, seconds):
-    """Seconds per update of a plain fit on the very stream that kbatch trains on."""
-    batches = training_source(*found.train).stream(batch_size, seed=0)
-    updates = -(-len(found.train[0]) // batch_size)
-    return _timed_fit(found, seconds, (batches,), steps_per_epoch=updates, shuffle=False)
+def stream(build, train, validation, batch_size, seconds):
+    """A plain fit on the very stream that kbatch trains on."""
+    batches = training_source(*train).stream(batch_size, seed=0)
+    return plain(build, seconds, (batches,), steps_per_epoch=-(-len(train[0]) // batch_size), shuffle=False)
 
 
-def ours(found, batch_size, seconds):
-    """Seconds per update on kbatch's clock."""
-
-    def build():
-        return cnn(found.train[0].shape[1])
-
+def ours(build, train, validation, batch_size, seconds):
+    """A training of kbatch's, by its own clock."""
     recipe = kbatch.Recipe(batch_size=batch_size)
-    _, outcome = kbatch.train(recipe, build, *found.train, found.validation, seconds=seconds, loss="binary_crossentropy", metrics=["accuracy"])
-    return outcome.train_seconds / outcome.updates
+    _, outcome = kbatch.train(recipe, build, *train, validation, seconds=seconds, loss="binary_crossentropy", metrics=["accuracy"])
+    return {"wall_ms": 1e3 * outcome.train_seconds / outcome.updates}
+
+
+def read(iterator, batches):
+    """CPU milliseconds per batch."""
+    began = time.process_time()
+    for _ in range(batches):
+        next(iterator)
+    return 1e3 * (time.process_time() - began) / batches
+
+
+def mlp():
+    return keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+
+
+def table():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, COLUMNS)).astype("float32")
+    return x, (x[:, 0] > 0).astype("int32")
+
+
+def pipeline_rows(batch_sizes, rounds):
+    x, y = table()
+    for batch_size in batch_sizes:
+        pipelines = {
+            "kbatch": training_source(x, y).stream(batch_size, seed=0),
+            "keras": ArrayDataAdapter(x, y, batch_size=batch_size, shuffle=True).get_tf_dataset().repeat(),
+        }
+        iterators = {name: iter(dataset) for name, dataset in pipelines.items()}
+        for iterator in iterators.values():
+            read(iterator, 3)
+        for number in range(rounds):
+            order = sorted(iterators, reverse=bool(number % 2))
+            found = {f"{name}_cpu_ms": read(iterators[name], PIPELINE_ROWS // batch_size) for name in order}
+            yield {"part": "pipeline", "batch_size": batch_size, "round": number, **found}
+
+
+def fit_rows(part, build, train, validation, batch_sizes, rounds, seconds):
+    for batch_size in batch_sizes:
+        ways = [arrays, stream, ours]
+        for way in ways:
+            way(build, train, validation, batch_size, 0.5)
+        for number in range(rounds):
+            ways = [*ways[1:], ways[0]]
+            found = {f"{way.__name__}_{unit}": value for way in ways for unit, value in way(build, train, validation, batch_size, seconds).items()}
+            yield {"part": part, "batch_size": batch_size, "round": number, **found}
+
+
+def report(rows):
+    """One line for each part, batch size and ratio."""
+    pairs = [
+        ("kbatch_cpu_ms", "keras_cpu_ms"),
+        ("stream_cpu_ms", "arrays_cpu_ms"),
+        ("ours_wall_ms", "stream_wall_ms"),
+        ("ours_wall_ms", "arrays_wall_ms"),
+    ]
+    for part, batch_size in dict.fromkeys((row["part"], row["batch_size"]) for row in rows):
+        chosen = [row for row in rows if (row["part"], row["batch_size"]) == (part, batch_size)]
+        for mine, peer in pairs:
+            logs = [math.log(row[mine] / row[peer]) for row in chosen if mine in row]
+            if len(logs) > 1:
+                mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+                bound = math.exp(mean + 1.8 * error)  # one-sided, t with 11 degrees of freedom
+                print(f"{part} at {batch_size}: {mine} / {peer} {math.exp(mean):.3f}, upper 95 % bound {bound:.3f} ({len(logs)} rounds)")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-sizes", default="32,256,2048,4096")
+    parser.add_argument("--parts", default="pipeline,light,pictures")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = pictures("drawn", options.image_size)
-    ways = [arrays, stream, ours]
-    for way in ways:
-        way(found, options.batch_size, 1.0)
-    rows = []
-    for pair in range(options.pairs):
-        ways = [*ways[1:], ways[0]]
-        measured = {f"{way.__name__}_ms": 1e3 * way(found, options.batch_size, options.seconds) for way in ways}
-        rows.append({"pair": pair, **dict(sorted(measured.items()))})
-        print(", ".join(f"{name} {value:.2f}" for name, value in rows[-1].items()), flush=True)
-    for peer in ("stream", "arrays"):
-        logs = [math.log(row["ours_ms"] / row[f"{peer}_ms"]) for row in rows]
-        mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-        bound = math.exp(mean + 1.8 * error)  # one-sided, t with 11 degrees of freedom
-        print(f"kbatch / plain fit on {peer}: {math.exp(mean):.3f}, upper 95 % bound {bound:.3f} ({len(rows)} interleaved pairs)")
+    sizes, parts, rows = [int(size) for size in options.batch_sizes.split(",")], options.parts.split(","), []
+
+    def take(measured):
+        for row in measured:
+            rows.append({name: round(value, 5) if isinstance(value, float) else value for name, value in row.items()})
+            print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+
+    if "pipeline" in parts:
+        take(pipeline_rows(sizes, options.rounds))
+    if "light" in parts:
+        x, y = table()
+        take(fit_rows("light", mlp, (x, y), (x[:32], y[:32]), sizes, options.rounds, options.seconds))
+    if "pictures" in parts:
+        found = pictures("drawn", options.image_size)
+        take(fit_rows("pictures", lambda: cnn(options.image_size), found.train, found.validation, [32], options.rounds, options.seconds))
+    report(rows)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with open(options.out, "w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=rows[0].keys())
+            writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
             writer.writeheader()
             writer.writerows(rows)
 

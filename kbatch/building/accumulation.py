@@ -53,7 +53,7 @@ def _unweighable(model: keras.Model, loss: Any) -> str:
         return "a train_step or compute_loss of its own"
     if any(getattr(layer, "activity_regularizer", None) is not None for layer in model._flatten_layers()):
         return "an activity regularizer"
-    return ""
+    return "" if model.built else "an input shape that only the data tell"
 
 
 def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ def weighed(model: keras.Model, recipe: Recipe) -> Iterator[None]:
         yield
         return
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)  # Keras does so within the first step, which needs the sums of gradients
     weigher = _Weigher(model, optimizer)
     model.compute_loss, optimizer.apply = weigher.compute_loss, weigher.apply
     model.train_function = None

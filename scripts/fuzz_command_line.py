@@ -42,8 +42,8 @@ NAMES = [
     "\x1b[2J",
     *_words(
         "drawn tfds random bayesian grid cnn small-resnet sgd adam compiled lion sgd,adam adam,adam float32 mixed_float16 mixed_bfloat16 float64 "
-        "none flip flip_shift none,flip off on both auto minimal sqrt stages budget:0.5 budget:0 budget:nan budget:1e999 any powers_of_two jump bisect "
-        "mse binary_crossentropy nonsense SGD [/x] [bold] [/] :smile: %s {} \\"
+        "none flip flip_shift none,flip off on both auto minimal sqrt stages budget:0.5 budget:0 budget:nan budget:1e999 any powers_of_two jump "
+        "bisect mse binary_crossentropy nonsense SGD [/x] [bold] [/] :smile: %s {} \\"
     ),
 ]
 LISTS = _words("16,32 32,64,128 64 0 -1 16,,32 , 16;32 99999999999 1_0,2 16,abc 32,32 4096 2147483648")

@@ -120,26 +120,8 @@ def test_a_training_that_another_process_is_in_the_middle_of_is_no_crash(tmp_pat
     assert Project(tmp_path).store.records() == []
 
 
-def test_a_search_holds_its_project_until_it_returns_or_fails(tmp_path, points, build, another):
-    import types
-
-    import kbatch
-
-    hypermodel = kbatch.HyperModel(build, seconds_per_trial=1)
-    said = []
-    tuner = types.SimpleNamespace(on_search_end=lambda: said.append("ended"))
-    hypermodel._hold(Project(tmp_path), tuner)
-    hypermodel._hold(Project(tmp_path), tuner)  # the next trial of the same search
-    with pytest.raises(subprocess.CalledProcessError):
-        subprocess.run([sys.executable, "-c", HOLD, Project(tmp_path).folder], check=True, capture_output=True)
-    tuner.on_search_end()
-    assert said == ["ended"]
-    another(Project(tmp_path).folder)
-    with pytest.raises(RecordError, match="one process at a time"):
-        hypermodel._hold(Project(tmp_path), tuner)
-
-
 def test_a_search_in_a_project_that_another_process_searches_ends_by_name(tmp_path, points, build, another):
+    import keras
     import keras_tuner
 
     import kbatch
@@ -152,6 +134,15 @@ def test_a_search_in_a_project_that_another_process_searches_ends_by_name(tmp_pa
         tuner.search(x, y, validation_data=validation, verbose=0)
     process.kill()
     process.wait()
-    tuner.search(x, y, validation_data=validation, verbose=0)
+    refused = []
+
+    class Asking(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            folder = tmp_path / "p" / "kbatch"
+            refused.append(subprocess.run([sys.executable, "-c", HOLD, folder], capture_output=True, text=True, check=False, timeout=60).stderr)
+
+    tuner.search(x, y, validation_data=validation, verbose=0, callbacks=[Asking()])
+    assert refused
+    assert all(f"process {os.getpid()} on" in said for said in refused)
     assert Lock(tmp_path / "p" / "kbatch").fresh
     assert {record.outcome.ended for record in Project(tmp_path / "p").store.records()} == {"horizon"}

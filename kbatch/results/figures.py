@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kbatch.records import whole
 from kbatch.results.figure_data import BASELINE, BEST, OTHER, BatchInfo, PanelInfo, band, sizes
 
 COLOURS = {BASELINE: "#444444", BEST: "#c8102e", OTHER: "#b8c4d0"}
@@ -33,7 +35,7 @@ def draw_curves(panels: Sequence[PanelInfo], goal: dict[str, Any], examples: int
         _say_nothing(axes[0])
     axes[0].set_ylabel(goal["metric"])
     _legend(figure, columns=len(panels))
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | Path) -> None:
@@ -68,7 +70,7 @@ def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | P
     if any(info.value is None for info in infos):
         left.scatter([], [], marker="x", color="#666666", label="not held within the horizon")
     _legend(figure, columns=3)
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def _figure(width: float, height: float) -> Any:
@@ -191,7 +193,7 @@ def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | 
     _batch_axis(axes, present)
     axes.set(ylabel="examples per second", ylim=(0, None), title="What a larger batch buys in speed")
     _legend(figure, columns=1)
-    figure.savefig(path)
+    _save(figure, path)
 
 
 @dataclass(frozen=True)
@@ -230,4 +232,11 @@ def draw_plans(infos: Sequence[PlanInfo], title: str, path: str | Path, room_byt
     room = (room_bytes or 0.0) / 1e6
     axes.set_ylim(0, 1.12 * max([*peaks, room if room < FAR * max(peaks) else 0.0]))
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: str | Path) -> None:
+    """Write a figure whole or not at all."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    whole.write(Path(path), drawn.getvalue())

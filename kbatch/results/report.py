@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kbatch import notebook
-from kbatch.records import whole
+from kbatch.errors import RecordError
+from kbatch.records import kinds, whole
 from kbatch.records.record import Record
 from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
@@ -127,9 +129,20 @@ def report(tuner_or_directory: Any) -> Report:
     """
     records, goal = load_records(tuner_or_directory), load_goal(tuner_or_directory)
     examples = load_validation_examples(tuner_or_directory)
-    notes = root_of(tuner_or_directory) / RUN_FILE
-    run = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+    run = _run_of(root_of(tuner_or_directory))
     return Report(records, goal, examples, ranking(records, goal, examples), claim_of(records, goal, examples), run)
+
+
+def _run_of(root: Path) -> dict[str, Any]:
+    """What the driver noted of its run, which nothing depends on: what cannot be read is left out, and said."""
+    try:
+        run = json.loads(whole.read(root / RUN_FILE) or b"{}")
+        if kinds.fits(run, dict[str, str | list[str]]):
+            return run  # type: ignore[no-any-return]
+    except (RecordError, ValueError, RecursionError):
+        pass
+    warnings.warn(f"{root / RUN_FILE} cannot be read, and the report says nothing of the command", stacklevel=3)
+    return {}
 
 
 def write(tuner_or_directory: Any) -> list[Path]:

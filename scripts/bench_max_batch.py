@@ -125,7 +125,7 @@ def survives(subject: Subject, limit_bytes: int, batch_size: int, steps: int = S
 
 
 def confirms(subject: Subject, limit_bytes: int, batch_size: int, steps: int) -> bool:
-    """The same with 3 % kept back."""
+    """The same with 5 % kept back."""
     with Prober(subject, limit_bytes) as prober:
         return prober.confirm(batch_size, steps).passed
 

@@ -64,9 +64,9 @@ def test_limits_that_this_machine_can_keep_are_taken():
 
 
 @pytest.mark.parametrize("mebibytes", [4, 10, 33, 34, 400, 80_000])
-def test_what_is_kept_back_is_3_percent_and_at_least_a_mebibyte(mebibytes):
+def test_what_is_kept_back_is_a_share_and_at_least_a_mebibyte(mebibytes):
     spared = limit.spared(mebibytes << 20)
     assert spared % limit.MIB == 0
     assert (mebibytes << 20) - spared >= limit.MIB
-    assert spared <= 0.97 * (mebibytes << 20) + limit.MIB * (mebibytes < 34)
-    assert spared > 0.97 * (mebibytes << 20) - limit.MIB
+    share = (1 - limit.MARGIN) * (mebibytes << 20)
+    assert share - limit.MIB < spared <= share or spared == (mebibytes - 1) << 20

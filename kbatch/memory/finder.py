@@ -42,7 +42,7 @@ def find_max_batch(
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
     assignment with `jit_compile`), corrects it by one probe, and trains what is near the limit in fresh processes that
-    have 3 % less: the answer has that to spare, since without XLA the need varies from process to process. It stops at
+    have 5 % less: the answer has that to spare, since without XLA the need varies from process to process. It stops at
     the number of examples, and where larger batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
     `~/.cache/kbatch`) under the traced train step, recipe, device, limit and versions: asked again, the model is made
     and traced, and nothing is trained.
@@ -63,7 +63,7 @@ def find_max_batch(
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
         strategy: `"jump"`, or for comparison `"double"`, `"bisect"` (Lightning's) or `"shrink"` (accelerate's).
         confirmed_steps: Integer, steps to train in each fresh process, before a full and a partial validation batch;
-            `0` leaves the confirmation out. Defaults to `10`.
+            `0` leaves the confirmation out. Defaults to `20`.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         seed: Integer, seed of the weights. Defaults to `0`.
         values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults.
@@ -79,7 +79,7 @@ def find_max_batch(
     Example:
     ```python
     found = kbatch.find_max_batch(build, x, y, kbatch.Recipe(policy="mixed_float16"), memory_limit="8GB")
-    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 10 steps
+    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 20 steps
     ```
     """
     sample, examples = sample_of(x, y)
@@ -135,4 +135,4 @@ def check_wanted(wanted: Wanted) -> None:
     if wanted.sizes != "any" and wanted.strategy != "jump":
         raise SearchError('`sizes` must come with strategy="jump"', wanted.strategy, "The other strategies are here for comparison, as they are")
     if not isinstance(wanted.confirmed_steps, int) or wanted.confirmed_steps < 0:
-        raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 10, say")
+        raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 20, say")

@@ -18,9 +18,9 @@ from kbatch.memory.remote import TOO_LARGE
 from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
 from kbatch.tracing.moment import ALLOCATOR_SLACK, Moment
 
-CONFIRMED_STEPS = 10  # in a fresh process with some memory to spare: what runs out there does so within the first few
+CONFIRMED_STEPS = 20  # in a fresh process with some memory to spare: what runs out at all does so at any step, not at once
 FAR_SHARE = 0.75
-STEP_DOWN, BELOW_FAILED = 0.05, 0.06
+STEP_DOWN, BELOW_FAILED = 0.05, 0.08
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 FIRST_COMPILED, MOST_COMPILED = 16, 6
 # A size above the second of these is worth a look at where speed stops to rise.
@@ -36,7 +36,7 @@ class Wanted:
         ceiling: Integer, the largest batch size to try, or `None`.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`.
         strategy: `"jump"`, `"double"`, `"bisect"` or `"shrink"`.
-        confirmed_steps: Integer, steps to train in each fresh process. Defaults to `10`.
+        confirmed_steps: Integer, steps to train in each fresh process. Defaults to `20`.
     """
 
     ceiling: int | None = None

@@ -22,7 +22,7 @@ class MaxBatch:
         limit_bytes: Integer, what the device may use.
         first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
         probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
-        confirmations: Tuple of `Probe`, the longer trainings, each in a fresh process that has 3 % less than the limit: what
+        confirmations: Tuple of `Probe`, the longer trainings, each in a fresh process that has 5 % less than the limit: what
             passes there has that to spare, since without XLA the need varies from process to process. A ceiling that
             takes less than three quarters of the limit needs neither.
         confirmed_steps: Integer, steps that the size was trained in a fresh process, before a full and a partial

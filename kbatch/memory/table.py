@@ -38,7 +38,7 @@ class Row:
         accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held. Computed.
         peak_bytes: Integer, the most bytes in use while that size was trained.
         first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
-        confirmed_steps: Integer, steps that it was trained in a fresh process that had 3 % less than the limit.
+        confirmed_steps: Integer, steps that it was trained in a fresh process that had 5 % less than the limit.
         recompute: What the backward pass makes again.
     """
 

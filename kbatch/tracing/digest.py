@@ -7,8 +7,20 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-# Names that TensorFlow counts up in each process, and hints that carry them.
-COUNTED = frozenset(("_gradient_op_type", "_class", "shared_name", "container", "token", "_forward_func_name", "_backward_func_name", "debug_name"))
+# Names that TensorFlow counts up in each process or takes from the code, and hints that carry them.
+NAMES = frozenset(
+    (
+        "_gradient_op_type",
+        "_class",
+        "shared_name",
+        "container",
+        "token",
+        "_forward_func_name",
+        "_backward_func_name",
+        "debug_name",
+        "_user_specified_name",
+    )
+)
 UNSEEN = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))  # what their Python does is in no graph
 MOST_BYTES = 1 << 10  # of a constant whose values count: shapes, axes and rates are smaller, tables of numbers larger
 
@@ -42,7 +54,7 @@ class _Walk:
             if node.op in UNSEEN:
                 self._note(uuid.uuid4().hex)
             for name in sorted(node.attr):
-                if name not in COUNTED:
+                if name not in NAMES:
                     self._note(name, self._attribute(node.attr[name]))
 
     def _attribute(self, value: Any) -> str:

@@ -68,3 +68,18 @@ def test_the_trials_of_an_old_project_are_answered(tmp_path):
     for record in trials:
         asked = Identity("search", record.trial, record.seed, Recipe(batch_size=7), dict(record.values), None)
         assert project.known(asked) == record
+
+
+def test_a_sigterm_that_nobody_handles_is_no_crash(tmp_path):
+    import os
+    import signal
+
+    def terminated():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return trained()
+
+    for _ in range(CRASHES + 1):
+        with pytest.raises(KeyboardInterrupt):
+            Project(tmp_path).once(IDENTITY, terminated)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert Project(tmp_path).once(IDENTITY, trained).outcome.ended == "horizon"

@@ -100,6 +100,24 @@ def undisturbed() -> Iterator[None]:
         signal.raise_signal(number)
 
 
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, a SIGTERM or a hang-up that nobody handles is a `KeyboardInterrupt`, so that what was begun is noted as stopped and not as a crash."""
+
+    def handler(number: int, frame: Any) -> None:
+        raise Stopped(number)
+
+    main = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in _numbers() if main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def ignore() -> None:
     """From now on nothing of the kind is listened to: the process is about to end."""
     with contextlib.suppress(ValueError):

@@ -183,7 +183,8 @@ class Project:
         else:
             self.store.start(key)
             try:
-                record = identity.record(train())
+                with interrupting.terminable():
+                    record = identity.record(train())
             except BaseException:  # SystemExit too, which a handler of signals may raise
                 with interrupting.undisturbed():
                     self.store.interrupt(key)  # stopped by the user, or by an error that the user sees: no crash

@@ -151,8 +151,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         input_examples_per_second=None if not input_seconds else per_pass / input_seconds,
         message=message,
     )
-    given = goal if around.updates is None else replace(goal, seconds=clock.seconds)
-    said = _remarks(outcome, given, recipe, input_seconds, data.training.remedy)
+    said = _remarks(outcome, goal, recipe, input_seconds, data.training.remedy)
     return replace(outcome, remarks=(*said, *accumulation.remarks(model, recipe), *data.remarks))
 
 
@@ -246,8 +245,9 @@ def _input_seconds(stream: tf.data.Dataset, batches: int) -> float:
 def _remarks(outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float | None, remedy: str) -> tuple[str, ...]:
     remarks = []
     update = outcome.median_update_seconds
+    seconds = goal.seconds if math.isfinite(goal.seconds) else outcome.train_seconds  # a training of so many epochs has no horizon
     if len(outcome.curve) < 3 and outcome.ended == "horizon":
-        remarks.append(f"too slow for this horizon: {outcome.updates} updates and {len(outcome.curve)} measurements in {goal.seconds:.3g} s")
+        remarks.append(f"too slow for this horizon: {outcome.updates} updates and {len(outcome.curve)} measurements in {seconds:.3g} s")
     if outcome.seconds["first_step"] > goal.seconds:
         remarks.append(f"the first step took {outcome.seconds['first_step']:.1f} s, more than the horizon of {goal.seconds:.3g} s")
     if update and input_seconds and input_seconds * recipe.accumulation_steps > WAITS_FOR_INPUT * update:

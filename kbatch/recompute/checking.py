@@ -124,10 +124,11 @@ def _checked(chain: Chain) -> frozenset[int]:
             owner = holder[key].name if key in holder else variable.path
             raise _refused("a layer that assigns a trainable weight in `call`, as SpectralNormalization does", owner, "Train without recompute")
     for key, variable in scope.inner.items():
-        owner = next((layer.name for layer in layers if any(id(own) == key for own in layer.variables)), variable.path)
+        owners = [layer for layer in layers if any(id(own) == key for own in layer.variables)]
+        innermost = min(owners, key=lambda layer: len(layer.variables), default=None)
         raise _refused(
             "a layer that draws random numbers or updates its state in each turn of a loop",
-            f"{owner}, {variable.path}",
+            variable.path if innermost is None else innermost.name,
             "Draw them before the loop, as `dropout` of keras.layers.LSTM and GRU does",
         )
     for key, variable in scope.seen.items():

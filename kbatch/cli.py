@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -81,7 +83,10 @@ def cats_vs_dogs(
     optimizers: Annotated[str, typer.Option(help="sgd, adam.", rich_help_panel=AXES)] = "sgd,adam",
     sgd_rates: Annotated[str, typer.Option(help="SGD's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.002:0.02",
     adam_rates: Annotated[str, typer.Option(help="Adam's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.0001:0.001",
-    policies: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.", rich_help_panel=AXES)] = "float32,mixed_float16",
+    policies: Annotated[
+        str | None,
+        typer.Option(show_default="float32, with a GPU mixed_float16 too", help="float32, mixed_float16, mixed_bfloat16.", rich_help_panel=AXES),
+    ] = None,
     augmentations: Annotated[str, typer.Option(help="none, flip, flip_shift, flip_shift_contrast.", rich_help_panel=AXES)] = "none,flip,flip_shift",
     jit: Annotated[str, typer.Option(help="XLA: off, on or both.", rich_help_panel=AXES)] = "off",
     recompute: Annotated[
@@ -223,6 +228,8 @@ def _told_plainly(out: str = "") -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be in no encoding at all
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _silent_of_disks
     warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
     try:
         with interrupting.stopping():
@@ -234,18 +241,30 @@ def _told_plainly(out: str = "") -> Iterator[None]:
         raise typer.Exit(getattr(error, "exit_code", 130)) from error
     except SystemExit as error:  # which of our own parts none raises
         raise _refused(f"A module that is imported must not end the command. Received: sys.exit({error.code!r}). Take that line out.") from error
-    except KbatchError as error:
-        raise _refused(str(error)) from error
-    except OSError as error:
-        said = disk.trouble(error)
-        if said is None and error.filename is None:
-            raise
-        raise _refused(str(said or disk.refusal(error))) from error
     except Exception as error:
-        said = disk.trouble(error)
-        if said is None:
+        full = disk.trouble(error)
+        if full is not None:
+            atexit.register(_end_at_once)
+        if isinstance(error, KbatchError):
+            raise _refused(str(error)) from error
+        if full is None and isinstance(error, OSError) and error.filename is not None:
+            full = disk.refusal(error)
+        if full is None:
             raise
-        raise _refused(str(said)) from error
+        raise _refused(str(full)) from error
+
+
+def _silent_of_disks(lost: Any) -> None:
+    """What a file that could not be written says again when it is cleared away is left out: the sentence has said it."""
+    if lost.exc_value is None or disk.trouble(lost.exc_value) is None:
+        sys.__unraisablehook__(lost)
+
+
+def _end_at_once() -> None:
+    """End before HDF5 tries once more to close a file that the disk has no room for, of which the process would die."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(2)
 
 
 def _refused(sentence: str) -> typer.Exit:

@@ -1,7 +1,6 @@
 """The command line, run as a user runs it."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import time
 import pytest
 from PIL import Image
 
+from kbatch.case_study import options as of_options
 from kbatch.case_study.options import Options, grid_size
 from kbatch.results.loading import load_records
 
@@ -124,7 +124,7 @@ def test_a_folder_without_records_has_no_report(tmp_path):
     assert (result.returncode, "must hold the records" in result.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("ask", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ask", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_path):
     arguments = [
         sys.executable,
@@ -162,26 +162,18 @@ def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_p
     assert [record.outcome.ended for record in load_records(tmp_path)] == ["horizon"] * 4
 
 
-def test_records_that_are_gone_are_missed(done, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(done[0], folder)
-    (folder / "search" / "kbatch" / "records.jsonl").unlink()
-    result = run("cats-vs-dogs", *SMALL, "--out", folder)
-    assert (result.returncode, "Bring records.jsonl back" in result.stderr) == (2, True), result.stderr
-
-
 def test_two_classes_of_ones_own_are_enough_from_100_photographs_on(tmp_path):
-    for label, shade in (("[apple]", 60), ("banana [/x]", 200)):
+    for label, shade in (("[apple]", 60), ("banana [red]", 200)):
         (tmp_path / "fruit" / label).mkdir(parents=True)
         for number in range(105):
             Image.new("RGB", (8, 8), (shade, number, 0)).save(tmp_path / "fruit" / label / f"{number}.png")
         os.mkfifo(tmp_path / "fruit" / label / "200.png")
     options = ["--trials", "1", "--seconds-per-trial", "0.3", "--confirm", "0", "--policies", "float32"]
-    result = run("cats-vs-dogs", "--data", tmp_path / "fruit", "--image-size", "16", *options, "--out", tmp_path / "out [/x]")
+    result = run("cats-vs-dogs", "--data", tmp_path / "fruit", "--image-size", "16", *options, "--out", tmp_path / "out [bold]")
     assert result.returncode == 0, result.stderr
     assert "210 photographs of fruit, 16 px: 126 to train, 42 to validate, 42 to test" in result.stdout
     assert "Batch sizes above the 126 examples" in result.stdout
-    assert "2 files could not be read and were skipped: [apple]/200.png, banana [/x]/200.png" in result.stdout
+    assert "2 files could not be read and were skipped: [apple]/200.png, banana [red]/200.png" in result.stdout
 
 
 def test_help_and_version():
@@ -200,3 +192,13 @@ def test_a_grid_takes_three_rates_an_optimizer():
     space = options().space()
     assert space.learning_rate["sgd"] == pytest.approx([0.001, 0.01, 0.1])
     assert grid_size(space) == 6 * 2 * 2
+
+
+def test_policies_that_nobody_named_are_the_machines_or_those_of_the_project(monkeypatch):
+    monkeypatch.setattr(of_options, "has_card", lambda: False)
+    assert options(policies=None).space().policy == ("float32",)
+    begun = options(policies=None).as_begun({"space": {"policy": ["float32", "mixed_float16"]}})
+    assert begun.space().policy == ("float32", "mixed_float16")
+    assert options(policies="float32").as_begun({"space": {"policy": ["mixed_float16"]}}).policies == "float32"
+    monkeypatch.setattr(of_options, "has_card", lambda: True)
+    assert options(policies=None).space().policy == ("float32", "mixed_float16")

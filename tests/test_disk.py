@@ -180,3 +180,28 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(odd, tmp_path):
         store.read(path)
     with pytest.raises(RecordError):
         Store(tmp_path)
+
+
+FILL = """
+import sys
+import h5py, numpy as np
+import typer
+from kbatch import cli
+
+def fill():
+    with cli._told_plainly("out"):
+        with h5py.File(sys.argv[1], "w") as file:
+            file["weights"] = np.zeros(1 << 20)
+
+try:
+    fill()
+except typer.Exit as error:
+    sys.exit(error.exit_code)
+"""
+
+
+def test_weights_that_found_no_room_are_one_sentence_and_not_the_end_of_the_process(small_disk):
+    ended = subprocess.run([sys.executable, "-c", FILL, small_disk / "a.weights.h5"], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("error: The disk must have room.")
+    assert len(ended.stderr.splitlines()) == 1

@@ -26,9 +26,9 @@ def drawn(monkeypatch):
     made = []
     save = matplotlib.figure.Figure.savefig
 
-    def keep(figure, path):
+    def keep(figure, file, **options):
         made.append(figure)
-        save(figure, path)
+        save(figure, file, **options)
 
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
     return made

@@ -1,6 +1,9 @@
+import json
+
 import pytest
 
 from kbatch import Outcome, Recipe
+from kbatch.errors import RecordError
 from kbatch.training.project import CRASHES, Identity, Project, Trained
 
 IDENTITY = Identity("search", 3, 0, Recipe(), {"units": 8}, 1e-3)
@@ -83,3 +86,14 @@ def test_a_sigterm_that_nobody_handles_is_no_crash(tmp_path):
             Project(tmp_path).once(IDENTITY, terminated)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert Project(tmp_path).once(IDENTITY, trained).outcome.ended == "horizon"
+
+
+def test_records_that_are_gone_while_trials_are_there_are_missed(tmp_path):
+    (tmp_path / "trial_0").mkdir()
+    for status in ("RUNNING", "COMPLETED"):
+        Project(tmp_path).check_complete()
+        (tmp_path / "trial_0" / "trial.json").write_text(json.dumps({"status": status}))
+    with pytest.raises(RecordError, match=r"none, though KerasTuner's 1 trials are there. Bring records.jsonl back"):
+        Project(tmp_path).check_complete()
+    Project(tmp_path).once(IDENTITY, trained)
+    Project(tmp_path).check_complete()

@@ -40,10 +40,13 @@ def run(options: Options, console: Console) -> None:
         KbatchError: If something the user gave cannot be used.
     """
     options.check()
-    space = options.space()
+    options.space()
     sources.check(options.data)
     folder = options.ready_folder()
-    with Lock(folder / PROJECT / fingerprint.FOLDER):
+    records = folder / PROJECT / fingerprint.FOLDER
+    with Lock(records):
+        options = options.as_begun(fingerprint.load(records) or {})
+        space = options.space()
         _announce(options, space, folder, console)
         found_limits = limits.of_options(options, space, folder, console)
         _import_tensorflow()

@@ -9,15 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from kbatch.case_study.options import PROJECT, Options
+from kbatch.case_study.options import PROJECT, Options, has_card
 from kbatch.device import limit
 from kbatch.errors import NoMemoryLimitError
 from kbatch.memory.feasible import MaxBatches
 from kbatch.memory.table import Row, Table, max_batches
 from kbatch.records import fingerprint
 from kbatch.space import Space
-
-NVIDIA = ("/dev/nvidia0", "/proc/driver/nvidia/gpus")
 
 
 def model(name: str, image_size: int) -> Any:
@@ -70,4 +68,4 @@ def _table(options: Options, space: Space, console: Console) -> Table:
 
 def has_limit() -> bool:
     """Whether the device that will train has a memory limit, asked without TensorFlow."""
-    return any(os.path.exists(path) for path in NVIDIA) or os.environ.get(limit.CPU_LIMIT, "").isdigit()
+    return has_card() or os.environ.get(limit.CPU_LIMIT, "").isdigit()

@@ -703,14 +703,14 @@ def test_verifying_often_warns_of_no_retracing(caplog):
 
 def films():
     """A model of convolutions for each of eight pictures."""
-    picture = x = keras.Input((32, 32, 8))
+    picture = x = keras.Input((32, 32, 1))
     for _ in range(6):
         x = keras.layers.Conv2D(8, 3, padding="same", activation="tanh")(x)
     whole = keras.Model(picture, keras.layers.GlobalAveragePooling2D()(x))
-    inputs = keras.Input((8, 32, 32, 8))
+    inputs = keras.Input((8, 32, 32, 1))
     rng = np.random.default_rng(0)
     outputs = recompute_models.head(keras.layers.Flatten()(keras.layers.TimeDistributed(whole)(inputs)))
-    return keras.Model(inputs, outputs), (rng.random((8, 8, 32, 32, 8)).astype("float32"), rng.integers(0, 4, 8))
+    return keras.Model(inputs, outputs), (rng.random((8, 8, 32, 32, 1)).astype("float32"), rng.integers(0, 4, 8))
 
 
 def test_memory_of_a_model_in_time_distributed_falls_by_half():

@@ -99,7 +99,7 @@ def check_step(chain: Chain, call: Callable[..., Any], stretches: Hashable) -> N
     except RecomputeError:
         raise
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        said = f"{type(error).__name__}: {str(error).strip().splitlines()[-1].strip()}"  # what comes before is the user's code, line by line
         raise RecomputeError(
             "A step must be traced forward and backward in the segments of its plan",
             f"{said}, in the segment {call.context.where}",  # type: ignore[attr-defined]

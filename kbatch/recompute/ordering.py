@@ -1,7 +1,12 @@
 """Ordering: where a chain may be cut so that every gradient is summed in the order in which a plain tape would.
 
 A tape adds up what the readers of a value send back in the order in which it comes. Of two readers of which one feeds the
-other that order is the same with any cut; of two branches it is if no cut lies between the first and where they join.
+other that order is the same with any cut; of two branches it is if no cut lies between the first and where they join, since
+a tape takes an operation of each branch in turn, and a recomputed segment is one operation.
+
+A weight is read like a value. Where its order is certain (`Chain.summed`) segments keep it, however they are cut; elsewhere
+its readers are not cut apart. The loss that a layer adds is one more reader: that of an activity regularizer sends its gradient
+back before all others, and after any other loss there is no cut.
 """
 
 from __future__ import annotations

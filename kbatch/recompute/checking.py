@@ -95,7 +95,7 @@ def check_step(chain: Chain, call: Callable[..., Any], stretches: Hashable) -> N
 
     global_seed_generator()
     try:
-        tf.function(step).get_concrete_function(*(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs))
+        tf.function(step, autograph=False).get_concrete_function(*(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs))
     except RecomputeError:
         raise
     except Exception as error:

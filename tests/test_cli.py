@@ -135,7 +135,7 @@ def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_p
         "--trials",
         "3",
         "--seconds-per-trial",
-        "2",
+        "4",
         "--confirm",
         "0",
         "--out",
@@ -143,10 +143,9 @@ def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_p
     ]
     process = subprocess.Popen(list(map(str, arguments)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     records = tmp_path / "search" / "kbatch" / "records.jsonl"
-    while not (records.exists() and records.read_text().count('"ended", "key"') >= 2):
+    while not (records.exists() and records.read_text().count('"ended", "key"') >= 1):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
-    time.sleep(1.0)
     second = run("cats-vs-dogs", *SMALL, "--out", tmp_path)
     assert (second.returncode, f"process {process.pid} on " in second.stderr) == (2, True), second.stderr
     process.send_signal(ask)

@@ -157,8 +157,7 @@ def largest_batch(
 ) -> None:
     """Find the largest batch that safely trains, from a handful of probes in a process that may die.
 
-    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) and given again at once. The module is imported in the worker; the cache sees changes in
-    its file, not in those that it imports: then pass --fresh.
+    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again without a probe; --fresh measures again.
     """
     with _told_plainly():
         with interrupting.at_once():

@@ -228,8 +228,7 @@ def _told_plainly(out: str = "") -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be in no encoding at all
-    if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = _silent_of_disks
+    _be_silent_of_disks()
     warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
     try:
         with interrupting.stopping():
@@ -254,10 +253,20 @@ def _told_plainly(out: str = "") -> Iterator[None]:
         raise _refused(str(full)) from error
 
 
-def _silent_of_disks(lost: Any) -> None:
-    """What a file that could not be written says again when it is cleared away is left out: the sentence has said it."""
-    if lost.exc_value is None or disk.trouble(lost.exc_value) is None:
-        sys.__unraisablehook__(lost)
+def _be_silent_of_disks() -> None:
+    """Leave out what a file that could not be written says again when it is cleared away: the sentence has said it."""
+    if sys.unraisablehook is sys.__unraisablehook__:
+        excepthook = sys.excepthook  # typer's; Cython calls it for what is raised where nothing can catch it
+
+        def silent(lost: Any) -> None:
+            if lost.exc_value is None or disk.trouble(lost.exc_value) is None:
+                sys.__unraisablehook__(lost)
+
+        def unsaid(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+            if disk.trouble(value) is None:
+                excepthook(kind, value, trace)
+
+        sys.unraisablehook, sys.excepthook = silent, unsaid
 
 
 def _end_at_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import os
 import sys
@@ -242,8 +241,8 @@ def _told_plainly(out: str = "") -> Iterator[None]:
         raise _refused(f"A module that is imported must not end the command. Received: sys.exit({error.code!r}). Take that line out.") from error
     except Exception as error:
         full = disk.trouble(error)
-        if full is not None:
-            atexit.register(_end_at_once)
+        if full is not None and ".h5" in str(full):
+            _end_at_once(str(full))
         if isinstance(error, KbatchError):
             raise _refused(str(error)) from error
         if full is None and isinstance(error, OSError) and error.filename is not None:
@@ -269,11 +268,12 @@ def _be_silent_of_disks() -> None:
         sys.unraisablehook, sys.excepthook = silent, unsaid
 
 
-def _end_at_once() -> None:
-    """End before HDF5 tries once more to close a file that the disk has no room for, of which the process would die."""
+def _end_at_once(sentence: str) -> None:
+    """End before HDF5 tries once more to close the file that found no room, of which the process would die."""
+    refused = _refused(sentence)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(2)
+    os._exit(refused.exit_code)
 
 
 def _refused(sentence: str) -> typer.Exit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import os
 import sys
@@ -227,8 +226,7 @@ def _told_plainly(out: str = "") -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be in no encoding at all
-    if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = _silent_of_disks
+    _be_silent_of_disks()
     warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
     try:
         with interrupting.stopping():
@@ -242,8 +240,8 @@ def _told_plainly(out: str = "") -> Iterator[None]:
         raise _refused(f"A module that is imported must not end the command. Received: sys.exit({error.code!r}). Take that line out.") from error
     except Exception as error:
         full = disk.trouble(error)
-        if full is not None:
-            atexit.register(_end_at_once)
+        if full is not None and ".h5" in str(full):
+            _end_at_once(str(full))
         if isinstance(error, KbatchError):
             raise _refused(str(error)) from error
         if full is None and isinstance(error, OSError) and error.filename is not None:
@@ -253,17 +251,28 @@ def _told_plainly(out: str = "") -> Iterator[None]:
         raise _refused(str(full)) from error
 
 
-def _silent_of_disks(lost: Any) -> None:
-    """What a file that could not be written says again when it is cleared away is left out: the sentence has said it."""
-    if lost.exc_value is None or disk.trouble(lost.exc_value) is None:
-        sys.__unraisablehook__(lost)
+def _be_silent_of_disks() -> None:
+    """Leave out what a file that could not be written says again when it is cleared away: the sentence has said it."""
+    if sys.unraisablehook is sys.__unraisablehook__:
+        excepthook = sys.excepthook  # typer's; Cython calls it for what is raised where nothing can catch it
+
+        def silent(lost: Any) -> None:
+            if lost.exc_value is None or disk.trouble(lost.exc_value) is None:
+                sys.__unraisablehook__(lost)
+
+        def unsaid(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+            if disk.trouble(value) is None:
+                excepthook(kind, value, trace)
+
+        sys.unraisablehook, sys.excepthook = silent, unsaid
 
 
-def _end_at_once() -> None:
-    """End before HDF5 tries once more to close a file that the disk has no room for, of which the process would die."""
+def _end_at_once(sentence: str) -> None:
+    """End before HDF5 tries once more to close the file that found no room, of which the process would die."""
+    refused = _refused(sentence)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(2)
+    os._exit(refused.exit_code)
 
 
 def _refused(sentence: str) -> typer.Exit:

@@ -33,6 +33,7 @@ from kbatch.memory import feasible
 from kbatch.memory.table import Table
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, whole_number
+from kbatch.records import disk
 from kbatch.records.record import Record
 from kbatch.rules import warmup
 from kbatch.space import Space
@@ -195,6 +196,7 @@ class HyperModel(keras_tuner.HyperModel):
             path = Path(checkpoint.filepath)
 
             def train() -> Trained:
+                disk.check_room(project.directory, _most_bytes(model))
                 announce = keras_tuners.Announcement()
                 trained = comparison.train(project, attempt, model, identity, own, [announce.before, of_trial, checkpoint, announce.after])
                 outcome = _with_remark(trained.outcome, _warmup_cut(recipe, self.space.recipe(hp, examples)))
@@ -323,6 +325,11 @@ class HyperModel(keras_tuner.HyperModel):
             stored = goal_of(seconds, data=data, measured=Measured(model, self.maker.arguments), **self._judged_by).to_dict()
             project.agree({"goal": stored})
         return Goal(**stored)
+
+
+def _most_bytes(model: keras.Model) -> int:
+    """What the kept weights may take on the disk: two slots of an optimizer beside each weight, and a little around them."""
+    return 3 * sum(math.prod(variable.shape) * 4 for variable in model.variables) + (1 << 20)
 
 
 def _check_devices() -> None:

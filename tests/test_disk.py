@@ -20,6 +20,7 @@ FOREIGN = [
     OSError(HDF5 + "error message = 'No space left on device', buf = 0x1)"),
     RuntimeError("Unable to flush file's cached information (errno = 28, error message = 'No space left on device')"),
     type("ResourceExhaustedError", (Exception,), {})("{{function_node x}} /tmp/ckpt/part-0; No space left on device [Op:MergeV2Checkpoints]"),
+    OSError(errno.EFBIG, HDF5.replace("28", "27") + "error message = 'File too large', buf = 0x1)"),
     OSError(errno.EDQUOT, "Disk quota exceeded", "oracle.json"),
     OSError(errno.EFBIG, "File too large", "oracle.json"),
     OSError(errno.EROFS, "Read-only file system", "oracle.json"),
@@ -35,6 +36,7 @@ def test_what_libraries_make_of_a_disk_is_a_disk_and_never_memory(error):
     wrapped = RuntimeError("A trial failed")
     wrapped.__cause__ = error
     assert isinstance(disk.trouble(wrapped), RecordError)
+    assert len(str(disk.trouble(wrapped))) < 200
     assert not is_out_of_memory(wrapped)
     assert not is_suspect(wrapped)
 
@@ -183,15 +185,19 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(odd, tmp_path):
 
 
 FILL = """
-import sys
+import resource, sys
 import h5py, numpy as np
 import typer
 from kbatch import cli
 
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
 def fill():
     with cli._told_plainly("out"):
-        with h5py.File(sys.argv[1], "w") as file:
-            file["weights"] = np.zeros(1 << 20)
+        file = h5py.File(sys.argv[1], "w")
+        for layer in range(3):
+            file.create_group(f"layer {layer}")["weights"] = np.zeros(400)
+        raise OSError(27, "File too large", sys.argv[1])
 
 try:
     fill()
@@ -200,8 +206,14 @@ except typer.Exit as error:
 """
 
 
-def test_weights_that_found_no_room_are_one_sentence_and_not_the_end_of_the_process(small_disk):
-    ended = subprocess.run([sys.executable, "-c", FILL, small_disk / "a.weights.h5"], capture_output=True, text=True, check=False, timeout=60)
+def test_weights_that_found_no_room_are_one_sentence_without_what_hdf5_says_of_it_again(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", FILL, tmp_path / "a.weights.h5"], capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.startswith("error: The disk must have room.")
+    assert ended.stderr.startswith("error: Files must be allowed to grow. Received: File too large: ")
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_training_whose_weights_would_find_no_room_is_not_begun(small_disk):
+    disk.check_room(small_disk, 1000)
+    with pytest.raises(RecordError, match=r"must have room for the weights. Received: 0.1 MB free in .* and 5.0 MB needed"):
+        disk.check_room(small_disk, 5_000_000)

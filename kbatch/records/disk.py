@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 from kbatch.errors import RecordError
 
@@ -33,11 +35,11 @@ def trouble(error: BaseException) -> RecordError | None:
     for link in _chain(error):
         number = link.errno if isinstance(link, OSError) else None
         found = WORDS.search(str(link))
-        if number in (*FULL, *LIMITED, errno.EROFS):
-            return refusal(link)  # type: ignore[arg-type]
-        if found:
-            named = re.search(r"filename = '([^']+)'", str(link))
-            return refusal(OSError(_number(found[0]), found[0], named[1] if named else None))
+        if number not in (*FULL, *LIMITED, errno.EROFS):
+            number = _number(found[0]) if found else None
+        if number is not None:
+            named = getattr(link, "filename", None) or next(iter(re.findall(r"filename = '([^']+)'", str(link))), None)
+            return refusal(OSError(number, os.strerror(number), named))
     return None
 
 
@@ -57,6 +59,22 @@ def refusal(error: OSError, path: object = None) -> RecordError:
     if error.errno in CLOSED:
         return RecordError("The folder must be writable", said, "Pass another folder, or let this one be written")
     return RecordError("The file must be one that can be written", said, "Move it away, or pass another folder")
+
+
+def check_room(folder: Path, needed_bytes: int) -> None:
+    """Refuse to begin what the disk has no room for: HDF5 ends the process of whom it cannot write a file for.
+
+    Args:
+        folder: Where it will be written.
+        needed_bytes: Integer, what it may take.
+
+    Raises:
+        RecordError: If there is less.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        said = f"{free / 1e6:,.1f} MB free in {folder}, and {needed_bytes / 1e6:,.1f} MB needed"
+        raise RecordError("The disk must have room for the weights", said, f"Free some; {KEPT}")
 
 
 def _number(words: str) -> int:

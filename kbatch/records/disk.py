@@ -62,7 +62,7 @@ def refusal(error: OSError, path: object = None) -> RecordError:
 
 
 def check_room(folder: Path, needed_bytes: int) -> None:
-    """Refuse to begin what the disk has no room for: HDF5 ends the process of whom it cannot write a file for.
+    """Refuse to begin what the disk has no room for: HDF5 may end the process when it cannot write a file.
 
     Args:
         folder: Where it will be written.

@@ -59,7 +59,7 @@ def next_mark(curve: Curve, horizon: float, target: float | None = None, directi
     Example:
     >>> next_mark([(1.0, 0.5)], horizon=144.0)
     4.0
-    >>> next_mark([(16.0, 0.5), (20.0, 0.6)], horizon=144.0, target=0.65)
+    >>> next_mark([(16.0, 0.5), (20.0, 0.75)], horizon=144.0, target=0.875)
     22.0
     """
     last = curve[-1][0] if curve else 0.0

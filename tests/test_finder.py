@@ -191,8 +191,8 @@ def test_a_function_of_a_notebook_travels():
     assert find_max_batch(scope["build"], (12,), memory_limit="100MB", loss="mse", ceiling=4, confirmed_steps=0).batch_size == 4
 
 
-def digest(build, x=((6, 4),), recipe=RECIPE, **environment):
-    with Prober(Subject(build, sample_of(*x)[0], recipe, loss="mse"), 200 << 20, environment=environment) as prober:
+def digest(build, x, recipe, loss=None):
+    with Prober(Subject(build, sample_of(*x)[0], recipe, loss=loss), 200 << 20) as prober:
         return prober.digest()
 
 
@@ -217,7 +217,7 @@ def test_an_answer_is_kept_under_the_traced_model_not_under_the_code_that_makes_
     ],
 )
 def test_the_same_model_has_the_same_digest_in_every_process(build, shape, recipe):
-    assert digest(build, (shape,), recipe) == digest(build, (shape,), recipe) != digest(memory_models.uncompiled, ((12,),), recipe)
+    assert digest(build, (shape,), recipe) == digest(build, (shape,), recipe) != digest(memory_models.uncompiled, ((12,),), RECIPE, "mse")
 
 
 def test_python_that_no_trace_shows_has_another_digest_each_time():

@@ -42,6 +42,8 @@ def test_tabular_regression_needs_neither_direction_nor_chance(monkeypatch, tmp_
     records = load_records(tmp_path / "runs" / "tabular")
     assert [record.outcome.ended for record in records] == ["horizon", "horizon"]
     assert records[1].score > 0 or records[0].score > 0
+    said = [any("chance" in remark for remark in record.outcome.remarks) for record in records]
+    assert said == [True, False]  # how chance was worked out, once a search
 
 
 @pytest.mark.parametrize("name", ["images_from_keras_tuner.py", "text_with_target.py", "tabular_regression.py"])

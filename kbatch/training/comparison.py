@@ -66,6 +66,8 @@ class Comparison:
         passed = project.largest_passed()
         around = dataclasses.replace(self._around(identity.seed, callbacks), checkpoint_callbacks=checkpoint_callbacks, largest_passed=passed)
         outcome = attempt.train(model, identity.recipe, self.data, self.goal, around)
+        if identity.purpose == "baseline" and self.goal.note:  # said once a search, where its first training ends
+            outcome = dataclasses.replace(outcome, remarks=(*outcome.remarks, self.goal.note))
         return Trained(outcome, self.goal.score(outcome))
 
     def baseline(self, project: Project) -> Record:

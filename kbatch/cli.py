@@ -139,8 +139,8 @@ def cats_vs_dogs(
 @app.command("max-batch")
 def largest_batch(
     build: Annotated[str, typer.Argument(help="module:function of the function that returns the model, importable from here.")],
-    shape: Annotated[str, typer.Option(help="Shape of one example, such as 224,224,3.")],
-    dtype: Annotated[str, typer.Option(help="Type of the examples.")] = "float32",
+    shape: Annotated[str | None, typer.Option(show_default="the model's keras.Input", help="Shape of one example, such as 224,224,3.")] = None,
+    dtype: Annotated[str | None, typer.Option(show_default="float32", help="Type of the examples, with --shape.")] = None,
     policy: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16; several make a table.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="sgd, adam, compiled; several make a table.")] = "adam",
     jit: Annotated[str, typer.Option(help="XLA: off, on or both.")] = "off",

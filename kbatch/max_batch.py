@@ -29,8 +29,8 @@ class Asked:
     """Everything `kbatch max-batch` can be told; see its `--help`."""
 
     build: str
-    shape: str
-    dtype: str
+    shape: str | None
+    dtype: str | None
     policies: str
     optimizers: str
     jit: str
@@ -119,10 +119,15 @@ class _Shown:
         self._console.print(f"{row}", highlight=False)
 
 
-def _example(shape: str, dtype: str) -> object:
-    """What stands for the data: the shape of one example."""
+def _example(shape: str | None, dtype: str | None) -> object:
+    """What stands for the data: the shape of one example, or nothing if the model's own is meant."""
     import numpy as np
 
+    if shape is None:
+        if dtype is not None:
+            raise DataError("--dtype must come with --shape", f"--dtype {dtype}", "Pass --shape too; without both, the model's keras.Input is taken")
+        return None
+    dtype = dtype or "float32"
     sizes = example_shape(shape)
     kind = np.dtype(dtype) if re.fullmatch(r"[a-z]+[0-9]*", dtype) and dtype in np.sctypeDict else None
     if kind is None or kind.kind not in "biuf" or kind.itemsize > 8:

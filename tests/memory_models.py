@@ -23,6 +23,21 @@ def uncompiled(hp=None):
     return keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(3, "softmax")])
 
 
+def shapeless(hp=None):
+    """Without a keras.Input, and uncompiled."""
+    import keras
+
+    return keras.Sequential([keras.layers.Dense(3, "softmax")])
+
+
+def open_sizes(hp=None):
+    """A picture of any size, uncompiled."""
+    import keras
+
+    layers = [keras.layers.Conv2D(4, 3), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3, "softmax")]
+    return keras.Sequential([keras.Input((None, None, 3)), *layers])
+
+
 def without_hp():
     return uncompiled()
 

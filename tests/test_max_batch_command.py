@@ -53,6 +53,12 @@ def test_a_function_without_arguments_will_do(tmp_path):
     assert out.splitlines()[-1].startswith("batch 8 uses ")
 
 
+def test_without_a_shape_the_models_own_input_is_taken(tmp_path):
+    code, out, error = said(tmp_path, BASE[0], *BASE[3:])
+    assert (code, error) == (0, "")
+    assert out.splitlines()[-1].startswith("batch 8 uses ")
+
+
 def test_several_make_a_table(tmp_path):
     code, out, error = said(tmp_path, *BASE, "--optimizer", "sgd,adam")
     assert (code, error) == (0, "")
@@ -78,6 +84,9 @@ def test_several_make_a_table(tmp_path):
         (["memory_models:uncompiled", "--ceiling", "0"], "`ceiling` must be a whole number"),
         (["memory_models:uncompiled", "--shape", "a,b"], "--shape must be whole numbers"),
         (["memory_models:uncompiled", "--shape", "13"], "shape of the model's input"),
+        (["memory_models:uncompiled", "--no-shape", "--dtype", "float32"], "--dtype must come with --shape"),
+        (["memory_models:shapeless", "--no-shape"], "A model without a keras.Input must be given the shape of one example"),
+        (["memory_models:open_sizes", "--no-shape"], "leaves sizes open must be given the shape"),
         (["memory_models:uncompiled", "--dtype", "float33"], "--dtype must be a NumPy type"),
         (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
         (["memory_models:uncompiled", "--policy", "int4"], "`policy` must be"),
@@ -88,7 +97,8 @@ def test_several_make_a_table(tmp_path):
     ],
 )
 def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
-    given = [*arguments, *(["--loss", "mse"]), *([] if "--shape" in arguments else ["--shape", "12"])]
+    arguments = [*arguments, *([] if {"--shape", "--no-shape"} & {*arguments} else ["--shape", "12"])]
+    given = [argument for argument in [*arguments, "--loss", "mse"] if argument != "--no-shape"]
     given += [] if "--memory-limit" in arguments else ["--memory-limit", "100MB"]
     code, out, error = said(tmp_path, *given)
     assert (code, out) == (2, "")
@@ -139,7 +149,7 @@ def found_with(probes, **fields):
 def test_the_sentence_says_from_where_on_speed_hardly_rises():
     probes = tuple(Probe(size, "passed", size * 10**8, 1.0, (9.0, 0.01 + 0.001 * size, 0.01 + 0.001 * size)) for size in (10, 60))
     found = found_with(probes)
-    assert str(found) == "batch 60 uses 6.1 of 8.0 GB; 72 fails; confirmed with 10 steps"
+    assert str(found) == "batch 60 uses 6.1 of 8.0 GB; 72 is too large; confirmed with 10 steps"
     assert sentence(found) == f"{found}; 90% of the best speed is reached at 34"
 
 

@@ -47,7 +47,7 @@ class Estimate:
 
 def estimate(
     build: Callable[..., Any],
-    x: Any,
+    x: Any = None,
     y: Any = None,
     recipe: Recipe | None = None,
     batch_size: int | None = None,
@@ -66,7 +66,7 @@ def estimate(
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
         x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
-            shape of one example.
+            shape of one example. Defaults to the shape of the model's `keras.Input`.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_size: Integer, examples per forward and backward pass. Defaults to the recipe's micro-batch, or batch.

@@ -1,4 +1,4 @@
-"""Labels: made to fit a model's loss where only shapes are given, and seen to fit it where they are. Worker only."""
+"""Labels: made to fit a model's loss where only shapes are given, and inputs its `keras.Input`, or seen to fit it. Worker only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import keras
 import numpy as np
 
 from kbatch.errors import DataError
+
+SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"
+TEXT = "S1"
 
 
 def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -25,11 +28,13 @@ def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def checked(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The sample, refused if the model's inputs do not fit it.
+    """The sample, refused if the model's inputs do not fit it; without one, an example of the shape of its inputs.
 
     Raises:
-        DataError: If the shapes differ.
+        DataError: If the shapes differ, or there is no sample and the model does not tell its shape.
     """
+    if not sample:
+        return (_own_inputs(model),)
     wanted, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
     if not wanted:
         return sample
@@ -44,6 +49,19 @@ def checked(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
             "Pass data or a shape that fits",
         )
     return sample
+
+
+def _own_inputs(model: keras.Model) -> Any:
+    """An example of zeros of the shape and type of a model's `keras.Input`."""
+    wanted = getattr(model, "inputs", None) or []
+    if not wanted:
+        raise DataError("A model without a keras.Input must be given the shape of one example", model.name, f"{SAY_SHAPE}, or add a keras.Input")
+    shapes = [tuple(one.shape[1:]) for one in wanted]
+    if any(size is None for shape in shapes for size in shape):
+        raise DataError("A model whose keras.Input leaves sizes open must be given the shape of one example", _words(shapes), SAY_SHAPE)
+    zeros = [np.zeros((1, *shape), TEXT if one.dtype == "string" else one.dtype) for one, shape in zip(wanted, shapes, strict=True)]
+    structure = getattr(model, "_inputs_struct", None)
+    return zeros[0] if structure is None else keras.tree.pack_sequence_as(structure, zeros)
 
 
 def _fits(wanted: Any, given: tuple[int, ...]) -> bool:

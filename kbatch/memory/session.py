@@ -55,7 +55,7 @@ class Session:
         self.model = maker.make(self.recipe, maker.hyperparameters(subject.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))
-        if not self.model.built:
+        if not self.model.built and subject.sample:
             self.model(keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), subject.sample[0]), training=False)
         sample = labels.completed(self.model, labels.checked(self.model, subject.sample))
         with tf.device("CPU:0"):

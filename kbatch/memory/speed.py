@@ -100,7 +100,7 @@ class Throughput:
 
 def throughput(
     build: Callable[..., Any],
-    x: Any,
+    x: Any = None,
     y: Any = None,
     recipe: Recipe | None = None,
     batch_sizes: Sequence[int] | None = None,
@@ -120,7 +120,7 @@ def throughput(
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
         x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
-            shape of one example.
+            shape of one example. Defaults to the shape of the model's `keras.Input`.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_sizes: Sequence of integers. Defaults to 2, 4, 8, … until memory runs out, a step takes 2 seconds, or

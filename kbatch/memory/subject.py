@@ -25,7 +25,7 @@ class Subject:
     Attributes:
         build: The user's `build(hp)` or `build()`.
         sample: Tuple of nested arrays of the same few examples: `(x,)`, `(x, y)` or `(x, y, sample_weight)`. With `(x,)`
-            the labels are made to fit the model's loss.
+            the labels are made to fit the model's loss; with `()` the inputs are the model's own too.
         recipe: `Recipe` to train by; its `batch_size` is what is searched for, its accumulation steps are kept.
         loss: Loss, if `build` does not compile.
         metrics: Metrics, if `build` does not compile.
@@ -61,19 +61,23 @@ class Subject:
         return [_nested(part, lambda array: [*array.shape[1:], str(array.dtype)]) for part in self.sample]
 
 
-def sample_of(x: Any, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
+def sample_of(x: Any = None, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
     """A few examples of the user's data, and how many they have.
 
     Args:
         x: Array or nested structure of arrays with the examples along the first dimension; a `tf.data.Dataset` of
             single examples or of batches; a `keras.utils.PyDataset`; or the shape of one example, as a tuple of
             integers or anything with `shape` and `dtype` but no contents (`keras.KerasTensor`, `tf.TensorSpec`), also
-            nested.
+            nested; or `None` for the shape of the model's own `keras.Input`, which only the worker knows.
         y: The same for the labels. Optional with shapes: labels are then made to fit the loss.
 
     Raises:
         DataError: If it is none of these.
     """
+    if x is None:
+        if y is not None:
+            raise DataError("Labels must come with examples", "`y` without `x`", "Pass `x` too")
+        return (), None
     if "tensorflow" in sys.modules and isinstance(x, sys.modules["tensorflow"].data.Dataset):
         return _of_dataset(_with_labels(x, y))
     if any(kind.__name__ == "PyDataset" for kind in type(x).__mro__):

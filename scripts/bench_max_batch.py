@@ -2,7 +2,7 @@
 
     python scripts/bench_max_batch.py --out scripts/results/max_batch.csv
     python scripts/bench_max_batch.py --out scripts/results/max_batch.csv --jit    # predictions against the truth, appended
-    python scripts/bench_max_batch.py --out scripts/results/max_batch_margin.csv --limits unet:200 --finders jump,bisect --fresh 10
+    python scripts/bench_max_batch.py --out scripts/results/max_batch.csv --fresh scripts/results/max_batch_fresh.csv  # ten processes at each answer
     python scripts/bench_max_batch.py --table scripts/results/max_batch_table.csv  # the table of 8 combinations against single finders
 
 Without a GPU, each model has a hard memory limit (TF_CPU_BFC_MEM_LIMIT_IN_MB, set for the workers). Rows are appended as they are known,
@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
-import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,11 +29,13 @@ import rows
 from kbatch import Recipe, Space, find_max_batch, max_batches
 from kbatch.errors import KbatchError
 from kbatch.memory.finding import CONFIRMED_STEPS
+from kbatch.memory.probe import Probe
 from kbatch.memory.prober import Prober
 from kbatch.memory.subject import Subject
 
 MIB = 1 << 20
 STEPS = 50
+FRESH = 10
 LIMITS = {"cnn": 1536, "resnet50": 560, "mobilenetv2": 400, "efficientnetb0": 400, "transformer": 400, "lstm": 200, "unet": 200}
 JITTED = {"cnn": 1200, "transformer": 400, "lstm": 200}
 SHAPES = {"cnn": (200, 200, 3), "transformer": (128,), "lstm": (100,), "unet": (64, 64, 3)}
@@ -43,8 +43,9 @@ FINDERS = ("jump", "bisect", "shrink")
 KEYS = ("model", "optimizer", "jit_compile", "finder")
 COLUMNS = [
     *("model", "optimizer", "jit_compile", "limit_bytes", "finder", "batch_size", "probes", "ooms", "examples", "wall_seconds"),
-    *("survives_50_steps", "fresh_processes", "confirmations", "total_wall_seconds", "predicted", "first_failing", "largest_that_survives"),
+    *("survives_50_steps", "confirmations", "total_wall_seconds", "predicted", "first_failing", "largest_that_survives"),
 ]
+FRESH_COLUMNS = ["model", "optimizer", "jit_compile", "finder", "limit_bytes", "batch_size", "processes", "survived", "peak_bytes"]
 
 
 def build(name: str):
@@ -118,10 +119,15 @@ def specs(name: str) -> tuple[Spec, Spec]:
     return Spec(x.shape[1:], str(x.dtype)), Spec(y.shape[1:], str(y.dtype))
 
 
-def survives(subject: Subject, limit_bytes: int, batch_size: int, steps: int = STEPS) -> bool:
-    """Whether a batch size trains so many steps as `fit` does, and validates, in a fresh process with the whole limit."""
+def fifty(subject: Subject, limit_bytes: int, batch_size: int) -> Probe:
+    """Fifty steps as `fit` does them, and validation, in a fresh process with the whole limit."""
     with Prober(subject, limit_bytes) as prober:
-        return prober.train(batch_size, steps).passed
+        return prober.train(batch_size, STEPS)
+
+
+def survives(subject: Subject, limit_bytes: int, batch_size: int) -> bool:
+    """Whether a batch size trains so."""
+    return fifty(subject, limit_bytes, batch_size).passed
 
 
 def confirms(subject: Subject, limit_bytes: int, batch_size: int, steps: int) -> bool:
@@ -130,15 +136,7 @@ def confirms(subject: Subject, limit_bytes: int, batch_size: int, steps: int) ->
         return prober.confirm(batch_size, steps).passed
 
 
-def largest_that_survives(passes: Callable[[int], bool], answer: int) -> str:
-    """Whether `answer / 0.9` survives: the largest that does is below it, or at least that."""
-    bound = math.ceil(answer / 0.9) + (1 if math.ceil(answer / 0.9) == answer / 0.9 else 0)
-    if not passes(bound):
-        return f"<{bound}"
-    return f">={bound}"
-
-
-def row(name: str, optimizer: str, jit: bool, finder: str, limit: int, fresh: int) -> dict[str, object]:
+def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[str, object]:
     """One finder on one model."""
     recipe = Recipe(optimizer=optimizer, learning_rate=1e-3, jit_compile=jit)
     subject = Subject(functools.partial(build, name), data(name), recipe)
@@ -166,19 +164,16 @@ def row(name: str, optimizer: str, jit: bool, finder: str, limit: int, fresh: in
         "ooms": sum(not probe.passed for probe in found.probes),
         "examples": sum(probe.batch_size * max(1, len(probe.step_seconds)) for probe in found.probes),
         "wall_seconds": round(known[len(found.probes) - 1], 1),  # of what follows, all is confirmation, its process too
-        "survives_50_steps": passes(found.batch_size),
-        "fresh_processes": f"{sum(survives(subject, limit, found.batch_size) for _ in range(fresh))} of {fresh}" if finder == "jump" else "",
+        "survives_50_steps": passes(found.batch_size) if finder != "jump" else "",  # ours: --fresh
         "confirmations": " ".join(f"{probe.batch_size}:{probe.ended}" for probe in found.confirmations),
         "total_wall_seconds": round(total, 1),
         "predicted": found.predicted or "",
         "first_failing": found.first_failing or "",
-        "largest_that_survives": _truth(passes, subject, limit, found, jit) if finder == "jump" else "",
+        "largest_that_survives": _truth(subject, limit, found) if jit else "",
     }
 
 
-def _truth(passes: Callable[[int], bool], subject: Subject, limit: int, found, jit: bool) -> str:
-    if not jit:
-        return largest_that_survives(passes, found.batch_size)
+def _truth(subject: Subject, limit: int, found) -> str:
     passes = functools.lru_cache(None)(lambda size: confirms(subject, limit, size, 3))
     size = found.predicted  # by single steps, each in a fresh process, from the prediction
     while not passes(size):
@@ -207,25 +202,27 @@ def ratios(found: list[dict[str, str]]) -> None:
         for name in ("examples", "wall_seconds", "total_wall_seconds"):
             shares = [float(row[name]) / float(peer[name.replace("total_", "")]) for row, peer in pairs]
             print(f"{name} against {finder}: median {statistics.median(shares):.2f}x, from {min(shares):.2f}x to {max(shares):.2f}x")
-    for finder in FINDERS:
+    for finder in FINDERS[1:]:
         group = [row for key, row in of.items() if key[2] == finder]
         print(f"{finder}: {sum(row['survives_50_steps'] == 'True' for row in group)} of {len(group)} answers survive {STEPS} steps")
-    at_once, in_some = (sum(map(failed, ours)) for failed in (_failed_at_once, _failed))
-    print(f"jump: 1/0.9 of the answer fails within {STEPS} steps in one fresh process for {at_once} of {len(ours)}; it or a smaller size, when")
-    print(f"that was tried or confirmed, in some fresh process for {in_some} of {len(ours)}")
     for row in (row for row in found if row["jit_compile"] == "True"):
         print(f"jit {row['model']} {row['optimizer']}: predicted {row['predicted']}, true {row['largest_that_survives'][1:]}")
 
 
-def _failed_at_once(row: dict[str, str]) -> bool:
-    return row["largest_that_survives"].startswith("<")
-
-
-def _failed(row: dict[str, str]) -> bool:
-    """Whether the size 1/0.9 above an answer failed in a fresh process, or a smaller one did when it was confirmed."""
-    beside = row["largest_that_survives"]
-    tried = [one.split(":") for one in row["confirmations"].split()]
-    return _failed_at_once(row) or any(ended != "passed" and int(size) <= int(beside.removeprefix(">=")) for size, ended in tried)
+def fresh(answers: Path, path: Path) -> None:
+    """Train 50 steps at each of our answers in ten fresh processes that have the whole limit."""
+    known = rows.known(path, KEYS)
+    for answer in rows.read(answers):
+        key = tuple(answer[name] for name in KEYS)
+        if answer["finder"] != "jump" or key in known:
+            continue
+        recipe = Recipe(optimizer=answer["optimizer"], learning_rate=1e-3, jit_compile=answer["jit_compile"] == "True")
+        subject = Subject(functools.partial(build, answer["model"]), data(answer["model"]), recipe)
+        limit, size = int(answer["limit_bytes"]), int(answer["batch_size"])
+        probes = [fifty(subject, limit, size) for _ in range(FRESH)]
+        survived, peak = sum(probe.passed for probe in probes), max(probe.peak_bytes for probe in probes)
+        found = {"limit_bytes": limit, "batch_size": size, "processes": FRESH, "survived": survived, "peak_bytes": peak}
+        rows.append(path, FRESH_COLUMNS, {**dict(zip(KEYS, key, strict=True)), **found})
 
 
 def table(path: Path) -> None:
@@ -256,12 +253,15 @@ def main() -> None:
     parser.add_argument("--optimizers", default="sgd,adam")
     parser.add_argument("--finders", default=",".join(FINDERS))
     parser.add_argument("--limits", default="", help="models and their limits in MiB, such as unet:200,lstm:60, instead of --models")
-    parser.add_argument("--fresh", type=int, default=0, help="fresh processes that train 50 steps at our answer")
+    parser.add_argument("--fresh", type=Path, help="a file: measure no finder, train at the answers of --out in ten fresh processes each")
     options = parser.parse_args()
     os.environ["KBATCH_CACHE"] = tempfile.mkdtemp()
     if options.table:
         table(options.table)
     if not options.out:
+        return
+    if options.fresh:
+        fresh(options.out, options.fresh)
         return
     known = rows.known(options.out, KEYS)
     limits = JITTED if options.jit else LIMITS
@@ -275,7 +275,7 @@ def main() -> None:
                 if (name, optimizer, str(options.jit), finder) in known:
                     continue
                 try:
-                    found = row(name, optimizer, options.jit, finder, limits[name] * MIB, options.fresh)
+                    found = row(name, optimizer, options.jit, finder, limits[name] * MIB)
                 except KbatchError as error:
                     print(f"{name} {optimizer} {finder}: {error}", flush=True)
                     continue

@@ -50,7 +50,7 @@ def workers():
     return found
 
 
-def test_the_answer_trains_in_a_fresh_process_and_a_fifth_more_does_not():
+def test_the_answer_trains_with_little_kept_back_and_a_fifth_more_does_not_in_a_fresh_process():
     found = find_max_batch(memory_models.dense, (16,), memory_limit=LIMIT, recipe=Recipe(optimizer="sgd", learning_rate=0.1))
     assert found.confirmed_steps == len(found.confirmations[-1].step_seconds) == 20
     assert (found.confirmations[-1].batch_size, found.confirmations[-1].ended) == (found.batch_size, "passed")

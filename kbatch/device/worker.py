@@ -88,6 +88,15 @@ class Worker:
             self.close()
         return ended
 
+    def prepare(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start the process and let it begin with a function, whose result nobody waits for.
+
+        Args:
+            function: See `call`.
+            *args: Its arguments.
+        """
+        self._ready().submit(_called, function, args)
+
     @property
     def alive(self) -> bool:
         """Whether there is a process, with what earlier calls left in it."""

@@ -18,7 +18,7 @@ class Confirmed:
     Attributes:
         batch_size: Integer, the size that passed; 0 if none did.
         first_failing: Integer, the smallest that failed, or `None` if none did.
-        probes: Tuple of `Probe`, one per fresh process.
+        probes: Tuple of `Probe`, one per training.
     """
 
     batch_size: int
@@ -37,10 +37,10 @@ class Confirmed:
 
 
 def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) -> Confirmed:
-    """The largest batch size, from a given one down, that fresh processes train and validate.
+    """The largest batch size, from a given one down, that trains and validates long enough.
 
     Args:
-        confirm: Function that trains a size in a fresh process, long enough to rely on.
+        confirm: Function that trains a size, long enough to rely on.
         batch_size: Integer, where to begin; 0 if nothing is left to confirm.
         step: Float, the part of a size that is taken off after it failed; from the third failure on twice as much as before, and then the
             middle is tried until what passed and what failed are one step apart.

@@ -22,7 +22,7 @@ from kbatch.recipe import Recipe, whole_number
 
 def find_max_batch(
     build: Callable[..., Any],
-    x: Any,
+    x: Any = None,
     y: Any = None,
     recipe: Recipe | None = None,
     memory_limit: int | float | str | None = None,
@@ -41,9 +41,9 @@ def find_max_batch(
     """The largest batch size that safely trains a model by a recipe on this device.
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
-    assignment with `jit_compile`), corrects it by one probe, and trains what is near the limit in fresh processes that
-    have 5 % less: the answer has that to spare, since without XLA the need varies from process to process. It stops at
-    the number of examples, and where larger batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
+    assignment with `jit_compile`), corrects it by one probe, and trains what is near the limit in a fresh process
+    that has 7 % less: the answer has that to spare, since without XLA the need varies from step to step and process to process.
+    It stops at the number of examples, and where larger batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
     `~/.cache/kbatch`) under the traced train step, recipe, device, limit and versions: asked again, the model is made
     and traced, and nothing is trained.
 
@@ -51,7 +51,8 @@ def find_max_batch(
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
         x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
             shape of one example, such as `(224, 224, 3)` or `keras.KerasTensor`s. With data, the answer is at most their
-            number. To make a dataset is to make TensorFlow hold a GPU: there, pass arrays or a shape.
+            number. To make a dataset is to make TensorFlow hold a GPU: there, pass arrays or a shape. Defaults to the
+            shape of the model's `keras.Input`.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Its batch size is not used; of an accumulating recipe the number of passes per
             update is kept and the answer is the largest micro-batch. Defaults to `Recipe()`.
@@ -62,7 +63,7 @@ def find_max_batch(
         metrics: Metrics, if `build` does not compile.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
         strategy: `"jump"`, or for comparison `"double"`, `"bisect"` (Lightning's) or `"shrink"` (accelerate's).
-        confirmed_steps: Integer, steps to train in each fresh process, before a full and a partial validation batch;
+        confirmed_steps: Integer, steps to train at the answer with 7 % less memory, before a full and a partial validation batch;
             `0` leaves the confirmation out. Defaults to `20`.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         seed: Integer, seed of the weights. Defaults to `0`.
@@ -79,7 +80,7 @@ def find_max_batch(
     Example:
     ```python
     found = kbatch.find_max_batch(build, x, y, kbatch.Recipe(policy="mixed_float16"), memory_limit="8GB")
-    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 fails; confirmed with 20 steps
+    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 is too large; confirmed with 20 steps
     ```
     """
     sample, examples = sample_of(x, y)

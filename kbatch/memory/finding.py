@@ -15,12 +15,13 @@ from kbatch.memory.need import UNBOUNDED, Need
 from kbatch.memory.probe import SUSPECTS, Facts, Probe
 from kbatch.memory.prober import Prober
 from kbatch.memory.remote import TOO_LARGE
-from kbatch.memory.searching import ALLOWED, STRATEGIES, jump, settle
+from kbatch.memory.searching import ALLOWED, STRATEGIES, Allowed, Found, jump, settle
 from kbatch.tracing.moment import ALLOCATOR_SLACK, Moment
 
-CONFIRMED_STEPS = 20  # in a fresh process with some memory to spare: what runs out at all does so at any step, not at once
+CONFIRMED_STEPS = 20  # with some memory to spare: what runs out at all does so at any step, not at once
 FAR_SHARE = 0.75
-STEP_DOWN, BELOW_FAILED = 0.05, 0.08
+AIMED_SHARE = 0.98  # of what a confirmation has: each that fails costs a process and a wait for memory
+STEP_DOWN, BELOW_FAILED = 0.05, 0.1
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 FIRST_COMPILED, MOST_COMPILED = 16, 6
 # A size above the second of these is worth a look at where speed stops to rise.
@@ -36,7 +37,7 @@ class Wanted:
         ceiling: Integer, the largest batch size to try, or `None`.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`.
         strategy: `"jump"`, `"double"`, `"bisect"` or `"shrink"`.
-        confirmed_steps: Integer, steps to train in each fresh process. Defaults to `20`.
+        confirmed_steps: Integer, steps to train to confirm a size. Defaults to `20`.
     """
 
     ceiling: int | None = None
@@ -57,6 +58,8 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
     if facts.limit_bytes is None:
         raise limit.refuse_none()
     allowed, most, usable = ALLOWED[wanted.sizes], wanted.ceiling or UNBOUNDED, limit.spared(facts.limit_bytes)
+    if wanted.confirmed_steps:
+        prober.prepare()
     guess: int | None = None
     speed = Speeds((), None)
     if wanted.strategy != "jump":
@@ -69,15 +72,13 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         need = traced_need(prober.moments(), facts)
         guess = need.largest(facts.limit_bytes)
         speed = speeds(prober, min(guess, most))
-        found = jump(prober.probe, need, usable, speed.most(most), allowed)
+        found = jump(prober.probe, need, AIMED_SHARE * usable, speed.most(most), allowed)
     if not found.batch_size:
         raise nothing_fits(found.probes[-1], facts)
     size, failing, sure = found.batch_size, found.first_failing, Confirmed(0, None, ())
     if wanted.confirmed_steps:
-        # What failed with the whole limit is too near: a confirmation has less.
-        begin = size if failing is None else max(1, allowed(min(size, int(failing * (1 - BELOW_FAILED)))))
-        used = max(probe.peak_bytes for probe in found.probes if probe.passed)
-        roomy = size == speed.most(most) and used <= FAR_SHARE * usable  # nothing that a fresh process could show
+        begin, used = first_confirmed(found, usable, allowed), max(probe.peak_bytes for probe in found.probes if probe.passed)
+        roomy = size == speed.most(most) and used <= FAR_SHARE * usable  # nothing that less memory could show
         train = prober.train if roomy else prober.confirm
         sure = confirmed(lambda batch_size: train(batch_size, wanted.confirmed_steps), begin, STEP_DOWN, allowed)
         if not sure.batch_size:
@@ -98,6 +99,24 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         seconds=time.perf_counter() - began,
         no_faster_from=speed.flat if speed.flat is not None and size >= allowed(speed.flat) else None,
     )
+
+
+def first_confirmed(found: Found, usable: int, allowed: Allowed) -> int:
+    """The size to confirm first: what failed with the whole limit, or took more than a confirmation has, is too near.
+
+    Args:
+        found: What was found with the whole limit.
+        usable: Integer, bytes that a confirmation has.
+        allowed: Function that rounds a size down to one that may be used.
+    """
+    size = found.batch_size
+    sizes = [size]
+    if found.first_failing is not None:
+        sizes.append(allowed(int(found.first_failing * (1 - BELOW_FAILED))))
+    if any(probe.batch_size == size and probe.peak_bytes > usable for probe in found.probes):
+        below = allowed(int(size * (1 - STEP_DOWN)))
+        sizes += [below] if below >= FAR_SHARE * size else []  # a power of two is worth a failure
+    return max(1, min(sizes))
 
 
 @dataclass(frozen=True)

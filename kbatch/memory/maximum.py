@@ -20,13 +20,14 @@ class MaxBatch:
         batch_size: Integer, the largest micro-batch: examples per forward and backward pass.
         peak_bytes: Integer, the most bytes in use while that size was trained.
         limit_bytes: Integer, what the device may use.
-        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
+        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did., with the whole limit
+            or with 7 % less.
         probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
-        confirmations: Tuple of `Probe`, the longer trainings, each in a fresh process that has 5 % less than the limit: what
-            passes there has that to spare, since without XLA the need varies from process to process. A ceiling that
-            takes less than three quarters of the limit needs neither.
-        confirmed_steps: Integer, steps that the size was trained in a fresh process, before a full and a partial
-            validation batch; 0 if that was left out.
+        confirmations: Tuple of `Probe`, the longer trainings, in a fresh process that has 7 % less than the limit: what passes
+            there has that to spare, since without XLA the need varies from process to process. A ceiling that takes
+            less than three quarters of the limit has room enough in any.
+        confirmed_steps: Integer, steps that the size was trained at last, before a full and a partial validation
+            batch; 0 if that was left out.
         predicted: Integer, what was predicted before the first probe, or `None`.
         ceiling: Integer, the largest that was allowed, or `None`.
         recipe: `Recipe` that it holds for.
@@ -68,7 +69,7 @@ class MaxBatch:
         elif self.no_faster_from is not None:
             text += "; larger ones are no faster"
         elif self.first_failing is not None:
-            text += f"; {self.first_failing} fails"
+            text += f"; {self.first_failing} is too large"
         return text + (f"; confirmed with {self.confirmed_steps} steps" if self.confirmed_steps else "; not confirmed")
 
     def _repr_html_(self) -> str:

@@ -22,7 +22,7 @@ from kbatch.tracing.moment import Moment
 
 STEPS = 3
 TIMEOUT_SECONDS = 600.0
-SLOWER = 4  # times a measured step: what a confirmation gets beside the timeout for each of its steps
+SLOWER, PATIENCE_SECONDS = 4, 30.0  # times what was measured, and beside it: where a longer training only waits for memory
 GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")  # what TensorFlow says when it is imported
 DOING = "A model must be made and train a step on these data"
 
@@ -47,14 +47,15 @@ class Prober:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.subject, self.limit_bytes, self.timeout_seconds = subject, limit_bytes, timeout_seconds
+        self._whole = None if limit_bytes is None else limit_bytes // limit.MIB * limit.MIB
         self._environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "false", **(environment or {})}
         self._on_probe = on_probe or _ignore
         self._dump = tempfile.TemporaryDirectory(prefix="kbatch-xla-", ignore_cleanup_errors=True)
         self._worker = self._within(limit_bytes)
         self._limit_bytes = limit_bytes  # of the worker
+        self._prepared: Worker | None = None
         self._facts: Facts | None = None
-        self._spared: int | None = None
-        self._slowest_seconds = 0.0
+        self._first_seconds = self._slowest_seconds = 0.0
 
     def facts(self) -> Facts:
         """What is known of the model once it is made; made again if the worker was thrown away.
@@ -67,8 +68,16 @@ class Prober:
                 answer = self._worker.call(remote.begin, self.subject, self._limit_bytes, timeout_seconds=self.timeout_seconds)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
                 raise ModelError("`build` must be able to travel to another process", str(error), "Move what it holds into the function") from error
-            self._facts = self._answer(answer)
+            facts: Facts = self._answer(answer)
+            self._facts = facts if self._whole is None else dataclasses.replace(facts, limit_bytes=self._whole)
+            self._whole = self._facts.limit_bytes
         return self._facts
+
+    def prepare(self) -> None:
+        """Start the process that `confirm` will need, while the other one works: to import TensorFlow takes seconds."""
+        if self._prepared is None:
+            self._prepared = self._within(self._spared)
+            self._prepared.prepare(remote.prepare)
 
     def another(self, subject: Subject) -> None:
         """Go on with another subject, in the same process while it lives."""
@@ -76,11 +85,11 @@ class Prober:
 
     def probe(self, batch_size: int) -> Probe:
         """Train three steps."""
-        return self._try(remote.probe, (batch_size, STEPS))
+        return self._try(remote.probe, (batch_size, STEPS), self.timeout_seconds)
 
     def steps(self, batch_size: int, steps: int) -> Probe:
         """Train so many steps."""
-        return self._try(remote.probe, (batch_size, steps))
+        return self._try(remote.probe, (batch_size, steps), self.timeout_seconds)
 
     def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
         """Train so many steps as `fit` does, and validate.
@@ -90,23 +99,26 @@ class Prober:
             steps: Integer, how many steps.
             validation_batch_size: Integer, examples of a validation batch. Defaults to `batch_size`, as in Keras' `fit`.
         """
-        return self._try(remote.confirm, (batch_size, steps, validation_batch_size or batch_size), SLOWER * self._slowest_seconds * steps)
+        self.facts()
+        timeout = self.timeout_seconds
+        if self._first_seconds:
+            timeout = PATIENCE_SECONDS + SLOWER * (self._first_seconds + self._slowest_seconds * steps)
+        return self._try(remote.confirm, (batch_size, steps, validation_batch_size or batch_size), timeout)
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
-        """The same in a fresh process, with a little less memory than the limit: what passes there has that to spare.
+        """The same in a fresh process with a little less memory than the limit: what passes there has that to spare.
+
+        Another size leaves the allocator's regions cut to its own measure: what passes among them may fail by itself.
 
         Args:
             batch_size: See `train`.
             steps: See `train`.
             validation_batch_size: See `train`.
         """
-        if self._spared is None:
-            limit_bytes = self.facts().limit_bytes
-            if limit_bytes is None:
-                raise limit.refuse_none()
-            self._spared = limit.spared(limit_bytes)
+        spared = self._spared
         self._worker.close()
-        self._worker, self._limit_bytes = self._within(self._spared), self._spared
+        self._worker, self._limit_bytes = self._prepared or self._within(spared), spared
+        self._prepared = self._facts = None
         return self.train(batch_size, steps, validation_batch_size)
 
     def moments(self) -> list[Moment]:
@@ -132,17 +144,27 @@ class Prober:
     def close(self) -> None:
         """End the process."""
         self._worker.close()
+        if self._prepared is not None:
+            self._prepared.close()
         self._dump.cleanup()
+
+    @property
+    def _spared(self) -> int:
+        """The limit less what an answer is to have to spare."""
+        whole = self._whole if self._whole is not None else self.facts().limit_bytes
+        if whole is None:
+            raise limit.refuse_none()
+        return limit.spared(whole)
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A process that keeps to a limit."""
         flags = remote.flags(self._dump.name) if self.subject.recipe.jit_compile else {}
         return Worker({**self._environment, **limit.environment(limit_bytes), **flags})
 
-    def _try(self, function: Callable[..., Any], arguments: tuple[int, ...], more_seconds: float = 0.0) -> Probe:
+    def _try(self, function: Callable[..., Any], arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
         self.facts()
-        began, timeout = time.perf_counter(), self.timeout_seconds + more_seconds
-        answer = self._worker.call(function, *arguments, timeout_seconds=timeout)
+        began = time.perf_counter()
+        answer = self._worker.call(function, *arguments, timeout_seconds=timeout_seconds)
         if isinstance(answer, Death):
             if answer.exit_code is not None and not is_suspect_exit(answer.exit_code):
                 self._answer(answer)
@@ -150,6 +172,7 @@ class Prober:
             probe = Probe(arguments[0], ended, 0, time.perf_counter() - began, message=str(answer))
         else:
             probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
+        self._first_seconds = max(self._first_seconds, *probe.step_seconds[:1], 0.0)
         self._slowest_seconds = max(self._slowest_seconds, *probe.step_seconds[1:], 0.0)
         if probe.ended == "suspect" or (not probe.passed and self.subject.recipe.jit_compile):
             self._worker.close()  # XLA has freed variables that the next step would read
@@ -159,10 +182,10 @@ class Prober:
     def _answer(self, answer: Any) -> Any:
         if isinstance(answer, Refusal):
             self._worker.close()
-            raise answer.error(DOING, self._limit_bytes)
+            raise answer.error(DOING, self._whole)
         if isinstance(answer, Death):
             said = [line for line in answer.said.strip().splitlines() if not GREETING.match(line)]
-            room = "" if self._limit_bytes is None else f", or raise the limit of {self._limit_bytes / 1e6:,.0f} MB"
+            room = "" if self._whole is None else f", or raise the limit of {self._whole / 1e6:,.0f} MB"
             raise ModelError(
                 "A model must be made, and train a step, without ending its process",
                 f"{answer}{': ' + said[-1] if said else ''}",

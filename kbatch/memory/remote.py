@@ -18,6 +18,11 @@ def flags(folder: str) -> dict[str, str]:
     return {DUMP: folder, "XLA_FLAGS": f"{own} --xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=.*train_step.*".strip()}
 
 
+def prepare() -> None:
+    """Import what the other functions need."""
+    from kbatch.memory import session  # noqa: F401
+
+
 def begin(subject: Subject, limit_bytes: int | None) -> Facts | Refusal:
     """See `session.begin`."""
     from kbatch.memory import session

@@ -10,7 +10,7 @@ from kbatch.memory.need import Need
 from kbatch.memory.probe import Probe
 
 FIRST_SHARE = 0.5  # of what the limit leaves beside what no batch changes: far enough from both ends to be measured well
-TARGET_SHARE = 0.97  # of the limit: without XLA the same batch needs up to a few percent more or less in each process
+TARGET_SHARE = 0.97  # of the limit: without XLA the same batch needs up to a few percent more or less in each step
 TOLERANCE = 0.05
 NEAR = 0.04  # of a corrected prediction: closer than the tolerance, which leaves some of the limit as well
 TRUSTED = 0.7  # a prediction that was further off than this is not believed at the end either
@@ -90,7 +90,7 @@ def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: 
     """Probe near half of the limit, correct the prediction by what was measured, jump to the limit, close in.
 
     Stops when the largest that passed is within 5 % (or 1) of the smallest that failed, or of the corrected prediction.
-    It never stops because a peak is near the limit.
+    A peak near the limit is no reason to stop before.
     """
     log, low, high, failures = _Log(probe), 0, None, 0
     predicted, stride = need.largest(limit_bytes), TOLERANCE
@@ -107,11 +107,12 @@ def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: 
             size = _between(low, high, guess, failures, allowed)
         else:
             size = max(allowed(min(ceiling, guess)), allowed(min(ceiling, int(guess * ROUNDED_UP))) if allowed is power_of_two else 0)
-            if size <= low * (1 + NEAR) and not low * TRUSTED <= predicted <= low / TRUSTED:
+            near = size <= low * (1 + NEAR)
+            if near and not low * TRUSTED <= predicted <= low / TRUSTED and log.probes[-1].peak_bytes <= limit_bytes:
                 # Wrong about the start, wrong perhaps about the end: a little further, so that a failure ends the search.
                 size = allowed(min(ceiling, low + max(1, int(stride * low))))
                 stride *= 2
-            elif size <= low * (1 + NEAR) and size < allowed(ceiling):
+            elif near and size < allowed(ceiling):
                 return log.found()
         if size <= low:
             return log.found()

@@ -19,7 +19,6 @@ from kbatch.memory.table import Row, Table, recipe_of
 from kbatch.recipe import Recipe
 from kbatch.space import Combination
 
-COMPUTED_SHARE = 0.95  # of the limit, for what is computed and not confirmed
 COMPILED_STEP_DOWN = 0.01
 
 
@@ -97,7 +96,7 @@ class Tabulating:
         rows = []
         for recipe, facts, need in planned:
             size = min(self.ceiling, need.largest(TARGET_SHARE * limit.spared(self._limit)))
-            accumulating = need.largest(COMPUTED_SHARE * self._limit - facts.gradient_bytes)
+            accumulating = need.largest(TARGET_SHARE * limit.spared(self._limit) - facts.gradient_bytes)
             rows.append(self._confirmed(recipe, size, accumulating, STEP_DOWN))
         return rows
 
@@ -128,7 +127,7 @@ class Tabulating:
         return rows
 
     def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
-        """The row of a predicted size, once it has trained in a fresh process; smaller if it did not."""
+        """The row of a predicted size, once it has trained with memory to spare; smaller if it did not."""
         with self._prober(recipe) as prober:
             found = confirmed(lambda batch_size: self._counted(self._confirm(prober, batch_size)), size, step_down, any_size)
         if found.batch_size:

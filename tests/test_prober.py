@@ -1,0 +1,85 @@
+"""Which processes a prober starts, with how much memory, and how long it waits for them; the processes themselves are made up."""
+
+import numpy as np
+import pytest
+
+from kbatch.device import limit
+from kbatch.memory import prober as module
+from kbatch.memory import remote
+from kbatch.memory.probe import Facts, Probe
+from kbatch.memory.prober import PATIENCE_SECONDS, SLOWER, Prober
+from kbatch.memory.subject import Subject
+
+LIMIT = 400 * limit.MIB
+
+
+class FakeWorker:
+    """Notes what it is asked; a step takes a tenth of a second after a first one of two."""
+
+    every = []
+
+    def __init__(self, environment):
+        self.mebibytes = int(environment[limit.CPU_LIMIT])
+        self.alive, self.calls, self.timeouts, self.prepared = False, [], [], []
+        FakeWorker.every.append(self)
+
+    def prepare(self, function):
+        self.alive = True
+        self.prepared.append(function)
+
+    def call(self, function, *arguments, timeout_seconds):
+        self.alive = True
+        self.calls.append(function)
+        self.timeouts.append(timeout_seconds)
+        if function is remote.begin:
+            return Facts(self.mebibytes * limit.MIB, "CPU", 0, 0, 0, 0)
+        return Probe(arguments[0], "passed", 1, 1.0, (2.0, 0.1, 0.1))
+
+    def close(self):
+        self.alive = False
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    monkeypatch.setattr(module, "Worker", FakeWorker)
+    FakeWorker.every = []
+    return FakeWorker.every
+
+
+def prober():
+    return Prober(Subject(lambda: None, (np.zeros((1, 4)),)), LIMIT)
+
+
+def test_every_confirmation_is_a_fresh_process_that_has_less_and_the_first_was_prepared(workers):
+    with prober() as probing:
+        probing.probe(8)
+        probing.prepare()
+        probing.prepare()  # once is enough
+        assert [worker.mebibytes for worker in workers] == [400, 372]
+        assert workers[1].prepared == [remote.prepare]
+        probing.confirm(8, 10)
+        probing.confirm(7, 10)
+    assert [worker.mebibytes for worker in workers] == [400, 372, 372]
+    assert [worker.calls for worker in workers] == [[remote.begin, remote.probe], [remote.begin, remote.confirm], [remote.begin, remote.confirm]]
+    assert not any(worker.alive for worker in workers)
+
+
+def test_what_was_prepared_and_not_used_is_closed(workers):
+    with prober() as probing:
+        probing.prepare()
+        assert workers[1].alive
+    assert not workers[1].alive
+
+
+def test_the_limit_is_the_whole_one_in_whichever_process(workers):
+    with prober() as probing:
+        probing.confirm(8, 10)
+        assert probing.facts().limit_bytes == LIMIT
+
+
+def test_a_training_that_waits_for_memory_is_not_waited_for(workers):
+    with prober() as probing:
+        probing.confirm(8, 10)
+        assert workers[-1].timeouts[-1] == probing.timeout_seconds  # nothing is known of its speed
+        probing.confirm(8, 10)
+        assert workers[-1].timeouts[-1] == pytest.approx(PATIENCE_SECONDS + SLOWER * (2.0 + 10 * 0.1))

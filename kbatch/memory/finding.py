@@ -77,7 +77,8 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         raise nothing_fits(found.probes[-1], facts)
     size, failing, sure = found.batch_size, found.first_failing, Confirmed(0, None, ())
     if wanted.confirmed_steps:
-        begin, used = first_confirmed(found, usable, allowed), max(probe.peak_bytes for probe in found.probes if probe.passed)
+        near = facts.limit_bytes if prober.subject.recipe.jit_compile else usable  # XLA needs the same each time, in blocks that fit
+        begin, used = first_confirmed(found, near, allowed), max(probe.peak_bytes for probe in found.probes if probe.passed)
         roomy = size == speed.most(most) and used <= FAR_SHARE * usable  # nothing that less memory could show
         train = prober.train if roomy else prober.confirm
         sure = confirmed(lambda batch_size: train(batch_size, wanted.confirmed_steps), begin, STEP_DOWN, allowed)

@@ -182,10 +182,11 @@ class Prober:
     def _answer(self, answer: Any) -> Any:
         if isinstance(answer, Refusal):
             self._worker.close()
-            raise answer.error(DOING, self._whole)
+            raise answer.error(DOING, self.limit_bytes or self._whole)
         if isinstance(answer, Death):
             said = [line for line in answer.said.strip().splitlines() if not GREETING.match(line)]
-            room = "" if self._whole is None else f", or raise the limit of {self._whole / 1e6:,.0f} MB"
+            known = self.limit_bytes or self._whole
+            room = "" if known is None else f", or raise the limit of {known / 1e6:,.0f} MB"
             raise ModelError(
                 "A model must be made, and train a step, without ending its process",
                 f"{answer}{': ' + said[-1] if said else ''}",

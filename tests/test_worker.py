@@ -17,6 +17,14 @@ def killed():
     os.kill(os.getpid(), 9)
 
 
+def leaves_something():
+    os.environ["KBATCH_TEST_PREPARED"] = "something"
+
+
+def what_is_there():
+    return os.environ.get("KBATCH_TEST_PREPARED")
+
+
 def aborted():
     os.abort()
 
@@ -156,3 +164,11 @@ def test_no_process_is_left_when_the_parent_is_killed():
 def test_a_death_is_a_value():
     assert Death(-9, "") == Death(-9, "")
     assert str(Death(-9, "")) == "its process died with exit code -9"
+
+
+def test_a_prepared_process_has_begun_before_it_is_called():
+    with Worker() as worker:
+        worker.prepare(leaves_something)
+        assert worker.alive
+        assert worker.call(what_is_there, timeout_seconds=60) == "something"
+        assert worker.starts == 1

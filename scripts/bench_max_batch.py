@@ -152,7 +152,6 @@ def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[s
         on_probe=lambda _: known.append(time.perf_counter() - began),
     )
     total = time.perf_counter() - began
-    passes = functools.lru_cache(None)(functools.partial(survives, subject, limit))
     return {
         "model": name,
         "optimizer": optimizer,
@@ -164,7 +163,7 @@ def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[s
         "ooms": sum(not probe.passed for probe in found.probes),
         "examples": sum(probe.batch_size * max(1, len(probe.step_seconds)) for probe in found.probes),
         "wall_seconds": round(known[len(found.probes) - 1], 1),  # of what follows, all is confirmation, its process too
-        "survives_50_steps": passes(found.batch_size) if finder != "jump" else "",  # ours: --fresh
+        "survives_50_steps": survives(subject, limit, found.batch_size) if finder != "jump" else "",  # ours: --fresh
         "confirmations": " ".join(f"{probe.batch_size}:{probe.ended}" for probe in found.confirmations),
         "total_wall_seconds": round(total, 1),
         "predicted": found.predicted or "",
@@ -225,6 +224,16 @@ def fresh(answers: Path, path: Path) -> None:
         rows.append(path, FRESH_COLUMNS, {**dict(zip(KEYS, key, strict=True)), **found})
 
 
+def spread(name: str, size: int, mebibytes: int) -> None:
+    """Print the peak of each of twelve steps of one batch size, in two processes, with memory to spare."""
+    subject = Subject(functools.partial(build, name), data(name), Recipe(optimizer="sgd", learning_rate=1e-3))
+    for process in (1, 2):
+        with Prober(subject, mebibytes * MIB) as prober:
+            peaks = [prober.steps(size, 1).peak_bytes for _ in range(12)]
+        shown = " ".join(f"{peak / 1e6:.0f}" for peak in peaks)
+        print(f"{name} at {size}, process {process}: {shown} MB; most against median {max(peaks) / statistics.median(peaks):.3f}", flush=True)
+
+
 def table(path: Path) -> None:
     """The table of 8 combinations, against a single finder for each."""
     name, limit = "transformer", LIMITS["transformer"] * MIB
@@ -254,8 +263,12 @@ def main() -> None:
     parser.add_argument("--finders", default=",".join(FINDERS))
     parser.add_argument("--limits", default="", help="models and their limits in MiB, such as unet:200,lstm:60, instead of --models")
     parser.add_argument("--fresh", type=Path, help="a file: measure no finder, train at the answers of --out in ten fresh processes each")
+    parser.add_argument("--spread", help="a model, a batch size and MiB, such as unet:46:400: the peaks of single steps")
     options = parser.parse_args()
     os.environ["KBATCH_CACHE"] = tempfile.mkdtemp()
+    if options.spread:
+        name, size, mebibytes = options.spread.split(":")
+        spread(name, int(size), int(mebibytes))
     if options.table:
         table(options.table)
     if not options.out:

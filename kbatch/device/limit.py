@@ -14,7 +14,7 @@ from kbatch.errors import MemoryLimitError, NoMemoryLimitError
 
 MIB = 1 << 20
 LEAST = 4 * MIB  # TensorFlow sets limits in whole MiB and takes 2 at first
-MARGIN = 0.07  # of the limit: without XLA a step needs a few percent more or less, each time and in each process
+MARGIN = 0.07  # of the limit: without XLA a step needs a few percent more than the median one (bench_max_batch.py --spread)
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 

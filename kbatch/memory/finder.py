@@ -42,7 +42,7 @@ def find_max_batch(
 
     Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
     assignment with `jit_compile`), corrects it by one probe, and trains what is near the limit in a fresh process
-    that has 7 % less: the answer has that to spare, since without XLA the need varies from step to step and process to process.
+    that has 7 % less: the answer has that to spare, since without XLA the need varies from step to step.
     It stops at the number of examples, and where larger batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
     `~/.cache/kbatch`) under the traced train step, recipe, device, limit and versions: asked again, the model is made
     and traced, and nothing is trained.
@@ -65,7 +65,8 @@ def find_max_batch(
         strategy: `"jump"`, or for comparison `"double"`, `"bisect"` (Lightning's) or `"shrink"` (accelerate's).
         confirmed_steps: Integer, steps to train at the answer with 7 % less memory, before a full and a partial validation batch;
             `0` leaves the confirmation out. Defaults to `20`.
-        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
+        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`. A confirmation has 30 seconds and
+            four times what the probes let expect: what takes longer only waits for memory.
         seed: Integer, seed of the weights. Defaults to `0`.
         values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults.
         on_probe: Function called with every `Probe`, as soon as it is known. Defaults to a line each where people see it.

@@ -10,7 +10,7 @@ import numpy as np
 from kbatch.errors import DataError
 
 SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"
-TEXT = "S1"
+TEXT = "S1"  # what NumPy has for it
 
 
 def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:

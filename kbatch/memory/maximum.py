@@ -20,11 +20,11 @@ class MaxBatch:
         batch_size: Integer, the largest micro-batch: examples per forward and backward pass.
         peak_bytes: Integer, the most bytes in use while that size was trained.
         limit_bytes: Integer, what the device may use.
-        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did., with the whole limit
-            or with 7 % less.
+        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did: with the whole
+            limit, or with 7 % less.
         probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
         confirmations: Tuple of `Probe`, the longer trainings, in a fresh process that has 7 % less than the limit: what passes
-            there has that to spare, since without XLA the need varies from process to process. A ceiling that takes
+            there has that to spare, since without XLA the need varies from step to step. A ceiling that takes
             less than three quarters of the limit has room enough in any.
         confirmed_steps: Integer, steps that the size was trained at last, before a full and a partial validation
             batch; 0 if that was left out.

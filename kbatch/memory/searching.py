@@ -90,7 +90,8 @@ def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: 
     """Probe near half of the limit, correct the prediction by what was measured, jump to the limit, close in.
 
     Stops when the largest that passed is within 5 % (or 1) of the smallest that failed, or of the corrected prediction.
-    A peak near the limit is no reason to stop before.
+    A peak near the limit is no reason to stop
+    before; one above it ends the steps that go beyond a prediction which was far off.
     """
     log, low, high, failures = _Log(probe), 0, None, 0
     predicted, stride = need.largest(limit_bytes), TOLERANCE

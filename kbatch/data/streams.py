@@ -17,6 +17,7 @@ from kbatch.errors import DataError
 
 FINGERPRINT_EXAMPLES = 1000
 GATHERED_EXAMPLES, GATHERED_BYTES = 1024, 1 << 20  # at most so much more than a batch is gathered at once
+GATHERED_AT_ONCE = 2  # large batches; one by one costs 1.1 times Keras' own adapter at 4096 examples: threads wait for each other
 
 
 class Source(Protocol):
@@ -71,7 +72,7 @@ class ArraySource:
             return keras.tree.map_structure(lambda array: tf.reshape(array, (together, batch_size, *array.shape[1:])), gather(indices))
 
         indices = shuffled_batches(self.examples, batch_size * together, seed)
-        batches = indices.map(gather) if together == 1 else indices.map(gather_several).unbatch()
+        batches = indices.map(gather, num_parallel_calls=GATHERED_AT_ONCE) if together == 1 else indices.map(gather_several).unbatch()
         options = tf.data.Options()
         options.autotune.enabled = False  # nothing here is left to be tuned, and watching it costs
         options.experimental_optimization.apply_default_optimizations = False

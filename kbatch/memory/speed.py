@@ -12,7 +12,7 @@ from kbatch import notebook
 from kbatch.device import holder, limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory.finder import check_size, pipelines
-from kbatch.memory.line import UNSTEADY, Line, fit
+from kbatch.memory.line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory.probe import Probe
 from kbatch.memory.prober import Prober
 from kbatch.memory.showing import shown
@@ -181,4 +181,11 @@ def _throughput(passed: Sequence[Probe], first_failing: int | None) -> Throughpu
         seconds = statistics.median(steady[probe.batch_size])
         rows.append(Speed(probe.batch_size, seconds, probe.batch_size / seconds, probe.peak_bytes))
     line = fit(steady)
-    return Throughput(tuple(rows), line, line.smallest() if line else rows[0].batch_size, first_failing)
+    return Throughput(tuple(rows), line, _smallest_fast(rows, line), first_failing)
+
+
+def _smallest_fast(rows: Sequence[Speed], line: Line | None) -> int:
+    """The smallest batch size within 5 % of the best speed: by the line, but none above one that was measured to be."""
+    best = max(row.examples_per_second for row in rows)
+    measured = min(row.batch_size for row in rows if row.examples_per_second >= NEARLY * best)
+    return measured if line is None else min(line.smallest(), measured)

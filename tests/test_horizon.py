@@ -189,6 +189,21 @@ def test_nan_ends_training(points):
     assert clock.updates == 10
 
 
+def test_weights_that_are_not_finite_end_training_though_relu_hides_them(points):
+    """A ReLU makes 0 of NaN, so that loss and accuracy are finite."""
+
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            first, *rest = self.model.get_weights()
+            self.model.set_weights([np.full_like(first, np.nan), *rest])
+
+    (x, y), validation = points
+    spoiled = []
+    _, clock, horizon, _ = fitted(((x, y), validation), extra=[Spoil()], keep=spoiled)
+    assert horizon.ended == "nan"
+    assert clock.updates < 10  # at the first mark, not at the horizon
+
+
 def test_an_unknown_metric_lists_those_the_model_has(points):
     with pytest.raises(ModelError, match="val_loss, val_accuracy|val_accuracy, val_loss"):
         fitted(points, metric="val_f1")

@@ -147,6 +147,8 @@ class Horizon(keras.callbacks.Callback):
         self.ended = self.ended or "callback"
         if self._updates_measured != self.clock.updates and self.ended != "nan":
             self._measure()
+            if not self._is_sound():
+                self.ended = "nan"
         if not self.curve:
             return
         kept = scoring.held(self.curve, self.direction)
@@ -174,11 +176,9 @@ class Horizon(keras.callbacks.Callback):
             return self._finiteness.lost(self.model, logs)
 
     def _is_sound(self) -> bool:
-        """Whether the last measurement and the weights that it is of are finite."""
+        """Whether the last measurement and the weights that it is of are finite; a ReLU makes finite outputs of NaN."""
         if not math.isfinite(self.curve[-1][1]):
             return False
-        if all(math.isfinite(value) for value in self._last.values()):
-            return True
         with self.clock.paused():
             return weights_are_finite(self.model)
 

@@ -198,7 +198,7 @@ def _limit(told: Mapping[str, Any]) -> str:
 def _tells_bytes(told: Mapping[str, Any]) -> str:
     if "tells_bytes" not in told:
         return "unknown"
-    return "yes" if told["tells_bytes"] else "no (a CPU does with TF_CPU_ALLOCATOR_USE_BFC=true when TensorFlow is imported, or with oneDNN on)"
+    return "yes" if told["tells_bytes"] else "no (a CPU does with TF_CPU_ALLOCATOR_USE_BFC=true when TensorFlow is imported)"
 
 
 def _version(library: str) -> str:

@@ -145,7 +145,7 @@ def test_a_process_that_dies_at_batch_1_is_no_memory_problem():
         (memory_models.dies, {"x": (16,), "memory_limit": "100MB"}, ModelError, "exit code 7"),
         (memory_models.exits, {"x": (16,), "memory_limit": "100MB"}, ModelError, r"exit code 3: sys.exit\(3\)"),
         (memory_models.interrupts, {"x": (16,), "memory_limit": "100MB"}, ModelError, "KeyboardInterrupt"),
-        (memory_models.dense, {"x": (16,), "memory_limit": "100KB"}, MemoryLimitError, "at least 4 MiB"),
+        (memory_models.dense, {"x": (16,), "memory_limit": "100KB"}, MemoryLimitError, "at least 32 MiB"),
         (memory_models.dense, {"x": (16,), "memory_limit": "99999999999999GB"}, MemoryLimitError, "at most what this machine has"),
         (memory_models.dense, {"x": (17,), "memory_limit": "100MB"}, DataError, r"shape of the model's input, \(16,\). Received: \(17,\)"),
         (memory_models.uncompiled, {"x": (12,), "memory_limit": "100MB"}, ModelError, "must have a loss"),

@@ -77,7 +77,7 @@ def test_several_make_a_table(tmp_path):
         (["memory_models:no_such_function"], "must be a function that returns a model. Received: nothing"),
         (["memory_models:WIDTH"], "must be a function that returns a model. Received: int"),
         (["memory_models:uncompiled", "--memory-limit", "lots"], "`memory_limit` must be bytes"),
-        (["memory_models:uncompiled", "--memory-limit", "100KB"], "`memory_limit` must be at least 4 MiB"),
+        (["memory_models:uncompiled", "--memory-limit", "100KB"], "`memory_limit` must be at least 32 MiB"),
         (["memory_models:uncompiled", "--memory-limit", "99999999999999GB"], "must be at most what this machine has"),
         (["memory_models:exits"], "its process died with exit code 3: sys.exit(3)"),
         (["memory_models:interrupts"], "its process died with exit code 130: KeyboardInterrupt"),

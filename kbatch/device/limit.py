@@ -13,7 +13,7 @@ from kbatch.device import utilisation
 from kbatch.errors import MemoryLimitError, NoMemoryLimitError
 
 MIB = 1 << 20
-LEAST = 4 * MIB  # TensorFlow sets limits in whole MiB and takes 2 at first
+LEAST = 32 * MIB  # TensorFlow takes blocks of whole MiB: below it, what a model needs is lost among them (5 MB took minutes and ended in deaths)
 MARGIN = 0.07  # of the limit: without XLA a step needs a few percent more than the median one (bench_max_batch.py --spread)
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -111,11 +111,15 @@ def apply(limit_bytes: int | None) -> int | None:
     return mebibytes * MIB
 
 
+def cpu_counts() -> bool:
+    """Whether a CPU counts every byte: TensorFlow's own allocator does, the one of oneDNN large blocks alone."""
+    return os.environ.get(CPU_BFC, "").lower() in ("true", "1")
+
+
 def of_cpu() -> int | None:
     """The limit that the environment sets for a CPU; TensorFlow minds it only together with `TF_CPU_ALLOCATOR_USE_BFC`."""
     said = os.environ.get(CPU_LIMIT, "")
-    minded = os.environ.get(CPU_BFC, "").lower() in ("true", "1")
-    return int(said) * MIB if minded and said.isdigit() and int(said) > 0 else None
+    return int(said) * MIB if cpu_counts() and said.isdigit() and int(said) > 0 else None
 
 
 def of_gpu() -> int | None:
@@ -129,5 +133,7 @@ def of_gpu() -> int | None:
 def refuse_none() -> NoMemoryLimitError:
     """The error for a device that has no limit or cannot tell it."""
     return NoMemoryLimitError(
-        "A device must have a memory limit", "one that cannot tell it, such as a CPU without one", f'Pass memory_limit="8GB", say, or set {CPU_LIMIT}'
+        "A device must have a memory limit",
+        "one that cannot tell it, such as a CPU without one",
+        f"Give a memory limit, such as 8GB, or set {CPU_LIMIT}",
     )

@@ -1,4 +1,8 @@
-"""Meter: bytes in use on the training device, where the device can tell."""
+"""Meter: bytes in use on the training device, where the device can tell.
+
+A CPU tells them all only with `TF_CPU_ALLOCATOR_USE_BFC=true`: oneDNN's allocator leaves out what is below 256 KiB, so that a
+small model would seem to need nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import os
 import platform
 
 import tensorflow as tf
+
+from kbatch.device import limit
 
 
 @functools.cache
@@ -50,6 +56,8 @@ def wait() -> None:
 
 
 def _info(which: str) -> int | None:
+    if device() == "CPU:0" and not limit.cpu_counts():
+        return None
     try:
         return int(tf.config.experimental.get_memory_info(device())[which])
     except (ValueError, tf.errors.OpError):

@@ -18,7 +18,7 @@ from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
 from kbatch import tuner as keras_tuners
 from kbatch.border import Problems, border, called_by_a_tuner, watch_searches
-from kbatch.building.compiled import CompileArguments, compiled_by_user, lacking
+from kbatch.building.compiled import CompileArguments, compiled_by_user, lacking, said_of
 from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
 from kbatch.building.idle import idle
 from kbatch.building.making import Maker
@@ -37,7 +37,7 @@ from kbatch.records import disk
 from kbatch.records.record import Record
 from kbatch.rules import warmup
 from kbatch.space import Space
-from kbatch.training import user_callbacks
+from kbatch.training import agreement, user_callbacks
 from kbatch.training.arguments import FitArguments
 from kbatch.training.attempt import Attempt
 from kbatch.training.comparison import Comparison, seconds_of_epochs
@@ -237,6 +237,8 @@ class HyperModel(keras_tuner.HyperModel):
             data = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
             if data is not None:
                 problems.of(lambda: self._check_sizes(data, tuner))
+                if model is not None:
+                    problems.of(lambda: agreement.check(model, said_of(model, self.maker.arguments).get("loss"), data))
         problems.raise_all()
         epochs = None if arguments.epochs is None else whole_number(arguments.epochs)
         horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": epochs}
@@ -300,10 +302,10 @@ class HyperModel(keras_tuner.HyperModel):
     def _check_sizes(self, data: Data, tuner: Any) -> None:
         """Refuse batch sizes above the data; those that stand in the space by default are left out of the search instead."""
         sizes = list(self.space.batch_size)
-        if tuner is not None and self.space.default_sizes:
+        if self.space.default_sizes:
             sizes = [size for size in sizes if size <= data.training.examples]
             left_out = [size for size in self.space.batch_size if size not in sizes]
-            if sizes and left_out:
+            if sizes and left_out and tuner is not None:
                 keras_tuners.narrow(tuner, sizes)
                 warnings.warn(
                     f"Batch sizes {', '.join(map(str, left_out))} are left out: there are {data.training.examples} training examples.", stacklevel=2

@@ -543,6 +543,8 @@ def test_default_batch_sizes_above_the_data_are_left_out(kind, points, tmp_path)
     with pytest.warns(UserWarning, match="Batch sizes 64, 128, 256, 512 are left out: there are 50 training examples"):
         search(tuner, ((x[:50], y[:50]), validation))
     assert {record.recipe.batch_size for record in load_records(tmp_path / "p")} == {16, 32}
+    kbatch.confirm(tuner, x[:50], y[:50], validation, top=1, seeds=1, verbose=0)  # nor does a confirmation ask for them
+    assert len(kbatch.results.load_confirmations(tuner)) == 2
 
 
 def test_keras_tuners_own_hypermodels_are_searched_as_ever(points, tmp_path):

@@ -76,7 +76,9 @@ def common_length(arrays: Any) -> int:
     """The number of examples that all arrays share."""
     lengths = {int(array.shape[0]) for array in keras.tree.flatten(arrays)}
     if len(lengths) != 1 or lengths == {0}:
-        raise DataError("All arrays must hold the same number of examples, at least 1", sorted(lengths), "Cut them to the same length")
+        if lengths == {0}:
+            raise DataError("Arrays must hold examples", "0 examples", "Pass arrays that are not empty")
+        raise DataError("All arrays must hold the same number of examples", sorted(lengths), "Cut them to the same length")
     return lengths.pop()
 
 

@@ -84,6 +84,9 @@ class DatasetSource:
             batches = examples.padded_batch(batch_size, padding_values=self._padding, drop_remainder=True)
         return batches.with_options(options).prefetch(1)
 
+    def labels(self) -> None:
+        """A dataset is not read for its labels; see `Source.labels`."""
+
     def fingerprint(self) -> dict[str, Any]:
         """Number, shapes, types and, if it always begins the same, a checksum of the first examples.
 

@@ -79,6 +79,24 @@ def _agreed(part: Any, example: Any) -> bool | None:
     return votes.pop() if len(votes) == 1 else None
 
 
+def fits_inputs(model: Any, x: Any) -> bool:
+    """Whether a single example's inputs have the shapes that a model says; also if it does not say them, or others in number.
+
+    Args:
+        model: `keras.Model`.
+        x: Spec of the inputs of one example.
+    """
+    wanted = inputs_of(model)
+    if wanted is None:
+        return True
+    by_name = isinstance(x, dict) and wanted.keys() <= x.keys()
+    given = [x[name] for name in wanted] if by_name else tf.nest.flatten(x)
+    if len(given) != len(wanted):
+        return True
+    pairs = [(tuple(part.shape), shape) for part, shape in zip(given, wanted.values(), strict=True)]
+    return all(_same(shape, own, True) or _but_for_one(shape, own, True) for shape, own in pairs)
+
+
 def _told(x: Any, wanted: dict[str, Shape]) -> bool | None:
     by_name = isinstance(x, dict) and wanted.keys() <= x.keys()
     given = [x[name] for name in wanted] if by_name else tf.nest.flatten(x)

@@ -44,6 +44,9 @@ class Source(Protocol):
     def fingerprint(self) -> dict[str, Any]:
         """Number, shapes, types and a checksum of the examples, in JSON's own types."""
 
+    def labels(self) -> np.ndarray | None:
+        """All labels, where there is one array of them in memory; else `None`."""
+
 
 class ArraySource:
     """Examples held in memory, gathered a whole batch at a time, or several of a small one.
@@ -97,6 +100,11 @@ class ArraySource:
             "shapes": [[*map(int, array.shape[1:]), type_name(array)] for array in flat],
             "checksum": checksum([*(array[rows] for array in inputs), *labels]),
         }
+
+    def labels(self) -> np.ndarray | None:
+        """The labels themselves; see `Source.labels`."""
+        arrays = keras.tree.flatten(self._given[1])
+        return np.asarray(arrays[0]) if len(arrays) == 1 else None
 
 
 def training_source(x: Any, y: Any = None, sample_weight: Any = None, *, batched: bool | None = None, inputs: Inputs = unknown_inputs) -> Source:

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from kbatch.building.compiled import CompileArguments
+from kbatch.building.compiled import CompileArguments, said_of
 from kbatch.building.hyperparameters import Build, parts_of
 from kbatch.building.making import Maker
 from kbatch.data import augmentation
@@ -18,6 +18,7 @@ from kbatch.errors import RecipeError, SearchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, whole_number
 from kbatch.space import RESERVED
+from kbatch.training import agreement
 from kbatch.training.arguments import FitArguments
 from kbatch.training.attempt import Attempt
 from kbatch.training.goal import goal_of, horizon_of, judged_by
@@ -116,6 +117,7 @@ def train(
     with attempt.stopwatch.leave_out():
         if not attempt.failure:
             _check_known(values or {}, hp)
+            agreement.check(model, said_of(model, maker.arguments).get("loss"), data)
         goal = goal_of(horizon, data=data, measured=Measured(model, maker.arguments), **asked)
     updates = None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
     around = Around(maker.seed, maker.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, watcher=Watcher(), updates=updates)

@@ -1,6 +1,7 @@
 """Figures: what they show, before and after they are drawn, for every kind of search."""
 
 import dataclasses
+import statistics
 
 import matplotlib.figure
 import pytest
@@ -59,12 +60,19 @@ def test_a_confirmation_has_a_panel_with_every_seed_and_the_mean():
     again = confirmation({-1: 0.2, 0: 0.35, 1: 0.3}, 3)
     first, second = panels([*trials(), *again], GOAL)
     assert "3 fresh seeds" in first.title
-    assert [info.role for info in first.curves] == ["baseline", "best"]
-    assert [len(info.curves) for info in first.curves] == [3, 3]
-    assert "trial 0" in first.curves[1].label  # the best of the confirmation, not of the search
-    last = sum(curve[-1][1] for curve in first.curves[0].curves) / 3
-    assert first.curves[0].mean[-1] == pytest.approx((10.0, last))
-    assert len(first.curves[0].held) == 3
+    assert [info.role for info in first.curves] == ["other", "baseline", "best"]
+    assert [len(info.curves) for info in first.curves] == [3, 3, 3]
+    assert "also confirmed, trial 1" in first.curves[0].label
+    assert "trial 0" in first.curves[2].label  # the best of the confirmation, not of the search
+    baseline = first.curves[1]
+    ends = [curve[-1][1] for curve in baseline.curves]
+    assert baseline.mean[-1] == pytest.approx((10.0, sum(ends) / 3))
+    assert len(baseline.held) == 3
+    seconds, lower, upper = baseline.spread[-1]
+    assert seconds == 10.0
+    assert (lower + upper) / 2 == pytest.approx(sum(ends) / 3)
+    assert (upper - lower) / 2 == pytest.approx(statistics.stdev(ends))
+    assert second.curves[-1].spread == []  # one training has none
     assert second.title.startswith("The search")
 
 

@@ -144,7 +144,8 @@ def test_the_best_recipe_is_the_confirmations_and_before_that_the_searchs(tmp_pa
     assert kbatch.best_recipe(keep(tmp_path / "before", trials)) == Recipe(batch_size=128)
     folder = keep(tmp_path / "after", [*trials, *confirmation({-1: 0.1, 0: 0.3, 1: 0.2}, 2)])
     assert kbatch.best_recipe(folder) == Recipe(batch_size=64)
-    assert kbatch.report(folder).best.trial == 0
+    best = kbatch.report(folder).best
+    assert (best.trial, best.purpose) == (0, "search")  # not the luckiest of its seeds
 
 
 def test_the_best_recipe_says_when_the_baseline_is_better(tmp_path):

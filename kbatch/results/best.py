@@ -65,7 +65,8 @@ def best_of(records: Sequence[Record]) -> Record | None:
     if not candidates:
         return next(iter(leaders(records, 1)), None)
     best = max(candidates, key=lambda group: statistics.fmean(record.score for record in group))
-    return max(best, key=lambda record: record.score)
+    own = [record for record in _twins(records, best[0]) if record.purpose == "search"]
+    return (own or best)[0]  # the search's: among its own seeds the luckiest would flatter it
 
 
 def _twins(records: Sequence[Record], best: Record) -> list[Record]:

@@ -40,10 +40,25 @@ class CurveInfo:
         """The mean over trainings, from where all have begun to where the first ended; the curve itself if there is one."""
         if len(self.curves) == 1:
             return self.curves[0]
-        first, last = max(curve[0][0] for curve in self.curves), min(curve[-1][0] for curve in self.curves)
-        times = sorted({time for curve in self.curves for time, _ in curve if first <= time <= last})
-        values = [np.interp(times, [time for time, _ in curve], [value for _, value in curve]) for curve in self.curves]
+        times, values = self._at_the_firsts_times()
         return tuple(zip(times, np.mean(values, axis=0).tolist(), strict=True)) if times else ()
+
+    @property
+    def spread(self) -> list[tuple[float, float, float]]:
+        """One standard deviation over the trainings around their mean: `(seconds, lower, upper)`; empty for a single one."""
+        if len(self.curves) == 1:
+            return []
+        times, values = self._at_the_firsts_times()
+        if not times:
+            return []
+        mean, deviation = np.mean(values, axis=0), np.std(values, axis=0, ddof=1)
+        return list(zip(times, (mean - deviation).tolist(), (mean + deviation).tolist(), strict=True))
+
+    def _at_the_firsts_times(self) -> tuple[list[float], Any]:
+        """The times of the first training's points that all trainings have passed, and the values of each there."""
+        first, last = max(curve[0][0] for curve in self.curves), min(curve[-1][0] for curve in self.curves)
+        times = [time for time, _ in self.curves[0] if first <= time <= last]
+        return times, [np.interp(times, [time for time, _ in curve], [value for _, value in curve]) for curve in self.curves]
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ def _search(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
     baselines = [record for record in records if record.purpose == "baseline" and record.outcome.curve]
     infos = [_curve(f"trial {record.trial}", OTHER, [record], goal) for record in trials if record is not best]
     infos += [_curve(f"baseline: {record.recipe}", BASELINE, [record], goal) for record in baselines]
-    infos += [_curve(f"trial {best.trial}, highest-scored: {best.recipe}", BEST, [best], goal)] if best else []
+    infos += [_curve(f"trial {best.trial}: {best.recipe}", BEST, [best], goal)] if best else []
     return PanelInfo("The search: each recipe once", tuple(infos))
 
 
@@ -140,10 +155,15 @@ def _confirmation(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
     infos = []
     for group in confirmed(records).values():
         measured = [record for record in group if record.outcome.curve]
-        if group[0].baseline and measured:
+        if not measured:
+            continue
+        if group[0].baseline:
             infos.append(_curve(f"baseline: {group[0].recipe}", BASELINE, measured, goal))
-        elif best is not None and group[0].trial == best.trial and measured:
-            infos.append(_curve(f"trial {best.trial}, highest-scored: {best.recipe}", BEST, measured, goal))
+        elif best is not None and group[0].trial == best.trial:
+            infos.append(_curve(f"trial {best.trial}: {best.recipe}", BEST, measured, goal))
+        else:
+            infos.append(_curve(f"also confirmed, trial {group[0].trial}: {group[0].recipe}", OTHER, measured, goal))
+    infos.sort(key=lambda info: (OTHER, BASELINE, BEST).index(info.role))
     seeds = max((len(info.curves) for info in infos), default=0)
     title = "The confirmation: 1 fresh seed each" if seeds == 1 else f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
     return PanelInfo(title, tuple(infos))

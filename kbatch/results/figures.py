@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.records import whole
-from kbatch.results.figure_data import BASELINE, BEST, OTHER, BatchInfo, PanelInfo, band, sizes
+from kbatch.results.figure_data import BASELINE, BEST, OTHER, BatchInfo, CurveInfo, PanelInfo, band, sizes
 
 COLOURS = {BASELINE: "#444444", BEST: "#c8102e", OTHER: "#b8c4d0"}
 OPTIMIZER_COLOURS, OWN_COLOUR = {"sgd": "#1f77b4", "adam": "#e08214"}, "#4d9221"
 FAR = 3  # times the highest peak: a limit above it would press all points to the ground, and stands in the legend alone
+LEAST_EXTRA = 5  # per cent of more time that the axis shows
 POLICY_MARKERS = {"float32": "o", "mixed_float16": "^", "mixed_bfloat16": "D"}
 
 
@@ -64,7 +65,7 @@ def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | P
             left.scatter(info.batch_size, goal["seconds"] if info.value is None else info.value, **style)
             right.scatter(info.batch_size, info.examples_per_second, **style, label="baseline")
     left.set_ylabel(goal["metric"] if goal.get("target") is None else f"training seconds until {goal['metric']} {goal['target']:.4g} is held")
-    right.set(ylabel="examples per second", ylim=(0, None))
+    right.set(ylabel="examples per second", ylim=(0, 1.08 * max((info.examples_per_second for info in infos), default=1.0) or 1.0))
     if any(info.error for info in infos):
         left.plot([], [], color="#666666", label="± 2 standard errors of measuring")
     if any(info.value is None for info in infos):
@@ -81,7 +82,7 @@ def _figure(width: float, height: float) -> Any:
 
 def _curves_title(goal: dict[str, Any]) -> str:
     if goal.get("target") is None:
-        return f"What each recipe reaches within {goal['seconds']:.4g} training seconds"
+        return f"What each recipe reaches within {goal['seconds']:.3g} training seconds"
     return f"How soon each recipe holds {goal['metric']} {goal['target']:.4g}"
 
 
@@ -89,6 +90,9 @@ def _draw_panel(axes: Any, panel: PanelInfo, goal: dict[str, Any], examples: int
     others = [info for info in panel.curves if info.role == OTHER]
     for info in panel.curves:
         colour = COLOURS[info.role]
+        if info.role == OTHER and len(info.curves) > 1:
+            axes.plot(*zip(*info.mean, strict=True), color=colour, linewidth=1.8, marker=".", label=_folded(info.label))
+            continue
         if info.role == OTHER:
             label = None if info is not others[0] else ("1 other trial" if len(others) == 1 else f"{len(others)} other trials")
             axes.plot(*zip(*info.curves[0], strict=True), color=colour, linewidth=1.1, label=label)
@@ -98,7 +102,7 @@ def _draw_panel(axes: Any, panel: PanelInfo, goal: dict[str, Any], examples: int
                 axes.plot(*zip(*curve, strict=True), color=colour, linewidth=0.7, alpha=0.6)
         if info.mean:
             axes.plot(*zip(*info.mean, strict=True), color=colour, linewidth=2.4, marker=".", label=_folded(info.label))
-        around = band(info.mean, goal["metric"], examples)
+        around = _around(info, goal, examples)
         if around:
             axes.fill_between(*zip(*around, strict=True), color=colour, alpha=0.12, linewidth=0)
         if info.held:
@@ -106,15 +110,22 @@ def _draw_panel(axes: Any, panel: PanelInfo, goal: dict[str, Any], examples: int
     important = [info for info in panel.curves if info.role != OTHER]
     if any(info.held for info in important):
         axes.scatter([], [], marker="o", s=70, facecolors="none", edgecolors="#666666", label="value held: the worst of three in a row")
-    if any(band(info.mean, goal["metric"], examples) for info in important):
-        label = f"± 2 standard errors of one measurement ({examples:,} examples)"
+    if any(_around(info, goal, examples) for info in important):
+        label = f"search: ± 2 standard errors of one measurement ({examples:,} examples)"
+        if any(len(info.curves) > 1 for info in important):
+            label = "confirmation: ± 1 standard deviation over the seeds"
         axes.fill_between([], [], [], color="#666666", alpha=0.2, linewidth=0, label=label)
-    axes.axhline(goal["chance"], color="#888888", linewidth=0.9, linestyle=":", label=f"chance, {goal['chance']:.4g}")
+    axes.axhline(goal["chance"], color="#222222", linewidth=1.1, linestyle=":", zorder=5, label=f"chance, {goal['chance']:.4g}")
     if goal.get("target") is not None:
         axes.axhline(goal["target"], color="#2e7d32", linewidth=1.2, linestyle="--", label=f"target, {goal['target']:.4g}")
     axes.set(xlabel="training seconds", xlim=(0, 1.03 * panel.seconds or 1.0))
     axes.set_title(panel.title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _around(info: CurveInfo, goal: dict[str, Any], examples: int) -> list[tuple[float, float, float]]:
+    """The band around a recipe's curve: the spread over its seeds, or of a single training what a measurement may be off."""
+    return info.spread if len(info.curves) > 1 else band(info.mean, goal["metric"], examples)
 
 
 def _draw_value(axes: Any, info: BatchInfo, goal: dict[str, Any], colour: str, marker: str) -> None:
@@ -188,7 +199,7 @@ def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | 
     axes.scatter(present, [info.examples_per_second for info in infos], color=COLOURS[BEST], s=28, zorder=3, label=label)
     fitted = [(info.batch_size, info.fitted) for info in infos if info.fitted is not None]
     if fitted:
-        axes.plot(*zip(*fitted, strict=True), color=COLOURS[BASELINE], linewidth=1.6, label="seconds per step as a line in the batch")
+        axes.plot(*zip(*fitted, strict=True), color=COLOURS[BASELINE], linewidth=1.6, label="fitted: a fixed time a step, and a time per example")
     axes.axvline(smallest_fast, color="#888888", linewidth=1, linestyle=":", label=f"within 5 % of the best from {smallest_fast}")
     _batch_axis(axes, present)
     axes.set(ylabel="examples per second", ylim=(0, None), title="What a larger batch buys in speed")
@@ -228,6 +239,8 @@ def draw_plans(infos: Sequence[PlanInfo], title: str, path: str | Path, room_byt
         axes.axhline(room_bytes / 1e6, color="#2e7d32", linewidth=1.2, linestyle="--", label=f"what the limit leaves, {room_bytes / 1e6:,.0f} MB")
         _legend(figure)
     axes.margins(x=0.08)
+    if max(times, default=0.0) < LEAST_EXTRA:
+        axes.set_xlim(-LEAST_EXTRA / 20, LEAST_EXTRA)
     axes.set(xlabel="more time than a plain step, predicted (%)", ylabel="peak beside weights and optimizer (MB)", title=title)
     room = (room_bytes or 0.0) / 1e6
     axes.set_ylim(0, 1.12 * max([*peaks, room if room < FAR * max(peaks) else 0.0]))

@@ -46,6 +46,8 @@ def folder_of(source: Any) -> Path:
     found = found or sorted(path.parent for path in root.glob(f"*/{fingerprint.FOLDER}/{FILE}"))
     if len(found) != 1:
         nothing = "no records in it" if root.is_dir() else "no such folder"
+        if root.is_file():
+            nothing = "a file"
         received = ", ".join(map(str, found)) or nothing
         raise RecordError(f"{root} must hold the records of one search", received, "Pass the folder of one search (directory/project_name)")
     return found[0]

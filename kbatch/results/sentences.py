@@ -37,7 +37,8 @@ def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
     if claim.contradicted and claim.own_run is not None:
         own, mean = score_text(claim.own_run), score_text(best.score.mean)
         side = "no less" if claim.difference > 0 else "no more"
-        sentences.append(f"the search's own run of the baseline says otherwise: it scored {own}, {side} than trial {best.trial}'s recipe with {mean}")
+        other = f"the {mean} of trial {best.trial}'s recipe here, which points the other way"
+        sentences.append(f"in the search, the baseline had scored {own}: {side} than {other}")
     return [*sentences, VERDICTS[claim.verdict].format(trial=best.trial)]
 
 

@@ -158,7 +158,7 @@ def largest_batch(
 
     Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again without a probe; --fresh measures again.
     """
-    with _told_plainly():
+    with _told_plainly(stopped=" Sizes that were tried are not kept: the same command tries them again."):
         with interrupting.at_once():
             from kbatch.max_batch import Asked, answer
 
@@ -217,11 +217,12 @@ def examine() -> None:
 
 
 @contextmanager
-def _told_plainly(out: str = "") -> Iterator[None]:
+def _told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
     """Bad input, and a disk that is full, are one sentence and exit code 2; Ctrl-C and its like say what was kept.
 
     Args:
         out: Folder of the search, if there is one to go on with.
+        stopped: What to say of a command that was stopped and has no such folder.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -233,7 +234,7 @@ def _told_plainly(out: str = "") -> Iterator[None]:
             yield
     except KeyboardInterrupt as error:
         interrupting.ignore()
-        kept = f" Finished trials are kept: `kbatch report {out}` shows them, and the same command goes on." if out else ""
+        kept = f" Trials that had finished are kept: `kbatch report {out}` shows them, and the same command goes on." if out else stopped
         print(f"\nStopped.{kept}", file=sys.stderr)
         raise typer.Exit(getattr(error, "exit_code", 130)) from error
     except SystemExit as error:  # which of our own parts none raises

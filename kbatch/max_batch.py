@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.status import Status
 
+from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import cache, line, showing
 from kbatch.memory.finder import find_max_batch
@@ -58,6 +59,9 @@ def answer(asked: Asked, console: Console) -> None:
     several = asked.table or len(policies) * len(optimizers) * len(jits) * len(recomputes) > 1
     if asked.fresh:
         os.environ[cache.FRESH] = "1"
+    slow = [policy for policy in policies if policy != "float32"]
+    if slow and not has_card():
+        console.print(f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower than float32.", style="dim", highlight=False)
     with console.status("Making the model …") as status:
         shown = _Shown(console, status)
         if several:
@@ -73,7 +77,7 @@ def answer(asked: Asked, console: Console) -> None:
                 memory_limit=asked.memory_limit,
                 ceiling=asked.ceiling,
                 loss=asked.loss,
-                on_probe=shown.probe,
+                on_probe=shown,
                 on_row=shown.row,
             )
             console.print(str(found), highlight=False)
@@ -88,7 +92,7 @@ def answer(asked: Asked, console: Console) -> None:
             loss=asked.loss,
             sizes=asked.sizes,
             strategy=asked.strategy,
-            on_probe=shown.probe,
+            on_probe=shown,
         )
     console.print(sentence(one), highlight=False, soft_wrap=True)
 
@@ -105,14 +109,16 @@ def sentence(found: MaxBatch) -> str:
     return f"{found}; {SHARE:.0%} of the best speed is reached at {fast}"
 
 
-class _Shown:
+class _Shown(showing.Lines):
     """Prints every probe, and says meanwhile what is going on."""
 
     def __init__(self, console: Console, status: Status) -> None:
-        self._console, self._status = console, status
+        super().__init__(console)
+        self._status = status
 
-    def probe(self, probe: Probe) -> None:
-        self._console.print(f"  {showing.line(probe)}", highlight=False)
+    def __call__(self, probe: Probe) -> None:
+        """Print the line of a probe, and what comes next."""
+        super().__call__(probe)
         self._status.update("Probing …" if probe.passed else "Ran out; trying smaller …")
 
     def row(self, row: Row) -> None:

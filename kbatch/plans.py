@@ -123,7 +123,7 @@ def answer(asked: Asked, console: Console) -> None:
     if asked.optimizer not in OPTIMIZERS:
         raise DataError("--optimizer must be sgd or adam", asked.optimizer, "Pass the one whose slots are nearest to those of yours")
     recipe = Recipe(asked.batch_size, asked.optimizer, 1e-3, policy=asked.policy)
-    limit_bytes = None if asked.memory_limit is None else limit.bytes_of(asked.memory_limit)
+    limit_bytes = None if asked.memory_limit is None else limit.checked(asked.memory_limit)
     with console.status("Making the model …") as status:
         with _of_the_user():
             made = Maker(imported(asked.build).load()).raw(asked.policy)

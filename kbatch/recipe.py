@@ -191,7 +191,7 @@ def _whole(recipe: Recipe, name: str, least: int) -> None:
     value = getattr(recipe, name)
     whole = whole_number(value, least)
     if whole is None:
-        raise RecipeError(f"`{name}` must be a whole number of at least {least}", value, f"Pass an int such as {max(least, 32)}")
+        raise RecipeError(f"`{name}` must be a whole number of at least {least}", repr(value), f"Pass an int such as {max(least, 32)}")
     object.__setattr__(recipe, name, whole)
 
 

@@ -152,7 +152,7 @@ def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_p
     process.send_signal(ask)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + ask
-    assert f"Finished trials are kept: `kbatch report {tmp_path}` shows them" in errors
+    assert f"Trials that had finished are kept: `kbatch report {tmp_path}` shows them" in errors
     assert "Traceback" not in errors
     kept = load_records(tmp_path)
     result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=240)

@@ -27,6 +27,11 @@ def model():
     return memory_models.deep()
 
 
+def test_a_batch_in_the_place_of_the_plan_is_refused_in_a_word():
+    with pytest.raises(RecomputeError, match=r"`plan` must be a Plan. Received: ndarray. Pass measure\(model, plan, x, y\)"):
+        recompute.measure(None, np.zeros((1000, 8)), np.zeros(1000))
+
+
 def test_the_smallest_is_measured_and_the_model_left_as_it_was(model, data):
     before = [np.array(variable) for variable in model.variables]
     own = recompute.plan(model, BATCH, "stages")

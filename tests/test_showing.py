@@ -25,3 +25,12 @@ def test_a_probe_is_a_line():
 def test_nobody_watches():
     assert shown(None) is None  # standard error is a file in tests
     assert printing(None) is None
+
+
+def test_a_training_that_takes_long_is_announced():
+    text = io.StringIO()
+    lines = printing(Console(file=text, force_terminal=False, width=120))
+    lines.expect(64, 20, 3.0)
+    assert text.getvalue() == ""
+    lines.expect(7825, 20, 242.0)
+    assert "batch 7825   is confirmed by 20 steps in a fresh process, about 242 s" in text.getvalue()

@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from kbatch.case_study.options import PROJECT, Options, has_card
+from kbatch.case_study.options import PROJECT, Options
 from kbatch.device import limit
+from kbatch.device.card import has_card
 from kbatch.errors import NoMemoryLimitError
 from kbatch.memory.feasible import MaxBatches
 from kbatch.memory.table import Row, Table, max_batches

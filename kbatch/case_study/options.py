@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch import sizes
+from kbatch.device.card import has_card
 from kbatch.errors import SearchError
 from kbatch.recipe import OPTIMIZERS, POLICIES
 from kbatch.records import disk, kinds
@@ -21,7 +21,6 @@ TUNERS = ("random", "bayesian", "grid")
 GRID_RATES = 3
 PROJECT = "search"
 BATCH_SIZES = "16,32,64,128,256"
-NVIDIA = ("/dev/nvidia0", "/proc/driver/nvidia/gpus")
 CHANCE = 0.5  # of two classes with as many pictures each
 BOUNDS: dict[str, tuple[float, float]] = {
     "trials": (1, 10_000),
@@ -148,11 +147,6 @@ class Options:
             received = f"{folder}: {error.strerror or error}"
             raise disk.trouble(error) or SearchError("--out must be a folder that can be written", received, "Pass another folder") from error
         return folder
-
-
-def has_card() -> bool:
-    """Whether there is an NVIDIA card, asked without TensorFlow."""
-    return any(os.path.exists(path) for path in NVIDIA)
 
 
 def default_policies() -> str:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from kbatch.device import limit
 from kbatch.device.oom import is_suspect_exit
@@ -27,6 +27,14 @@ GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")  # what Te
 DOING = "A model must be made and train a step on these data"
 
 
+@runtime_checkable
+class Patience(Protocol):
+    """Is told before a training that may take long."""
+
+    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
+        """So many steps begin, which should take about so many seconds."""
+
+
 class Prober:
     """Tries batch sizes in a process of its own.
 
@@ -34,7 +42,7 @@ class Prober:
         subject: What to try.
         limit_bytes: Integer, bytes that the device may use; `None` for what it has.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
-        on_probe: Called with every probe, as soon as it is known.
+        on_probe: Called with every probe, as soon as it is known; if it has a method `expect`, also before a long one.
         environment: Environment variables that the process has besides.
     """
 
@@ -102,7 +110,10 @@ class Prober:
         self.facts()
         timeout = self.timeout_seconds
         if self._first_seconds:
-            timeout = PATIENCE_SECONDS + SLOWER * (self._first_seconds + self._slowest_seconds * steps)
+            expected = self._first_seconds + self._slowest_seconds * steps
+            timeout = PATIENCE_SECONDS + SLOWER * expected
+            if isinstance(self._on_probe, Patience):
+                self._on_probe.expect(batch_size, steps, expected)
         return self._try(remote.confirm, (batch_size, steps, validation_batch_size or batch_size), timeout)
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:

@@ -6,8 +6,10 @@ import dataclasses
 import gc
 import os
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -194,7 +196,15 @@ def refusal(error: Exception) -> Refusal:
         return Refusal(type(error).__name__, error.must, str(error.received), error.do)
     if is_out_of_memory(error):
         return Refusal("MemoryLimitError", "", str(error)[-500:], "")
-    return Refusal("", "", f"{type(error).__name__}: {str(error)[:1500]}", "")
+    return Refusal("", "", f"{type(error).__name__}: {str(error)[:1500]}{_place(error)}", "")
+
+
+def _place(error: Exception) -> str:
+    """Where in the user's own code an error comes from; empty if it does not come from there."""
+    ours = Path(__file__).parents[1]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    own = [frame for frame in frames if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def _how(error: Exception) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from kbatch.memory.probe import Probe
 
+LONG_SECONDS = 10.0  # without a word
+
 
 def shown(on_probe: Callable[[Probe], None] | None) -> Callable[[Probe], None] | None:
     """What to call with every probe: the user's own function, else one that prints a line if standard error is a terminal or a notebook."""
@@ -15,13 +17,28 @@ def shown(on_probe: Callable[[Probe], None] | None) -> Callable[[Probe], None] |
 
 def printing(console: Any) -> Callable[[Probe], None] | None:
     """A function that prints a line for every probe; `None` without a console."""
-    if console is None:
-        return None
+    return None if console is None else Lines(console)
 
-    def show(probe: Probe) -> None:
-        console.print(f"  {line(probe)}", highlight=False, markup=False)
 
-    return show
+class Lines:
+    """Prints a line for every probe, and one before a training that takes long.
+
+    Args:
+        console: A console of rich's.
+    """
+
+    def __init__(self, console: Any) -> None:
+        self._console = console
+
+    def __call__(self, probe: Probe) -> None:
+        """Print the line of a probe."""
+        self._console.print(f"  {line(probe)}", highlight=False, markup=False)
+
+    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
+        """Say what begins, if it will take long."""
+        if seconds >= LONG_SECONDS:
+            text = f"batch {batch_size:<6} is confirmed by {steps} steps in a fresh process, about {seconds:,.0f} s …"
+            self._console.print(f"  {text}", highlight=False, markup=False)
 
 
 def line(probe: Probe) -> str:

@@ -103,6 +103,8 @@ def measure(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight
     Raises:
         RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be applied to it.
     """
+    if not isinstance(plan, Plan):
+        raise RecomputeError("`plan` must be a Plan", type(plan).__name__, "Pass measure(model, plan, x, y)")
     batch_size_of(x)
     registered = leak.registered()
     try:

@@ -14,7 +14,7 @@ from kbatch.recompute.chain import Chain
 from kbatch.recompute.costs import Costs, costs_of
 from kbatch.recompute.ordering import Ordering
 from kbatch.recompute.placing import Budget
-from kbatch.recompute.planned import Plan, PlannedSegment
+from kbatch.recompute.planned import Plan, PlannedSegment, megabytes
 from kbatch.recompute.predicting import Predictor, Stretch
 from kbatch.recompute.signature import signature
 
@@ -158,7 +158,7 @@ def _placed(predictor: Predictor, strategy: str, peak_bytes: float | None, kept_
         least = _plan(predictor, "minimal", placing.lowest(predictor))
         raise RecomputeError(
             "Some plan must meet the budget",
-            f"{_said(peak_bytes, kept_share)}, where the lowest peak is {least.peak_bytes / 1e6:,.0f} MB and keeps {least.kept_bytes / 1e6:,.0f} MB",
+            f"{_said(peak_bytes, kept_share)}, where the lowest peak is {megabytes(least.peak_bytes)} and keeps {megabytes(least.kept_bytes)}",
             "Raise the budget" if peak_bytes is None else "Raise the budget, or take a smaller batch",
         )
     return found

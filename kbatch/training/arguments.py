@@ -13,11 +13,11 @@ from kbatch.data.elements import Inputs, unknown_inputs
 from kbatch.errors import DataError, SearchError
 
 REFUSED = {
-    "batch_size": "it is an axis of the search: use Space(batch_size=…)",
-    "steps_per_epoch": "a trial ends by seconds: use seconds_per_trial, or epochs",
-    "initial_epoch": "every trial begins at the first update",
-    "validation_steps": "all validation data are measured: pass a smaller set",
-    "validation_freq": "validation is measured at twelve marks of the horizon",
+    "batch_size": "It is an axis of the search: use Space(batch_size=…)",
+    "steps_per_epoch": "A trial ends by seconds: use seconds_per_trial, or epochs",
+    "initial_epoch": "Every trial begins at the first update",
+    "validation_steps": "All validation data are measured: pass a smaller set",
+    "validation_freq": "Validation is measured at twelve marks of the horizon",
 }
 
 
@@ -62,9 +62,9 @@ class FitArguments:
             raise SearchError("`shuffle` must be True", shuffle, "Leave it out: the data are shuffled in every pass")
         known = {field.name for field in dataclasses.fields(cls)}
         for name in sorted(set(given) - known):
-            raise SearchError(
-                f"`{name}` must not be passed to fit or search", f"{name}={given[name]!r}", REFUSED.get(name, f"Pass only {sorted(known)}")
-            )
+            rest = ", ".join(sorted(known - {"x", "y"}))
+            received = f"{name}={given[name]!r}"
+            raise SearchError(f"`{name}` must not be passed to fit or search", received, REFUSED.get(name, f"Pass only x, y, {rest}"))
         if "x" not in given:
             raise SearchError("`fit` must get training data", "no x", "Pass x and y, or a dataset")
         if given.get("epochs") is not None:

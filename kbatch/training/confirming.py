@@ -47,8 +47,10 @@ def confirm(
     """
     if top < 1 or seeds < 1:
         raise SearchError("`top` and `seeds` must be at least 1", f"top={top}, seeds={seeds}", "Pass whole numbers such as 3")
-    if not hasattr(tuner.hypermodel, "comparison"):
-        raise SearchError("A confirmation needs a search of kbatch's", type(tuner.hypermodel).__name__, "Pass a tuner made with kbatch.HyperModel")
+    hypermodel = getattr(tuner, "hypermodel", None)
+    if not hasattr(hypermodel, "comparison"):
+        received = type(tuner if hypermodel is None else hypermodel).__name__
+        raise SearchError("A confirmation needs a search of kbatch's", received, "Pass a tuner made with kbatch.HyperModel")
     project = Project(tuner.project_dir)
     project.check_complete()
     chosen = leaders(project.store.records(), top)

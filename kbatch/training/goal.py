@@ -55,7 +55,7 @@ def horizon_of(seconds: Any) -> float:
     """
     number = _number(seconds)
     if number is None or not 0 < number < math.inf:
-        raise SearchError("The training seconds of a trial must be a number above 0", seconds, "Pass 60, say")
+        raise SearchError("The training seconds of a trial must be a number above 0", repr(seconds), "Pass 60, say")
     return number
 
 

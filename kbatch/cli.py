@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -16,7 +18,9 @@ import kbatch
 from kbatch import sizes
 from kbatch.device import interrupting
 from kbatch.errors import KbatchError
+from kbatch.option import Option
 from kbatch.records import disk
+from kbatch.space import AXES
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,7 +29,7 @@ app = typer.Typer(
     help="Which way of training this model on this device buys the most validation accuracy per second?",
 )
 
-AXES = "Axes of the search"
+PANEL = "Axes of the search"
 
 
 def _whole_number(text: object) -> int:
@@ -57,7 +61,31 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
     """Which way of training this model on this device buys the most validation accuracy per second?"""
 
 
+def _asks_for_axes(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for every axis of the table, instead of its argument `axes`, which gets what was said."""
+    options = {axis.option.parameter: axis for axis in AXES if axis.option is not None}
+    own = [parameter for name, parameter in inspect.signature(command, eval_str=True).parameters.items() if name != "axes"]
+    last = own.index(next(parameter for parameter in own if parameter.name == "micro_batch_size"))
+
+    @functools.wraps(command)
+    def told(**said: Any) -> None:
+        texts = {axis.name: said.pop(name) for name, axis in options.items()}
+        command(**said, axes={name: text for name, text in texts.items() if text is not None})
+
+    asked = [_parameter(axis.option) for axis in options.values() if axis.option is not None]
+    told.__signature__ = inspect.Signature([*own[:last], *asked, *own[last:]])  # type: ignore[attr-defined]
+    return told
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """An option as typer reads it from a function's signature."""
+    asked = typer.Option(help=option.help, show_default=option.default or option.default_words, rich_help_panel=PANEL)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(option.parameter, kind, default=None, annotation=Annotated[str | None, asked])
+
+
 @app.command("cats-vs-dogs")
+@_asks_for_axes
 def cats_vs_dogs(
     data: Annotated[
         str,
@@ -76,27 +104,15 @@ def cats_vs_dogs(
     confirm_top: Annotated[int, typer.Option(**WHOLE, help="Leading recipes to confirm, besides the baseline.")] = 2,
     seed: Annotated[int, typer.Option(**WHOLE, help="Seed of drawn data, tuner, weights and data order.")] = 0,
     out: Annotated[str, typer.Option(help="Folder of records, tables, figures and report; the same command resumes.")] = "kbatch-cats-vs-dogs",
-    batch_sizes: Annotated[
-        str | None, typer.Option(show_default="those of 16,32,64,128,256 that the data hold", help="Examples per update.", rich_help_panel=AXES)
-    ] = None,
-    optimizers: Annotated[str, typer.Option(help="sgd, adam.", rich_help_panel=AXES)] = "sgd,adam",
-    sgd_rates: Annotated[str, typer.Option(help="SGD's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.002:0.02",
-    adam_rates: Annotated[str, typer.Option(help="Adam's learning rates at batch 32, lowest:highest.", rich_help_panel=AXES)] = "0.0001:0.001",
-    policies: Annotated[
-        str | None,
-        typer.Option(show_default="float32, with a GPU mixed_float16 too", help="float32, mixed_float16, mixed_bfloat16.", rich_help_panel=AXES),
-    ] = None,
-    augmentations: Annotated[str, typer.Option(help="none, flip, flip_shift, flip_shift_contrast.", rich_help_panel=AXES)] = "none,flip,flip_shift",
-    jit: Annotated[str, typer.Option(help="XLA: off, on or both.", rich_help_panel=AXES)] = "off",
-    recompute: Annotated[
-        str, typer.Option(help="What the backward pass makes again: none, minimal, sqrt, stages, budget:0.5.", rich_help_panel=AXES)
-    ] = "none",
     micro_batch_size: Annotated[
-        int | None, typer.Option(**WHOLE, help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=AXES)
+        int | None, typer.Option(**WHOLE, help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=PANEL)
     ] = None,
     max_batch: Annotated[
-        str, typer.Option(help="Largest micro-batch: auto (found first, where the device has a memory limit), off or a number.", rich_help_panel=AXES)
+        str,
+        typer.Option(help="Largest micro-batch: auto (found first, where the device has a memory limit), off or a number.", rich_help_panel=PANEL),
     ] = "auto",
+    *,
+    axes: dict[str, str],
 ) -> None:
     """Search how to train the cats-vs-dogs model, confirm what leads with fresh seeds, and say what it buys.
 
@@ -117,14 +133,7 @@ def cats_vs_dogs(
             epochs=epochs,
             tuner=tuner,
             model=model,
-            optimizers=optimizers,
-            sgd_rates=sgd_rates,
-            adam_rates=adam_rates,
-            batch_sizes=batch_sizes,
-            policies=policies,
-            augmentations=augmentations,
-            jit=jit,
-            recompute=recompute,
+            axes=axes,
             micro_batch_size=micro_batch_size,
             max_batch=max_batch,
             target=target,

@@ -158,7 +158,7 @@ class HyperModel(keras_tuner.HyperModel):
             recipe = self.space.recipe(hp)
             fitted = feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
             if not called_by_a_tuner():
-                warnings.warn(lacking(fitted or recipe, float(hp.get("warmup_passes"))), UserWarning, stacklevel=3)  # KerasTuner wraps this
+                warnings.warn(lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"]), UserWarning, stacklevel=3)  # KerasTuner wraps this
             if fitted is None:
                 return self._attempt.refuse(feasible.why_not(recipe, self.max_batch, self.max_accumulation_steps))
             return self._attempt.make(self.maker, fitted, hp)

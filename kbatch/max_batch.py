@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.status import Status
 
+from kbatch.combination import Combination
 from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import cache, line, showing
@@ -20,7 +21,7 @@ from kbatch.memory.probe import Probe
 from kbatch.memory.table import Row, max_batches
 from kbatch.recipe import Recipe
 from kbatch.sizes import example_shape
-from kbatch.space import Combination, Space
+from kbatch.space import Space
 
 SHARE = 0.9
 

@@ -14,6 +14,10 @@ from kbatch.errors import RecipeError
 
 OPTIMIZERS = ("sgd", "adam", "compiled")
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
+# Of the recipes that the first projects were begun with: the keys of their records are made of all of these.
+FIRST_FIELDS = frozenset(
+    ("batch_size", "optimizer", "learning_rate", "warmup_updates", "policy") + ("augmentation", "micro_batch_size", "jit_compile", "recompute")
+)
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,23 @@ class Recipe:
             object.__setattr__(self, "learning_rate", float(rate))
 
     @property
+    def examples_per_pass(self) -> int:
+        """Examples per forward and backward pass: the micro-batch, or the whole batch."""
+        return self.micro_batch_size or self.batch_size
+
+    @property
     def accumulation_steps(self) -> int:
         """Forward and backward passes per weight update."""
-        return self.batch_size // (self.micro_batch_size or self.batch_size)
+        return self.batch_size // self.examples_per_pass
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe in JSON's own types; fields that came later than the first projects only where they say something."""
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if name in FIRST_FIELDS or value != getattr(type(self), name)}
 
     def to_json(self) -> str:
         """The recipe as one line of JSON."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return json.dumps(self.to_dict(), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:

@@ -1,50 +1,101 @@
-"""Space: which recipes a search may draw, declared as KerasTuner hyperparameters with readable names."""
+"""Space: which recipes a search may draw. The table of its axes stands here."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import itertools
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from kbatch.axis import Axis, RateAxis, among, batch_size_of, is_fixed, name_of, passes_of, plain, rate_of, rates_of, strategy_of
 from kbatch.device import precision
 from kbatch.errors import SpaceError
-from kbatch.recipe import OPTIMIZERS, POLICIES, Recipe, whole_number
+from kbatch.option import Option, Range, between, names, one_of, whole_numbers, words
+from kbatch.recipe import OPTIMIZERS, POLICIES, Recipe
 from kbatch.rules import learning_rate as rates
-from kbatch.rules import warmup
-from kbatch.strategy import WORDS, Strategy
+from kbatch.rules import micro_batch, warmup
 
-BATCH_SIZES = (16, 32, 64, 128, 256, 512)
-AXES = ("optimizer", "policy", "augmentation", "jit_compile", "recompute", "batch_size", "warmup_passes")
 RATED = tuple(name for name in OPTIMIZERS if name != "compiled")
-RESERVED = frozenset((*AXES, "micro_batch_size", "learning_rate", *(f"learning_rate_{name}" for name in RATED)))
-MOST_PASSES = 2  # times the fewest that the limit allows, above which a batch size divides badly
+# Arguments of the spaces that the first projects were begun with: a later axis is a fact of a project only where it is searched.
+FIRST_ARGUMENTS = frozenset(
+    ("optimizer", "learning_rate", "policy", "augmentation", "jit_compile", "recompute")
+    + ("micro_batch_size", "batch_size", "baseline", "learning_rate_rule", "warmup_passes")
+)
 
-RateAxis = float | tuple[float, float] | list[float]
+
+def _rates(optimizer: str, title: str, searched: str) -> Axis:
+    """The axis of the learning rate of one optimizer."""
+    option = Option(f"{optimizer}-rates", f"{title}'s learning rates at batch 32, lowest:highest.", between(1e-9, 100.0), searched)
+    return Axis(f"learning_rate_{optimizer}", rate_of, None, option, in_recipe=False, only_if=("optimizer", optimizer), of="learning_rate")
+
+
+AXES = (
+    Axis(
+        "policy",
+        among("policy", POLICIES),
+        option=Option(
+            "policies",
+            "float32, mixed_float16, mixed_bfloat16.",
+            names(POLICIES),
+            default_words="float32, with a GPU mixed_float16 too",
+        ),
+        decides_memory=True,
+    ),
+    Axis(
+        "optimizer",
+        among("optimizer", OPTIMIZERS),
+        ("sgd", "adam"),
+        Option("optimizers", "sgd, adam.", names(RATED), "sgd,adam"),
+        decides_memory=True,
+    ),
+    _rates("sgd", "SGD", "0.002:0.02"),
+    _rates("adam", "Adam", "0.0001:0.001"),
+    Axis(
+        "jit_compile",
+        among("jit_compile", (False, True)),
+        (False,),
+        Option("jit", "XLA: off, on or both.", one_of({"off": (False,), "on": (True,), "both": (False, True)}), "off"),
+        decides_memory=True,
+    ),
+    Axis(
+        "recompute",
+        strategy_of,
+        ("none",),
+        Option("recompute", "What the backward pass makes again: none, minimal, sqrt, stages, budget:0.5.", words, "none"),
+        decides_memory=True,
+    ),
+    Axis("warmup_passes", passes_of, (1.0,), in_recipe=False),
+    Axis(
+        "augmentation",
+        name_of,
+        ("none",),
+        Option(
+            "augmentations",
+            "none, flip, flip_shift, flip_shift_contrast.",
+            names(("none", "flip", "flip_shift", "flip_shift_contrast")),
+            "none,flip,flip_shift",
+        ),
+    ),
+    Axis(  # the last, so that a grid varies it first
+        "batch_size",
+        batch_size_of,
+        (16, 32, 64, 128, 256, 512),
+        Option(
+            "batch-sizes",
+            "Examples per update.",
+            whole_numbers,
+            default_words="those of 16,32,64,128,256 that the data hold",
+        ),
+        preferred=32,
+    ),
+)
+AXIS = {axis.name: axis for axis in AXES}
+RESERVED = frozenset((*AXIS, "micro_batch_size", "learning_rate"))
 
 
 def _default_rates() -> dict[str, RateAxis]:
     return {"sgd": (1e-3, 1e-1), "adam": (1e-5, 1e-2)}
-
-
-class Combination(NamedTuple):
-    """The parts of a recipe that decide, beside the batch size, how much memory a step needs."""
-
-    policy: str
-    optimizer: str
-    jit_compile: bool
-    recompute: str = "none"
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Combination:
-        """That of a recipe."""
-        return cls(recipe.policy, recipe.optimizer, recipe.jit_compile, recipe.recompute)
-
-    def __str__(self) -> str:
-        words = [self.optimizer, self.policy, *(["jit"] if self.jit_compile else [])]
-        return ", ".join(words if self.recompute == "none" else [*words, f"recompute {self.recompute}"])
 
 
 @dataclass(frozen=True)
@@ -52,7 +103,7 @@ class Space:
     """The recipes that a search may draw.
 
     Use it to fix, narrow or extend any axis: pass one value to fix it, or several to search over them. Where a value
-    is drawn, KerasTuner shows it under the name of the argument (`learning_rate_sgd` and `learning_rate_adam` for the
+    may vary, KerasTuner shows it under the name of the argument (`learning_rate_sgd` and `learning_rate_adam` for the
     learning rates); these names are reserved, the `hp` calls in `build(hp)` may use any other.
 
     Args:
@@ -88,59 +139,37 @@ class Space:
     (('sgd',), (32, 128))
     """
 
-    optimizer: Any = ("sgd", "adam")
+    optimizer: Any = AXIS["optimizer"].default
     learning_rate: Mapping[str, RateAxis] = field(default_factory=_default_rates)
     policy: Any = None
-    augmentation: Any = ("none",)
-    jit_compile: Any = (False,)
-    recompute: Any = ("none",)
+    augmentation: Any = AXIS["augmentation"].default
+    jit_compile: Any = AXIS["jit_compile"].default
+    recompute: Any = AXIS["recompute"].default
     micro_batch_size: int | None = None
     batch_size: Any = None
     baseline: Recipe = field(default_factory=Recipe)
     learning_rate_rule: Mapping[str, str] = field(default_factory=lambda: dict(rates.DEFAULT_RULES))
-    warmup_passes: Any = (1.0,)
+    warmup_passes: Any = AXIS["warmup_passes"].default
     default_sizes: bool = field(init=False, repr=False, compare=False, default=False)  # whether the batch sizes are the default ones
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_sizes", self.batch_size is None)
         if self.batch_size is None:
-            object.__setattr__(self, "batch_size", BATCH_SIZES)
-        for name in AXES:
-            if name != "policy" or self.policy is not None:
-                self._normalize(name)
-        self._among("optimizer", OPTIMIZERS)
-        if self.policy is not None:
-            self._among("policy", POLICIES)
-        self._among("jit_compile", (False, True))
-        for text in self.recompute:
-            if Strategy.parse(text) is None:
-                raise SpaceError(f"`recompute` must be among {WORDS}", text, "Pass these values only")
-        object.__setattr__(self, "batch_size", tuple(map(_size, self.batch_size)))
+            object.__setattr__(self, "batch_size", AXIS["batch_size"].default)
+        for axis in AXES:
+            given = None if axis.of else getattr(self, axis.name)
+            if given is not None or axis.default is not None:
+                object.__setattr__(self, axis.name, axis.values(plain(given)))
         if self.micro_batch_size is not None:
-            object.__setattr__(self, "micro_batch_size", _size(self.micro_batch_size))
-            self._check_passes(self.micro_batch_size)
-        for passes in self.warmup_passes:
-            if not _is_number(passes) or not 0 <= passes < math.inf:
-                raise SpaceError("`warmup_passes` must be numbers of at least 0", passes, "Pass 0 for no warm-up, 1.0 for one pass")
-        object.__setattr__(self, "warmup_passes", tuple(map(float, self.warmup_passes)))
+            object.__setattr__(self, "micro_batch_size", batch_size_of(self.micro_batch_size))
+            micro_batch.check(self.batch_size, self.micro_batch_size)
         self._by_optimizer("learning_rate", '{"sgd": (1e-3, 1e-1), "adam": 1e-3}')
         self._by_optimizer("learning_rate_rule", '{"sgd": "linear", "adam": "sqrt"}')
-        for name in self._rated():
-            _check_rates(name, self.learning_rate.get(name))
+        for name in (each for each in self.optimizer if each in RATED):
+            rates_of(name, self.learning_rate.get(name))
             rates.factor(rates.REFERENCE_BATCH_SIZE, self._rule(name))
         if not isinstance(self.baseline, Recipe):
             raise SpaceError("`baseline` must be a Recipe", self.baseline, "Pass kbatch.Recipe(…)")
-
-    def _normalize(self, name: str) -> None:
-        value = _plain(getattr(self, name))
-        values = tuple(value) if isinstance(value, (tuple, list, range)) else (value,)
-        try:
-            different = len(set(values)) == len(values)
-        except TypeError:
-            different = False
-        if not values or not different:
-            raise SpaceError(f"`{name}` must hold at least one value, each once", value, "Pass one value, or a tuple of different ones")
-        object.__setattr__(self, name, values)
 
     def _by_optimizer(self, name: str, example: str) -> None:
         """Refuse what is no mapping from optimizer, and keep plain values of it."""
@@ -148,25 +177,7 @@ class Space:
         unknown = [key for key in value if key not in RATED] if isinstance(value, Mapping) else [value]
         if unknown:
             raise SpaceError(f"`{name}` must be a mapping whose keys are among {', '.join(RATED)}", value, f"Pass {example}")
-        object.__setattr__(self, name, {key: _plain(axis) for key, axis in value.items()})
-
-    def _check_passes(self, limit: int) -> None:
-        for size in self.batch_size:
-            passes, fewest = size // (self._micro_batch_size(size) or size), math.ceil(size / limit)
-            if passes > MOST_PASSES * fewest:
-                raise SpaceError(
-                    f"A batch above `micro_batch_size`, {limit}, must have a divisor near it",
-                    f"{size}, which takes {passes} passes of {size // passes} where {fewest} would do",
-                    f"Pass multiples of {limit}, such as {fewest * limit}, as `batch_size`",
-                )
-
-    def _among(self, name: str, allowed: tuple[Any, ...]) -> None:
-        for value in getattr(self, name):
-            if value not in allowed:
-                raise SpaceError(f"`{name}` must be among {', '.join(map(str, allowed))}", value, "Pass these values only")
-
-    def _rated(self) -> tuple[str, ...]:
-        return tuple(name for name in self.optimizer if name != "compiled")
+        object.__setattr__(self, name, {key: plain(axis) for key, axis in value.items()})
 
     def _rule(self, optimizer: str) -> str:
         return self.learning_rate_rule.get(optimizer, rates.DEFAULT_RULES[optimizer])
@@ -185,21 +196,15 @@ class Space:
         return RESERVED
 
     def declare(self, hp: Any) -> None:
-        """Declare every axis, batch size last.
+        """Declare the axes of more than one value, batch size last: a tuner sees only what it may vary.
 
         Args:
             hp: `keras_tuner.HyperParameters` to declare them in.
         """
-        _choice(hp, "optimizer", self.optimizer)
-        for name in self._rated():
-            with hp.conditional_scope("optimizer", [name]):
-                _rate(hp, f"learning_rate_{name}", self.learning_rate[name])
-        _choice(hp, "warmup_passes", self.warmup_passes)
-        _choice(hp, "policy", self.policies)
-        _choice(hp, "augmentation", self.augmentation)
-        _choice(hp, "jit_compile", self.jit_compile)
-        _choice(hp, "recompute", self.recompute)
-        _choice(hp, "batch_size", self.batch_size, default=32)
+        for axis, values in self.searched():
+            if not is_fixed(values):
+                with self._scope(hp, axis):
+                    axis.declare(hp, values)
 
     def recipe(self, hp: Any, examples: int | None = None, horizon_examples: float | None = None) -> Recipe:
         """The recipe that the hyperparameters' values say.
@@ -211,24 +216,57 @@ class Space:
             horizon_examples: Float, examples that the baseline sees within the horizon; warm-up takes at most a tenth
                 of the updates that these are. `None` sets no limit.
         """
-        batch_size, optimizer = int(hp.get("batch_size")), hp.get("optimizer")
-        rated = optimizer != "compiled"
-        warm = rated and examples is not None
-        return Recipe(
-            batch_size=batch_size,
-            optimizer=optimizer,
-            learning_rate=self.rate_at(float(hp.get(f"learning_rate_{optimizer}")), optimizer, batch_size) if rated else None,
-            warmup_updates=warmup.updates(batch_size, examples or 0, float(hp.get("warmup_passes")), horizon_examples) if warm else 0,
-            policy=hp.get("policy"),
-            augmentation=hp.get("augmentation"),
-            micro_batch_size=self._micro_batch_size(batch_size),
-            jit_compile=bool(hp.get("jit_compile")),
-            recompute=hp.get("recompute"),
-        )
+        drawn = self.drawn(hp)
+        batch_size, optimizer = drawn["batch_size"], drawn["optimizer"]
+        fields = {axis.name: drawn[axis.name] for axis in AXES if axis.in_recipe}
+        fields["micro_batch_size"] = micro_batch.size_of(batch_size, self.micro_batch_size)
+        if optimizer == "compiled":
+            return Recipe(**fields, learning_rate=None)
+        fields["learning_rate"] = self.rate_at(drawn[f"learning_rate_{optimizer}"], optimizer, batch_size)
+        if examples is not None:
+            fields["warmup_updates"] = warmup.updates(batch_size, examples, drawn["warmup_passes"], horizon_examples)
+        return Recipe(**fields)
 
-    def combinations(self) -> list[Combination]:
-        """What decides, beside the batch size, how much memory a step needs: each once."""
-        return [Combination(*each) for each in itertools.product(self.policies, self.optimizer, self.jit_compile, self.recompute)]
+    def drawn(self, hp: Any) -> dict[str, Any]:
+        """The value of every axis that the hyperparameters' values say, by name, the fixed ones among them.
+
+        Args:
+            hp: `keras_tuner.HyperParameters` in which `declare` was called.
+        """
+        found: dict[str, Any] = {}
+        for axis, values in self.searched():
+            if axis.only_if is None or found[axis.only_if[0]] == axis.only_if[1]:
+                found[axis.name] = axis.check(values[0] if is_fixed(values) else hp.get(axis.name))
+        return found
+
+    def searched(self) -> Iterator[tuple[Axis, Any]]:
+        """The axes that some recipe of the space draws, with their values or their `Range`."""
+        for axis in AXES:
+            if axis.only_if is None:
+                yield axis, self.policies if axis.name == "policy" else getattr(self, axis.name)
+            elif axis.only_if[1] in getattr(self, axis.only_if[0]):
+                yield axis, rates_of(axis.only_if[1], getattr(self, axis.of)[axis.only_if[1]])
+
+    def _scope(self, hp: Any, axis: Axis) -> Any:
+        """Where an axis is declared: below the value that it depends on, if that may vary."""
+        if axis.only_if is None or is_fixed(getattr(self, axis.only_if[0])):
+            return contextlib.nullcontext()
+        parent, value = axis.only_if
+        return hp.conditional_scope(parent, [value])
+
+    def size(self) -> int | None:
+        """How many recipes the space holds, not counting what `build` varies; `None` if a learning rate is drawn from a range."""
+        below: dict[tuple[str, Any], int] = {}
+        total = 1
+        for axis, values in self.searched():
+            if isinstance(values, Range):
+                return None
+            if axis.only_if is not None:
+                below[axis.only_if] = below.get(axis.only_if, 1) * len(values)
+        for axis, values in self.searched():
+            if axis.only_if is None:
+                total *= sum(below.get((axis.name, value), 1) for value in values)
+        return total
 
     def rate_at(self, rate_at_32: float, optimizer: str, batch_size: int) -> float:
         """The learning rate at `batch_size` that the optimizer's rule makes of one at batch 32."""
@@ -240,60 +278,8 @@ class Space:
             return None
         return recipe.learning_rate / rates.factor(recipe.batch_size, self._rule(recipe.optimizer))
 
-    def _micro_batch_size(self, batch_size: int) -> int | None:
-        limit = self.micro_batch_size
-        if limit is None or batch_size <= limit:
-            return None
-        return max(size for size in range(1, limit + 1) if batch_size % size == 0)
-
     def to_dict(self) -> dict[str, Any]:
         """All axes in JSON's own types, to tell one space from another; `policy` as it is on this machine."""
-        axes = {**dataclasses.asdict(self), "policy": self.policies}
+        axes = {**dataclasses.asdict(self), "policy": self.policies, "baseline": self.baseline.to_dict()}
         del axes["default_sizes"]
-        return axes
-
-
-def _size(value: Any) -> int:
-    number = whole_number(value)
-    if number is None:
-        raise SpaceError("Batch sizes must be whole numbers of at least 1", value, "Pass sizes such as (32, 64, 128)")
-    return number
-
-
-def _choice(hp: Any, name: str, values: tuple[Any, ...], default: Any = None) -> None:
-    if len(values) == 1:
-        hp.Fixed(name, values[0])
-    elif isinstance(values[0], bool):
-        hp.Boolean(name, default=values[0])
-    else:
-        hp.Choice(name, list(values), default=default if default in values else values[0])
-
-
-def _rate(hp: Any, name: str, axis: RateAxis) -> None:
-    if isinstance(axis, tuple):
-        hp.Float(name, axis[0], axis[1], sampling="log", default=(axis[0] * axis[1]) ** 0.5)
-    else:
-        _choice(hp, name, tuple(map(float, axis)) if isinstance(axis, list) else (float(axis),))
-
-
-def _plain(value: Any) -> Any:
-    """A value without NumPy: its arrays and scalars as lists and numbers of Python's, also inside a tuple or list."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return type(value)(map(_plain, value)) if type(value) in (tuple, list) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_rates(name: str, axis: Any) -> None:
-    values = list(axis) if isinstance(axis, (tuple, list)) else [axis]
-    numbers = values and all(_is_number(value) and 0 < value < math.inf for value in values)
-    is_range = isinstance(axis, tuple)
-    if not numbers or (is_range and (len(values) != 2 or values[0] >= values[1])):
-        raise SpaceError(
-            f'`learning_rate["{name}"]` must be a range (lowest, highest), a list of rates, or one rate, all above 0',
-            axis,
-            f'Pass {{"{name}": (1e-4, 1e-1)}}, [0.001, 0.01] or 0.01',
-        )
+        return {name: value for name, value in axes.items() if name in FIRST_ARGUMENTS or value != AXIS[name].default}

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from kbatch.case_study import options as of_options
-from kbatch.case_study.options import Options, grid_size
+from kbatch.case_study.options import Options
 from kbatch.results.loading import load_records
 
 SMALL = ["--image-size", "16", "--trials", "2", "--seconds-per-trial", "0.3", "--confirm", "1", "--confirm-top", "1", "--policies", "float32"]
@@ -181,23 +181,23 @@ def test_help_and_version():
     assert "--batch-sizes" in run("cats-vs-dogs", "--help").stdout
 
 
-def options(**changes):
+def options(axes=None, **changes):
     fields = dict.fromkeys(Options.__dataclass_fields__)
-    defaults = {"tuner": "grid", "optimizers": "sgd,adam", "sgd_rates": "0.001:0.1", "adam_rates": "1e-4:1e-2", "batch_sizes": "32,64"}
-    return Options(**{**fields, **defaults, "policies": "float32", "augmentations": "none,flip", "jit": "off", "recompute": "none", **changes})
+    said = {"learning_rate_sgd": "0.001:0.1", "learning_rate_adam": "1e-4:1e-2", "batch_size": "32,64", "augmentation": "none,flip"}
+    return Options(**{**fields, "tuner": "grid", "axes": {**said, **(axes or {})}, **changes})
 
 
 def test_a_grid_takes_three_rates_an_optimizer():
-    space = options().space()
+    space = options({"policy": "float32"}).space()
     assert space.learning_rate["sgd"] == pytest.approx([0.001, 0.01, 0.1])
-    assert grid_size(space) == 6 * 2 * 2
+    assert space.size() == 6 * 2 * 2
 
 
 def test_policies_that_nobody_named_are_the_machines_or_those_of_the_project(monkeypatch):
     monkeypatch.setattr(of_options, "has_card", lambda: False)
-    assert options(policies=None).space().policy == ("float32",)
-    begun = options(policies=None).as_begun({"space": {"policy": ["float32", "mixed_float16"]}})
+    assert options().space().policy == ("float32",)
+    begun = options().as_begun({"space": {"policy": ["float32", "mixed_float16"]}})
     assert begun.space().policy == ("float32", "mixed_float16")
-    assert options(policies="float32").as_begun({"space": {"policy": ["mixed_float16"]}}).policies == "float32"
+    assert options({"policy": "float32"}).as_begun({"space": {"policy": ["mixed_float16"]}}).axes["policy"] == "float32"
     monkeypatch.setattr(of_options, "has_card", lambda: True)
-    assert options(policies=None).space().policy == ("float32", "mixed_float16")
+    assert options().space().policy == ("float32", "mixed_float16")

@@ -5,13 +5,14 @@ import itertools
 import pytest
 
 from kbatch import Recipe, Space
+from kbatch.combination import Combination
 from kbatch.errors import SearchError
 from kbatch.memory.feasible import MOST_STEPS, check, facts, fitted, why_not
 from kbatch.memory.table import Row, Table
 
 TABLE = Table(
     tuple(
-        Row(policy, optimizer, jit, size, size - 4, 10**9, None, 20)
+        Row(Combination(policy, optimizer, jit), size, size - 4, 10**9, None, 20)
         for size, (policy, optimizer, jit) in enumerate(itertools.product(("float32", "mixed_float16"), ("sgd", "adam"), (False, True)), 60)
     ),
     limit_bytes=8 * 10**9,
@@ -36,7 +37,7 @@ def test_fitted_equals_brute_force(limit, batch_size):
 
 def test_the_row_of_the_recipe_is_what_counts_and_accumulation_has_its_own():
     adam = Recipe(batch_size=61, optimizer="adam", policy="float32")
-    row = TABLE.row("float32", "adam", False)
+    row = TABLE.row(Combination("float32", "adam", False))
     assert (row.batch_size, row.accumulated_batch_size) == (62, 58)
     assert fitted(adam, TABLE) == adam
     assert fitted(Recipe(batch_size=124), TABLE).micro_batch_size == 31  # 62 would fit without accumulation only
@@ -74,6 +75,6 @@ def test_a_table_survives_json_and_prints():
 
     assert Table.from_dict(json.loads(json.dumps(TABLE.to_dict()))) == TABLE
     assert len(TABLE) == 8
-    assert list(TABLE.frame.columns)[:4] == ["policy", "optimizer", "jit_compile", "batch_size"]
+    assert list(TABLE.frame.columns)[:5] == ["policy", "optimizer", "jit_compile", "recompute", "batch_size"]
     assert "mixed_float16   adam" in str(TABLE)
     assert facts(TABLE)["sgd, float32, jit False"] == [60, 56]

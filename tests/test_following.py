@@ -11,6 +11,7 @@ import pytest
 import kbatch
 from kbatch import HyperModel, Recipe, Space, recompute
 from kbatch.building.making import Maker
+from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import feasible
 from kbatch.memory.table import Table
@@ -119,7 +120,7 @@ def test_a_plan_that_the_model_cannot_have_ends_a_search_before_anything_is_trai
 def test_the_table_has_its_rows_and_the_larger_batch_is_used():
     space = Space(optimizer="sgd", policy="float32", recompute=("none", "minimal"))
     table = kbatch.max_batches(memory_models.deep, (32, 32, 3), space=space, memory_limit=200 << 20)
-    plain, small = table.row("float32", "sgd", False), table.row("float32", "sgd", False, "minimal")
+    plain, small = table.row(Combination("float32", "sgd", False)), table.row(Combination("float32", "sgd", False, "minimal"))
     assert small.batch_size > 1.5 * plain.batch_size
     assert table.executed_probes <= 8
     assert Table.from_dict(table.to_dict()) == table

@@ -10,6 +10,7 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space, find_max_batch, max_batches
+from kbatch.combination import Combination
 from kbatch.errors import MemoryLimitError, ProjectChangedError, SearchError
 from kbatch.memory.table import Row, Table
 from kbatch.records.store import Store
@@ -88,12 +89,12 @@ def test_a_number_makes_large_batches_accumulate_and_leaves_out_what_cannot_fit(
 
 
 def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, points, raw):
-    table = Table((Row("float32", "sgd", False, 64, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
+    table = Table((Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
     records = search(tmp_path, table, points, raw)
     assert {size: record.recipe.accumulation_steps for size, record in records.items()} == {16: 1, 64: 1, 512: 16}
     project = Project(tmp_path / "p")
     assert Table.from_dict(project.facts()["table"]) == table
-    other = Table((Row("float32", "sgd", False, 60, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
+    other = Table((Row(Combination("float32", "sgd", False), 60, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
     assert max_batches(raw, (4,), project=tmp_path / "p") == table  # nothing is measured again
     hypermodel = hypermodel_of(raw, other)
     (x, y), validation = points
@@ -102,7 +103,7 @@ def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, point
 
 
 def test_a_table_of_another_space_is_refused(raw):
-    table = Table((Row("float32", "sgd", False, 64, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
+    table = Table((Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
     with pytest.raises(SearchError, match="adam"):
         HyperModel(raw, Space(policy="float32"), loss="mse", seconds_per_trial=1, max_batch=table)
 

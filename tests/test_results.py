@@ -8,6 +8,7 @@ from result_records import GOAL, confirmation, failed, keep, record
 
 import kbatch
 from kbatch import Recipe, Space, scoring
+from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
 from kbatch.results import report
 from kbatch.results.own import KBATCH
@@ -263,7 +264,7 @@ def test_values_show_themselves_as_tables_in_a_notebook():
 
     probe = Probe(64, "passed", 10**8, 1.0, (0.1,) * 60)
     found = MaxBatch(151, 10**8, 4 * 10**8, 168, (probe,), (probe,), 175, 150, None, Recipe(), "jump", 3.0)
-    table = Table((Row("float32", "adam", False, 151, 140, 10**8, 168, 60),), 4 * 10**8, "none", 3, 0, 12.0)
+    table = Table((Row(Combination("float32", "adam", False), 151, 140, 10**8, 168, 60),), 4 * 10**8, "none", 3, 0, 12.0)
     speeds = Throughput((Speed(2, 0.01, 200.0, 0), Speed(4, 0.015, 266.7, 0)), None, 4)
     plan = Plan("sqrt", (PlannedSegment("a", "b <c>", 2, True),), 32, 10, 20, 0.25)
     for value, words in ((found, "175"), (table, "151"), (speeds, "267"), (plan, "b &lt;c&gt;")):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from kbatch import Recipe, Space
+from kbatch.combination import combinations
 from kbatch.device import precision
 from kbatch.errors import SpaceError
 from kbatch.rules import warmup
+from kbatch.space import AXIS
 
 
 def declared(space):
@@ -18,19 +20,52 @@ def declared(space):
     return hp
 
 
-def test_axes_are_declared_by_readable_names_and_batch_size_last():
-    names = [axis.name for axis in declared(Space()).space]
-    assert names == [
-        "optimizer",
-        "learning_rate_sgd",
-        "learning_rate_adam",
-        "warmup_passes",
-        "policy",
-        "augmentation",
-        "jit_compile",
-        "recompute",
-        "batch_size",
-    ]
+def names(space):
+    return [axis.name for axis in declared(space).space]
+
+
+def test_a_tuner_sees_what_may_vary_and_batch_size_last():
+    assert names(Space(policy="float32")) == ["optimizer", "learning_rate_sgd", "learning_rate_adam", "batch_size"]
+    every = Space(
+        policy=("float32", "mixed_bfloat16"),
+        jit_compile=(False, True),
+        recompute=("none", "sqrt"),
+        warmup_passes=(0, 1),
+        augmentation=("none", "flip"),
+    )
+    rates = ["learning_rate_sgd", "learning_rate_adam"]
+    assert names(every) == ["policy", "optimizer", *rates, "jit_compile", "recompute", "warmup_passes", "augmentation", "batch_size"]
+    assert set(names(every)) == set(AXIS)
+
+
+def test_a_rate_is_conditional_on_its_optimizer_where_that_may_vary():
+    conditions = {axis.name: axis.conditions for axis in declared(Space()).space}
+    assert [(each.name, each.values) for each in conditions["learning_rate_adam"]] == [("optimizer", ["adam"])]
+    assert names(Space(optimizer="adam", policy="float32")) == ["learning_rate_adam", "batch_size"]
+    assert names(Space(optimizer="adam", learning_rate={"adam": 0.01}, policy="float32", batch_size=64)) == []
+
+
+def test_a_project_of_before_declared_the_fixed_axes_too():
+    space = Space(optimizer="adam", policy="float32", batch_size=64)
+    hp = declared(space)
+    for name, value in {"optimizer": "adam", "policy": "float32", "batch_size": 64, "jit_compile": False}.items():
+        hp.Fixed(name, value)
+    assert space.recipe(hp) == space.recipe(declared(space))
+
+
+def test_what_is_drawn_is_what_stands_in_the_recipe_whatever_is_fixed():
+    space = Space(optimizer=("adam", "compiled"), learning_rate={"adam": 0.01}, policy="float32", batch_size=(16, 64))
+    hp = declared(space)
+    hp.values |= {"optimizer": "compiled", "batch_size": 64}
+    assert "learning_rate_adam" not in space.drawn(hp)
+    assert space.recipe(hp) == Recipe(64, "compiled", None)
+
+
+def test_the_size_of_a_space_counts_each_optimizers_rates():
+    rates = {"sgd": [0.1, 0.01, 0.001], "adam": 0.001}
+    space = Space(optimizer=("sgd", "adam", "compiled"), learning_rate=rates, policy="float32", batch_size=(16, 32))
+    assert space.size() == (3 + 1 + 1) * 2
+    assert Space(policy="float32").size() is None
 
 
 @pytest.mark.parametrize(("optimizer", "batch", "factor"), [("sgd", 128, 4.0), ("adam", 128, 2.0), ("sgd", 16, 0.5), ("adam", 32, 1.0)])
@@ -67,13 +102,10 @@ def test_a_micro_batch_limit_accumulates_over_equal_passes():
         assert space.recipe(hp).micro_batch_size == micro
 
 
-def test_an_axis_of_one_value_is_fixed_and_a_list_of_rates_is_a_choice():
+def test_a_list_of_rates_is_a_choice():
     space = Space(optimizer="adam", learning_rate={"adam": [1e-4, 1e-3]}, policy="float32", batch_size=64)
     by_name = {axis.name: type(axis).__name__ for axis in declared(space).space}
-    assert by_name["batch_size"] == "Fixed"
-    assert by_name["policy"] == "Fixed"
-    assert by_name["learning_rate_adam"] == "Choice"
-    assert "learning_rate_sgd" not in by_name
+    assert by_name == {"learning_rate_adam": "Choice"}
 
 
 def test_the_compiled_optimizer_has_no_rate():
@@ -168,9 +200,9 @@ def test_the_default_policies_are_those_that_are_fast_on_the_machine(capability,
     try:
         space = Space()
         assert (space.policies, space.policy) == (policies, None)
-        assert {combination.policy for combination in space.combinations()} == set(policies)
+        assert {combination.policy for combination in combinations(space)} == set(policies)
         assert space.to_dict()["policy"] == policies
-        assert declared(space).get("policy") == "float32"
+        assert space.recipe(declared(space)).policy == "float32"
         assert Space(policy="mixed_float16").policies == ("mixed_float16",)  # named, it is taken on any machine
     finally:
         precision.fast_policies.cache_clear()

@@ -80,7 +80,7 @@ class Maker:
         model = self.raw(recipe.policy, hp)
         with policy_scope(recipe.policy, self.own_policy):
             compile_for(model, recipe, self.arguments)
-        follow(model, recipe.recompute, recipe.micro_batch_size or recipe.batch_size)
+        follow(model, recipe.recompute, recipe.examples_per_pass)
         return model
 
     def raw(self, policy: str, hp: Any = None) -> keras.Model:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kbatch.case_study import limits, sources
-from kbatch.case_study.options import PROJECT, Options, grid_size
+from kbatch.case_study.options import PROJECT, Options
 from kbatch.device import greetings, interrupting
 from kbatch.memory.feasible import MaxBatches
 from kbatch.records import fingerprint, store, whole
@@ -69,9 +69,7 @@ def show(folder: Path | str, console: Console) -> None:
 
 def _announce(options: Options, space: Space, folder: Path, console: Console) -> None:
     if options.tuner == "grid":
-        console.print(
-            f"The grid holds {grid_size(space)} recipes, of which {min(options.trials, grid_size(space))} are tried, batch size varying first."
-        )
+        console.print(f"The grid holds {space.size()} recipes, of which {_trials(options, space)} are tried, batch size varying first.")
     trainings = _trainings(options, space)
     if options.seconds_per_trial:
         kept = min(_kept(folder), trainings)
@@ -97,7 +95,7 @@ def _minutes(trainings: int, seconds: float) -> float:
 
 
 def _trials(options: Options, space: Space) -> int:
-    return min(options.trials, grid_size(space)) if options.tuner == "grid" else options.trials
+    return min(options.trials, space.size() or options.trials)
 
 
 def _trainings(options: Options, space: Space) -> int:
@@ -137,7 +135,7 @@ def _held_by(found: Pictures, options: Options, space: Space, console: Console) 
     """The space without those of the default batch sizes that the data do not hold; sizes that the user named stay, and are refused."""
     examples = len(found.train[1])
     sizes = tuple(size for size in space.batch_size if size <= examples)
-    if options.batch_sizes is not None or sizes == space.batch_size:
+    if "batch_size" in options.axes or sizes == space.batch_size:
         return space
     console.print(f"Batch sizes above the {examples} examples to train on are left out.", style="yellow", highlight=False)
     return dataclasses.replace(space, batch_size=sizes)
@@ -145,7 +143,7 @@ def _held_by(found: Pictures, options: Options, space: Space, console: Console) 
 
 def _note_run(options: Options, found: Pictures, folder: Path) -> None:
     """What the report says of the run, kept so that `kbatch report` can say it again."""
-    flags = shlex.join(text for name, value in vars(options).items() if value is not None for text in (f"--{name.replace('_', '-')}", str(value)))
+    flags = shlex.join(text for name, value in options.told().items() if value is not None for text in (f"--{name}", str(value)))
     notes: dict[str, Any] = {"command": f"kbatch cats-vs-dogs {flags}", "data": found.name, "model": options.model, "skipped": list(found.skipped)}
     whole.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kbatch import sizes
+from kbatch.axis import Axis
 from kbatch.device.card import has_card
 from kbatch.errors import SearchError
-from kbatch.recipe import OPTIMIZERS, POLICIES
+from kbatch.option import Range
 from kbatch.records import disk, kinds
-from kbatch.space import Space
+from kbatch.space import AXES, Space
 
 TUNERS = ("random", "bayesian", "grid")
 GRID_RATES = 3
@@ -32,13 +32,15 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "epochs": (1, 100_000),
     "micro_batch_size": (1, sizes.MOST),
 }
-RATES = (1e-9, 100.0)
 LONGEST_NAME = 200  # of the files below --out, for the system's limit on a path
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything `kbatch cats-vs-dogs` can be told; see its `--help`."""
+    """Everything `kbatch cats-vs-dogs` can be told; see its `--help`.
+
+    `axes` holds the texts of the options of the axes that were given, by the name of the axis.
+    """
 
     data: str
     image_size: int
@@ -47,14 +49,7 @@ class Options:
     epochs: int | None
     tuner: str
     model: str
-    optimizers: str
-    sgd_rates: str
-    adam_rates: str
-    batch_sizes: str | None
-    policies: str | None
-    augmentations: str
-    jit: str
-    recompute: str
+    axes: Mapping[str, str]
     micro_batch_size: int | None
     max_batch: str
     target: float | None
@@ -80,7 +75,7 @@ class Options:
         if self.target is not None and not CHANCE < self.target <= 1:
             raise SearchError(f"--target must be an accuracy above chance, {CHANCE}, and at most 1", self.target, "Pass 0.8, say")
         self.max_batch_number()
-        for name, allowed in (("tuner", TUNERS), ("model", ("cnn", "small-resnet")), ("jit", ("off", "on", "both"))):
+        for name, allowed in (("tuner", TUNERS), ("model", ("cnn", "small-resnet"))):
             if getattr(self, name) not in allowed:
                 raise SearchError(f"--{name} must be one of {', '.join(allowed)}", getattr(self, name), "Pass one of these names")
 
@@ -104,18 +99,26 @@ class Options:
             SearchError: If one cannot be read.
             SpaceError: If an axis cannot be searched.
         """
-        sgd, adam = _range("--sgd-rates", self.sgd_rates), _range("--adam-rates", self.adam_rates)
-        rates = {name: _steps(pair) if self.tuner == "grid" else pair for name, pair in (("sgd", sgd), ("adam", adam))}
-        return Space(
-            optimizer=_names("--optimizers", self.optimizers, OPTIMIZERS[:2]),
-            learning_rate=rates,  # type: ignore
-            policy=_names("--policies", self.policies or default_policies(), POLICIES),
-            augmentation=_names("--augmentations", self.augmentations, ("none", "flip", "flip_shift", "flip_shift_contrast")),
-            jit_compile={"off": (False,), "on": (True,), "both": (False, True)}[self.jit],
-            recompute=tuple(part.strip() for part in self.recompute.split(",")),
-            micro_batch_size=self.micro_batch_size,
-            batch_size=sizes.sizes_of("--batch-sizes", self.batch_sizes or BATCH_SIZES, "Separate them by commas: 32,64,128"),
-        )
+        arguments: dict[str, Any] = {}
+        for axis in AXES:
+            if axis.option is None:
+                continue
+            values = axis.option.read(f"--{axis.option.name}", self.axes.get(axis.name) or _default(axis))
+            if axis.only_if is None:
+                arguments[axis.name] = values
+            else:
+                arguments.setdefault(axis.of, {})[axis.only_if[1]] = self._drawn_from(values)
+        return Space(**arguments, micro_batch_size=self.micro_batch_size)
+
+    def _drawn_from(self, values: Range) -> Any:
+        """A range as `Space` takes it: for a grid some values of it."""
+        return _steps(values) if self.tuner == "grid" else (values.lowest, values.highest)
+
+    def told(self) -> dict[str, Any]:
+        """What was asked for by the names of the options."""
+        own = {name.replace("_", "-"): value for name, value in vars(self).items() if name != "axes"}
+        given = {axis.option.name: self.axes[axis.name] for axis in AXES if axis.option and axis.name in self.axes}
+        return {**own, **given}
 
     def as_begun(self, facts: Mapping[str, Any]) -> Options:
         """These options, with the policies that a project was begun with where none are named: its machine may have been another.
@@ -124,8 +127,8 @@ class Options:
             facts: What the project was started with; empty if it was not.
         """
         begun = facts.get("space")
-        if self.policies is None and isinstance(begun, dict) and kinds.fits(begun.get("policy"), list[str]):
-            return dataclasses.replace(self, policies=",".join(begun["policy"]))
+        if "policy" not in self.axes and isinstance(begun, dict) and kinds.fits(begun.get("policy"), list[str]):
+            return dataclasses.replace(self, axes={**self.axes, "policy": ",".join(begun["policy"])})
         return self
 
     def ready_folder(self) -> Path:
@@ -154,30 +157,14 @@ def default_policies() -> str:
     return "float32,mixed_float16" if has_card() else "float32"
 
 
-def grid_size(space: Space) -> int:
-    """How many recipes a grid over the space holds."""
-    rates = sum(len(space.learning_rate[name]) for name in space.optimizer)  # type: ignore
-    others = (space.policies, space.augmentation, space.jit_compile, space.recompute, space.batch_size)
-    return rates * len(list(itertools.product(*others)))
+def _default(axis: Axis) -> str:
+    """The text of an option that was left out."""
+    if axis.name == "policy":
+        return default_policies()
+    return BATCH_SIZES if axis.name == "batch_size" else str(axis.option and axis.option.default)
 
 
-def _steps(pair: tuple[float, float]) -> list[float]:
+def _steps(rates: Range) -> list[float]:
     """Three rates from the lowest to the highest, evenly spaced on a log scale."""
-    low, high = pair
+    low, high = rates.lowest, rates.highest
     return [low * (high / low) ** (step / (GRID_RATES - 1)) for step in range(GRID_RATES)]
-
-
-def _names(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    unknown = [name for name in names if name not in allowed]
-    if unknown or not names:
-        raise SearchError(f"{option} must be names out of {', '.join(allowed)}", text, "Separate them by commas")
-    return names
-
-
-def _range(option: str, text: str) -> tuple[float, float]:
-    rates = [sizes.number(part) or 0.0 for part in text.split(":")]
-    if len(rates) != 2 or not RATES[0] <= rates[0] < rates[1] <= RATES[1]:
-        must = f"{option} must be two rates from {RATES[0]:g} to {RATES[1]:g}, the lower first"
-        raise SearchError(must, text, "Write them as 0.001:0.1")
-    return rates[0], rates[1]

@@ -86,7 +86,7 @@ def estimate(
     ```
     """
     recipe = recipe or Recipe()
-    size = check_size("batch_size", batch_size) or recipe.micro_batch_size or recipe.batch_size
+    size = check_size("batch_size", batch_size) or recipe.examples_per_pass
     sample, _ = sample_of(x, y)
     holder.check_free()
     with Prober(Subject(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))), None) as prober:

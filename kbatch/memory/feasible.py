@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from kbatch.combination import Combination, combinations
 from kbatch.errors import SearchError
 from kbatch.memory.table import Table
 from kbatch.recipe import Recipe, whole_number
-from kbatch.space import Combination, Space
+from kbatch.space import Space
 
 MOST_STEPS = 16  # passes per update; more of them save no memory that counts, and cost time
 
@@ -24,10 +25,10 @@ def check(limits: Any, space: Space) -> MaxBatches:
     if limits is None:
         return None
     if isinstance(limits, Table):
-        missing = [combination for combination in space.combinations() if limits.row(*combination) is None]
+        missing = [combination for combination in combinations(space) if limits.row(combination) is None]
         if missing:
             raise SearchError(
-                "`max_batch` must have a row for every policy, optimizer, jit_compile and recompute of the space",
+                f"`max_batch` must have a row for every {', '.join(Combination._fields)} of the space",
                 f"none for {missing[0]}",
                 "Make the table of the same space: kbatch.max_batches(build, x, y, space)",
             )
@@ -87,7 +88,7 @@ def sizes(recipe: Recipe, limits: MaxBatches) -> tuple[int, int]:
         return recipe.batch_size, recipe.batch_size
     if isinstance(limits, int):
         return limits, limits
-    row = limits.row(*Combination.of(recipe))
+    row = limits.row(Combination.of(recipe))
     assert row is not None
     return row.batch_size, row.accumulated_batch_size
 
@@ -100,5 +101,5 @@ def facts(limits: MaxBatches) -> Any:
 
 
 def _named(combination: Combination) -> str:
-    name = f"{combination.optimizer}, {combination.policy}, jit {combination.jit_compile}"
-    return name if combination.recompute == "none" else f"{name}, recompute {combination.recompute}"
+    """A combination as projects keep it."""
+    return ", ".join([combination.optimizer, combination.policy, f"jit {combination.jit_compile}", *combination.later_words()])

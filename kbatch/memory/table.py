@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbatch import notebook
+from kbatch.combination import Combination, combinations
 from kbatch.device import holder, limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory import cache
@@ -20,7 +21,7 @@ from kbatch.memory.showing import shown
 from kbatch.memory.subject import Subject, sample_of
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
-from kbatch.space import Combination, Space
+from kbatch.space import Space
 
 if TYPE_CHECKING:
     import pandas
@@ -31,31 +32,50 @@ class Row:
     """The largest micro-batches of one combination.
 
     Attributes:
-        policy: Keras dtype policy.
-        optimizer: Name of the optimizer.
-        jit_compile: Boolean, whether XLA compiles the step.
+        combination: `Combination` that the row is for: `policy`, `optimizer`, `jit_compile` and `recompute`.
         batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits.
         accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held. Computed.
         peak_bytes: Integer, the most bytes in use while that size was trained.
         first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
         confirmed_steps: Integer, steps that it was trained in a process that had 7 % less than the limit.
-        recompute: What the backward pass makes again.
     """
 
-    policy: str
-    optimizer: str
-    jit_compile: bool
+    combination: Combination
     batch_size: int
     accumulated_batch_size: int
     peak_bytes: int
     first_failing: int | None
     confirmed_steps: int
-    recompute: str = "none"
 
     @property
-    def combination(self) -> Combination:
-        """What the row is for."""
-        return Combination(self.policy, self.optimizer, self.jit_compile, self.recompute)
+    def policy(self) -> str:
+        """Keras dtype policy."""
+        return self.combination.policy
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer."""
+        return self.combination.optimizer
+
+    @property
+    def jit_compile(self) -> bool:
+        """Whether XLA compiles the step."""
+        return self.combination.jit_compile
+
+    @property
+    def recompute(self) -> str:
+        """What the backward pass makes again."""
+        return self.combination.recompute
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row in JSON's own types, the parts of its combination by their own names."""
+        return {**self.combination._asdict(), **{name: value for name, value in vars(self).items() if name != "combination"}}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Row:
+        """The row that `to_dict` gave; parts of the combination that are missing are a plain recipe's."""
+        parts = {name: value for name, value in fields.items() if name in Combination._fields}
+        return cls(Combination(**parts), **{name: value for name, value in fields.items() if name not in parts})
 
     def __str__(self) -> str:
         return f"{self.combination}: {self.batch_size}"
@@ -87,26 +107,25 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def row(self, policy: str, optimizer: str, jit_compile: bool, recompute: str = "none") -> Row | None:
+    def row(self, combination: Combination) -> Row | None:
         """The row of a combination, or `None` if the table has none."""
-        wanted = Combination(policy, optimizer, jit_compile, recompute)
-        return next((row for row in self.rows if row.combination == wanted), None)
+        return next((row for row in self.rows if row.combination == combination), None)
 
     @property
     def frame(self) -> pandas.DataFrame:
         """The rows as pandas has them."""
         import pandas
 
-        return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows])
+        return pandas.DataFrame([row.to_dict() for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """The table in JSON's own types."""
-        return {**dataclasses.asdict(self), "rows": [dataclasses.asdict(row) for row in self.rows]}
+        return {**dataclasses.asdict(self), "rows": [row.to_dict() for row in self.rows]}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Table:
         """The table that `to_dict` gave, also after a trip through JSON."""
-        return cls(**{**fields, "rows": tuple(Row(**row) for row in fields["rows"])})
+        return cls(**{**fields, "rows": tuple(map(Row.from_dict, fields["rows"]))})
 
     @classmethod
     def of_project(cls, directory: str | os.PathLike[str]) -> Table | None:
@@ -202,18 +221,18 @@ def max_batches(
     subject = Subject(
         build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, dict(values or {}), pipelines=pipelines(space.augmentation)
     )
-    combinations = space.combinations()
+    wanted = combinations(space)
     limit_bytes = limit.checked(memory_limit)
     most = smaller(check_size("ceiling", ceiling), examples)
-    facts = {"what": "table", "of": combinations, "under": space.augmentation, **room(limit_bytes), "ceiling": most, "shapes": subject.shapes}
-    with Prober(subject.of(_plain(combinations[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, holder.environment()) as prober:
+    facts = {"what": "table", "of": wanted, "under": space.augmentation, **room(limit_bytes), "ceiling": most, "shapes": subject.shapes}
+    with Prober(subject.of(_plain(wanted[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, holder.environment()) as prober:
         augmentation = space.augmentation[0] if len(space.augmentation) == 1 else prober.heaviest(space.augmentation)
-        name = cache.key({**facts, "models": _models(prober, combinations, augmentation)})
+        name = cache.key({**facts, "models": _models(prober, wanted, augmentation)})
     known = cache.load(name)
     if known is not None:
         return Table.from_dict(known)
     holder.check_free()
-    table = Tabulating(subject, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row).table(combinations)
+    table = Tabulating(subject, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row).table(wanted)
     cache.save(name, table.to_dict())
     return table
 

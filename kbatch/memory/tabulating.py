@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kbatch.combination import Combination
 from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
@@ -17,7 +18,6 @@ from kbatch.memory.searching import TARGET_SHARE, any_size, first
 from kbatch.memory.subject import Subject
 from kbatch.memory.table import Row, Table, recipe_of
 from kbatch.recipe import Recipe
-from kbatch.space import Combination
 
 COMPILED_STEP_DOWN = 0.01
 
@@ -133,15 +133,12 @@ class Tabulating:
         if found.batch_size:
             fits = found.batch_size
             return Row(
-                recipe.policy,
-                recipe.optimizer,
-                recipe.jit_compile,
+                Combination.of(recipe),
                 fits,
                 max(0, min(accumulating * fits // size, fits)),
                 found.peak_bytes,
                 found.first_failing,
                 found.steps,
-                recipe.recompute,
             )
         if found.probes and found.probes[-1].ended in SUSPECTS:
             raise nothing_fits(found.probes[-1], Facts(self._limit, "", 0, 0, 0, 0))
@@ -180,7 +177,7 @@ class Tabulating:
 
 
 def _none(recipe: Recipe) -> Row:
-    return Row(recipe.policy, recipe.optimizer, recipe.jit_compile, 0, 0, 0, 1, 0, recipe.recompute)
+    return Row(Combination.of(recipe), 0, 0, 0, 1, 0)
 
 
 def _validation_does_not_fit(probe: Probe) -> MemoryLimitError:

@@ -15,6 +15,9 @@ from kbatch.records.record import Record
 from kbatch.records.store import FILE, read
 from kbatch.results.frame import OWN, Trials
 from kbatch.results.own import own_values
+from kbatch.space import AXES
+
+_PLAIN_COLUMNS = [axis.name for axis in AXES if axis.in_recipe and axis.name not in ("batch_size", "optimizer")]
 
 
 def root_of(source: Any) -> Path:
@@ -129,16 +132,13 @@ def _row(record: Record, metric: str) -> dict[str, Any]:
         "stopped_by": outcome.stopped_by,
         "baseline": record.baseline,
         "batch_size": recipe.batch_size,
-        "micro_batch_size": recipe.micro_batch_size or recipe.batch_size,
+        "micro_batch_size": recipe.examples_per_pass,
         "optimizer": recipe.optimizer,
         "learning_rate": outcome.learning_rate if recipe.learning_rate is None else recipe.learning_rate,
         "final_learning_rate": outcome.final_learning_rate,
         "learning_rate_at_32": record.learning_rate_at_32,
         "warmup_updates": recipe.warmup_updates,
-        "policy": recipe.policy,
-        "augmentation": recipe.augmentation,
-        "jit_compile": recipe.jit_compile,
-        "recompute": recipe.recompute,
+        **{name: getattr(recipe, name) for name in _PLAIN_COLUMNS},
         "median_update_seconds": outcome.median_update_seconds,
         **seconds,
         "updates": outcome.updates,

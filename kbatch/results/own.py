@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kbatch.records.record import Record
-
-KBATCH = frozenset(
-    ("optimizer", "learning_rate", "learning_rate_sgd", "learning_rate_adam", "policy", "augmentation", "jit_compile", "recompute")
-    + ("batch_size", "micro_batch_size", "warmup_passes")
-)
+from kbatch.space import RESERVED
 
 
 def own_values(record: Record) -> dict[str, Any]:
     """The user's own hyperparameters of a trial; empty for the baseline, which has their defaults."""
-    return {name: value for name, value in record.values.items() if name not in KBATCH and not name.startswith("tuner/")}
+    return {name: value for name, value in record.values.items() if name not in RESERVED and not name.startswith("tuner/")}
 
 
 def own_words(record: Record) -> str:

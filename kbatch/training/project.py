@@ -142,7 +142,7 @@ class Project:
     def largest_passed(self) -> int:
         """The largest micro-batch that a training of this project has passed; 0 if none has."""
         passed = [record.recipe for record in self.store.records() if record.outcome.ended in ("horizon", "target", "callback")]
-        return max((recipe.micro_batch_size or recipe.batch_size for recipe in passed), default=0)
+        return max((recipe.examples_per_pass for recipe in passed), default=0)
 
     def known(self, identity: Identity) -> Record | None:
         """The record of a training that ended, or `None`.

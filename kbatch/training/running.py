@@ -99,7 +99,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         The `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
     """
     entered = time.perf_counter()
-    per_pass = recipe.micro_batch_size or recipe.batch_size
+    per_pass = recipe.examples_per_pass
     began, sampler = _Beginning(), Sampler()
     meter.reset_peak()
     stream = data.training.stream(per_pass, around.seed)
@@ -187,7 +187,7 @@ def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, update
         if clock.updates >= updates[-1]:
             model.stop_training = True
 
-    stream = data.training.stream(recipe.micro_batch_size or recipe.batch_size, around.seed)
+    stream = data.training.stream(recipe.examples_per_pass, around.seed)
     _fit(model, recipe, stream, data.training.examples, [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)], around)
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
 

@@ -1,0 +1,163 @@
+"""Axis: one thing that a search varies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kbatch.errors import SpaceError
+from kbatch.option import Option, Range
+from kbatch.recipe import whole_number
+from kbatch.strategy import WORDS, Strategy
+
+RateAxis = float | tuple[float, float] | list[float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that a search varies: an argument of `Space` and a hyperparameter of KerasTuner.
+
+    Attributes:
+        name: String, the name of the hyperparameter.
+        check: Function that returns a value as a recipe holds it; raises `SpaceError` for one that cannot be searched.
+        default: Tuple of the values that are searched if the user names none; `None` if the machine or the data decide.
+        option: `Option` of `kbatch cats-vs-dogs`, or `None`.
+        in_recipe: Boolean, whether a recipe has it as it is drawn: a field and a column of that name.
+        decides_memory: Boolean, whether it changes how much memory a step of a given batch size needs.
+        only_if: Name of another axis and the value that it must have; `None` if it is always drawn.
+        preferred: The value that a tuner begins with, if it is among those that are searched.
+        of: Name of the argument of `Space` that holds the values by the other axis' value; empty if its own name does.
+    """
+
+    name: str
+    check: Callable[[Any], Any]
+    default: tuple[Any, ...] | None = None
+    option: Option | None = None
+    in_recipe: bool = True
+    decides_memory: bool = False
+    only_if: tuple[str, Any] | None = None
+    preferred: Any = None
+    of: str = ""
+
+    def values(self, given: Any) -> tuple[Any, ...]:
+        """What the user gave for the axis, one value or several, as a tuple of checked values.
+
+        Raises:
+            SpaceError: If there is none, one stands twice, or one cannot be searched.
+        """
+        several = tuple(given) if isinstance(given, (tuple, list, range)) else (given,)
+        try:
+            different = len(set(several)) == len(several)
+        except TypeError:
+            different = False
+        if not several or not different:
+            must, do = f"`{self.name}` must hold at least one value, each once", "Pass one value, or a tuple of different ones"
+            raise SpaceError(must, given, do)
+        return tuple(self.check(value) for value in several)
+
+    def declare(self, hp: Any, values: tuple[Any, ...] | Range) -> None:
+        """Declare the axis to a tuner.
+
+        Args:
+            hp: `keras_tuner.HyperParameters`.
+            values: Several values, or a `Range`.
+        """
+        if isinstance(values, Range):
+            middle = (values.lowest * values.highest) ** 0.5
+            hp.Float(self.name, values.lowest, values.highest, sampling="log", default=middle)
+        elif isinstance(values[0], bool):
+            hp.Boolean(self.name, default=values[0])
+        else:
+            hp.Choice(self.name, list(values), default=self.preferred if self.preferred in values else values[0])
+
+
+def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """A check that lets pass only these values.
+
+    Example:
+    >>> among("policy", ("float32", "mixed_float16"))("float32")
+    'float32'
+    """
+
+    def check(value: Any) -> Any:
+        if value not in allowed:
+            raise SpaceError(f"`{name}` must be among {', '.join(map(str, allowed))}", value, "Pass these values only")
+        return value
+
+    return check
+
+
+def is_fixed(values: tuple[Any, ...] | Range) -> bool:
+    """Whether an axis has one value only, so that there is nothing to draw."""
+    return not isinstance(values, Range) and len(values) == 1
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which a boolean is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def plain(value: Any) -> Any:
+    """A value without NumPy: its arrays and scalars as lists and numbers of Python's, also inside a tuple or list."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return type(value)(map(plain, value)) if type(value) in (tuple, list) else value
+
+
+def rates_of(optimizer: str, given: Any) -> tuple[float, ...] | Range:
+    """The learning rates of an optimizer: a tuple is a range, a list is a choice, a number is fixed.
+
+    Raises:
+        SpaceError: If they cannot be searched.
+
+    Example:
+    >>> rates_of("sgd", (0.01, 0.1))
+    Range(lowest=0.01, highest=0.1)
+    """
+    several = list(given) if isinstance(given, (tuple, list)) else [given]
+    numbers = bool(several) and all(is_number(rate) and 0 < rate < math.inf for rate in several)
+    if numbers and isinstance(given, tuple) and len(given) == 2 and given[0] < given[1]:
+        return Range(*given)
+    if numbers and not isinstance(given, tuple):
+        return tuple(map(float, several))
+    raise SpaceError(
+        f'`learning_rate["{optimizer}"]` must be a range (lowest, highest), a list of rates, or one rate, all above 0',
+        given,
+        f'Pass {{"{optimizer}": (1e-4, 1e-1)}}, [0.001, 0.01] or 0.01',
+    )
+
+
+def batch_size_of(value: Any) -> int:
+    """A batch size as a recipe holds it."""
+    number = whole_number(value)
+    if number is None:
+        raise SpaceError("Batch sizes must be whole numbers of at least 1", value, "Pass sizes such as (32, 64, 128)")
+    return number
+
+
+def passes_of(value: Any) -> float:
+    """Passes of warm-up."""
+    if not is_number(value) or not 0 <= value < math.inf:
+        raise SpaceError("`warmup_passes` must be numbers of at least 0", value, "Pass 0 for no warm-up, 1.0 for one pass")
+    return float(value)
+
+
+def strategy_of(value: Any) -> Any:
+    """A strategy of recompute, in words."""
+    if Strategy.parse(value) is None:
+        raise SpaceError(f"`recompute` must be among {WORDS}", value, "Pass these values only")
+    return value
+
+
+def rate_of(value: Any) -> float:
+    """A learning rate at batch 32."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise SpaceError("A learning rate must be a finite number above 0", value, "Pass 0.01, say")
+    return float(value)
+
+
+def name_of(value: Any) -> Any:
+    """The name of a pipeline."""
+    return value  # whether there is a pipeline of that name is known where TensorFlow is: see `kbatch.HyperModel`

@@ -7,11 +7,10 @@ import pytest
 from result_records import GOAL, confirmation, failed, keep, record
 
 import kbatch
-from kbatch import Recipe, Space, scoring
+from kbatch import Recipe, scoring
 from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
 from kbatch.results import report
-from kbatch.results.own import KBATCH
 from kbatch.results.ranking import ranking
 from kbatch.results.words import ended_text, score_text
 
@@ -204,10 +203,6 @@ def test_own_hyperparameters_are_in_table_page_and_csv(project):
     table = pd.read_csv(project / "trials.csv")
     assert table.hp_units.tolist()[1:3] == [64, 32]
     assert not {"hp_batch_size", "hp_learning_rate_adam", "hp_tuner/trial_id"} & set(table.columns)
-
-
-def test_the_names_that_are_not_the_users_are_those_that_a_space_reserves():
-    assert Space().reserved == KBATCH
 
 
 def test_the_optimizer_of_the_users_model_is_named_where_the_project_knows_it(project):

@@ -158,6 +158,13 @@ def rate_of(value: Any) -> float:
     return float(value)
 
 
+def share_of(value: Any) -> float:
+    """A share of at least 0 and below 1."""
+    if not is_number(value) or not 0 <= value < 1:
+        raise SpaceError("A share must be a number of at least 0 and below 1", value, "Pass 0.1, say")
+    return float(value)
+
+
 def name_of(value: Any) -> Any:
     """The name of a pipeline."""
     return value  # whether there is a pipeline of that name is known where TensorFlow is: see `kbatch.HyperModel`

@@ -23,6 +23,7 @@ from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
 from kbatch.building.idle import idle
 from kbatch.building.making import Maker
 from kbatch.building.signature import described, signature
+from kbatch.building.smoothing import check_metric
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
@@ -136,6 +137,7 @@ class HyperModel(keras_tuner.HyperModel):
         function, declare = parts_of(build)
         self.maker = Maker(function, CompileArguments(loss, metrics), seed, self.space.reserved, declare)
         self._judged_by = judged_by(metric, direction, chance, target)
+        check_metric(metric, self.space.label_smoothing)
         self._attempt: Attempt | None = None
         self._comparison: Comparison | None = None  # of the search that is running
 

@@ -69,6 +69,14 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     return sizes.sizes_of(option, text, "Separate them by commas: 32,64,128")
 
 
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """The numbers of an option, separated by commas."""
+    found = [sizes.number(part) for part in text.split(",")]
+    if None in found:
+        raise SearchError(f"{option} must be numbers", text, "Separate them by commas: 0,0.1")
+    return tuple(number for number in found if number is not None)
+
+
 def one_of(meanings: Mapping[str, tuple[Any, ...]]) -> Callable[[str, str], tuple[Any, ...]]:
     """A reader of an option that is one word, each of which stands for values."""
 

@@ -42,6 +42,8 @@ class Recipe:
         recompute: What the backward pass makes again instead of the forward pass keeping it (see
             `kbatch.recompute.plan`): `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, or `"budget:0.5"` for the least extra
             time that keeps at most half of the bytes. Defaults to `"none"`.
+        label_smoothing: Float, at least 0 and below 1: how much of each label is spread evenly over all classes
+            (Szegedy et al. 2016). Needs a cross-entropy loss. Defaults to `0.0`.
 
     Raises:
         RecipeError: If a value is not one of the above.
@@ -65,6 +67,7 @@ class Recipe:
     micro_batch_size: int | None = None
     jit_compile: bool = False
     recompute: str = "none"
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         _whole(self, "batch_size", 1)
@@ -77,6 +80,10 @@ class Recipe:
             raise RecipeError("`jit_compile` must be True or False", self.jit_compile, "Say which: a recipe never means 'auto'")
         if strategy.Strategy.parse(self.recompute) is None:
             raise RecipeError(f"`recompute` must be {strategy.WORDS}", self.recompute, "Pass one of these")
+        amount = self.label_smoothing
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 1:
+            raise RecipeError("`label_smoothing` must be a number of at least 0 and below 1", amount, "Pass 0.1, say")
+        object.__setattr__(self, "label_smoothing", float(amount))
         self._check_learning_rate()
         if self.micro_batch_size is not None:
             _whole(self, "micro_batch_size", 1)
@@ -168,15 +175,17 @@ class Recipe:
             words.append("jit")
         if self.recompute != "none":
             words.append(f"recompute {self.recompute}")
+        if self.label_smoothing:
+            words.append(f"label smoothing {self.label_smoothing:g}")
         return ", ".join(words)
 
 
 def _of_row(row: dict[str, Any], known: set[str]) -> dict[str, Any]:
     """A recipe's fields out of a row of results, where pandas may have made numbers of whole numbers and NaN of None."""
-    missing = known - set(row)
+    missing = FIRST_FIELDS - set(row)
     if missing:
         raise RecipeError("A row of results must have every column of a recipe", f"no {', '.join(sorted(missing))}", "Pass a whole row")
-    fields = {name: _plain(row[name]) for name in known}
+    fields = {name: _plain(row[name]) for name in known & set(row)}
     if fields["optimizer"] == "compiled":
         fields |= {"learning_rate": None}  # the column has the model's own rate
     if fields["micro_batch_size"] == fields["batch_size"]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch.axis import Axis, RateAxis, among, batch_size_of, is_fixed, name_of, passes_of, plain, rate_of, rates_of, strategy_of
+from kbatch.axis import Axis, RateAxis, among, batch_size_of, is_fixed, name_of, passes_of, plain, rate_of, rates_of, share_of, strategy_of
 from kbatch.device import precision
 from kbatch.errors import SpaceError
-from kbatch.option import Option, Range, between, names, one_of, whole_numbers, words
+from kbatch.option import Option, Range, between, names, numbers, one_of, whole_numbers, words
 from kbatch.recipe import OPTIMIZERS, POLICIES, Recipe
 from kbatch.rules import learning_rate as rates
 from kbatch.rules import micro_batch, warmup
@@ -77,6 +77,13 @@ AXES = (
             "none,flip,flip_shift",
         ),
     ),
+    Axis(
+        "label_smoothing",
+        share_of,
+        (0.0,),
+        Option("label-smoothing", "Share of each label spread over all classes, such as 0,0.1.", numbers, "0"),
+        decides_memory=True,
+    ),
     Axis(  # the last, so that a grid varies it first
         "batch_size",
         batch_size_of,
@@ -125,6 +132,8 @@ class Space:
         baseline: `Recipe` that the user has today, trained once beside the search. Defaults to `Recipe()`. Of a model
             that `build` compiles, optimizer and learning rate are the baseline's; unless it names another policy than
             float32, it is trained under the global dtype policy.
+        label_smoothing: Shares of each label that are spread over all classes, such as `(0, 0.1)`; needs a
+            cross-entropy loss. Defaults to `(0.0,)`.
         learning_rate_rule: Mapping from optimizer to the rule that carries a rate from batch 32 to another:
             `"linear"`, `"sqrt"` or `"constant"`. Defaults to linear for SGD and the square root for Adam.
         warmup_passes: Passes over the data that warm-up takes for large batches: `warmup_passes * (1 - 32 / batch_size)`,
@@ -150,6 +159,7 @@ class Space:
     baseline: Recipe = field(default_factory=Recipe)
     learning_rate_rule: Mapping[str, str] = field(default_factory=lambda: dict(rates.DEFAULT_RULES))
     warmup_passes: Any = AXIS["warmup_passes"].default
+    label_smoothing: Any = AXIS["label_smoothing"].default
     default_sizes: bool = field(init=False, repr=False, compare=False, default=False)  # whether the batch sizes are the default ones
 
     def __post_init__(self) -> None:

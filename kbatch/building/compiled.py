@@ -11,6 +11,7 @@ import keras
 from kbatch.building import accumulation
 from kbatch.building.naming import without_number
 from kbatch.building.optimizers import optimizer_of
+from kbatch.building.smoothing import smoothed
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
@@ -79,6 +80,7 @@ def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
 def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     accumulation.check(model, recipe, own.get("loss"))
     kept = {name: own[name] for name in KEPT if name in own}
+    kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)
     scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras keeps auto_scale_loss nowhere else
     model.compile(optimizer=optimizer_of(recipe, own.get("optimizer")), jit_compile=recipe.jit_compile, auto_scale_loss=scaled, **kept)
     if model.jit_compile != recipe.jit_compile:

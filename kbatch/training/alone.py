@@ -12,6 +12,7 @@ import keras
 from kbatch.building.compiled import CompileArguments, said_of
 from kbatch.building.hyperparameters import Build, parts_of
 from kbatch.building.making import Maker
+from kbatch.building.smoothing import check_metric
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
 from kbatch.errors import RecipeError, SearchError
@@ -100,6 +101,7 @@ def train(
     passes = _passes(seconds, epochs)
     horizon = math.inf if seconds is None else horizon_of(seconds)
     asked = judged_by(metric, direction, chance, target)
+    check_metric(metric, [recipe.label_smoothing])
     if recipe.augmentation not in augmentation.names():
         raise RecipeError(
             f"`augmentation` must be one of {', '.join(augmentation.names())}", recipe.augmentation, "Register it with kbatch.register_augmentation"

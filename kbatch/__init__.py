@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from kbatch.results.report import report
     from kbatch.scoring import score
     from kbatch.space import Space
-    from kbatch.training.alone import train
-    from kbatch.training.confirming import confirm
+    from kbatch.training.confirmation import confirm
+    from kbatch.training.single import train
 
 _HOME = {
     "HyperModel": "kbatch.hypermodel",
@@ -45,7 +45,7 @@ _HOME = {
     "Space": "kbatch.space",
     "best_recipe": "kbatch.results.best",
     "callbacks": "",
-    "confirm": "kbatch.training.confirming",
+    "confirm": "kbatch.training.confirmation",
     "find_max_batch": "kbatch.memory.finder",
     "max_batches": "kbatch.memory.table",
     "memory": "",
@@ -56,7 +56,7 @@ _HOME = {
     "results": "",
     "score": "kbatch.scoring",
     "throughput": "kbatch.memory.speed",
-    "train": "kbatch.training.alone",
+    "train": "kbatch.training.single",
 }
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras_tuner
 
-from kbatch.errors import KbatchError, SearchError
+from kbatch.errors import KbatchError
 from kbatch.records import disk
 
 
@@ -67,35 +67,6 @@ def called_by_a_tuner() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-class Problems:
-    """Collects what is wrong, so that it is said at once."""
-
-    def __init__(self) -> None:
-        self._found: list[KbatchError] = []
-
-    def of(self, check: Callable[[], Any]) -> Any:
-        """What a function returns; `None` if it raises an error of kbatch's, which is kept."""
-        try:
-            return check()
-        except KbatchError as error:
-            self._found.append(error)
-            return None
-
-    def raise_all(self) -> None:
-        """Raise what was found: one error as it is, several as one that lists them.
-
-        Raises:
-            KbatchError: If anything was found.
-        """
-        if len(self._found) == 1:
-            raise self._found[0]
-        if self._found:
-            listed = "".join(f"\n  {number}. {error}" for number, error in enumerate(self._found, 1))
-            raise SearchError(
-                "A search must be able to use all that it is given", f"{len(self._found)} things that it cannot use:{listed}\n", "Mend them"
-            )
 
 
 def _fatal(kind: type[KbatchError]) -> type[KbatchError]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import warnings
@@ -13,40 +12,29 @@ from typing import Any
 
 import keras
 import keras_tuner
-import tensorflow as tf
 from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
 from kbatch import tuner as keras_tuners
-from kbatch.border import Problems, border, called_by_a_tuner, watch_searches
-from kbatch.building.compiled import CompileArguments, compiled_by_user, lacking, said_of
+from kbatch.border import border, called_by_a_tuner, watch_searches
+from kbatch.building.compiled import CompileArguments, lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
 from kbatch.building.idle import idle
 from kbatch.building.making import Maker
-from kbatch.building.signature import described, signature
 from kbatch.building.smoothing import check_metric
 from kbatch.data import augmentation
-from kbatch.data.batches import Data
-from kbatch.data.elements import inputs_of
-from kbatch.device import meter
-from kbatch.device.oom import is_out_of_memory
 from kbatch.errors import SearchError, SpaceError
 from kbatch.memory import feasible
 from kbatch.memory.table import Table
-from kbatch.outcome import Outcome
-from kbatch.recipe import Recipe, whole_number
-from kbatch.records import disk
+from kbatch.problems import Problems
 from kbatch.records.record import Record
-from kbatch.rules import warmup
 from kbatch.space import Space
-from kbatch.training import agreement, user_callbacks
-from kbatch.training.arguments import FitArguments
-from kbatch.training.attempt import Attempt
-from kbatch.training.comparison import Comparison, seconds_of_epochs
-from kbatch.training.goal import Goal, goal_of, horizon_of, judged_by
-from kbatch.training.metrics import Measured
-from kbatch.training.project import Identity, Project, Trained
-from kbatch.training.running import check_sizes
-from kbatch.training.watching import ProgressBar, Watcher
+from kbatch.training import user_callbacks
+from kbatch.training.goal import Goal, horizon_of, judged_by
+from kbatch.training.progress import Watcher
+from kbatch.training.project import Job, Project
+from kbatch.training.search import Checkpoint, Search
+from kbatch.training.terms import Terms
+from kbatch.training.trial import Trial
 
 
 def objective() -> keras_tuner.Objective:
@@ -90,7 +78,7 @@ class HyperModel(keras_tuner.HyperModel):
         max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to. Defaults to `16`.
 
     Attributes:
-        watcher: `kbatch.training.watching.Watcher` told of every training. `None` shows a progress bar, unless
+        watcher: `kbatch.training.progress.Watcher` told of every training. `None` shows a progress bar, unless
             `verbose=` is passed to `search`, which then goes to Keras' `fit`.
 
     Raises:
@@ -123,23 +111,31 @@ class HyperModel(keras_tuner.HyperModel):
         max_accumulation_steps: int = feasible.MOST_STEPS,
     ) -> None:
         super().__init__()
-        self.space = Space() if space is None else space
-        if not isinstance(self.space, Space):
+        space = Space() if space is None else space
+        if not isinstance(space, Space):
             raise SpaceError("`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say")
-        unknown = [name for name in self.space.augmentation if name not in augmentation.names()]
+        unknown = [name for name in space.augmentation if name not in augmentation.names()]
         if unknown:
             known = ", ".join(augmentation.names())
             raise SpaceError(f"`augmentation` must be among {known}", ", ".join(unknown), "Register it first with kbatch.register_augmentation")
-        self.max_batch = feasible.check(max_batch, self.space)
-        self.max_accumulation_steps = feasible.check_steps(max_accumulation_steps)
-        self.seconds_per_trial = None if seconds_per_trial is None else horizon_of(seconds_per_trial)
-        self.watcher: Watcher | None = None
+        check_metric(metric, space.label_smoothing)
         function, declare = parts_of(build)
-        self.maker = Maker(function, CompileArguments(loss, metrics), seed, self.space.reserved, declare)
-        self._judged_by = judged_by(metric, direction, chance, target)
-        check_metric(metric, self.space.label_smoothing)
-        self._attempt: Attempt | None = None
-        self._comparison: Comparison | None = None  # of the search that is running
+        self.terms = Terms(
+            maker=Maker(function, CompileArguments(loss, metrics), seed, space.reserved, declare),
+            space=space,
+            judged_by=judged_by(metric, direction, chance, target),
+            seconds_per_trial=None if seconds_per_trial is None else horizon_of(seconds_per_trial),
+            max_batch=feasible.check(max_batch, space),
+            max_accumulation_steps=feasible.check_steps(max_accumulation_steps),
+        )
+        self.watcher: Watcher | None = None
+        self._trial: Trial | None = None
+        self._search: Search | None = None  # the one that is running
+
+    @property
+    def space(self) -> Space:
+        """The space of recipes."""
+        return self.terms.space
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
@@ -147,7 +143,7 @@ class HyperModel(keras_tuner.HyperModel):
             if "KERASTUNER_ORACLE_IP" in os.environ:
                 raise SearchError("A search must run in one process", "KERASTUNER_ORACLE_IP is set (chief and workers)", "Unset it")
             self.space.declare(hp)
-            self.maker.declare(GuardedHyperParameters(hp, self.space.reserved))
+            self.terms.maker.declare(GuardedHyperParameters(hp, self.space.reserved))
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """The user's model, compiled for the recipe that `hp` says.
@@ -156,14 +152,14 @@ class HyperModel(keras_tuner.HyperModel):
         of what is lacking; use `kbatch.train` with `kbatch.best_recipe(tuner)`.
         """
         with border():
-            self._attempt = Attempt()
+            self._trial = Trial()
             recipe = self.space.recipe(hp)
-            fitted = feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
+            fitted = self.terms.fitted(recipe)
             if not called_by_a_tuner():
                 warnings.warn(lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"]), UserWarning, stacklevel=3)  # KerasTuner wraps this
             if fitted is None:
-                return self._attempt.refuse(feasible.why_not(recipe, self.max_batch, self.max_accumulation_steps))
-            return self._attempt.make(self.maker, fitted, hp)
+                return self._trial.refuse(self.terms.why_not(recipe))
+            return self._trial.make(self.terms.maker, fitted, hp)
 
     def fit(self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Train the model for the horizon; KerasTuner calls this once a trial.
@@ -172,86 +168,31 @@ class HyperModel(keras_tuner.HyperModel):
             hp: Hyperparameters of the trial.
             model: What `build` returned for them.
             *args: `x` and `y`, as for Keras' `fit`.
-            **kwargs: See `kbatch.training.arguments.FitArguments`.
+            **kwargs: See `kbatch.training.fit_arguments.FitArguments`.
 
         Returns:
             Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0 or 1).
         """
         with border():
-            attempt = self._attempt or Attempt()
+            trial = self._trial or Trial()
             callbacks = kwargs.pop("callbacks", None) or []
             of_trial = keras_tuners.only(callbacks, TunerCallback)
             checkpoint = keras_tuners.only(callbacks, SaveBestEpoch)
             keras_tuners.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, checkpoint)]
-            project = Project(of_trial.tuner.project_dir)
-            with attempt.stopwatch.part("data"), attempt.stopwatch.leave_out_bytes():
-                comparison = self._comparison or self.comparison(project, *args, **kwargs, callbacks=user_callbacks.without_trial(own))
-            with attempt.stopwatch.leave_out():
-                baseline = comparison.baseline(project).outcome
-            examples, horizon_examples = comparison.data.training.examples, baseline.examples_per_second * comparison.goal.seconds or None
-            drawn = self.space.recipe(hp, examples, horizon_examples)
-            recipe = feasible.fitted(drawn, self.max_batch, self.max_accumulation_steps) or drawn
-            identity = Identity(
-                "search", keras_tuners.number(of_trial.trial), self.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe)
-            )
-            path = Path(checkpoint.filepath)
-
-            def train() -> Trained:
-                disk.check_room(project.directory, _most_bytes(model))
-                announce = keras_tuners.Announcement()
-                trained = comparison.train(project, attempt, model, identity, own, [announce.before, of_trial, checkpoint, announce.after])
-                outcome = _with_remark(trained.outcome, _warmup_cut(recipe, self.space.recipe(hp, examples)))
-                return dataclasses.replace(trained, outcome=outcome, checkpoint=os.path.relpath(path, project.directory) if path.exists() else "")
-
-            record = comparison.once(project, identity, train)
+            with trial.part("data"), trial.leave_out_bytes():
+                search = self._search or self._open(of_trial.tuner, args, {**kwargs, "callbacks": user_callbacks.without_trial(own)})
+            with trial.leave_out():
+                drawn, remarks = search.drawn(hp)
+            recipe = self.terms.fitted(drawn) or drawn
+            number = keras_tuners.number(of_trial.trial)
+            job = Job("search", number, self.terms.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe), remarks)
+            announce = keras_tuners.Announcement()
+            written = [announce.before, of_trial, checkpoint, announce.after]
+            record = search.train(job, trial, own, Checkpoint(Path(checkpoint.filepath), written, _most_bytes(model)))
             if record.checkpoint:
-                keras_tuners.bring(project.directory / record.checkpoint, path)
-            attempt.forget()
-            return _finite(record, comparison.goal)
-
-    def comparison(self, project: Project, *args: Any, **kwargs: Any) -> Comparison:
-        """What the trainings of a project share, agreed with what it was started with.
-
-        Use it to learn before a search whether a project can be resumed.
-
-        Args:
-            project: The project, old or new.
-            *args: `x` and `y`, as for `search`.
-            **kwargs: What else `search` is called with.
-
-        Raises:
-            ProjectChangedError: If the project was started with another space, data, metric, horizon or seed.
-            KbatchError: If anything else cannot be used.
-        """
-        return self._checked(project, args, kwargs, Problems())
-
-    def _checked(self, project: Project, args: Any, kwargs: Any, problems: Problems, tuner: Any = None) -> Comparison:
-        """`comparison`, with all that is wrong said at once."""
-        arguments = problems.of(lambda: FitArguments.parse(args, kwargs))
-        if arguments is not None:
-            problems.of(lambda: self._check_horizon(arguments))
-            problems.of(_check_devices)
-        model = self._default_model()
-        if arguments is not None:
-            schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
-            problems.of(lambda: user_callbacks.check(arguments.callbacks, schedule=schedule))
-            data = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
-            if data is not None:
-                problems.of(lambda: self._check_sizes(data, tuner))
-                if model is not None:
-                    problems.of(lambda: agreement.check(model, said_of(model, self.maker.arguments).get("loss"), data))
-        problems.raise_all()
-        epochs = None if arguments.epochs is None else whole_number(arguments.epochs)
-        horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": epochs}
-        project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.maker.seed, **self._judged_by, **horizon})
-        project.agree({"class_weight": described(arguments.class_weight), "device": meter.device_words()})
-        if model is not None:
-            project.agree({"signature": signature(model, self.maker.arguments)})
-        self._agree_on_memory(project)
-        goal = self._goal_of(project, data, epochs, model)
-        watcher = self.watcher or (ProgressBar() if arguments.verbose is None else Watcher())
-        return Comparison(self.maker, self.space, data, goal, arguments, watcher)
+                keras_tuners.bring(search.project.directory / record.checkpoint, Path(checkpoint.filepath))
+            return _finite(record, search.goal)
 
     @contextmanager
     def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[None]:
@@ -265,19 +206,33 @@ class HyperModel(keras_tuner.HyperModel):
         Raises:
             KbatchError: If something cannot be used; one error lists all of it.
         """
-        project, problems = Project(tuner.project_dir), Problems()
-        problems.of(lambda: keras_tuners.check(tuner))
+        project = Project(tuner.project_dir)
         with project.hold():
-            self._comparison = self._checked(project, args, kwargs, problems, tuner)
+            self._search = self._open(tuner, args, kwargs)
+            self._narrow(tuner, self._search.data.training.examples)
             if "compiled" not in self.space.optimizer and not project.store.records():
                 self._warn_of_idle(tuner)
             try:
                 yield
             finally:
-                self._comparison = None
+                self._search = None
+
+    def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:
+        problems = Problems()
+        problems.of(lambda: keras_tuners.check(tuner))
+        return self.terms.open(Project(tuner.project_dir), args, kwargs, self.watcher, problems)
+
+    def _narrow(self, tuner: Any, examples: int) -> None:
+        """Leave those of the default batch sizes out of the search that the data do not hold."""
+        sizes = self.terms.sizes_that_fit(examples)
+        left_out = [size for size in self.space.batch_size if size not in sizes]
+        if left_out:
+            keras_tuners.narrow(tuner, sizes)
+            text = f"Batch sizes {', '.join(map(str, left_out))} are left out: there are {examples} training examples."
+            warnings.warn(text, stacklevel=2)
 
     def _warn_of_idle(self, tuner: Any) -> None:
-        names = idle(self.maker, self.space.baseline.policy, tuner.oracle.get_space().space)
+        names = idle(self.terms.maker, self.space.baseline.policy, tuner.oracle.get_space().space)
         if names:
             warnings.warn(
                 f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the optimizer and searches its rate as "
@@ -285,75 +240,10 @@ class HyperModel(keras_tuner.HyperModel):
                 stacklevel=2,
             )
 
-    def _default_model(self) -> keras.Model | None:
-        """The model as `build` makes it by default; `None` if memory runs out, which the trainings will find themselves."""
-        try:
-            return self.maker.raw(self.space.baseline.policy)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
-
-    def _check_horizon(self, arguments: FitArguments) -> None:
-        if (self.seconds_per_trial is None) == (arguments.epochs is None):
-            received = "neither" if arguments.epochs is None else f"seconds_per_trial={self.seconds_per_trial} and epochs={arguments.epochs}"
-            raise SearchError("A search must be given either seconds_per_trial or epochs", received, "Pass one of them")
-        if arguments.epochs is not None and whole_number(arguments.epochs) is None:
-            raise SearchError("`epochs` must be a whole number of at least 1", arguments.epochs, "Pass epochs=5, say")
-
-    def _check_sizes(self, data: Data, tuner: Any) -> None:
-        """Refuse batch sizes above the data; those that stand in the space by default are left out of the search instead."""
-        sizes = list(self.space.batch_size)
-        if self.space.default_sizes:
-            sizes = [size for size in sizes if size <= data.training.examples]
-            left_out = [size for size in self.space.batch_size if size not in sizes]
-            if sizes and left_out and tuner is not None:
-                keras_tuners.narrow(tuner, sizes)
-                warnings.warn(
-                    f"Batch sizes {', '.join(map(str, left_out))} are left out: there are {data.training.examples} training examples.", stacklevel=2
-                )
-        check_sizes([*sizes, self.space.baseline.batch_size], data)
-
-    def _agree_on_memory(self, project: Project) -> None:
-        project.agree({"max_batch": feasible.facts(self.max_batch), "max_accumulation_steps": self.max_accumulation_steps})
-        if isinstance(self.max_batch, Table) and "table" not in project.facts():
-            project.agree({"table": self.max_batch.to_dict()})
-
-    def _goal_of(self, project: Project, data: Data, epochs: int | None, model: keras.Model | None) -> Goal:
-        stored = project.facts().get("goal")
-        if stored is None:
-            seconds = self.seconds_per_trial
-            if seconds is None:
-                assert epochs is not None
-                seconds = seconds_of_epochs(project, self.maker, self.space, data, epochs)
-            stored = goal_of(seconds, data=data, measured=Measured(model, self.maker.arguments), **self._judged_by).to_dict()
-            project.agree({"goal": stored})
-        return Goal(**stored)
-
 
 def _most_bytes(model: keras.Model) -> int:
     """What the kept weights may take on the disk: two slots of an optimizer beside each weight, and a little around them."""
     return 3 * sum(math.prod(variable.shape) * 4 for variable in model.variables) + (1 << 20)
-
-
-def _check_devices() -> None:
-    if tf.distribute.has_strategy():
-        raise SearchError("A search must run on one device", "a tf.distribute strategy's scope", "Call search outside of the scope")
-
-
-def _has_schedule(optimizer: Any) -> bool:
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return isinstance(getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule)
-
-
-def _warmup_cut(recipe: Recipe, uncut: Recipe) -> str:
-    if recipe.warmup_updates >= uncut.warmup_updates:
-        return ""
-    return f"warm-up was cut from {uncut.warmup_updates} to {recipe.warmup_updates} updates, {warmup.MOST_OF_HORIZON:.0%} of the horizon"
-
-
-def _with_remark(outcome: Outcome, remark: str) -> Outcome:
-    return dataclasses.replace(outcome, remarks=(*outcome.remarks, remark)) if remark else outcome
 
 
 def _finite(record: Record, goal: Goal) -> dict[str, float]:

@@ -47,17 +47,14 @@ def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndar
     return {name: np.full((1000, 16, 16, 3), shade, "uint8") for shade, name in enumerate(("cat", "dog"))}
 
 
-def not_trained(comparison: Any, project: Any, attempt: Any, model: Any, identity: Any, *rest: Any) -> Any:
+def not_trained(model: Any, recipe: Any, data: Any, goal: Any, options: Any) -> Any:
     """Stands for a training: an outcome that is the same for the same recipe."""
     from kbatch import Outcome
-    from kbatch.training.project import Trained
 
-    height = 0.6 + identity.recipe.batch_size % 7 / 50 + identity.seed / 200
+    height = 0.6 + recipe.batch_size % 7 / 50 + options.seed / 200
     curve = tuple((second / 5, height * (0.9 + second / 50)) for second in range(1, 6))
-    outcome = Outcome(
-        ended="horizon", curve=curve, value=height, metrics={"val_accuracy": height}, train_seconds=1.0, updates=40, examples=1280, peak_bytes=10**8
-    )
-    return Trained(outcome, comparison.goal.score(outcome), {"accuracy": height})
+    measured = {"curve": curve, "value": height, "metrics": {"val_accuracy": height}}
+    return Outcome(ended="horizon", **measured, train_seconds=1.0, updates=40, examples=1280, peak_bytes=10**8)
 
 
 @contextmanager
@@ -68,8 +65,8 @@ def nothing_trained() -> Iterator[None]:
 
     assert kbatch.case_study.driver
     assert kbatch.hypermodel
-    stands = {"training__comparison__Comparison__train": not_trained, "case_study__sources__drawn_pets": few_pets}
-    with replaced(**stands, case_study__limits__has_limit=lambda: False, training__confirming__validation_batches=lambda *rest, **named: None):
+    stands = {"training__search__run": not_trained, "case_study__sources__drawn_pets": few_pets}
+    with replaced(**stands, case_study__limits__has_limit=lambda: False, training__confirmation__validation_batches=lambda *rest, **named: None):
         yield
 
 

@@ -173,7 +173,7 @@ def test_what_cannot_be_streamed_is_refused(arguments, text):
 
 
 def test_examples_are_weighed_once(points):
-    from kbatch.training.arguments import FitArguments
+    from kbatch.training.fit_arguments import FitArguments
 
     (x, y), validation = points
     twice = FitArguments(x, y, np.ones(len(x)), validation_data=validation, class_weight={0: 1.0, 1: 2.0})

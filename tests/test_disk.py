@@ -6,15 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from fake_search import once, trained
 
-from kbatch import Outcome, Recipe
+from kbatch import Recipe
 from kbatch.device.oom import is_out_of_memory, is_suspect
 from kbatch.errors import RecordError
 from kbatch.records import disk, store, whole
 from kbatch.records.store import Store
-from kbatch.training.project import CRASHES, Identity, Project, Trained
+from kbatch.training.project import CRASHES, Job, Project
 
-IDENTITY = Identity("search", 0, 0, Recipe(), {}, 1e-3)
+JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HDF5 = "Can't synchronously write data (file write failed: time = Mon, filename = 'trial_0/checkpoint.weights.h5', file descriptor = 5, errno = 28, "
 FOREIGN = [
     OSError(HDF5 + "error message = 'No space left on device', buf = 0x1)"),
@@ -25,10 +26,6 @@ FOREIGN = [
     OSError(errno.EFBIG, "File too large", "oracle.json"),
     OSError(errno.EROFS, "Read-only file system", "oracle.json"),
 ]
-
-
-def trained():
-    return Trained(Outcome(ended="horizon", value=0.7), 0.02)
 
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: f"{type(error).__name__}-{str(error)[-40:]}")
@@ -85,7 +82,7 @@ def test_a_line_that_found_no_room_is_taken_back(tmp_path, full):
     before = kept.path.read_bytes()
     full(0)
     with pytest.raises(RecordError, match=r"must have room.*records.jsonl"):
-        kept.end(IDENTITY.record(trained()))
+        kept.end(JOB.record(trained(), 0.02))
     assert kept.path.read_bytes() == before
     assert kept.records() == []
 
@@ -97,9 +94,9 @@ def test_trainings_that_a_full_disk_ends_are_no_crashes(tmp_path, full, monkeypa
     for _ in range(CRASHES + 1):
         full(1)  # room for the start, not for the line that takes it back
         with pytest.raises(OSError, match="No space left"):
-            Project(tmp_path).once(IDENTITY, no_room)
+            once(Project(tmp_path), JOB, no_room)
         monkeypatch.undo()
-    assert Project(tmp_path).once(IDENTITY, trained).outcome.ended == "horizon"
+    assert once(Project(tmp_path), JOB, trained).outcome.ended == "horizon"
 
 
 WRITE = """
@@ -138,33 +135,33 @@ def small_disk(tmp_path):
 
 def test_a_project_on_a_disk_that_is_really_full_goes_on_once_there_is_room(small_disk):
     project = Project(small_disk)
-    project.once(IDENTITY, trained)
+    once(project, JOB, trained)
     before = project.store.path.read_bytes()
     (small_disk / "filling").write_bytes(b"")
     with pytest.raises(OSError, match="No space"), open(small_disk / "filling", "wb", buffering=0) as file:
         while True:
             file.write(b"x" * 512)
-    others = [Identity("search", trial, 0, Recipe(), {"units": trial}, 1e-3) for trial in range(1, 9)]
+    others = [Job("search", trial, 0, Recipe(), {"units": trial}, 1e-3) for trial in range(1, 9)]
     with pytest.raises(RecordError, match="must have room"):
         for other in others:
-            Project(small_disk).once(other, trained)
+            once(Project(small_disk), other, trained)
     kept = Project(small_disk).store.records()
     assert project.store.path.read_bytes().startswith(before)
     (small_disk / "filling").unlink()
     for other in others:
-        Project(small_disk).once(other, trained)
+        once(Project(small_disk), other, trained)
     assert Project(small_disk).store.records()[: len(kept)] == kept
     assert len(Project(small_disk).store.records()) == 9
 
 
 def test_a_read_only_folder_is_one_sentence(small_disk):
-    Project(small_disk).once(IDENTITY, trained)
+    once(Project(small_disk), JOB, trained)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert len(Project(small_disk).store.records()) == 1
     with pytest.raises(RecordError, match="must be writable. Received: Read-only file system"):
         whole.write(small_disk / "report.md", "")
     with pytest.raises(RecordError, match="must be writable"):
-        Project(small_disk).once(Identity("search", 1, 0, Recipe(), {"units": 1}, 1e-3), trained)
+        once(Project(small_disk), Job("search", 1, 0, Recipe(), {"units": 1}, 1e-3), trained)
 
 
 @pytest.mark.parametrize("odd", ["folder", "pipe", "device", "loop", "endless"])

@@ -8,14 +8,15 @@ import sys
 import time
 
 import pytest
+from fake_search import once, trained
 
-from kbatch import Outcome, Recipe
+from kbatch import Recipe
 from kbatch.errors import RecordError
 from kbatch.records import lock
 from kbatch.records.lock import Lock
-from kbatch.training.project import Identity, Project, Trained
+from kbatch.training.project import Job, Project
 
-IDENTITY = Identity("search", 0, 0, Recipe(), {}, 1e-3)
+JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -24,10 +25,6 @@ held = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
 """
-
-
-def trained():
-    return Trained(Outcome(ended="horizon", value=0.7), 0.02)
 
 
 @pytest.fixture
@@ -100,23 +97,23 @@ def test_a_project_that_another_process_trains_in_is_left_alone(tmp_path, anothe
     project = Project(tmp_path)
     process = another(project.folder)
     with pytest.raises(RecordError, match=f"process {process.pid}"):
-        project.once(IDENTITY, lambda: pytest.fail("must not be trained"))
+        once(project, JOB, lambda: pytest.fail("must not be trained"))
     assert not project.store.path.exists()
 
 
 def test_what_another_process_finished_meanwhile_is_not_trained_again(tmp_path):
     waiting = Project(tmp_path)
-    Project(tmp_path).once(IDENTITY, trained)
-    assert waiting.once(IDENTITY, lambda: pytest.fail("must not be trained twice")).score == 0.02
+    once(Project(tmp_path), JOB, trained)
+    assert once(waiting, JOB, lambda: pytest.fail("must not be trained twice")).score == 0.02
 
 
 def test_a_training_that_another_process_is_in_the_middle_of_is_no_crash(tmp_path, another):
     project = Project(tmp_path)
     for _ in range(2):
-        project.store.start(IDENTITY.key)
+        project.store.start(JOB.key)
     another(project.folder)
     with pytest.raises(RecordError, match="one process at a time"):
-        Project(tmp_path).once(IDENTITY, trained)
+        once(Project(tmp_path), JOB, trained)
     assert Project(tmp_path).store.records() == []
 
 

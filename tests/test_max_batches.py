@@ -99,7 +99,7 @@ def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, point
     hypermodel = hypermodel_of(raw, other)
     (x, y), validation = points
     with pytest.raises(ProjectChangedError, match=r"max_batch.sgd, float32, jit False was \[64, 32\] and is now \[60, 32\]"):
-        hypermodel.comparison(project, x, y, validation_data=validation)
+        hypermodel.terms.open(project, (x, y), {"validation_data": validation})
 
 
 def test_a_table_of_another_space_is_refused(raw):

@@ -1,22 +1,19 @@
 import json
 
 import pytest
+from fake_search import once, trained
 
-from kbatch import Outcome, Recipe
+from kbatch import Recipe
 from kbatch.errors import RecordError
-from kbatch.training.project import CRASHES, Identity, Project, Trained
+from kbatch.training.project import CRASHES, Job, Project
 
-IDENTITY = Identity("search", 3, 0, Recipe(), {"units": 8}, 1e-3)
-
-
-def trained():
-    return Trained(Outcome(ended="horizon", value=0.7), 0.02)
+JOB = Job("search", 3, 0, Recipe(), {"units": 8}, 1e-3)
 
 
 def test_a_training_is_made_once_and_then_answered_from_its_record(tmp_path):
     calls = []
     for _ in range(3):
-        record = Project(tmp_path).once(IDENTITY, lambda: calls.append(1) or trained())
+        record = once(Project(tmp_path), JOB, lambda: calls.append(1) or trained())
     assert len(calls) == 1
     assert record.score == 0.02
     assert record.trial == 3
@@ -30,14 +27,14 @@ def test_an_interrupted_training_begins_again_however_often(tmp_path, error):
 
     for _ in range(CRASHES + 2):
         with pytest.raises(error):
-            Project(tmp_path).once(IDENTITY, interrupted)
-    assert Project(tmp_path).once(IDENTITY, trained).outcome.ended == "horizon"
+            once(Project(tmp_path), JOB, interrupted)
+    assert once(Project(tmp_path), JOB, trained).outcome.ended == "horizon"
 
 
 def test_a_training_that_kills_its_process_twice_is_recorded_as_crashed(tmp_path):
     for _ in range(CRASHES):
-        Project(tmp_path).store.start(IDENTITY.key)
-    record = Project(tmp_path).once(IDENTITY, lambda: pytest.fail("must not be trained a third time"))
+        Project(tmp_path).store.start(JOB.key)
+    record = once(Project(tmp_path), JOB, lambda: pytest.fail("must not be trained a third time"))
     assert record.outcome.ended == "crashed"
     assert record.score == 0.0
 
@@ -51,12 +48,12 @@ def test_facts_are_kept_from_the_first_agreement(tmp_path):
 def test_a_trial_is_known_by_what_was_drawn_though_its_recipe_would_now_be_another(tmp_path):
     """The warm-up that follows from a drawn batch size changed with a version; nobody wants the trial trained again."""
     drawn = {"batch_size": 64, "learning_rate_sgd": 0.012345678901234567, "units": 8}
-    before = Identity("search", 3, 0, Recipe(batch_size=64, warmup_updates=19), drawn, 1e-3)
-    Project(tmp_path).once(before, trained)
-    now = Identity("search", 5, 0, Recipe(batch_size=64, warmup_updates=9), drawn, 1e-3)
-    assert Project(tmp_path).once(now, lambda: pytest.fail("it was trained before")).recipe.warmup_updates == 19
-    assert Project(tmp_path).known(Identity("search", 5, 1, now.recipe, drawn, 1e-3)) is None
-    assert Project(tmp_path).known(Identity("confirmation", 5, 0, now.recipe, drawn, 1e-3)) is None
+    before = Job("search", 3, 0, Recipe(batch_size=64, warmup_updates=19), drawn, 1e-3)
+    once(Project(tmp_path), before, trained)
+    now = Job("search", 5, 0, Recipe(batch_size=64, warmup_updates=9), drawn, 1e-3)
+    assert once(Project(tmp_path), now, lambda: pytest.fail("it was trained before")).recipe.warmup_updates == 19
+    assert Project(tmp_path).known(Job("search", 5, 1, now.recipe, drawn, 1e-3)) is None
+    assert Project(tmp_path).known(Job("confirmation", 5, 0, now.recipe, drawn, 1e-3)) is None
 
 
 def test_the_trials_of_an_old_project_are_answered(tmp_path):
@@ -69,7 +66,7 @@ def test_the_trials_of_an_old_project_are_answered(tmp_path):
     trials = [record for record in project.store.records() if record.purpose == "search"]
     assert len(trials) == 6
     for record in trials:
-        asked = Identity("search", record.trial, record.seed, Recipe(batch_size=7), dict(record.values), None)
+        asked = Job("search", record.trial, record.seed, Recipe(batch_size=7), dict(record.values), None)
         assert project.known(asked) == record
 
 
@@ -83,9 +80,9 @@ def test_a_sigterm_that_nobody_handles_is_no_crash(tmp_path):
 
     for _ in range(CRASHES + 1):
         with pytest.raises(KeyboardInterrupt):
-            Project(tmp_path).once(IDENTITY, terminated)
+            once(Project(tmp_path), JOB, terminated)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert Project(tmp_path).once(IDENTITY, trained).outcome.ended == "horizon"
+    assert once(Project(tmp_path), JOB, trained).outcome.ended == "horizon"
 
 
 def test_records_that_are_gone_while_trials_are_there_are_missed(tmp_path):
@@ -95,5 +92,5 @@ def test_records_that_are_gone_while_trials_are_there_are_missed(tmp_path):
         (tmp_path / "trial_0" / "trial.json").write_text(json.dumps({"status": status}))
     with pytest.raises(RecordError, match=r"none, though KerasTuner's 1 trials are there. Bring records.jsonl back"):
         Project(tmp_path).check_complete()
-    Project(tmp_path).once(IDENTITY, trained)
+    once(Project(tmp_path), JOB, trained)
     Project(tmp_path).check_complete()

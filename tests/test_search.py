@@ -451,7 +451,7 @@ def test_a_confirmation_after_epochs_takes_the_projects_horizon(points, tmp_path
 def test_trials_that_failed_are_not_confirmed(searched):
     from dataclasses import replace
 
-    from kbatch.training.confirming import leaders
+    from kbatch.training.confirmation import leaders
 
     records = load_records(searched[1] / "p")
     crashed = [replace(r, outcome=replace(r.outcome, ended="crashed")) if r.trial == 0 else r for r in records]

@@ -9,7 +9,7 @@ import tensorflow as tf
 import kbatch
 from kbatch import Recipe
 from kbatch.errors import DataError, KbatchError, SearchError
-from kbatch.training import running
+from kbatch.training import run as running
 
 SECONDS = 0.4
 

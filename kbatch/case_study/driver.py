@@ -152,7 +152,7 @@ def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, f
     from kbatch.case_study.live import Live
     from kbatch.case_study.tuners import opened
     from kbatch.hypermodel import HyperModel
-    from kbatch.training.confirming import confirm
+    from kbatch.training.confirmation import confirm
     from kbatch.training.project import Project
 
     hypermodel = HyperModel(
@@ -173,7 +173,7 @@ def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, f
     project.agree({"model": options.model, "image_size": options.image_size, "tuner": options.tuner})
     if options.epochs is not None and "goal" not in project.facts():
         console.print("Measuring the baseline's updates for the horizon …")
-    goal = hypermodel.comparison(project, *found.train, **fit_arguments).goal
+    goal = hypermodel.terms.open(project, found.train, fit_arguments).goal
     if options.epochs is not None:
         minutes = _minutes(_trainings(options, space), goal.seconds)
         console.print(f"Every training gets {goal.seconds:.2f} s: about {minutes:.1f} minutes.", highlight=False)

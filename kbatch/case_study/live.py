@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.results.words import ended_text, score_text
-from kbatch.training.watching import Watcher
+from kbatch.training.progress import Watcher
 
 FIRST_GUESS = 1.5  # wall-clock seconds per training second, before one training told
 

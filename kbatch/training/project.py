@@ -1,4 +1,4 @@
-"""Project: the trainings of one search, each made at most once and kept."""
+"""Project: the trainings of one search, each kept as a record and made at most once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,45 +37,53 @@ def versions() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a training gave: its outcome, its score, what the test data said and where the weights are."""
+class Job:
+    """What is to be trained: enough to tell one training from another and to write its record.
 
-    outcome: Outcome
-    score: float
-    test: dict[str, float] = field(default_factory=dict)
-    checkpoint: str = ""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What is trained: enough to tell one training from another and to write its record."""
+    Attributes:
+        purpose: `"search"`, `"baseline"` or `"confirmation"`.
+        trial: Integer, number of the KerasTuner trial; -1 for the baseline.
+        seed: Integer, seed of weights, order of the data and dropout.
+        recipe: `Recipe` to follow.
+        values: Values of all hyperparameters of the trial.
+        learning_rate_at_32: Float, the learning rate carried back to batch 32, or `None`.
+        remarks: Sentences worth knowing of the recipe itself.
+    """
 
     purpose: str
     trial: int
     seed: int
     recipe: Recipe
-    values: dict[str, Any]
-    learning_rate_at_32: float | None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate_at_32: float | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """The same for two trainings that are the same."""
         return key_of(self.values, self.recipe, self.seed, self.purpose)
 
-    def record(self, trained: Trained) -> Record:
-        """The record of this training."""
+    def record(self, outcome: Outcome, score: float, test: Mapping[str, float] | None = None, checkpoint: str = "") -> Record:
+        """The record of this training.
+
+        Args:
+            outcome: `Outcome` that was measured.
+            score: Float, its score.
+            test: What the kept weights reach on test data. Optional.
+            checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
+        """
         return Record(
             key=self.key,
             purpose=self.purpose,
             trial=self.trial,
             seed=self.seed,
             recipe=self.recipe,
-            outcome=trained.outcome,
-            score=trained.score,
-            values=self.values,
+            outcome=outcome,
+            score=score,
+            values=dict(self.values),
             learning_rate_at_32=self.learning_rate_at_32,
-            test=trained.test,
-            checkpoint=trained.checkpoint,
+            test=dict(test or {}),
+            checkpoint=checkpoint,
             versions=versions(),
             device=meter.device_words(),
             finished_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -144,51 +152,37 @@ class Project:
         passed = [record.recipe for record in self.store.records() if record.outcome.ended in ("horizon", "target", "callback")]
         return max((recipe.examples_per_pass for recipe in passed), default=0)
 
-    def known(self, identity: Identity) -> Record | None:
+    def known(self, job: Job) -> Record | None:
         """The record of a training that ended, or `None`.
 
         A trial is known by the values that were drawn: the recipe that follows from them may change with a version of kbatch.
         """
-        finished = self.store.finished(identity.key)
-        if finished or identity.purpose != "search":
+        finished = self.store.finished(job.key)
+        if finished or job.purpose != "search":
             return finished
         drawn = {record.drawn: record for record in self.store.records() if record.purpose == "search"}
-        return drawn.get(drawn_of(identity.values, identity.seed))
+        return drawn.get(drawn_of(job.values, job.seed))
 
-    def once(self, identity: Identity, train: Callable[[], Trained]) -> Record:
-        """The record of a training: the one it has, or a new one.
+    def crashed(self, job: Job) -> Record | None:
+        """The record of a training whose process died on it twice, which is not begun again; `None` for any other."""
+        if self.store.unfinished_starts(job.key) < CRASHES:
+            return None
+        return job.record(Outcome(ended="crashed", message=f"the process ended {CRASHES} times while this was training"), 0.0)
 
-        A training whose process died on it twice is recorded as crashed and not begun again. One that the user
-        interrupts is noted as such and begins again next time.
+    @contextlib.contextmanager
+    def training(self, job: Job) -> Iterator[None]:
+        """Note that a training begins. One that is left by an error, or that the user interrupts, begins again next time."""
+        self.store.start(job.key)
+        try:
+            with interrupting.terminable():
+                yield
+        except BaseException:  # SystemExit too, which a handler of signals may raise
+            with interrupting.undisturbed():
+                self.store.interrupt(job.key)  # stopped by the user, or by an error that the user sees: no crash
+            raise
 
-        Args:
-            identity: What is trained.
-            train: Function that trains and measures it.
-
-        Raises:
-            RecordError: If another process is training in this project.
-        """
-        finished = self.known(identity)
-        if finished:
-            return finished
-        with self.hold():
-            return self.known(identity) or self._trained(identity, train)
-
-    def _trained(self, identity: Identity, train: Callable[[], Trained]) -> Record:
-        """The record of a training that is made now, in a project that this process holds."""
-        key = identity.key
-        if self.store.unfinished_starts(key) >= CRASHES:
-            message = f"the process ended {CRASHES} times while this was training"
-            record = identity.record(Trained(Outcome(ended="crashed", message=message), 0.0))
-        else:
-            self.store.start(key)
-            try:
-                with interrupting.terminable():
-                    record = identity.record(train())
-            except BaseException:  # SystemExit too, which a handler of signals may raise
-                with interrupting.undisturbed():
-                    self.store.interrupt(key)  # stopped by the user, or by an error that the user sees: no crash
-                raise
+    def end(self, record: Record) -> Record:
+        """Keep the record of a training that ended."""
         self.store.end(record)
         return record
 

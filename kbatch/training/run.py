@@ -1,12 +1,13 @@
-"""Running: a compiled model, a recipe, data and a goal in; an outcome out. The one path that every trial takes."""
+"""Run: a compiled model, a recipe, data and a goal in; an outcome out. The one path that every trial takes."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -35,7 +36,6 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute.applying import applied
 from kbatch.training.goal import Goal
-from kbatch.training.watching import Watcher
 
 ENDLESS = 1_000_000  # epochs: the horizon ends a training, not their number
 INPUT_BATCHES, INPUT_SECONDS = 8, 1.0  # at least so many batches are timed, at most so long
@@ -43,8 +43,8 @@ WAITS_FOR_INPUT = 0.5  # share of an update above which the input pipeline, time
 
 
 @dataclass(frozen=True)
-class Around:
-    """What surrounds a training and is the same for every recipe.
+class RunOptions:
+    """What surrounds a training besides model, recipe, data and goal.
 
     Attributes:
         seed: Integer, seed of the order of the data and of dropout.
@@ -53,9 +53,9 @@ class Around:
         checkpoint_callbacks: Callbacks that come last at the end of an epoch, when the kept weights are back.
         class_weight: Mapping from class to weight, or `None`.
         verbose: Keras' `verbose`.
-        watcher: Told of the progress.
-        largest_passed: Integer, the largest micro-batch that a training of this project has passed. Errors that large
-            batches die of, and broken installations too, count as out of memory only above it, and only if it is not 0.
+        on_progress: Function told of the training seconds and the last value measured, every tenth of a second. Optional.
+        largest_passed: Integer, the largest micro-batch that has trained in this project; 0 if none has. An ambiguous
+            error (such as "No algorithm worked") is taken for out of memory only for a larger micro-batch than this.
         updates: Integer, weight updates to train for instead of the goal's seconds. `None` for the seconds.
     """
 
@@ -65,7 +65,7 @@ class Around:
     checkpoint_callbacks: Sequence[keras.callbacks.Callback] = ()
     class_weight: Mapping[int, float] | None = None
     verbose: Any = 0
-    watcher: Watcher = field(default_factory=Watcher)
+    on_progress: Callable[[float, float | None], None] | None = None
     largest_passed: int = 0
     updates: int | None = None
 
@@ -85,7 +85,7 @@ def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
         )
 
 
-def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Around) -> Outcome:
+def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: RunOptions) -> Outcome:
     """Train a compiled model for the goal's seconds and measure it.
 
     Args:
@@ -93,66 +93,105 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, around: Arou
         recipe: `Recipe` to follow.
         data: Examples to train on and batches to measure on.
         goal: Seconds and metric.
-        around: Seed, callbacks and the rest.
+        options: Seed, callbacks and the rest.
 
     Returns:
         The `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
     """
     entered = time.perf_counter()
-    per_pass = recipe.examples_per_pass
-    began, sampler = _Beginning(), Sampler()
     meter.reset_peak()
-    stream = data.training.stream(per_pass, around.seed)
+    stream = data.training.stream(recipe.examples_per_pass, options.seed)
     try:
-        input_began = time.perf_counter()
-        input_seconds = _input_seconds(data.training.unshuffled(per_pass), data.training.examples // per_pass + 1)
-        input_probe = time.perf_counter() - input_began
+        input_seconds = _input_seconds(data.training.unshuffled(recipe.examples_per_pass), data.training.examples // recipe.examples_per_pass + 1)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         return Outcome(ended="out_of_memory", message=str(error)[:2000])
-    clock = TrainingClock(recipe.accumulation_steps, input_seconds=input_seconds * recipe.accumulation_steps)
-    counting = None if around.updates is None else CountingClock(clock)
-    length, timer = around.updates or goal.seconds, counting or clock
-    horizon = Horizon(length, data.validation, timer, goal.metric, goal.direction, goal.target, on_progress=around.watcher.progress)
-    epoch_end = EpochEnd(clock, horizon, time.perf_counter)
-    users = [UserCallback(callback, horizon) for callback in around.callbacks]
-    callbacks = [*_around_users(users, clock, horizon, epoch_end, recipe), *around.checkpoint_callbacks, epoch_end.after, began]
+    instruments = _Instruments(recipe, data, goal, options, input_seconds)
+    instruments.seconds["input_probe"] = time.perf_counter() - entered
     ended, message, final_rate, updates_before = None, "", None, scaled_updates(model)
     try:
-        with sampler:
-            _fit(model, recipe, stream, data.training.examples, callbacks, around)
-        horizon.restore()  # EarlyStopping and an optimizer's moving average may have put others there
+        with instruments.sampler, _prepared(model, recipe, options):
+            model.fit(stream, callbacks=instruments.callbacks, **_fit_arguments(recipe, data.training.examples, options))
+        instruments.horizon.restore()  # EarlyStopping and an optimizer's moving average may have put others there
         final_rate = float(model.optimizer.learning_rate)
     except Exception as error:
-        if not is_out_of_memory(error) and not (is_suspect(error) and 0 < around.largest_passed < per_pass):
+        if not _means_out_of_memory(error, recipe.examples_per_pass, options.largest_passed):
             raise
         ended, message = "out_of_memory", str(error)[:2000]
-    left, used, plan = time.perf_counter(), sampler.result(), applied(model)
-    fitted = {"input_probe": input_probe, "setup": (began.at or left) - entered - input_probe, "finish": left - (epoch_end.ended_at or left)}
-    outcome = Outcome(
-        ended=ended or horizon.ended or "callback",
-        curve=counting.in_seconds(horizon.curve) if counting else tuple(horizon.curve),
-        value=horizon.value if not ended else None,
-        metrics={name: value for name, value in horizon.metrics.items() if math.isfinite(value)},
-        train_seconds=clock.seconds,
-        median_update_seconds=clock.median_update_seconds,
-        updates=clock.updates,
-        examples=clock.updates * recipe.batch_size,
-        seconds={**fitted, **_parts(clock, horizon, epoch_end, users)},
-        peak_bytes=meter.bytes_peak(),
-        utilisation=vars(used) if used else {},
-        plan=plan.to_json() if plan else "",
-        recompute_seconds=clock.seconds * plan.extra_seconds_ratio / (1 + plan.extra_seconds_ratio) if plan else 0.0,
+    outcome = replace(
+        instruments.outcome(ended, entered),
+        **_of_the_plan(model, instruments.clock.seconds),
         learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
         final_learning_rate=final_rate,
-        stopped_by=horizon.stopped_by,
-        skipped_updates=_skipped(model, clock.updates, updates_before),
-        input_examples_per_second=None if not input_seconds else per_pass / input_seconds,
+        skipped_updates=_skipped(model, instruments.clock.updates, updates_before),
+        input_examples_per_second=None if not input_seconds else recipe.examples_per_pass / input_seconds,
         message=message,
     )
     said = _remarks(outcome, goal, recipe, input_seconds, data.training.remedy)
     return replace(outcome, remarks=(*said, *accumulation.remarks(model, recipe), *data.remarks))
+
+
+class _Instruments:
+    """The callbacks of one training, in their order, and what they measured.
+
+    Attributes:
+        seconds: Wall-clock seconds of parts that no callback sees.
+    """
+
+    def __init__(self, recipe: Recipe, data: Data, goal: Goal, options: RunOptions, input_seconds: float) -> None:
+        self._recipe = recipe
+        self.clock = TrainingClock(recipe.accumulation_steps, input_seconds=input_seconds * recipe.accumulation_steps)
+        self._counting = None if options.updates is None else CountingClock(self.clock)
+        length, timer = options.updates or goal.seconds, self._counting or self.clock
+        self.horizon = Horizon(length, data.validation, timer, goal.metric, goal.direction, goal.target, on_progress=options.on_progress)
+        self._epoch_end = EpochEnd(self.clock, self.horizon, time.perf_counter)
+        self._users = [UserCallback(callback, self.horizon) for callback in options.callbacks]
+        self._beginning = _Beginning()
+        self.sampler = Sampler()
+        self.seconds: dict[str, float] = {}
+        own = _around_users(self._users, self.clock, self.horizon, self._epoch_end, recipe)
+        self.callbacks = [*own, *options.checkpoint_callbacks, self._epoch_end.after, self._beginning]
+
+    def outcome(self, ended: str | None, entered: float) -> Outcome:
+        """What was measured, right after the training.
+
+        Args:
+            ended: How it ended, if by an error; else `None`.
+            entered: When `run` was entered, on `time.perf_counter`.
+        """
+        clock, horizon, used, left = self.clock, self.horizon, self.sampler.result(), time.perf_counter()
+        setup = (self._beginning.at or left) - entered - self.seconds["input_probe"]
+        around = {**self.seconds, "setup": setup, "finish": left - (self._epoch_end.ended_at or left)}
+        return Outcome(
+            ended=ended or horizon.ended or "callback",
+            curve=self._counting.in_seconds(horizon.curve) if self._counting else tuple(horizon.curve),
+            value=horizon.value if not ended else None,
+            metrics={name: value for name, value in horizon.metrics.items() if math.isfinite(value)},
+            train_seconds=clock.seconds,
+            median_update_seconds=clock.median_update_seconds,
+            updates=clock.updates,
+            examples=clock.updates * self._recipe.batch_size,
+            seconds={**around, **_parts(clock, horizon, self._epoch_end, self._users)},
+            peak_bytes=meter.bytes_peak(),
+            utilisation=vars(used) if used else {},
+            stopped_by=horizon.stopped_by,
+        )
+
+
+def _means_out_of_memory(error: Exception, micro_batch: int, largest_passed: int) -> bool:
+    """Whether an error is running out of memory, or one that broken installations raise too and a smaller micro-batch did not."""
+    if is_out_of_memory(error):
+        return True
+    return is_suspect(error) and 0 < largest_passed < micro_batch
+
+
+def _of_the_plan(model: keras.Model, train_seconds: float) -> dict[str, Any]:
+    """The plan that a model is trained by, and the seconds that it is predicted to have cost."""
+    plan = applied(model)
+    if plan is None:
+        return {}
+    return {"plan": plan.to_json(), "recompute_seconds": train_seconds * plan.extra_seconds_ratio / (1 + plan.extra_seconds_ratio)}
 
 
 def _skipped(model: keras.Model, updates: int, scaled_before: int | None) -> int:
@@ -171,7 +210,7 @@ def _around_users(
     return [clock, epoch_end.before, warmup.before, horizon, *users, warmup.after, epoch_end.between]
 
 
-def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, updates: range, around: Around) -> float:
+def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, updates: range, options: RunOptions) -> float:
     """The median of some updates of a training, input included; the model is spent afterwards.
 
     Args:
@@ -179,7 +218,7 @@ def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, update
         recipe: `Recipe` to follow.
         data: Examples to train on.
         updates: Range of the updates to take, counted from 1.
-        around: Seed and the rest; its callbacks are not called.
+        options: Seed and the rest; its callbacks are not called.
     """
     clock = TrainingClock(recipe.accumulation_steps)
 
@@ -187,8 +226,10 @@ def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, update
         if clock.updates >= updates[-1]:
             model.stop_training = True
 
-    stream = data.training.stream(recipe.examples_per_pass, around.seed)
-    _fit(model, recipe, stream, data.training.examples, [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)], around)
+    stream = data.training.stream(recipe.examples_per_pass, options.seed)
+    callbacks = [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)]
+    with _prepared(model, recipe, options):
+        model.fit(stream, callbacks=callbacks, **_fit_arguments(recipe, data.training.examples, options))
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
 
 
@@ -203,20 +244,23 @@ class _Beginning(keras.callbacks.Callback):
         self.at = self.at or time.perf_counter()
 
 
-def _fit(model: keras.Model, recipe: Recipe, stream: tf.data.Dataset, examples: int, callbacks: list[Any], around: Around) -> None:
-    """One endless `fit`; an epoch is one pass over the data, rounded up to whole updates."""
-    updates = math.ceil(examples / recipe.batch_size)
-    with policy_scope(recipe.policy, around.own_policy), seed_scope(around.seed):
+@contextmanager
+def _prepared(model: keras.Model, recipe: Recipe, options: RunOptions) -> Iterator[None]:
+    """Policy, seed, augmentation and weighing of passes, as the recipe says, for one `fit`."""
+    with policy_scope(recipe.policy, options.own_policy), seed_scope(options.seed):
         with augmented(model, augmentation.layers(recipe.augmentation)), weighed(model, recipe):
-            model.fit(
-                stream,
-                epochs=ENDLESS,
-                steps_per_epoch=updates * recipe.accumulation_steps,
-                callbacks=callbacks,
-                class_weight=around.class_weight,
-                verbose=around.verbose,
-                shuffle=False,  # the stream shuffles itself, and Keras warns otherwise
-            )
+            yield
+
+
+def _fit_arguments(recipe: Recipe, examples: int, options: RunOptions) -> dict[str, Any]:
+    """Those of one endless `fit`; an epoch is one pass over the data, rounded up to whole updates."""
+    return {
+        "epochs": ENDLESS,
+        "steps_per_epoch": math.ceil(examples / recipe.batch_size) * recipe.accumulation_steps,
+        "class_weight": options.class_weight,
+        "verbose": options.verbose,
+        "shuffle": False,  # the stream shuffles itself, and Keras warns otherwise
+    }
 
 
 def _parts(clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, users: Sequence[UserCallback]) -> dict[str, float]:

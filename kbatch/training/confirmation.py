@@ -1,4 +1,4 @@
-"""Confirming: the leading recipes and the baseline trained again with fresh seeds, since the best of many noisy scores flatters."""
+"""Confirmation: the leading recipes and the baseline trained again with fresh seeds, since the best of many noisy scores flatters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kbatch.errors import SearchError
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders
 from kbatch.training.project import Project
+from kbatch.training.terms import Terms
 
 
 def confirm(
@@ -47,21 +48,22 @@ def confirm(
     """
     if top < 1 or seeds < 1:
         raise SearchError("`top` and `seeds` must be at least 1", f"top={top}, seeds={seeds}", "Pass whole numbers such as 3")
-    hypermodel = getattr(tuner, "hypermodel", None)
-    if not hasattr(hypermodel, "comparison"):
-        received = type(tuner if hypermodel is None else hypermodel).__name__
+    terms = getattr(getattr(tuner, "hypermodel", None), "terms", None)
+    if not isinstance(terms, Terms):
+        received = type(getattr(tuner, "hypermodel", tuner)).__name__
         raise SearchError("A confirmation needs a search of kbatch's", received, "Pass a tuner made with kbatch.HyperModel")
     project = Project(tuner.project_dir)
     project.check_complete()
     chosen = leaders(project.store.records(), top)
     if not chosen:
         raise SearchError("A search must have a trial that did not fail before it can be confirmed", "none", "Call tuner.search(…) first")
-    if tuner.hypermodel.seconds_per_trial is None:
+    if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
     with project.hold():
-        comparison = tuner.hypermodel.comparison(project, x, y, validation_data=validation_data, **fit_arguments)
-        test = None if test_data is None else validation_batches(test_data, element_spec=comparison.data.training.element_spec)
-        candidates = [comparison.baseline(project), *chosen]
+        search = terms.open(project, (x, y), {"validation_data": validation_data, **fit_arguments})
+        test = None if test_data is None else validation_batches(test_data, element_spec=search.data.training.element_spec)
+        candidates = [search.baseline(), *chosen]
         # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
-        again = [comparison.retrain(project, record, comparison.maker.seed + number, test) for number in range(1, seeds + 1) for record in candidates]
-    return rows(again, comparison.goal.metric)
+        fresh = range(terms.maker.seed + 1, terms.maker.seed + seeds + 1)
+        again = [search.again(record, seed, test) for seed in fresh for record in candidates]
+    return rows(again, search.goal.metric)

@@ -1,4 +1,4 @@
-"""Alone: one recipe trained without a tuner."""
+"""Single: one recipe trained without a tuner."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, whole_number
 from kbatch.space import RESERVED
 from kbatch.training import agreement
-from kbatch.training.arguments import FitArguments
-from kbatch.training.attempt import Attempt
+from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
 from kbatch.training.metrics import Measured
-from kbatch.training.running import Around, check_sizes
-from kbatch.training.watching import Watcher
+from kbatch.training.run import RunOptions, check_sizes, run
+from kbatch.training.trial import Trial
 
 
 def train(
@@ -114,17 +113,19 @@ def train(
     data = arguments.data(lambda: inputs_of(maker.raw(recipe.policy)))
     check_sizes([recipe.batch_size], data)
     hp = maker.hyperparameters(_mapping(values))
-    attempt = Attempt()
-    model = attempt.make(maker, recipe, hp)
-    with attempt.stopwatch.leave_out():
-        if not attempt.failure:
+    trial = Trial()
+    model = trial.make(maker, recipe, hp)
+    with trial.leave_out():
+        if not trial.failure:
             _check_known(values or {}, hp)
             agreement.check(model, said_of(model, maker.arguments).get("loss"), data)
         goal = goal_of(horizon, data=data, measured=Measured(model, maker.arguments), **asked)
     updates = None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
-    around = Around(maker.seed, maker.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, watcher=Watcher(), updates=updates)
-    outcome = attempt.train(model, recipe, data, goal, around)
-    return model, replace(outcome, remarks=(*outcome.remarks, goal.note)) if goal.note else outcome
+    options = RunOptions(maker.seed, maker.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, updates=updates)
+    outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
+    noted = (goal.note,) if goal.note else ()
+    rate = outcome.learning_rate or recipe.learning_rate
+    return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
 
 
 def _passes(seconds: Any, epochs: Any) -> int | None:

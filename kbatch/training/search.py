@@ -1,0 +1,199 @@
+"""Search: what all trainings of one project share, and the one way that each of them takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from kbatch.building.making import Maker
+from kbatch.callbacks.measuring import numbers
+from kbatch.data.batches import Data
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
+from kbatch.recompute.following import follow
+from kbatch.records import disk
+from kbatch.records.record import BASELINE_TRIAL, Record
+from kbatch.rules import warmup
+from kbatch.space import Space
+from kbatch.training import user_callbacks
+from kbatch.training.fit_arguments import FitArguments
+from kbatch.training.goal import Goal
+from kbatch.training.progress import Watcher
+from kbatch.training.project import Job, Project
+from kbatch.training.run import RunOptions, run
+from kbatch.training.trial import Trial
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the kept weights of a tuner's trial are written, and by which callbacks.
+
+    Attributes:
+        path: Path of the file.
+        callbacks: Callbacks that come last at the end of an epoch, when the kept weights are back.
+        bytes: Integer, the most that it may take on the disk.
+    """
+
+    path: Path
+    callbacks: Sequence[Any]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Search:
+    """All trainings of one model on one data set for one goal, each made at most once.
+
+    Attributes:
+        project: `Project` that keeps their records.
+        maker: Makes the models.
+        space: Where the recipes are from.
+        data: What they train on and are measured on, prepared once.
+        goal: What they are given and judged by.
+        arguments: What else the user passed to `fit`.
+        watcher: Told of every training.
+    """
+
+    project: Project
+    maker: Maker
+    space: Space
+    data: Data
+    goal: Goal
+    arguments: FitArguments
+    watcher: Watcher
+
+    def train(
+        self,
+        job: Job,
+        trial: Trial | None = None,
+        callbacks: Sequence[Any] | None = None,
+        checkpoint: Checkpoint | None = None,
+        test: tf.data.Dataset | None = None,
+    ) -> Record:
+        """The record of a training: the one that the project has, or a new one.
+
+        Args:
+            job: What is trained.
+            trial: `Trial` whose model a tuner has made. Made here if it is left out.
+            callbacks: The user's callbacks for this training. Defaults to copies of those of the search.
+            checkpoint: Where its kept weights are written. Optional.
+            test: Batches that the kept weights are evaluated on besides. Optional.
+        """
+        with self.project.hold():
+            known = self.project.known(job)
+            if known is not None:
+                known = dataclasses.replace(known, trial=job.trial)  # another trial's record may answer this one
+                self.watcher.answered(known)
+                return known
+            record = self.project.crashed(job)
+            if record is None:
+                with self.project.training(job):
+                    if checkpoint is not None:
+                        disk.check_room(self.project.directory, checkpoint.bytes)
+                    trial = trial or self._made(job)
+                    self.watcher.started(job.purpose, job.trial, job.recipe, self.goal.seconds)
+                    options = self._options(job, callbacks, checkpoint)
+                    outcome = trial.failure or run(trial.model, job.recipe, self.data, self.goal, options)
+                    outcome = self._completed(job, trial.measured(outcome))
+                    tested = _tested(trial.model, outcome, test)
+                    record = job.record(outcome, self.goal.score(outcome), tested, self._kept(checkpoint))
+            self.project.end(record)
+        self.watcher.ended(record)
+        if trial is not None:
+            trial.forget()
+        return record
+
+    def baseline(self) -> Record:
+        """The record of the baseline, trained if the project has none yet.
+
+        Raises:
+            RecomputeError: If the space asks for a plan that this model cannot have; before anything is trained.
+        """
+        recipe = baseline_recipe(self.project, self.maker, self.space)
+        job = Job("baseline", BASELINE_TRIAL, self.maker.seed, recipe, {}, self.space.rate_at_32(recipe))
+        if self.project.known(job) is None:
+            for strategy in (each for each in self.space.recompute if each != "none"):
+                follow(self.maker.raw(recipe.policy), strategy)
+        return self.train(job)
+
+    def again(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
+        """The record of a recipe trained again with another seed, for a confirmation.
+
+        Args:
+            record: What to train again.
+            seed: Integer, the fresh seed.
+            test: Batches that the kept weights are evaluated on besides. Optional.
+        """
+        return self.train(Job("confirmation", record.trial, seed, record.recipe, dict(record.values), record.learning_rate_at_32), test=test)
+
+    def drawn(self, hp: Any) -> tuple[Recipe, tuple[str, ...]]:
+        """The recipe that a tuner drew, its warm-up cut to the horizon, and what there is to say of that.
+
+        Args:
+            hp: `keras_tuner.HyperParameters` of the trial.
+        """
+        examples = self.data.training.examples
+        seen = self.baseline().outcome.examples_per_second * self.goal.seconds
+        recipe, uncut = self.space.recipe(hp, examples, seen or None), self.space.recipe(hp, examples)
+        if recipe.warmup_updates >= uncut.warmup_updates:
+            return recipe, ()
+        share = f"{warmup.MOST_OF_HORIZON:.0%} of the horizon"
+        return recipe, (f"warm-up was cut from {uncut.warmup_updates} to {recipe.warmup_updates} updates, {share}",)
+
+    def _made(self, job: Job) -> Trial:
+        """A trial outside KerasTuner."""
+        trial = Trial()
+        trial.make(dataclasses.replace(self.maker, seed=job.seed), job.recipe, self.maker.hyperparameters(job.values))
+        return trial
+
+    def _options(self, job: Job, callbacks: Sequence[Any] | None, checkpoint: Checkpoint | None) -> RunOptions:
+        return RunOptions(
+            seed=job.seed,
+            own_policy=self.maker.own_policy,
+            callbacks=user_callbacks.copies(self.arguments.callbacks, _name(job)) if callbacks is None else callbacks,
+            checkpoint_callbacks=() if checkpoint is None else checkpoint.callbacks,
+            class_weight=self.arguments.class_weight,
+            verbose=self.arguments.verbose or 0,
+            on_progress=self.watcher.progress,
+            largest_passed=self.project.largest_passed(),
+        )
+
+    def _completed(self, job: Job, outcome: Outcome) -> Outcome:
+        """An outcome with the recipe's learning rate, and with what there is to say besides."""
+        noted = (self.goal.note,) if job.purpose == "baseline" and self.goal.note else ()  # said once a search, where its first training ends
+        rate = outcome.learning_rate or job.recipe.learning_rate
+        return dataclasses.replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted, *job.remarks))
+
+    def _kept(self, checkpoint: Checkpoint | None) -> str:
+        if checkpoint is None or not checkpoint.path.exists():
+            return ""
+        return os.path.relpath(checkpoint.path, self.project.directory)
+
+
+def _tested(model: Any, outcome: Outcome, test: tf.data.Dataset | None) -> dict[str, float]:
+    """What the kept weights reach on test data, if there are both."""
+    if test is None or outcome.value is None:
+        return {}
+    return numbers(model.evaluate(test, verbose=0, return_dict=True))
+
+
+def _name(job: Job) -> str:
+    """The name of a training outside KerasTuner, for its files."""
+    if job.purpose == "baseline":
+        return "baseline"
+    recipe = "baseline" if job.trial == BASELINE_TRIAL else f"trial{job.trial}"
+    return f"{job.purpose}_{recipe}_seed{job.seed}"
+
+
+def baseline_recipe(project: Project, maker: Maker, space: Space) -> Recipe:
+    """The baseline as the user's model has it, asked of the model once and then of the project."""
+    stored = project.facts().get("baseline")
+    if stored is None:
+        stored = maker.baseline(space.baseline).to_dict()
+        project.agree({"baseline": stored})
+    return Recipe.from_dict(stored)

@@ -1,0 +1,26 @@
+"""Trainings of a search that a function of the test makes: what a project keeps of them is real."""
+
+from types import SimpleNamespace
+from unittest import mock
+
+from kbatch import Outcome
+from kbatch.training import search
+from kbatch.training.fit_arguments import FitArguments
+from kbatch.training.progress import Watcher
+
+SCORE = 0.02
+
+
+def trained():
+    """What a training gave."""
+    return Outcome(ended="horizon", value=0.7)
+
+
+def once(project, job, train=trained):
+    """The record of a job, trained by a function that returns an outcome if the project has none."""
+    goal = SimpleNamespace(seconds=1.0, note="", score=lambda outcome: SCORE)
+    maker = SimpleNamespace(own_policy="float32")
+    trial = SimpleNamespace(failure=None, model=None, measured=lambda outcome: outcome, forget=lambda: None)
+    made = search.Search(project, maker, None, None, goal, FitArguments(x=None), Watcher())
+    with mock.patch.object(search, "run", side_effect=lambda *_: train()):
+        return made.train(job, trial, callbacks=[])

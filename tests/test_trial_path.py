@@ -1,0 +1,68 @@
+"""The way of one trial through kbatch: few frames, few types, everything of the search prepared once."""
+
+import traceback
+from pathlib import Path
+
+import keras
+import keras_tuner
+import pytest
+
+import kbatch
+from kbatch import Space
+from kbatch.training.project import Project
+from kbatch.training.search import Search
+from kbatch.training.terms import Terms
+
+ROOM = Path(kbatch.__file__).parent
+
+
+def frames():
+    """Kbatch's own functions that are being called, the outermost first."""
+    return [(Path(each.filename).stem, each.name) for each in traceback.extract_stack() if ROOM in Path(each.filename).parents]
+
+
+class Notes(keras.callbacks.Callback):
+    """Notes who called Keras' `fit`."""
+
+    seen: list = []
+
+    def on_train_begin(self, logs=None):
+        Notes.seen.append([frame for frame in frames() if frame[1] != "on_train_begin"])
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@pytest.fixture
+def tuner(build, tmp_path):
+    space = Space(policy="float32", optimizer="sgd", batch_size=(16, 64))
+    hypermodel = kbatch.HyperModel(build, space, seconds_per_trial=0.2)
+    return keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=str(tmp_path), project_name="p")
+
+
+def test_from_a_tuner_to_keras_there_are_three_frames(tuner, points):
+    (x, y), validation = points
+    Notes.seen.clear()
+    tuner.search(x, y, validation_data=validation, verbose=0, callbacks=[Notes()])
+    baseline, *trials = Notes.seen
+    assert len(trials) == 2
+    for each in trials:
+        assert each == [("border", "watched"), ("hypermodel", "fit"), ("search", "train"), ("run", "run")]
+    assert baseline[-3:] == [("search", "baseline"), ("search", "train"), ("run", "run")]
+
+
+def test_a_search_is_opened_once_for_all_trials(tuner, points, monkeypatch):
+    (x, y), validation = points
+    opened = []
+    monkeypatch.setattr(Terms, "open", lambda *args, own=Terms.open, **named: opened.append(1) or own(*args, **named))
+    tuner.search(x, y, validation_data=validation, verbose=0)
+    assert len(opened) == 1
+
+
+def test_a_search_can_be_opened_before_a_tuner_searches(tuner, points):
+    (x, y), validation = points
+    search = tuner.hypermodel.terms.open(Project(tuner.project_dir), (x, y), {"validation_data": validation})
+    assert isinstance(search, Search)
+    assert search.goal.seconds == 0.2
+    assert search.data.training.examples == len(x)
+    assert search.project.store.records() == []

@@ -19,7 +19,7 @@ from kbatch.memory.importing import imported
 from kbatch.memory.maximum import MaxBatch
 from kbatch.memory.probe import Probe
 from kbatch.memory.table import Row, max_batches
-from kbatch.recipe import Recipe
+from kbatch.recipe import POLICIES, Recipe
 from kbatch.sizes import example_shape
 from kbatch.space import Space
 
@@ -60,7 +60,7 @@ def answer(asked: Asked, console: Console) -> None:
     several = asked.table or len(policies) * len(optimizers) * len(jits) * len(recomputes) > 1
     if asked.fresh:
         os.environ[cache.FRESH] = "1"
-    slow = [policy for policy in policies if policy != "float32"]
+    slow = [policy for policy in policies if policy in POLICIES and policy != "float32"]
     if slow and not has_card():
         console.print(f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower than float32.", style="dim", highlight=False)
     with console.status("Making the model …") as status:

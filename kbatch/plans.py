@@ -22,7 +22,7 @@ from kbatch.device import limit
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
 from kbatch.memory.importing import imported
 from kbatch.recipe import Recipe
-from kbatch.recompute.planned import Plan
+from kbatch.recompute.planned import Plan, megabytes
 from kbatch.recompute.planning import front, resizer
 from kbatch.records import whole
 from kbatch.results import figures
@@ -104,8 +104,8 @@ class Choice:
                 return plan
         least = self.plans[-1]
         raise MemoryLimitError(
-            f"Some plan must fit into {self.limit_bytes / 1e6:,.0f} MB at batch {least.batch_size}",
-            f"{self.needed_bytes(least) / 1e6:,.0f} MB at least",
+            f"Some plan must fit into {megabytes(self.limit_bytes)} at batch {least.batch_size}",
+            f"{megabytes(self.needed_bytes(least))} at least",
             f"Take a batch of {self.largest(least)}, and accumulate" if self.largest(least) else "Raise the limit, or take a smaller model",
         )
 
@@ -123,7 +123,7 @@ def answer(asked: Asked, console: Console) -> None:
     if asked.optimizer not in OPTIMIZERS:
         raise DataError("--optimizer must be sgd or adam", asked.optimizer, "Pass the one whose slots are nearest to those of yours")
     recipe = Recipe(asked.batch_size, asked.optimizer, 1e-3, policy=asked.policy)
-    limit_bytes = None if asked.memory_limit is None else limit.checked(asked.memory_limit)
+    limit_bytes = None if asked.memory_limit is None else limit.bytes_of(asked.memory_limit)
     with console.status("Making the model …") as status:
         with _of_the_user():
             made = Maker(imported(asked.build).load()).raw(asked.policy)
@@ -152,7 +152,7 @@ def table(choice: Choice) -> str:
         sizes = f"{plan.kept_bytes / 1e6:>10,.1f}{plan.peak_bytes / 1e6:>10,.1f}"
         lines.append(f"{name:<14}{len(plan.segments):>9}{again:>11}{sizes}{plan.extra_seconds_ratio:>11.1%}{largest}")
     shares = [SHARES] if any(plan.strategy == "budget" for plan in choice.plans) else []
-    room = "" if choice.limit_bytes is None else f" of {choice.limit_bytes / 1e6:,.0f} MB"
+    room = "" if choice.limit_bytes is None else f" of {megabytes(choice.limit_bytes)}"
     return "\n".join([*lines, f"weights and optimizer take {choice.static_bytes / 1e6:,.1f} MB{room} beside the peak", *shares, CAUTION])
 
 

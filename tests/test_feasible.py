@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kbatch import Recipe, Space
-from kbatch.combination import Combination
+from kbatch.combination import NAMES, Combination
 from kbatch.errors import SearchError
 from kbatch.memory.feasible import MOST_STEPS, check, facts, fitted, why_not
 from kbatch.memory.table import Row, Table
@@ -75,6 +75,6 @@ def test_a_table_survives_json_and_prints():
 
     assert Table.from_dict(json.loads(json.dumps(TABLE.to_dict()))) == TABLE
     assert len(TABLE) == 8
-    assert list(TABLE.frame.columns)[:5] == ["policy", "optimizer", "jit_compile", "recompute", "batch_size"]
+    assert list(TABLE.frame.columns)[: len(NAMES) + 1] == [*NAMES, "batch_size"]
     assert "mixed_float16   adam" in str(TABLE)
     assert facts(TABLE)["sgd, float32, jit False"] == [60, 56]

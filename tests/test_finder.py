@@ -139,7 +139,7 @@ def test_a_process_that_dies_at_batch_1_is_no_memory_problem():
     ("build", "arguments", "kind", "says"),
     [
         (memory_models.wide_activations, {"x": (1000, 1), "memory_limit": "150MB"}, MemoryLimitError, "One example must fit"),
-        (memory_models.huge, {"x": (16,), "memory_limit": "20MB"}, MemoryLimitError, "memory limit. Received: 20.0 MB, in which they do not"),
+        (memory_models.huge, {"x": (16,), "memory_limit": "35MB"}, MemoryLimitError, "memory limit. Received: 35.0 MB, in which they do not"),
         (memory_models.raises, {"x": (16,), "memory_limit": "100MB"}, ModelError, "ZeroDivisionError: my own bug"),
         (memory_models.nothing, {"x": (16,), "memory_limit": "100MB"}, ModelError, "must return a keras.Model. Received: NoneType"),
         (memory_models.dies, {"x": (16,), "memory_limit": "100MB"}, ModelError, "exit code 7"),

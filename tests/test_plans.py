@@ -48,7 +48,7 @@ def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
         (("memory_models:deep", "--shape", "5"), "--shape must be that of the model's input"),
         (("memory_models:deep", "--shape", "32"), "--shape must be that of the model's input"),
         (("memory_models:deep", "--shape", "5,x"), "--shape must be whole numbers"),
-        (("memory_models:deep", "--memory-limit", "2MB"), "Some plan must fit into 2 MB"),
+        (("memory_models:deep", "--memory-limit", "2MB"), "Some plan must fit into 2.0 MB"),
         (("memory_models:nothing",), "must return a keras.Model"),
         (("memory_models:missing",), "must be a function that returns a model"),
         (("nowhere:build",), "must be importable"),

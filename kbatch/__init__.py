@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from kbatch import callbacks, memory, recompute, results
     from kbatch.data.augmentation import register_augmentation
     from kbatch.hypermodel import HyperModel, objective
-    from kbatch.memory.finder import find_max_batch
-    from kbatch.memory.speed import throughput
-    from kbatch.memory.table import max_batches
+    from kbatch.memory._find import find_max_batch
+    from kbatch.memory._table import max_batches
+    from kbatch.memory._throughput import throughput
     from kbatch.outcome import Outcome
     from kbatch.recipe import Recipe
     from kbatch.results.best import best_recipe
@@ -46,8 +46,8 @@ _HOME = {
     "best_recipe": "kbatch.results.best",
     "callbacks": "",
     "confirm": "kbatch.training.confirmation",
-    "find_max_batch": "kbatch.memory.finder",
-    "max_batches": "kbatch.memory.table",
+    "find_max_batch": "kbatch.memory._find",
+    "max_batches": "kbatch.memory._table",
     "memory": "",
     "objective": "kbatch.hypermodel",
     "recompute": "",
@@ -55,7 +55,7 @@ _HOME = {
     "report": "kbatch.results.report",
     "results": "",
     "score": "kbatch.scoring",
-    "throughput": "kbatch.memory.speed",
+    "throughput": "kbatch.memory._throughput",
     "train": "kbatch.training.single",
 }
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kbatch.device import interrupting
+from kbatch.device import ctrl_c
 
 
 def main() -> None:
     """Run the command line; a Ctrl-C in its first moments, while it is imported, ends it without a traceback."""
-    with interrupting.at_once():
+    with ctrl_c.at_once():
         from kbatch.cli import app
 
         app(prog_name="kbatch")

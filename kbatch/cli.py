@@ -16,7 +16,7 @@ import typer
 
 import kbatch
 from kbatch import sizes
-from kbatch.device import interrupting
+from kbatch.device import ctrl_c
 from kbatch.errors import KbatchError
 from kbatch.option import Option
 from kbatch.records import disk
@@ -168,7 +168,7 @@ def largest_batch(
     Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again without a probe; --fresh measures again.
     """
     with _told_plainly(stopped=" Sizes that were tried are not kept: the same command tries them again."):
-        with interrupting.at_once():
+        with ctrl_c.at_once():
             from kbatch.max_batch import Asked, answer
 
         answer(
@@ -193,9 +193,9 @@ def plans_of(
     Each operation is traced forward and backward once; nothing is trained. Without a limit the plan of the lowest peak is shown in words.
     """
     with _told_plainly():
-        from kbatch.device import greetings
+        from kbatch.device import quiet_import
 
-        with interrupting.at_once(), greetings.turned_away():
+        with ctrl_c.at_once(), quiet_import.turned_away():
             from kbatch.plans import Asked, answer
         answer(Asked(build, shape, policy, optimizer, batch_size, memory_limit, figure, plan), _console())
 
@@ -204,7 +204,7 @@ def plans_of(
 def report(directory: Annotated[str, typer.Argument(help="Folder of a search, or what --out was.")]) -> None:
     """Write trials.csv, report.md and the figures of a search again. Needs no TensorFlow."""
     with _told_plainly():
-        with interrupting.at_once():
+        with ctrl_c.at_once():
             from kbatch.case_study import driver
             from kbatch.results import report as writing
 
@@ -239,10 +239,10 @@ def _told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
     _be_silent_of_disks()
     warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
     try:
-        with interrupting.stopping():
+        with ctrl_c.stopping():
             yield
     except KeyboardInterrupt as error:
-        interrupting.ignore()
+        ctrl_c.ignore()
         kept = f" Trials that had finished are kept: `kbatch report {out}` shows them, and the same command goes on." if out else stopped
         print(f"\nStopped.{kept}", file=sys.stderr)
         raise typer.Exit(getattr(error, "exit_code", 130)) from error

@@ -19,12 +19,12 @@ from kbatch.border import border, called_by_a_tuner, watch_searches
 from kbatch.building.compiled import CompileArguments, lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
 from kbatch.building.idle import idle
-from kbatch.building.making import Maker
-from kbatch.building.smoothing import check_metric
+from kbatch.building.label_smoothing import check_metric
+from kbatch.building.model_spec import Maker
 from kbatch.data import augmentation
 from kbatch.errors import SearchError, SpaceError
-from kbatch.memory import feasible
-from kbatch.memory.table import Table
+from kbatch.memory import _micro_batch
+from kbatch.memory._table import Table
 from kbatch.problems import Problems
 from kbatch.records.record import Record
 from kbatch.space import Space
@@ -108,7 +108,7 @@ class HyperModel(keras_tuner.HyperModel):
         target: float | None = None,
         seed: int = 0,
         max_batch: int | Table | None = None,
-        max_accumulation_steps: int = feasible.MOST_STEPS,
+        max_accumulation_steps: int = _micro_batch.MOST_STEPS,
     ) -> None:
         super().__init__()
         space = Space() if space is None else space
@@ -125,8 +125,8 @@ class HyperModel(keras_tuner.HyperModel):
             space=space,
             judged_by=judged_by(metric, direction, chance, target),
             seconds_per_trial=None if seconds_per_trial is None else horizon_of(seconds_per_trial),
-            max_batch=feasible.check(max_batch, space),
-            max_accumulation_steps=feasible.check_steps(max_accumulation_steps),
+            max_batch=_micro_batch.check(max_batch, space),
+            max_accumulation_steps=_micro_batch.check_steps(max_accumulation_steps),
         )
         self.watcher: Watcher | None = None
         self._trial: Trial | None = None

@@ -13,12 +13,12 @@ from rich.status import Status
 from kbatch.combination import Combination
 from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError
-from kbatch.memory import cache, line, showing
-from kbatch.memory.finder import find_max_batch
-from kbatch.memory.importing import imported
-from kbatch.memory.maximum import MaxBatch
-from kbatch.memory.probe import Probe
-from kbatch.memory.table import Row, max_batches
+from kbatch.memory import _cache, _probe_lines, _speed_line
+from kbatch.memory._build_function import imported
+from kbatch.memory._find import find_max_batch
+from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._probe import Probe
+from kbatch.memory._table import Row, max_batches
 from kbatch.recipe import POLICIES, Recipe
 from kbatch.sizes import example_shape
 from kbatch.space import Space
@@ -59,7 +59,7 @@ def answer(asked: Asked, console: Console) -> None:
     policies, optimizers, recomputes = (tuple(part.strip() for part in text.split(",")) for text in texts)
     several = asked.table or len(policies) * len(optimizers) * len(jits) * len(recomputes) > 1
     if asked.fresh:
-        os.environ[cache.FRESH] = "1"
+        os.environ[_cache.FRESH] = "1"
     slow = [policy for policy in policies if policy in POLICIES and policy != "float32"]
     if slow and not has_card():
         console.print(f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower than float32.", style="dim", highlight=False)
@@ -101,7 +101,7 @@ def answer(asked: Asked, console: Console) -> None:
 def sentence(found: MaxBatch) -> str:
     """The answer, and from where on a larger batch hardly adds speed, as far down as it was measured."""
     probes = [probe for probe in (*found.probes, *found.confirmations) if probe.passed]
-    fitted = line.of_probes(probes)
+    fitted = _speed_line.of_probes(probes)
     if fitted is None:
         return str(found)
     smallest, fast = min(probe.batch_size for probe in probes), fitted.smallest(SHARE)
@@ -110,7 +110,7 @@ def sentence(found: MaxBatch) -> str:
     return f"{found}; {SHARE:.0%} of the best speed is reached at {fast}"
 
 
-class _Shown(showing.Lines):
+class _Shown(_probe_lines.Lines):
     """Prints every probe, and says meanwhile what is going on."""
 
     def __init__(self, console: Console, status: Status) -> None:

@@ -16,14 +16,14 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 
-from kbatch.building.making import Maker
+from kbatch.building.model_spec import Maker
 from kbatch.building.optimizers import optimizer_of
 from kbatch.device import limit
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
-from kbatch.memory.importing import imported
+from kbatch.memory._build_function import imported
 from kbatch.recipe import Recipe
-from kbatch.recompute.planned import Plan, megabytes
-from kbatch.recompute.planning import front, resizer
+from kbatch.recompute._plan import Plan, megabytes
+from kbatch.recompute._planner import front, resizer
 from kbatch.records import whole
 from kbatch.results import figures
 from kbatch.sizes import example_shape

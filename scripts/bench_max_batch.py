@@ -28,10 +28,10 @@ import rows
 
 from kbatch import Recipe, Space, find_max_batch, max_batches
 from kbatch.errors import KbatchError
-from kbatch.memory.finding import CONFIRMED_STEPS
-from kbatch.memory.probe import Probe
-from kbatch.memory.prober import Prober
-from kbatch.memory.subject import Subject
+from kbatch.memory._probe import Probe
+from kbatch.memory._prober import Prober
+from kbatch.memory._search import CONFIRMED_STEPS
+from kbatch.memory._workload import Subject
 
 MIB = 1 << 20
 STEPS = 50

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kbatch.memory.allocator import Allocator, contiguous
+from kbatch.memory._bfc_allocator import Allocator, contiguous
 
 MIB = 1 << 20
 

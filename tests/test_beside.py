@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.beside import most_before, most_beside
 from kbatch.tracing.liveness import PRIME
+from kbatch.tracing.peak import most_before, most_beside
 
 
 def traced(forward, backward, width=100):

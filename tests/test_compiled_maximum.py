@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from kbatch.memory.finding import compiled_maximum
-from kbatch.memory.probe import Facts
-from kbatch.memory.remote import TOO_LARGE
+from kbatch.memory._probe import Facts
+from kbatch.memory._remote import TOO_LARGE
+from kbatch.memory._search import compiled_maximum
 
 GB = 10**9
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kbatch.memory.confirming import confirmed
-from kbatch.memory.probe import Probe
-from kbatch.memory.searching import any_size, power_of_two
+from kbatch.memory._confirm import confirmed
+from kbatch.memory._next_size import any_size, power_of_two
+from kbatch.memory._probe import Probe
 
 
 def confirmer(most, log=None, phase="training"):

@@ -16,9 +16,9 @@ import kbatch
 from kbatch import Recipe, find_max_batch
 from kbatch.device import limit
 from kbatch.errors import DataError, MemoryLimitError, ModelError, SearchError
-from kbatch.memory.maximum import MaxBatch
-from kbatch.memory.prober import Prober
-from kbatch.memory.subject import Subject, sample_of
+from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._prober import Prober
+from kbatch.memory._workload import Subject, sample_of
 
 LIMIT = 120 << 20
 RECIPE = Recipe(optimizer="sgd", learning_rate=0.1)

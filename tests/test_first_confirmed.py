@@ -2,9 +2,9 @@
 
 import pytest
 
-from kbatch.memory.finding import first_confirmed
-from kbatch.memory.probe import Probe
-from kbatch.memory.searching import Found, any_size, power_of_two
+from kbatch.memory._next_size import Found, any_size, power_of_two
+from kbatch.memory._probe import Probe
+from kbatch.memory._search import first_confirmed
 
 USABLE = 950
 

@@ -10,12 +10,12 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space, recompute
-from kbatch.building.making import Maker
+from kbatch.building.model_spec import Maker
 from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
-from kbatch.memory import feasible
-from kbatch.memory.table import Table
-from kbatch.recompute.following import PLANNED_BATCH_SIZE, follow
+from kbatch.memory import _micro_batch
+from kbatch.memory._table import Table
+from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, follow
 from kbatch.results.loading import load_records
 from kbatch.strategy import Strategy
 
@@ -125,6 +125,6 @@ def test_the_table_has_its_rows_and_the_larger_batch_is_used():
     assert table.executed_probes <= 8
     assert Table.from_dict(table.to_dict()) == table
     drawn = Recipe(small.batch_size, "sgd", 0.1, recompute="minimal")
-    assert feasible.fitted(drawn, table) == drawn
+    assert _micro_batch.fitted(drawn, table) == drawn
     without = Recipe(small.batch_size, "sgd", 0.1)
-    assert feasible.fitted(without, table) != without
+    assert _micro_batch.fitted(without, table) != without

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from kbatch import scoring
 from kbatch.callbacks import Horizon, TrainingClock
-from kbatch.callbacks.measuring import measure
+from kbatch.callbacks.validation_pass import measure
 from kbatch.errors import ModelError
 from kbatch.testing import FakeTime
 

@@ -7,13 +7,13 @@ import pytest
 from keras import layers
 
 from kbatch.errors import DataError
-from kbatch.memory import labels
+from kbatch.memory import _labels
 
 
 def test_inputs_come_in_the_models_own_structure_and_types():
-    (inputs,) = labels.checked(memory_models.two_outputs(), ())
+    (inputs,) = _labels.checked(memory_models.two_outputs(), ())
     assert {name: (part.shape, part.dtype.name) for name, part in inputs.items()} == {"a": ((1, 8), "float32"), "b": ((1, 4, 4, 1), "float32")}
-    (tokens,) = labels.checked(memory_models.recurrent(), ())
+    (tokens,) = _labels.checked(memory_models.recurrent(), ())
     assert (tokens.shape, tokens.dtype.name) == ((1, 50), "int32")
 
 
@@ -21,13 +21,13 @@ def test_inputs_of_text_can_be_trained_on():
     words = keras.Input((1,), dtype="string")
     model = keras.Model(words, layers.Dense(2)(layers.Embedding(8, 4)(layers.Hashing(8)(words))))
     model.compile("sgd", "mse")
-    inputs, made = labels.completed(model, labels.checked(model, ()))
+    inputs, made = _labels.completed(model, _labels.checked(model, ()))
     model.train_on_batch(keras.tree.map_structure(keras.ops.convert_to_tensor, inputs), made)
 
 
 def test_labels_fit_the_outputs_and_their_losses():
     model = memory_models.two_outputs()
-    _, made = labels.completed(model, labels.checked(model, ()))
+    _, made = _labels.completed(model, _labels.checked(model, ()))
     assert {name: (part.shape, part.dtype.name) for name, part in made.items()} == {"kind": ((1,), "int32"), "size": ((1, 1), "float32")}
 
 
@@ -40,9 +40,9 @@ def test_labels_fit_the_outputs_and_their_losses():
 )
 def test_a_model_that_does_not_tell_its_shape_is_refused(model, says):
     with pytest.raises(DataError, match=says):
-        labels.checked(model(), ())
+        _labels.checked(model(), ())
 
 
 def test_examples_of_another_shape_are_refused():
     with pytest.raises(DataError, match="shape of the model's input"):
-        labels.checked(memory_models.uncompiled(), (np.zeros((1, 13)),))
+        _labels.checked(memory_models.uncompiled(), (np.zeros((1, 13)),))

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kbatch.memory.line import Line, fit, of_probes
-from kbatch.memory.probe import Probe, waited
+from kbatch.memory._probe import Probe, waited
+from kbatch.memory._speed_line import Line, fit, of_probes
 
 
 @pytest.mark.parametrize(("overhead", "slope"), [(0.01, 0.001), (0.0, 0.002), (0.5, 1e-5)])

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch.tracing.liveness import PRIME, moments
-from kbatch.tracing.moment import Size
+from kbatch.tracing.size import Size
 
 
 def traced(function, *shapes):

@@ -4,13 +4,13 @@ import pytest
 import tensorflow as tf
 
 from kbatch import Recipe
-from kbatch.building.augmented import augmented
+from kbatch.building.augmentation_scope import augmented
 from kbatch.building.compiled import CompileArguments
 from kbatch.building.hyperparameters import call_build, fresh
-from kbatch.building.making import Maker
+from kbatch.building.model_spec import Maker
 from kbatch.building.optimizers import learning_rate_of, optimizer_of
-from kbatch.building.policy import policy_scope
-from kbatch.building.seeding import seed_scope
+from kbatch.building.policy_scope import policy_scope
+from kbatch.building.seed_scope import seed_scope
 from kbatch.data import augmentation
 from kbatch.errors import ModelError, RecipeError, SearchError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kbatch.max_batch import sentence
-from kbatch.memory.maximum import MaxBatch
-from kbatch.memory.probe import Probe
+from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
 
 HERE = Path(__file__).parent

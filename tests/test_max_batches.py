@@ -12,7 +12,7 @@ import kbatch
 from kbatch import HyperModel, Recipe, Space, find_max_batch, max_batches
 from kbatch.combination import Combination
 from kbatch.errors import MemoryLimitError, ProjectChangedError, SearchError
-from kbatch.memory.table import Row, Table
+from kbatch.memory._table import Row, Table
 from kbatch.records.store import Store
 from kbatch.training.project import Project
 
@@ -127,7 +127,7 @@ def test_the_driver_makes_the_table_before_tensorflow_and_resumes_with_it(tmp_pa
 def test_the_sample_of_a_dataset_is_that_of_its_arrays():
     import tensorflow as tf
 
-    from kbatch.memory.subject import sample_of
+    from kbatch.memory._workload import sample_of
 
     x, y = np.arange(60, dtype="float32").reshape(20, 3), np.arange(20)
     (of_arrays, count), (of_dataset, other) = sample_of(x, y), sample_of(tf.data.Dataset.from_tensor_slices((x, y)))

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute import measuring
-from kbatch.recompute.measuring import candidates
+from kbatch.recompute import _measure
+from kbatch.recompute._measure import candidates
 
 BATCH = 16
 
@@ -80,7 +80,7 @@ def test_a_plan_that_runs_out_of_memory_is_left_out(model, data, monkeypatch):
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
         return dataclasses.replace(plan, measured_peak_bytes=plan.peak_bytes, measured_seconds=1.0)
 
-    monkeypatch.setattr(measuring, "measure", measured)
+    monkeypatch.setattr(_measure, "measure", measured)
     everything = False
     assert recompute.best_plan(model, *data).strategy in ("sqrt", "stages")
     everything = True

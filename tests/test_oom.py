@@ -6,7 +6,7 @@ import signal
 import pytest
 import tensorflow as tf
 
-from kbatch.device import leak, meter
+from kbatch.device import gradient_registry, meter
 from kbatch.device.oom import is_out_of_memory, is_suspect, is_suspect_exit
 
 GRAPH = 'Graph execution error:\n\nDetected at node {node} defined at (most recent call last):\n  File "/home/a/train.py", line 7, in <module>\n\n'
@@ -206,14 +206,14 @@ def test_the_meter_sees_an_allocation():
 
 
 def test_the_private_registry_that_leaks_is_still_there_and_purging_it_works():
-    before = leak.registered()
+    before = gradient_registry.registered()
 
     @tf.custom_gradient
     def doubled(x):
         return 2 * x, lambda upstream: 2 * upstream
 
     traced = tf.function(lambda x: doubled(x)).get_concrete_function(tf.TensorSpec(()))
-    assert leak.registered() > before
-    assert leak.purge(before) >= 1
-    assert leak.registered() == before
+    assert gradient_registry.registered() > before
+    assert gradient_registry.purge(before) >= 1
+    assert gradient_registry.registered() == before
     assert float(traced(tf.constant(3.0))) == 6.0

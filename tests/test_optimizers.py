@@ -13,10 +13,10 @@ from keras.optimizers import schedules
 from kbatch import Recipe
 from kbatch.building import accumulation
 from kbatch.building.compiled import CompileArguments
-from kbatch.building.making import Maker
+from kbatch.building.model_spec import Maker
 from kbatch.building.optimizers import PerUpdate, optimizer_of
+from kbatch.building.pass_weights import weighed
 from kbatch.building.schedules import in_passes
-from kbatch.building.weighing import weighed
 from kbatch.errors import ModelError, RecipeError
 
 ACCUMULATING = Recipe(32, "compiled", None, micro_batch_size=8)

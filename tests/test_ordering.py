@@ -11,9 +11,9 @@ from keras import layers
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute.chain import Chain
-from kbatch.recompute.ordering import Ordering
-from kbatch.recompute.planned import Plan, PlannedSegment
+from kbatch.recompute._cut_points import Ordering
+from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._plan import Plan, PlannedSegment
 
 WIDTH = 6
 

@@ -14,7 +14,7 @@ from kbatch import Recipe, recompute
 from kbatch.cli import app
 from kbatch.errors import MemoryLimitError
 from kbatch.plans import Choice, static_bytes, table
-from kbatch.recompute.planning import resizer
+from kbatch.recompute._planner import resizer
 
 HERE = Path(__file__).parent
 

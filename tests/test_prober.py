@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from kbatch.device import limit
-from kbatch.memory import prober as module
-from kbatch.memory import remote
-from kbatch.memory.probe import Facts, Probe
-from kbatch.memory.prober import PATIENCE_SECONDS, SLOWER, Prober
-from kbatch.memory.subject import Subject
+from kbatch.memory import _prober as module
+from kbatch.memory import _remote
+from kbatch.memory._probe import Facts, Probe
+from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, Prober
+from kbatch.memory._workload import Subject
 
 LIMIT = 400 * limit.MIB
 
@@ -31,7 +31,7 @@ class FakeWorker:
         self.alive = True
         self.calls.append(function)
         self.timeouts.append(timeout_seconds)
-        if function is remote.begin:
+        if function is _remote.begin:
             return Facts(self.mebibytes * limit.MIB, "CPU", 0, 0, 0, 0)
         return Probe(arguments[0], "passed", 1, 1.0, (2.0, 0.1, 0.1))
 
@@ -56,11 +56,15 @@ def test_every_confirmation_is_a_fresh_process_that_has_less_and_the_first_was_p
         probing.prepare()
         probing.prepare()  # once is enough
         assert [worker.mebibytes for worker in workers] == [400, 372]
-        assert workers[1].prepared == [remote.prepare]
+        assert workers[1].prepared == [_remote.prepare]
         probing.confirm(8, 10)
         probing.confirm(7, 10)
     assert [worker.mebibytes for worker in workers] == [400, 372, 372]
-    assert [worker.calls for worker in workers] == [[remote.begin, remote.probe], [remote.begin, remote.confirm], [remote.begin, remote.confirm]]
+    assert [worker.calls for worker in workers] == [
+        [_remote.begin, _remote.probe],
+        [_remote.begin, _remote.confirm],
+        [_remote.begin, _remote.confirm],
+    ]
     assert not any(worker.alive for worker in workers)
 
 

@@ -17,12 +17,12 @@ from graph_reads import freed
 from kbatch import recompute
 from kbatch.device.worker import Worker
 from kbatch.errors import RecomputeError
-from kbatch.recompute import checking
-from kbatch.recompute.chain import Chain
-from kbatch.recompute.ordering import Ordering
-from kbatch.recompute.planned import Plan, PlannedSegment
+from kbatch.recompute import _repeatable
+from kbatch.recompute._cut_points import Ordering
+from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._plan import Plan, PlannedSegment
 from kbatch.tracing.liveness import needed
-from kbatch.tracing.moment import ALLOCATOR_SLACK
+from kbatch.tracing.size import ALLOCATOR_SLACK
 
 HERE = Path(__file__).parent
 LONGER = (recompute_models.noisy, recompute_models.shared, recompute_models.regularised, recompute_models.tokens)
@@ -43,7 +43,7 @@ def own_policy():
 def cut(model, pieces=4):
     """A plan of so many segments of about as many operations, all but the last recomputed."""
     chain = Chain(model)
-    nodes, allowed = chain.nodes, Ordering(chain, checking.check(chain)).positions
+    nodes, allowed = chain.nodes, Ordering(chain, _repeatable.check(chain)).positions
     cuts = sorted({min(allowed, key=lambda position: abs(position - part * len(nodes) / pieces)) for part in range(pieces + 1)})
     segments = [PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes)) for a, b in itertools.pairwise(cuts)]
     return Plan("test", tuple(segments), 16, 0, 0, 0.0)

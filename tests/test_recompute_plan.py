@@ -12,13 +12,13 @@ from keras import layers
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute import placing
-from kbatch.recompute.costs import Cost, Costs
-from kbatch.recompute.following import follow
-from kbatch.recompute.placing import Budget
-from kbatch.recompute.planned import Plan
-from kbatch.recompute.predicting import Predictor
-from kbatch.tracing.moment import Size
+from kbatch.recompute import _solver
+from kbatch.recompute._cost_model import Predictor
+from kbatch.recompute._op_costs import Cost, Costs
+from kbatch.recompute._plan import Plan
+from kbatch.recompute._recipe_plan import follow
+from kbatch.recompute._solver import Budget
+from kbatch.tracing.size import Size
 
 
 class Node:
@@ -74,7 +74,7 @@ def every_plan(count):
 def test_the_lowest_peak_is_that_of_brute_force(seed):
     predictor = made_up(seed)
     best = min(predictor.predict(stretches).peak_bytes for stretches in every_plan(7))
-    assert predictor.predict(placing.lowest(predictor)).peak_bytes <= best * 1.001
+    assert predictor.predict(_solver.lowest(predictor)).peak_bytes <= best * 1.001
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -85,7 +85,7 @@ def test_under_a_budget_no_plan_is_faster(seed, share):
     for budget in (Budget(peak_bytes=share * plain.peak_bytes), Budget(kept_bytes=share * plain.kept_bytes)):
         predictions = [predictor.predict(stretches) for stretches in every_plan(7)]
         fitting = [one.extra for one in predictions if one.peak_bytes <= budget.peak_bytes and one.kept_bytes <= budget.kept_bytes]
-        found = placing.cheapest(predictor, budget)
+        found = _solver.cheapest(predictor, budget)
         assert (found is None) == (not fitting)
         if found is not None:
             prediction = predictor.predict(found)
@@ -191,15 +191,15 @@ def test_a_broken_text_is_no_plan(model, change, says):
 
 
 def test_what_a_model_costs_is_traced_once_for_all_that_are_built_alike(monkeypatch):
-    from kbatch.recompute import planning
+    from kbatch.recompute import _planner
 
     def build(units):
         inputs = keras.Input((8,))
         return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(units, "relu")(inputs) + 1.0))
 
     traced = []
-    costs_of = planning.costs_of
-    monkeypatch.setattr(planning, "costs_of", lambda chain: traced.append(chain) or costs_of(chain))
+    costs_of = _planner.costs_of
+    monkeypatch.setattr(_planner, "costs_of", lambda chain: traced.append(chain) or costs_of(chain))
     for units, times in ((11, 1), (11, 1), (13, 2)):
         recompute.plan(build(units), batch_size=4)
         assert len(traced) == times

@@ -251,11 +251,11 @@ def test_an_old_project_is_read_reported_on_and_drawn(tmp_path):
 
 
 def test_values_show_themselves_as_tables_in_a_notebook():
-    from kbatch.memory.maximum import MaxBatch
-    from kbatch.memory.probe import Probe
-    from kbatch.memory.speed import Speed, Throughput
-    from kbatch.memory.table import Row, Table
-    from kbatch.recompute.planned import Plan, PlannedSegment
+    from kbatch.memory._max_batch import MaxBatch
+    from kbatch.memory._probe import Probe
+    from kbatch.memory._table import Row, Table
+    from kbatch.memory._throughput import Speed, Throughput
+    from kbatch.recompute._plan import Plan, PlannedSegment
 
     probe = Probe(64, "passed", 10**8, 1.0, (0.1,) * 60)
     found = MaxBatch(151, 10**8, 4 * 10**8, 168, (probe,), (probe,), 175, 150, None, Recipe(), "jump", 3.0)

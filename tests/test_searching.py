@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from kbatch.memory.need import Need
-from kbatch.memory.probe import Probe
-from kbatch.memory.searching import STRATEGIES, any_size, bisect, jump, multiple_of_8, power_of_two, settle, shrink
+from kbatch.memory._need import Need
+from kbatch.memory._next_size import STRATEGIES, any_size, bisect, jump, multiple_of_8, power_of_two, settle, shrink
+from kbatch.memory._probe import Probe
 
 LIMIT = 1e9
 

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from kbatch.memory.probe import Probe
-from kbatch.memory.showing import printing, shown
+from kbatch.memory._probe import Probe
+from kbatch.memory._probe_lines import printing, shown
 
 PROBE = Probe(64, "out_of_memory", 10**8, 12.0, (0.5, 0.5))
 

@@ -9,7 +9,7 @@ import pytest
 
 import kbatch
 from kbatch import Recipe, Space
-from kbatch.building.smoothing import smoothed
+from kbatch.building.label_smoothing import smoothed
 from kbatch.errors import ModelError, RecipeError, SearchError
 
 RNG = np.random.default_rng(0)

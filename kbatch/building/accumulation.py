@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from kbatch.building.counting import counts
+from kbatch.building.loss_counts import counts
 from kbatch.building.optimizers import PerUpdate
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
@@ -16,7 +16,7 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
     """Refuse a model whose passes cannot be made the whole batch.
 
     Keras averages the gradients of the passes, so that a loss must be a mean. One over another count in each pass is
-    weighed by it (see `kbatch.building.weighing`).
+    weighed by it (see `kbatch.building.pass_weights`).
 
     Args:
         model: `keras.Model`, as `build` returned it.

@@ -9,9 +9,9 @@ from typing import Any
 import keras
 
 from kbatch.building import accumulation
-from kbatch.building.naming import without_number
+from kbatch.building.label_smoothing import smoothed
+from kbatch.building.layer_names import without_number
 from kbatch.building.optimizers import optimizer_of
-from kbatch.building.smoothing import smoothed
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE

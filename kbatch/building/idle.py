@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from kbatch.building.making import Maker
+from kbatch.building.model_spec import Maker
 from kbatch.building.signature import signature
 
 # Two models are built to try one, so only names that tell of an optimizer are tried.

@@ -13,8 +13,8 @@ import tensorflow as tf
 from kbatch import scoring
 from kbatch.callbacks.counting_clock import CountingClock
 from kbatch.callbacks.finiteness import Finiteness, weights_are_finite
-from kbatch.callbacks.measuring import measure
 from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.callbacks.validation_pass import measure
 from kbatch.errors import ModelError
 
 PROGRESS_SECONDS = 0.1  # showing progress is charged to training, so it must be rare

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kbatch.case_study import limits, sources
 from kbatch.case_study.options import PROJECT, Options
-from kbatch.device import greetings, interrupting
-from kbatch.memory.feasible import MaxBatches
+from kbatch.device import ctrl_c, quiet_import
+from kbatch.memory._micro_batch import MaxBatches
 from kbatch.records import fingerprint, store, whole
 from kbatch.records.lock import Lock
 from kbatch.results import report
@@ -107,7 +107,7 @@ def _import_tensorflow() -> None:
     """Import TensorFlow without its greetings, on a CPU that can tell its bytes."""
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
-    with interrupting.at_once(), greetings.turned_away():
+    with ctrl_c.at_once(), quiet_import.turned_away():
         import tensorflow as tf
 
         import kbatch.hypermodel

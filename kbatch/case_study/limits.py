@@ -13,8 +13,8 @@ from kbatch.case_study.options import PROJECT, Options
 from kbatch.device import limit
 from kbatch.device.card import has_card
 from kbatch.errors import NoMemoryLimitError
-from kbatch.memory.feasible import MaxBatches
-from kbatch.memory.table import Row, Table, max_batches
+from kbatch.memory._micro_batch import MaxBatches
+from kbatch.memory._table import Row, Table, max_batches
 from kbatch.records import fingerprint
 from kbatch.space import Space
 

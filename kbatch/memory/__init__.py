@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbatch.memory.estimating import estimate
+    from kbatch.memory._estimate import estimate
 
 __all__ = ["estimate"]
 
@@ -14,6 +14,6 @@ __all__ = ["estimate"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'kbatch.memory' has no attribute {name!r}")
-    value = getattr(importlib.import_module("kbatch.memory.estimating"), name)
+    value = getattr(importlib.import_module("kbatch.memory._estimate"), name)
     globals()[name] = value
     return value

@@ -6,23 +6,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbatch.recompute.applying import applied, apply, remove
-    from kbatch.recompute.measuring import best_plan, measure
-    from kbatch.recompute.planned import Plan
-    from kbatch.recompute.planning import front, plan
-    from kbatch.recompute.verifying import Report, verify
+    from kbatch.recompute._apply import applied, apply, remove
+    from kbatch.recompute._measure import best_plan, measure
+    from kbatch.recompute._plan import Plan
+    from kbatch.recompute._planner import front, plan
+    from kbatch.recompute._verify import Report, verify
 
 _HOME = {
-    "Plan": "planned",
-    "Report": "verifying",
-    "applied": "applying",
-    "apply": "applying",
-    "best_plan": "measuring",
-    "front": "planning",
-    "measure": "measuring",
-    "plan": "planning",
-    "remove": "applying",
-    "verify": "verifying",
+    "Plan": "_plan",
+    "Report": "_verify",
+    "applied": "_apply",
+    "apply": "_apply",
+    "best_plan": "_measure",
+    "front": "_planner",
+    "measure": "_measure",
+    "plan": "_planner",
+    "remove": "_apply",
+    "verify": "_verify",
 }
 
 __all__ = ["Plan", "Report", "applied", "apply", "best_plan", "front", "measure", "plan", "remove", "verify"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbatch.tracing.moment import Moment, Size
+from kbatch.tracing.size import Moment, Size
 
 PRIME = 61
 # Their output is their input's buffer.

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from kbatch.building.compiled import CompileArguments, said_of
-from kbatch.building.naming import snake_case
+from kbatch.building.layer_names import snake_case
 
 ACCURACIES = ("accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy")
 BINARY, AUC, LOSS = "binary_accuracy", "auc", "loss"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbatch.device import interrupting, meter
+from kbatch.device import ctrl_c, meter
 from kbatch.errors import ProjectChangedError, RecordError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -174,10 +174,10 @@ class Project:
         """Note that a training begins. One that is left by an error, or that the user interrupts, begins again next time."""
         self.store.start(job.key)
         try:
-            with interrupting.terminable():
+            with ctrl_c.terminable():
                 yield
         except BaseException:  # SystemExit too, which a handler of signals may raise
-            with interrupting.undisturbed():
+            with ctrl_c.undisturbed():
                 self.store.interrupt(job.key)  # stopped by the user, or by an error that the user sees: no crash
             raise
 

@@ -14,11 +14,11 @@ import keras
 import tensorflow as tf
 
 from kbatch.building import accumulation
-from kbatch.building.augmented import augmented
+from kbatch.building.augmentation_scope import augmented
 from kbatch.building.optimizers import learning_rate_of
-from kbatch.building.policy import policy_scope
-from kbatch.building.seeding import seed_scope
-from kbatch.building.weighing import weighed
+from kbatch.building.pass_weights import weighed
+from kbatch.building.policy_scope import policy_scope
+from kbatch.building.seed_scope import seed_scope
 from kbatch.callbacks.counting_clock import CountingClock
 from kbatch.callbacks.epoch_end import EpochEnd
 from kbatch.callbacks.finiteness import scaled_updates
@@ -34,7 +34,7 @@ from kbatch.device.utilisation import Sampler
 from kbatch.errors import DataError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.recompute.applying import applied
+from kbatch.recompute._apply import applied
 from kbatch.training.goal import Goal
 
 ENDLESS = 1_000_000  # epochs: the horizon ends a training, not their number

@@ -11,12 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbatch.building.making import Maker
-from kbatch.callbacks.measuring import numbers
+from kbatch.building.model_spec import Maker
+from kbatch.callbacks.validation_pass import numbers
 from kbatch.data.batches import Data
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.recompute.following import follow
+from kbatch.recompute._recipe_plan import follow
 from kbatch.records import disk
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.rules import warmup

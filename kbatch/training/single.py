@@ -11,8 +11,8 @@ import keras
 
 from kbatch.building.compiled import CompileArguments, said_of
 from kbatch.building.hyperparameters import Build, parts_of
-from kbatch.building.making import Maker
-from kbatch.building.smoothing import check_metric
+from kbatch.building.label_smoothing import check_metric
+from kbatch.building.model_spec import Maker
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
 from kbatch.errors import RecipeError, SearchError

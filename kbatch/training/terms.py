@@ -11,15 +11,15 @@ import keras
 import tensorflow as tf
 
 from kbatch.building.compiled import compiled_by_user, said_of
-from kbatch.building.making import Maker
+from kbatch.building.model_spec import Maker
 from kbatch.building.signature import described, signature
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
 from kbatch.device import meter
 from kbatch.device.oom import is_out_of_memory
 from kbatch.errors import SearchError
-from kbatch.memory import feasible
-from kbatch.memory.table import Table
+from kbatch.memory import _micro_batch
+from kbatch.memory._table import Table
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe, whole_number
 from kbatch.space import Space
@@ -58,11 +58,11 @@ class Terms:
 
     def fitted(self, recipe: Recipe) -> Recipe | None:
         """The recipe with a micro-batch that fits into memory; `None` if none does."""
-        return feasible.fitted(recipe, self.max_batch, self.max_accumulation_steps)
+        return _micro_batch.fitted(recipe, self.max_batch, self.max_accumulation_steps)
 
     def why_not(self, recipe: Recipe) -> str:
         """The sentence for a recipe that does not fit."""
-        return feasible.why_not(recipe, self.max_batch, self.max_accumulation_steps)
+        return _micro_batch.why_not(recipe, self.max_batch, self.max_accumulation_steps)
 
     def open(
         self, project: Project, args: Sequence[Any], kwargs: Mapping[str, Any], watcher: Watcher | None = None, problems: Problems | None = None
@@ -120,7 +120,7 @@ class Terms:
         project.agree({"class_weight": described(arguments.class_weight), "device": meter.device_words()})
         if model is not None:
             project.agree({"signature": signature(model, self.maker.arguments)})
-        project.agree({"max_batch": feasible.facts(self.max_batch), "max_accumulation_steps": self.max_accumulation_steps})
+        project.agree({"max_batch": _micro_batch.facts(self.max_batch), "max_accumulation_steps": self.max_accumulation_steps})
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
 

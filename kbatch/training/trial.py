@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from kbatch.building.making import Maker
-from kbatch.device import leak, meter
+from kbatch.building.model_spec import Maker
+from kbatch.device import gradient_registry, meter
 from kbatch.device.oom import is_out_of_memory
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -30,7 +30,7 @@ class Trial:
         # Before the clock runs: collecting the graphs of many models at once, in the middle of a later one's first step,
         # was seen to take minutes.
         gc.collect()
-        self._registered = leak.registered()
+        self._registered = gradient_registry.registered()
         self._began = time.perf_counter()
         self._seconds: dict[str, float] = {}
         self._left_out = 0.0
@@ -86,4 +86,4 @@ class Trial:
     def forget(self) -> None:
         """Give back what TensorFlow holds of the model beyond its life."""
         self.model = None
-        leak.purge(self._registered)
+        gradient_registry.purge(self._registered)

@@ -1,0 +1,117 @@
+"""Model specification: the user's build function, called and compiled for one recipe after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from kbatch.building import layer_names
+from kbatch.building.compiled import CompileArguments, compile_for
+from kbatch.building.hyperparameters import Build, Declare, GuardedHyperParameters, call_build, fresh, nothing
+from kbatch.building.policy_scope import policy_scope
+from kbatch.building.seed_scope import seed_scope
+from kbatch.errors import ModelError, SearchError
+from kbatch.recipe import POLICIES, Recipe, whole_number
+from kbatch.recompute._recipe_plan import follow
+
+LEAST_SEED = -(2**31)
+
+
+def _own_policy() -> str:
+    return str(keras.config.dtype_policy().name)
+
+
+def _among_policies(policy: str) -> str:
+    if policy not in POLICIES:
+        raise ModelError(
+            f"The global dtype policy must be one of {', '.join(POLICIES)}", policy, 'Call keras.config.set_dtype_policy("float32"), say, before'
+        )
+    return policy
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the model of a recipe; what all trials have in common stands here.
+
+    Attributes:
+        build: The user's `build(hp)` or `build()`.
+        arguments: Loss and metrics, if `build` does not compile.
+        seed: Integer, seed of the weights.
+        reserved: Hyperparameter names that `build` must not declare.
+        declare: The user's `declare_hyperparameters(hp)`, called before `build` on hyperparameters that no tuner made.
+        own_policy: The user's own dtype policy, read when this object is made.
+    """
+
+    build: Build
+    arguments: CompileArguments = CompileArguments()
+    seed: int = 0
+    reserved: frozenset[str] = frozenset()
+    declare: Declare = nothing
+    own_policy: str = field(default_factory=_own_policy)
+
+    def __post_init__(self) -> None:
+        if not callable(self.build) or isinstance(self.build, keras.Model):
+            raise ModelError(
+                "`build` must be a function that returns a model, or a keras_tuner.HyperModel",
+                type(self.build).__name__,
+                "Pass `build`, not `build()`",
+            )
+        if keras.backend.backend() != "tensorflow":
+            raise ModelError(
+                "Keras must run on TensorFlow",
+                f"the backend {keras.backend.backend()}",
+                'Set the environment variable KERAS_BACKEND="tensorflow" before keras is imported',
+            )
+        seed = whole_number(self.seed, LEAST_SEED)
+        if seed is None:
+            raise SearchError("`seed` must be a whole number: every trial begins with the same weights", self.seed, "Pass seed=0, say")
+        object.__setattr__(self, "seed", seed)
+
+    def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
+        """The model for a recipe, built and compiled under its policy and the seed, and made to recompute as it says.
+
+        Args:
+            recipe: `Recipe` to compile for.
+            hp: `keras_tuner.HyperParameters` for `build`. Defaults to the defaults that `build` declares.
+        """
+        model = self.raw(recipe.policy, hp)
+        with policy_scope(recipe.policy, self.own_policy):
+            compile_for(model, recipe, self.arguments)
+        follow(model, recipe.recompute, recipe.examples_per_pass)
+        return model
+
+    def raw(self, policy: str, hp: Any = None) -> keras.Model:
+        """The model as `build` returns it under a policy and the seed, its layers and metrics named as in a fresh process."""
+        try:
+            with layer_names.counting_anew():
+                return self._built(policy, hp)
+        except Exception as error:
+            if not layer_names.collide(error):
+                raise
+        return self._built(policy, hp)
+
+    def _built(self, policy: str, hp: Any) -> keras.Model:
+        with policy_scope(policy, self.own_policy), seed_scope(self.seed):
+            return call_build(self.build, self.hyperparameters() if hp is None else hp, self.reserved)
+
+    def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
+        """Hyperparameters with these values; the user's others take their defaults."""
+        hp = fresh(values)
+        self.declare(GuardedHyperParameters(hp, self.reserved))
+        return hp
+
+    def baseline(self, recipe: Recipe) -> Recipe:
+        """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit.
+
+        A baseline of policy `"float32"`, which is what it has if nobody says another, gets the user's global policy.
+        """
+        policy = recipe.policy if recipe.policy != "float32" else _among_policies(self.own_policy)
+        model = self.raw(policy)
+        jit_compile = bool(model.jit_compile)
+        fields: dict[str, Any] = {"jit_compile": jit_compile, "policy": policy}
+        if model.compiled:
+            fields |= {"optimizer": "compiled", "learning_rate": None, "warmup_updates": 0}
+        return Recipe.from_dict({**vars(recipe), **fields})

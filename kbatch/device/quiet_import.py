@@ -1,0 +1,35 @@
+"""Quiet import: hides what TensorFlow prints from C++ when it is imported, before any log level holds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def turned_away() -> Iterator[None]:
+    """Hold back the standard error of this process inside the `with`; if the inside fails, it is printed after all.
+
+    Example:
+    ```python
+    with quiet_import.turned_away():
+        import tensorflow as tf
+    ```
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    own = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(own, held.read())
+            raise
+        finally:
+            os.dup2(own, 2)
+            os.close(own)

@@ -1,0 +1,100 @@
+"""`MaxBatch`: the largest batch that safely trains and how it was found, as a value."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from kbatch import notebook
+from kbatch.memory._probe import Probe
+from kbatch.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class MaxBatch:
+    """The largest batch size that safely trains.
+
+    Attributes:
+        batch_size: Integer, the largest micro-batch: examples per forward and backward pass.
+        peak_bytes: Integer, the most bytes in use while that size was trained.
+        limit_bytes: Integer, what the device may use.
+        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did: with the whole
+            limit, or with 7 % less.
+        probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
+        confirmations: Tuple of `Probe`, the longer trainings, in a fresh process that has 7 % less than the limit: what passes
+            there has that to spare, since without XLA the need varies from step to step. A ceiling that takes
+            less than three quarters of the limit has room enough in any.
+        confirmed_steps: Integer, steps that the size was trained at last, before a full and a partial validation
+            batch; 0 if that was left out.
+        predicted: Integer, what was predicted before the first probe, or `None`.
+        ceiling: Integer, the largest that was allowed, or `None`.
+        recipe: `Recipe` that it holds for.
+        strategy: Name of the strategy of the search.
+        seconds: Float, wall-clock seconds that it took.
+        no_faster_from: Integer, the size from which on larger ones gain no speed, if that is why it is not larger; else `None`.
+    """
+
+    batch_size: int
+    peak_bytes: int
+    limit_bytes: int
+    first_failing: int | None
+    probes: tuple[Probe, ...]
+    confirmations: tuple[Probe, ...]
+    confirmed_steps: int
+    predicted: int | None
+    ceiling: int | None
+    recipe: Recipe
+    strategy: str
+    seconds: float
+    no_faster_from: int | None = None
+
+    @property
+    def margin(self) -> float:
+        """The share of the limit that was free when it was trained."""
+        return 1 - self.peak_bytes / self.limit_bytes
+
+    @property
+    def at_ceiling(self) -> bool:
+        """Whether a ceiling, not memory, is why it is not larger."""
+        return self.ceiling is not None and self.batch_size >= self.ceiling
+
+    def __str__(self) -> str:
+        unit, divisor = ("GB", 1e9) if self.limit_bytes >= 1e9 else ("MB", 1e6)
+        digits = 1 if unit == "GB" else 0
+        text = f"batch {self.batch_size} uses {self.peak_bytes / divisor:.{digits}f} of {self.limit_bytes / divisor:.{digits}f} {unit}"
+        if self.at_ceiling:
+            text += f"; {self.ceiling} is the ceiling"
+        elif self.no_faster_from is not None:
+            text += "; larger ones are no faster"
+        elif self.first_failing is not None:
+            text += f"; {self.first_failing} is too large"
+        return text + (f"; confirmed with {self.confirmed_steps} steps" if self.confirmed_steps else "; not confirmed")
+
+    def _repr_html_(self) -> str:
+        tried = [
+            [probe.batch_size, probe.ended.replace("_", " "), f"{probe.peak_bytes / 1e6:,.0f}", len(probe.step_seconds)] for probe in self.probes
+        ]
+        again = [
+            [probe.batch_size, f"{probe.ended.replace('_', ' ')}, confirming", f"{probe.peak_bytes / 1e6:,.0f}", len(probe.step_seconds)]
+            for probe in self.confirmations
+        ]
+        return notebook.table(["batch", "ended", "peak MB", "steps"], [*tried, *again], [str(self), f"recipe: {self.recipe}"])
+
+    def to_json(self) -> str:
+        """All of it as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> MaxBatch:
+        """What `to_json` wrote."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> MaxBatch:
+        """What `dataclasses.asdict` made, also after JSON."""
+        probes, confirmations = (
+            tuple(Probe(**{**probe, "step_seconds": tuple(probe["step_seconds"])}) for probe in fields[name]) for name in ("probes", "confirmations")
+        )
+        return cls(**{**fields, "probes": probes, "confirmations": confirmations, "recipe": Recipe.from_dict(fields["recipe"])})

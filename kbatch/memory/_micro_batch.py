@@ -1,0 +1,105 @@
+"""Micro-batch: a recipe made to fit a limit by gradient accumulation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kbatch.combination import Combination, combinations
+from kbatch.errors import SearchError
+from kbatch.memory._table import Table
+from kbatch.recipe import Recipe, whole_number
+from kbatch.space import Space
+
+MOST_STEPS = 16  # passes per update; more of them save no memory that counts, and cost time
+
+MaxBatches = int | Table | None
+
+
+def check(limits: Any, space: Space) -> MaxBatches:
+    """Refuse limits that are neither `None`, nor a number, nor a table with a row for every recipe of the space.
+
+    Raises:
+        SearchError: If they are something else.
+    """
+    if limits is None:
+        return None
+    if isinstance(limits, Table):
+        missing = [combination for combination in combinations(space) if limits.row(combination) is None]
+        if missing:
+            raise SearchError(
+                f"`max_batch` must have a row for every {', '.join(Combination._fields)} of the space",
+                f"none for {missing[0]}",
+                "Make the table of the same space: kbatch.max_batches(build, x, y, space)",
+            )
+        return limits
+    number = whole_number(limits)
+    if number is None:
+        raise SearchError("`max_batch` must be None, a whole number of at least 1, or a table of kbatch.max_batches", limits, "Pass one of these")
+    return number
+
+
+def check_steps(most_steps: Any) -> int:
+    """Refuse a number of passes that is no whole number of at least 1.
+
+    Raises:
+        SearchError: If it is none.
+    """
+    number = whole_number(most_steps)
+    if number is None:
+        raise SearchError("`max_accumulation_steps` must be a whole number of at least 1", most_steps, "Pass 16, say")
+    return number
+
+
+def fitted(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> Recipe | None:
+    """The recipe with a micro-batch that fits, or `None` if even the most passes per update are too few.
+
+    Args:
+        recipe: `Recipe` as it was drawn.
+        limits: Integer, the largest micro-batch; a `Table`; or `None` for no limit.
+        most_steps: Integer, the most passes per update. Defaults to `16`.
+
+    Example:
+    >>> fitted(Recipe(batch_size=256), 96).micro_batch_size
+    64
+    """
+    whole, accumulated = sizes(recipe, limits)
+    if recipe.accumulation_steps == 1 and recipe.batch_size <= whole:
+        return recipe
+    most = max(most_steps, recipe.accumulation_steps)
+    for steps in range(max(2, recipe.accumulation_steps), most + 1):
+        if recipe.batch_size % steps == 0 and recipe.batch_size // steps <= accumulated:
+            return dataclasses.replace(recipe, micro_batch_size=recipe.batch_size // steps)
+    return None
+
+
+def why_not(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> str:
+    """The sentence for a recipe that does not fit."""
+    whole, accumulated = sizes(recipe, limits)
+    return (
+        f"not trained: a batch of {recipe.batch_size} does not fit ({whole} do), "
+        f"nor does any equal part of it in at most {most_steps} passes of {accumulated}"
+    )
+
+
+def sizes(recipe: Recipe, limits: MaxBatches) -> tuple[int, int]:
+    """The largest batch without gradient accumulation and the largest micro-batch with it."""
+    if limits is None:
+        return recipe.batch_size, recipe.batch_size
+    if isinstance(limits, int):
+        return limits, limits
+    row = limits.row(Combination.of(recipe))
+    assert row is not None
+    return row.batch_size, row.accumulated_batch_size
+
+
+def facts(limits: MaxBatches) -> Any:
+    """The limits in JSON's own types, to tell one project from another."""
+    if not isinstance(limits, Table):
+        return limits
+    return {_named(row.combination): [row.batch_size, row.accumulated_batch_size] for row in limits}
+
+
+def _named(combination: Combination) -> str:
+    """A combination as projects keep it."""
+    return ", ".join([combination.optimizer, combination.policy, f"jit {combination.jit_compile}", *combination.later_words()])

@@ -1,0 +1,57 @@
+"""Probe lines: one for every probe where somebody is watching, since finding a batch size takes a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kbatch.memory._probe import Probe
+
+LONG_SECONDS = 10.0  # without a word
+
+
+def shown(on_probe: Callable[[Probe], None] | None) -> Callable[[Probe], None] | None:
+    """What to call with every probe: the user's own function, else one that prints a line if standard error is a terminal or a notebook."""
+    return on_probe or printing(_watched())
+
+
+def printing(console: Any) -> Callable[[Probe], None] | None:
+    """A function that prints a line for every probe; `None` without a console."""
+    return None if console is None else Lines(console)
+
+
+class Lines:
+    """Prints a line for every probe, and one before a training that takes long.
+
+    Args:
+        console: A console of rich's.
+    """
+
+    def __init__(self, console: Any) -> None:
+        self._console = console
+
+    def __call__(self, probe: Probe) -> None:
+        """Print the line of a probe."""
+        self._console.print(f"  {line(probe)}", highlight=False, markup=False)
+
+    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
+        """Say what begins, if it will take long."""
+        if seconds >= LONG_SECONDS:
+            text = f"batch {batch_size:<6} is confirmed by {steps} steps in a fresh process, about {seconds:,.0f} s …"
+            self._console.print(f"  {text}", highlight=False, markup=False)
+
+
+def line(probe: Probe) -> str:
+    """A probe in words."""
+    used = f"{probe.peak_bytes / 1e6:,.0f} MB" if probe.peak_bytes else ""
+    steps = f"{len(probe.step_seconds)} steps"
+    ended = "passed" if probe.passed else probe.ended.replace("_", " ")
+    return f"batch {probe.batch_size:<6} {ended:<14} {used:>10}  {steps:>9} {probe.seconds:6.1f} s"
+
+
+def _watched() -> Any:
+    """The console of standard error, or `None` if nobody sees it."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal or console.is_jupyter else None

@@ -1,0 +1,216 @@
+"""Prober: the parent's side of a worker that tries one batch size after another, and is thrown away when it may be spoilt."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Protocol, runtime_checkable
+
+from kbatch.device import limit
+from kbatch.device.oom import is_suspect_exit
+from kbatch.device.worker import Death, Worker
+from kbatch.errors import ModelError
+from kbatch.memory import _remote
+from kbatch.memory._probe import Facts, Probe, Refusal
+from kbatch.memory._workload import Subject
+from kbatch.tracing.size import Moment
+
+STEPS = 3
+TIMEOUT_SECONDS = 600.0
+SLOWER, PATIENCE_SECONDS = 4, 30.0  # times what was measured, and beside it: where a longer training only waits for memory
+GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")  # what TensorFlow says when it is imported
+DOING = "A model must be made and train a step on these data"
+
+
+@runtime_checkable
+class Patience(Protocol):
+    """Is told before a training that may take long."""
+
+    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
+        """So many steps begin, which should take about so many seconds."""
+
+
+class Prober:
+    """Tries batch sizes in a process of its own.
+
+    Args:
+        subject: What to try.
+        limit_bytes: Integer, bytes that the device may use; `None` for what it has.
+        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
+        on_probe: Called with every probe, as soon as it is known; if it has a method `expect`, also before a long one.
+        environment: Environment variables that the process has besides.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        limit_bytes: int | None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        on_probe: Callable[[Probe], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.subject, self.limit_bytes, self.timeout_seconds = subject, limit_bytes, timeout_seconds
+        self._whole = None if limit_bytes is None else limit_bytes // limit.MIB * limit.MIB
+        self._environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "false", **(environment or {})}
+        self._on_probe = on_probe or _ignore
+        self._dump = tempfile.TemporaryDirectory(prefix="kbatch-xla-", ignore_cleanup_errors=True)
+        self._worker = self._within(limit_bytes)
+        self._limit_bytes = limit_bytes  # of the worker
+        self._prepared: Worker | None = None
+        self._facts: Facts | None = None
+        self._first_seconds = self._slowest_seconds = 0.0
+
+    def facts(self) -> Facts:
+        """What is known of the model once it is made; made again if the worker was thrown away.
+
+        Raises:
+            KbatchError: If it cannot be made.
+        """
+        if self._facts is None or not self._worker.alive:
+            try:
+                answer = self._worker.call(_remote.begin, self.subject, self._limit_bytes, timeout_seconds=self.timeout_seconds)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                raise ModelError("`build` must be able to travel to another process", str(error), "Move what it holds into the function") from error
+            facts: Facts = self._answer(answer)
+            self._facts = facts if self._whole is None else dataclasses.replace(facts, limit_bytes=self._whole)
+            self._whole = self._facts.limit_bytes
+        return self._facts
+
+    def prepare(self) -> None:
+        """Start the process that `confirm` will need, while the other one works: to import TensorFlow takes seconds."""
+        if self._prepared is None:
+            self._prepared = self._within(self._spared)
+            self._prepared.prepare(_remote.prepare)
+
+    def another(self, subject: Subject) -> None:
+        """Go on with another subject, in the same process while it lives."""
+        self.subject, self._facts = subject, None
+
+    def probe(self, batch_size: int) -> Probe:
+        """Train three steps."""
+        return self._try(_remote.probe, (batch_size, STEPS), self.timeout_seconds)
+
+    def steps(self, batch_size: int, steps: int) -> Probe:
+        """Train so many steps."""
+        return self._try(_remote.probe, (batch_size, steps), self.timeout_seconds)
+
+    def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
+        """Train so many steps as `fit` does, and validate.
+
+        Args:
+            batch_size: Integer, examples of each step.
+            steps: Integer, how many steps.
+            validation_batch_size: Integer, examples of a validation batch. Defaults to `batch_size`, as in Keras' `fit`.
+        """
+        self.facts()
+        timeout = self.timeout_seconds
+        if self._first_seconds:
+            expected = self._first_seconds + self._slowest_seconds * steps
+            timeout = PATIENCE_SECONDS + SLOWER * expected
+            if isinstance(self._on_probe, Patience):
+                self._on_probe.expect(batch_size, steps, expected)
+        return self._try(_remote.confirm, (batch_size, steps, validation_batch_size or batch_size), timeout)
+
+    def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
+        """The same in a fresh process with a little less memory than the limit: what passes there has that to spare.
+
+        Another size leaves the allocator's regions cut to its own measure: what passes among them may fail by itself.
+
+        Args:
+            batch_size: See `train`.
+            steps: See `train`.
+            validation_batch_size: See `train`.
+        """
+        spared = self._spared
+        self._worker.close()
+        self._worker, self._limit_bytes = self._prepared or self._within(spared), spared
+        self._prepared = self._facts = None
+        return self.train(batch_size, steps, validation_batch_size)
+
+    def moments(self) -> list[Moment]:
+        """See `_traces.moments`."""
+        self.facts()
+        return self._answer(self._worker.call(_remote.moments, timeout_seconds=self.timeout_seconds))
+
+    def digest(self) -> str:
+        """See `_traces.digest`."""
+        self.facts()
+        return self._answer(self._worker.call(_remote.digest, timeout_seconds=self.timeout_seconds))
+
+    def compiled_bytes(self, batch_size: int) -> int:
+        """See `_traces.compiled_bytes`."""
+        self.facts()
+        return self._answer(self._worker.call(_remote.compiled_bytes, batch_size, timeout_seconds=self.timeout_seconds))
+
+    def heaviest(self, augmentations: tuple[str, ...]) -> str:
+        """The augmentation pipeline with the most layers."""
+        self.facts()
+        return self._answer(self._worker.call(_remote.heaviest, augmentations, timeout_seconds=self.timeout_seconds))
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+        if self._prepared is not None:
+            self._prepared.close()
+        self._dump.cleanup()
+
+    @property
+    def _spared(self) -> int:
+        """The limit less what an answer is to have to spare."""
+        whole = self._whole if self._whole is not None else self.facts().limit_bytes
+        if whole is None:
+            raise limit.refuse_none()
+        return limit.spared(whole)
+
+    def _within(self, limit_bytes: int | None) -> Worker:
+        """A process that keeps to a limit."""
+        flags = _remote.flags(self._dump.name) if self.subject.recipe.jit_compile else {}
+        return Worker({**self._environment, **limit.environment(limit_bytes), **flags})
+
+    def _try(self, function: Callable[..., Any], arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
+        self.facts()
+        began = time.perf_counter()
+        answer = self._worker.call(function, *arguments, timeout_seconds=timeout_seconds)
+        if isinstance(answer, Death):
+            if answer.exit_code is not None and not is_suspect_exit(answer.exit_code):
+                self._answer(answer)
+            ended = "hung" if answer.exit_code is None else "died"
+            probe = Probe(arguments[0], ended, 0, time.perf_counter() - began, message=str(answer))
+        else:
+            probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
+        self._first_seconds = max(self._first_seconds, *probe.step_seconds[:1], 0.0)
+        self._slowest_seconds = max(self._slowest_seconds, *probe.step_seconds[1:], 0.0)
+        if probe.ended == "suspect" or (not probe.passed and self.subject.recipe.jit_compile):
+            self._worker.close()  # XLA has freed variables that the next step would read
+        self._on_probe(probe)
+        return probe
+
+    def _answer(self, answer: Any) -> Any:
+        if isinstance(answer, Refusal):
+            self._worker.close()
+            raise answer.error(DOING, self.limit_bytes or self._whole)
+        if isinstance(answer, Death):
+            said = [line for line in answer.said.strip().splitlines() if not GREETING.match(line)]
+            known = self.limit_bytes or self._whole
+            room = "" if known is None else f", or raise the limit of {known / 1e6:,.0f} MB"
+            raise ModelError(
+                "A model must be made, and train a step, without ending its process",
+                f"{answer}{': ' + said[-1] if said else ''}",
+                f"Build and fit it in a process of your own to see why{room if is_suspect_exit(answer.exit_code or 0) else ''}",
+            )
+        return answer
+
+    def __enter__(self) -> Prober:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _ignore(probe: Probe) -> None:
+    """Nobody is told."""

@@ -1,0 +1,217 @@
+"""Worker side: one model that trains a few steps at one batch size after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.building.augmentation_scope import augmented
+from kbatch.building.compiled import CompileArguments
+from kbatch.building.model_spec import Maker, nothing
+from kbatch.building.policy_scope import policy_scope
+from kbatch.data import augmentation
+from kbatch.device import gradient_registry, limit, meter
+from kbatch.device.oom import is_out_of_memory, is_suspect
+from kbatch.errors import KbatchError
+from kbatch.memory import _bfc_allocator, _labels
+from kbatch.memory._build_function import Imported
+from kbatch.memory._probe import Facts, Probe, Refusal, waited
+from kbatch.memory._workload import Subject
+
+NO_LIMIT = 1 << 50
+PARTIAL = 7  # examples of the partial validation batch
+_open: Session | None = None
+_limit: int | None = None
+
+
+class Session:
+    """A compiled model and its train step, traced once for every batch size.
+
+    Args:
+        subject: What to measure.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        gc.collect()
+        self._registered = gradient_registry.registered()
+        self._around = ExitStack()
+        for name, pipeline in subject.pipelines.items():
+            if name not in augmentation.names():
+                augmentation.register_augmentation(name, pipeline)
+        accumulation = subject.recipe.accumulation_steps
+        # One example a pass: the sizes come later, only the number of passes is in the model.
+        self.recipe = dataclasses.replace(subject.recipe, batch_size=accumulation, micro_batch_size=1 if accumulation > 1 else None)
+        build = subject.build.load() if isinstance(subject.build, Imported) else subject.build  # build() or build(hp): only it can tell
+        maker = Maker(build, CompileArguments(subject.loss, subject.metrics), subject.seed, subject.reserved, subject.declare or nothing)
+        self.model = maker.make(self.recipe, maker.hyperparameters(subject.values))
+        self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
+        self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))
+        if not self.model.built and subject.sample:
+            self.model(keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), subject.sample[0]), training=False)
+        sample = _labels.completed(self.model, _labels.checked(self.model, subject.sample))
+        with tf.device("CPU:0"):
+            self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
+        self.model.optimizer.build(self.model.trainable_variables)
+        # Traced once, for what it will need and for running it: what Keras' train function traces is the same step.
+        self.step = tf.function(self.model.train_step, jit_compile=self.recipe.jit_compile, input_signature=[specs(self.sample, None)])
+        self._train = tf.function(lambda batches: self.step(next(batches)))
+
+    def facts(self, limit_bytes: int | None) -> Facts:
+        """What is known of the model before it trains."""
+        weights, slots, trainable = (
+            sum(map(_bytes, variables)) for variables in (self.model.variables, self.model.optimizer.variables, self.model.trainable_variables)
+        )
+        # Kernels are drawn; vectors, statistics and slots begin as constants.
+        every = [(_bytes(variable), len(variable.shape) > 1) for variable in self.model.variables]
+        every += [(_bytes(variable), False) for variable in self.model.optimizer.variables]
+        space = limit.spared(limit_bytes) if limit_bytes else NO_LIMIT
+        free = _bfc_allocator.contiguous(space, every, _bfc_allocator.FIRST_REGION if meter.device() == "CPU:0" else space)
+        return Facts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
+
+    def batches(self, batch_size: int) -> tf.data.Dataset:
+        """Batches without end, through the pipeline that a training has, of a shape that is known only when they come."""
+
+        def gather(indices: tf.Tensor) -> Any:
+            return keras.tree.map_structure(lambda array: tf.gather(array, indices), self.sample)
+
+        rows = int(keras.tree.flatten(self.sample)[0].shape[0])
+        indices = tf.data.Dataset.range(rows).repeat().batch(batch_size)
+        return indices.map(gather, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def probe(self, batch_size: int, steps: int) -> Probe:
+        """Train some steps; of an accumulating recipe, they hold an update of the weights.
+
+        Args:
+            batch_size: Integer, examples of each step.
+            steps: Integer, how many steps.
+        """
+        return self._trained(self._train, batch_size, steps)
+
+    def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int) -> Probe:
+        """Steps by a function that trains on the next batch."""
+        began, seconds = time.perf_counter(), list[float]()
+        ended, message = "passed", ""
+        meter.reset_peak()
+        try:
+            if self.recipe.accumulation_steps > 1:
+                optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)  # the one that loss scaling wraps
+                optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
+            batches = iter(self.batches(batch_size))
+            while len(seconds) < steps:
+                step_began = time.perf_counter()
+                train(batches)
+                meter.wait()
+                seconds.append(time.perf_counter() - step_began)
+                if waited(seconds):
+                    ended, message = "out_of_memory", f"a step took {seconds[-1]:.0f} s: it waited for memory to become free"
+                    break
+        except Exception as error:
+            ended, message = _how(error), str(error)[-500:]
+            if ended == "raised":
+                raise
+        return Probe(batch_size, ended, meter.bytes_peak() or 0, time.perf_counter() - began, tuple(seconds), message)
+
+    def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
+        """Train so many steps as `fit` does, then validate on a full and a partial batch."""
+        self.model.make_train_function()
+        trained = self._trained(self.model.train_function, batch_size, steps)
+        if trained.ended != "passed":
+            return trained
+        began, ended, message = time.perf_counter(), "passed", ""
+        try:
+            for size in (validation_batch_size, max(1, min(PARTIAL, validation_batch_size - 1))):
+                self.model.evaluate(self.batches(size).take(1), verbose=0)
+        except Exception as error:
+            ended, message = _how(error), str(error)[-500:]
+            if ended == "raised":
+                raise
+        peak, seconds = meter.bytes_peak() or 0, trained.seconds + time.perf_counter() - began
+        phase = "training" if ended == "passed" else "validation"
+        return dataclasses.replace(trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message, phase=phase)
+
+    def close(self) -> None:
+        """Forget the model."""
+        self._around.close()
+        del self.model
+        gradient_registry.purge(self._registered)
+
+
+def begin(subject: Subject, limit_bytes: int | None) -> Facts | Refusal:
+    """Make the model of a subject in this process, instead of the one before."""
+    global _open, _limit
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        if _limit is None:
+            _limit = limit.apply(limit_bytes) or 0
+        if _open is not None:
+            _open.close()
+            _open = None
+        _open = Session(subject)
+        return _open.facts(_limit or None)
+    except Exception as error:
+        return refusal(error)
+
+
+def current() -> Session:
+    """The session that `begin` made."""
+    assert _open is not None
+    return _open
+
+
+def probe(batch_size: int, steps: int) -> Probe | Refusal:
+    """See `Session.probe`."""
+    try:
+        return current().probe(batch_size, steps)
+    except Exception as error:
+        return refusal(error)
+
+
+def confirm(batch_size: int, steps: int, validation_batch_size: int) -> Probe | Refusal:
+    """See `Session.confirm`."""
+    try:
+        return current().confirm(batch_size, steps, validation_batch_size)
+    except Exception as error:
+        return refusal(error)
+
+
+def specs(sample: tuple[Any, ...], batch_size: int | None) -> tuple[Any, ...]:
+    """Shapes and types of a batch of the sample's examples; of any size with `None`."""
+    return tuple(keras.tree.map_structure(lambda array: tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype), sample))
+
+
+def refusal(error: Exception) -> Refusal:
+    """An error as a value that travels; those of TensorFlow and of users need not."""
+    if isinstance(error, KbatchError):
+        return Refusal(type(error).__name__, error.must, str(error.received), error.do)
+    if is_out_of_memory(error):
+        return Refusal("MemoryLimitError", "", str(error)[-500:], "")
+    return Refusal("", "", f"{type(error).__name__}: {str(error)[:1500]}{_place(error)}", "")
+
+
+def _place(error: Exception) -> str:
+    """Where in the user's own code an error comes from; empty if it does not come from there."""
+    ours = Path(__file__).parents[1]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    own = [frame for frame in frames if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
+def _how(error: Exception) -> str:
+    if is_out_of_memory(error):
+        return "out_of_memory"
+    return "suspect" if is_suspect(error) else "raised"
+
+
+def _bytes(variable: Any) -> int:
+    return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size

@@ -1,0 +1,66 @@
+"""Restored model: weights, optimizer and plan are put back, whatever is trained on a batch meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.errors import RecomputeError
+from kbatch.recompute._apply import applied, apply, remove
+
+
+@contextmanager
+def untouched(model: keras.Model) -> Iterator[Callable[[], None]]:
+    """Give a model back as it was; meanwhile it has no plan, and the function that this yields sets it back in between.
+
+    Args:
+        model: `keras.Model`, built and compiled.
+
+    Raises:
+        RecomputeError: If the model is not compiled.
+    """
+    if not model.compiled:
+        raise RecomputeError("A model must be compiled to be trained some steps", f"{model.name!r}, which is not", "Call model.compile first")
+    before = applied(model)
+    model.optimizer.build(model.trainable_variables)
+    variables = [*model.variables, *model.optimizer.variables]
+    values = [np.array(variable) for variable in variables]
+
+    def restore() -> None:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    remove(model)
+    tf.get_logger().addFilter(_is_no_retracing)
+    try:
+        yield restore
+    finally:
+        tf.get_logger().removeFilter(_is_no_retracing)
+        restore()
+        remove(model)
+        model.train_function = None
+        if before is not None:
+            apply(model, before)
+
+
+def batch_size_of(x: Any) -> int:
+    """How many examples a batch has.
+
+    Raises:
+        RecomputeError: If it has none.
+    """
+    shapes = [np.shape(part) for part in keras.tree.flatten(x) if part is not None]
+    if not shapes or not all(shape and shape[0] for shape in shapes):
+        raise RecomputeError("A batch must have at least one example", f"inputs of shape {', '.join(map(str, shapes)) or 'none'}", "Pass x[:16], say")
+    return int(shapes[0][0])
+
+
+def _is_no_retracing(record: logging.LogRecord) -> bool:
+    """Whether it says something else than that a function was traced again, which is meant here."""
+    return "triggered tf.function retracing" not in record.getMessage()

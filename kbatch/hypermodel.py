@@ -24,7 +24,7 @@ from kbatch.building.model_spec import Maker
 from kbatch.data import augmentation
 from kbatch.errors import SearchError, SpaceError
 from kbatch.memory import _micro_batch
-from kbatch.memory._table import Table
+from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
 from kbatch.records.record import Record
 from kbatch.space import Space

@@ -17,8 +17,9 @@ from kbatch.memory import _cache, _probe_lines, _speed_line
 from kbatch.memory._build_function import imported
 from kbatch.memory._find import find_max_batch
 from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._max_batch_table import Row
 from kbatch.memory._probe import Probe
-from kbatch.memory._table import Row, max_batches
+from kbatch.memory._table import max_batches
 from kbatch.recipe import POLICIES, Recipe
 from kbatch.sizes import example_shape
 from kbatch.space import Space

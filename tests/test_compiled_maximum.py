@@ -5,8 +5,8 @@ import random
 import pytest
 
 from kbatch.memory._probe import Facts
-from kbatch.memory._remote import TOO_LARGE
 from kbatch.memory._search import compiled_maximum
+from kbatch.memory._xla import TOO_LARGE
 
 GB = 10**9
 

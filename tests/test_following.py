@@ -14,7 +14,7 @@ from kbatch.building.model_spec import Maker
 from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
-from kbatch.memory._table import Table
+from kbatch.memory._max_batch_table import Table
 from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, follow
 from kbatch.results.loading import load_records
 from kbatch.strategy import Strategy

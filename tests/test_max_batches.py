@@ -12,7 +12,7 @@ import kbatch
 from kbatch import HyperModel, Recipe, Space, find_max_batch, max_batches
 from kbatch.combination import Combination
 from kbatch.errors import MemoryLimitError, ProjectChangedError, SearchError
-from kbatch.memory._table import Row, Table
+from kbatch.memory._max_batch_table import Row, Table
 from kbatch.records.store import Store
 from kbatch.training.project import Project
 

@@ -5,9 +5,8 @@ import pytest
 
 from kbatch.device import limit
 from kbatch.memory import _prober as module
-from kbatch.memory import _remote
 from kbatch.memory._probe import Facts, Probe
-from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, Prober
+from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
 from kbatch.memory._workload import Subject
 
 LIMIT = 400 * limit.MIB
@@ -31,7 +30,7 @@ class FakeWorker:
         self.alive = True
         self.calls.append(function)
         self.timeouts.append(timeout_seconds)
-        if function is _remote.begin:
+        if function == f"{WORKER}:begin":
             return Facts(self.mebibytes * limit.MIB, "CPU", 0, 0, 0, 0)
         return Probe(arguments[0], "passed", 1, 1.0, (2.0, 0.1, 0.1))
 
@@ -56,14 +55,14 @@ def test_every_confirmation_is_a_fresh_process_that_has_less_and_the_first_was_p
         probing.prepare()
         probing.prepare()  # once is enough
         assert [worker.mebibytes for worker in workers] == [400, 372]
-        assert workers[1].prepared == [_remote.prepare]
+        assert workers[1].prepared == [f"{WORKER}:prepare"]
         probing.confirm(8, 10)
         probing.confirm(7, 10)
     assert [worker.mebibytes for worker in workers] == [400, 372, 372]
     assert [worker.calls for worker in workers] == [
-        [_remote.begin, _remote.probe],
-        [_remote.begin, _remote.confirm],
-        [_remote.begin, _remote.confirm],
+        [f"{WORKER}:begin", f"{WORKER}:probe"],
+        [f"{WORKER}:begin", f"{WORKER}:confirm"],
+        [f"{WORKER}:begin", f"{WORKER}:confirm"],
     ]
     assert not any(worker.alive for worker in workers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -60,11 +61,12 @@ class Worker:
         self._executor: ProcessPoolExecutor | None = None
         self._said: Any = None
 
-    def call(self, function: Callable[..., Any], *args: Any, timeout_seconds: float) -> Any:
+    def call(self, function: Callable[..., Any] | str, *args: Any, timeout_seconds: float) -> Any:
         """What the function returns in the worker.
 
         Args:
-            function: The function; globals that it leaves behind are there in the next call, while the process lives.
+            function: The function, or its name such as `"package.module:function"`, for one whose module must not be
+                imported here; globals that it leaves behind are there in the next call, while the process lives.
             *args: Its arguments.
             timeout_seconds: Float, after which the watchdog ends the process.
 
@@ -88,7 +90,7 @@ class Worker:
             self.close()
         return ended
 
-    def prepare(self, function: Callable[..., Any], *args: Any) -> None:
+    def prepare(self, function: Callable[..., Any] | str, *args: Any) -> None:
         """Start the process and let it begin with a function, whose result nobody waits for.
 
         Args:
@@ -134,16 +136,22 @@ class Worker:
         self.close()
 
 
-def _called(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
     """What the function returns; one that wants to end its process ends the worker, where loky would end the parent."""
     try:
-        return function(*args)
+        return (_named(function) if isinstance(function, str) else function)(*args)
     except SystemExit as error:
         # As Python does at the end of a program: nothing is 0, a text is an error.
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return Death(code, f"sys.exit({error.code!r})")
     except KeyboardInterrupt:
         return Death(INTERRUPTED, "KeyboardInterrupt")
+
+
+def _named(text: str) -> Callable[..., Any]:
+    """The function that `"package.module:function"` names."""
+    module, _, name = text.partition(":")
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 def _begin(parent: int, said: str, path: list[str]) -> None:

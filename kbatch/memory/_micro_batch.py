@@ -7,7 +7,7 @@ from typing import Any
 
 from kbatch.combination import Combination, combinations
 from kbatch.errors import SearchError
-from kbatch.memory._table import Table
+from kbatch.memory._max_batch_table import Table
 from kbatch.recipe import Recipe, whole_number
 from kbatch.space import Space
 

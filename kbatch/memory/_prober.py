@@ -15,7 +15,7 @@ from kbatch.device import limit
 from kbatch.device.oom import is_suspect_exit
 from kbatch.device.worker import Death, Worker
 from kbatch.errors import ModelError
-from kbatch.memory import _remote
+from kbatch.memory import _xla
 from kbatch.memory._probe import Facts, Probe, Refusal
 from kbatch.memory._workload import Subject
 from kbatch.tracing.size import Moment
@@ -24,6 +24,7 @@ STEPS = 3
 TIMEOUT_SECONDS = 600.0
 SLOWER, PATIENCE_SECONDS = 4, 30.0  # times what was measured, and beside it: where a longer training only waits for memory
 GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")  # what TensorFlow says when it is imported
+WORKER, TRACES = "kbatch.memory._worker", "kbatch.memory._traces"  # by name: their modules import TensorFlow
 DOING = "A model must be made and train a step on these data"
 
 
@@ -73,7 +74,7 @@ class Prober:
         """
         if self._facts is None or not self._worker.alive:
             try:
-                answer = self._worker.call(_remote.begin, self.subject, self._limit_bytes, timeout_seconds=self.timeout_seconds)
+                answer = self._worker.call(f"{WORKER}:begin", self.subject, self._limit_bytes, timeout_seconds=self.timeout_seconds)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
                 raise ModelError("`build` must be able to travel to another process", str(error), "Move what it holds into the function") from error
             facts: Facts = self._answer(answer)
@@ -85,7 +86,7 @@ class Prober:
         """Start the process that `confirm` will need, while the other one works: to import TensorFlow takes seconds."""
         if self._prepared is None:
             self._prepared = self._within(self._spared)
-            self._prepared.prepare(_remote.prepare)
+            self._prepared.prepare(f"{WORKER}:prepare")
 
     def another(self, subject: Subject) -> None:
         """Go on with another subject, in the same process while it lives."""
@@ -93,11 +94,11 @@ class Prober:
 
     def probe(self, batch_size: int) -> Probe:
         """Train three steps."""
-        return self._try(_remote.probe, (batch_size, STEPS), self.timeout_seconds)
+        return self._try(f"{WORKER}:probe", (batch_size, STEPS), self.timeout_seconds)
 
     def steps(self, batch_size: int, steps: int) -> Probe:
         """Train so many steps."""
-        return self._try(_remote.probe, (batch_size, steps), self.timeout_seconds)
+        return self._try(f"{WORKER}:probe", (batch_size, steps), self.timeout_seconds)
 
     def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
         """Train so many steps as `fit` does, and validate.
@@ -114,7 +115,7 @@ class Prober:
             timeout = PATIENCE_SECONDS + SLOWER * expected
             if isinstance(self._on_probe, Patience):
                 self._on_probe.expect(batch_size, steps, expected)
-        return self._try(_remote.confirm, (batch_size, steps, validation_batch_size or batch_size), timeout)
+        return self._try(f"{WORKER}:confirm", (batch_size, steps, validation_batch_size or batch_size), timeout)
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
         """The same in a fresh process with a little less memory than the limit: what passes there has that to spare.
@@ -135,22 +136,22 @@ class Prober:
     def moments(self) -> list[Moment]:
         """See `_traces.moments`."""
         self.facts()
-        return self._answer(self._worker.call(_remote.moments, timeout_seconds=self.timeout_seconds))
+        return self._answer(self._worker.call(f"{TRACES}:moments", timeout_seconds=self.timeout_seconds))
 
     def digest(self) -> str:
         """See `_traces.digest`."""
         self.facts()
-        return self._answer(self._worker.call(_remote.digest, timeout_seconds=self.timeout_seconds))
+        return self._answer(self._worker.call(f"{TRACES}:digest", timeout_seconds=self.timeout_seconds))
 
     def compiled_bytes(self, batch_size: int) -> int:
         """See `_traces.compiled_bytes`."""
         self.facts()
-        return self._answer(self._worker.call(_remote.compiled_bytes, batch_size, timeout_seconds=self.timeout_seconds))
+        return self._answer(self._worker.call(f"{TRACES}:compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds))
 
     def heaviest(self, augmentations: tuple[str, ...]) -> str:
         """The augmentation pipeline with the most layers."""
         self.facts()
-        return self._answer(self._worker.call(_remote.heaviest, augmentations, timeout_seconds=self.timeout_seconds))
+        return self._answer(self._worker.call(f"{WORKER}:heaviest", augmentations, timeout_seconds=self.timeout_seconds))
 
     def close(self) -> None:
         """End the process."""
@@ -169,10 +170,10 @@ class Prober:
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A process that keeps to a limit."""
-        flags = _remote.flags(self._dump.name) if self.subject.recipe.jit_compile else {}
+        flags = _xla.flags(self._dump.name) if self.subject.recipe.jit_compile else {}
         return Worker({**self._environment, **limit.environment(limit_bytes), **flags})
 
-    def _try(self, function: Callable[..., Any], arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
+    def _try(self, function: str, arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
         self.facts()
         began = time.perf_counter()
         answer = self._worker.call(function, *arguments, timeout_seconds=timeout_seconds)

@@ -14,8 +14,8 @@ from kbatch.memory._need import UNBOUNDED, Need
 from kbatch.memory._next_size import ALLOWED, STRATEGIES, Allowed, Found, jump, settle
 from kbatch.memory._probe import SUSPECTS, Facts, Probe
 from kbatch.memory._prober import Prober
-from kbatch.memory._remote import TOO_LARGE
 from kbatch.memory._speed_line import of_probes
+from kbatch.memory._xla import TOO_LARGE
 from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
 
 CONFIRMED_STEPS = 20  # with some memory to spare: what runs out at all does so at any step, not at once

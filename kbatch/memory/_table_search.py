@@ -10,12 +10,12 @@ from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory._confirm import confirmed
+from kbatch.memory._max_batch_table import Row, Table, recipe_of
 from kbatch.memory._need import UNBOUNDED, Need
 from kbatch.memory._next_size import TARGET_SHARE, any_size, first
 from kbatch.memory._probe import SUSPECTS, Facts, Probe
 from kbatch.memory._prober import Prober
 from kbatch.memory._search import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, speeds, traced_need
-from kbatch.memory._table import Row, Table, recipe_of
 from kbatch.memory._workload import Subject
 from kbatch.recipe import Recipe
 

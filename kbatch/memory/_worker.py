@@ -215,3 +215,12 @@ def _how(error: Exception) -> str:
 
 def _bytes(variable: Any) -> int:
     return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
+
+
+def prepare() -> None:
+    """Nothing: what the other functions need is imported with this module."""
+
+
+def heaviest(augmentations: tuple[str, ...]) -> str:
+    """The augmentation pipeline with the most layers."""
+    return max(augmentations, key=lambda name: len(augmentation.layers(name)))

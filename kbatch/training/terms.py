@@ -19,7 +19,7 @@ from kbatch.device import meter
 from kbatch.device.oom import is_out_of_memory
 from kbatch.errors import SearchError
 from kbatch.memory import _micro_batch
-from kbatch.memory._table import Table
+from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe, whole_number
 from kbatch.space import Space

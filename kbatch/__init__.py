@@ -1,16 +1,18 @@
 """kbatch: which way of training this model on this device buys the most validation accuracy per second?
 
-The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` agrees):
+The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` compares this list):
 
-    0  errors · recipe · outcome · scoring · notebook (tables as HTML)
-    1  rules/ (what changes with the batch size) · records/ (kept measurements) · device/ (bytes, limits, errors, leaks, workers)
-       tracing/ (what a traced graph will hold)
-    2  data/ (streams and pictures) · callbacks/ (clock and horizon) · recompute/ (segments of a model run again)
-    3  space · building/ (recipe + build -> compiled model) · results/ (tables, figures, report)
-    4  training/ (recipe, model, data, goal -> outcome) · memory/ (recipe, model -> bytes, largest batch)
-    5  hypermodel (the border with KerasTuner)
-    6  case_study/ · doctor · testing
-    7  cli
+   -2  errors
+   -1  sizes · strategy
+    0  notebook · option · outcome · problems · recipe · scoring
+    1  axis · device · records · rules · tracing
+    2  callbacks · data · recompute · space
+    3  building · combination · results
+    4  border · memory · tuner
+    5  training
+    6  hypermodel
+    7  case_study · doctor · max_batch · plans · testing
+    8  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
 """
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kbatch import callbacks, memory, recompute, results
+    from kbatch import callbacks, errors, memory, recompute, results, testing
     from kbatch.data.augmentation import register_augmentation
     from kbatch.hypermodel import HyperModel, objective
     from kbatch.memory._find import find_max_batch
@@ -46,6 +48,7 @@ _HOME = {
     "best_recipe": "kbatch.results.best",
     "callbacks": "",
     "confirm": "kbatch.training.confirmation",
+    "errors": "",
     "find_max_batch": "kbatch.memory._find",
     "max_batches": "kbatch.memory._table",
     "memory": "",
@@ -55,6 +58,7 @@ _HOME = {
     "report": "kbatch.results.report",
     "results": "",
     "score": "kbatch.scoring",
+    "testing": "",
     "throughput": "kbatch.memory._throughput",
     "train": "kbatch.training.single",
 }
@@ -67,6 +71,7 @@ __all__ = [
     "best_recipe",
     "callbacks",
     "confirm",
+    "errors",
     "find_max_batch",
     "max_batches",
     "memory",
@@ -76,6 +81,7 @@ __all__ = [
     "report",
     "results",
     "score",
+    "testing",
     "throughput",
     "train",
 ]

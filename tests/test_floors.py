@@ -1,6 +1,7 @@
 """Imports go strictly to a lower floor (errors below all), and some libraries may only be imported in one room."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,29 @@ def test_rules_and_records_need_the_standard_library_only():
     for path in MODULES:
         if name_of(path).startswith(("rules", "records")):
             assert not {name.split(".")[0] for name in imports(path)} & {"tensorflow", "keras", "numpy", "pandas"}
+
+
+def test_the_map_in_the_package_is_that_of_the_floors():
+    drawn = {}
+    for floor, rooms in re.findall(r"(?m)^ +(-?\d)  (.+)$", kbatch.__doc__):
+        drawn.update(dict.fromkeys(rooms.split(" · "), int(floor)))
+    assert drawn == {name: floor for name, floor in FLOORS.items() if name != "__main__"}
+
+
+def test_no_two_modules_import_each_other_even_inside_functions():
+    modules = [path for path in MODULES if path.name != "__init__.py"]  # a package's __init__ only names what is below it
+    names = {f"kbatch.{name_of(path)}" for path in modules}
+    wanted = {f"kbatch.{name_of(path)}": set(imports(path)) & names for path in modules}
+    while wanted:
+        free = [name for name, others in wanted.items() if not others & wanted.keys() - {name}]
+        assert free, f"these import each other: {sorted(wanted)}"
+        for name in free:
+            del wanted[name]
+
+
+NOUNS_IN_ING = {"scoring", "testing", "loading", "ranking", "label_smoothing", "training", "tracing", "building"}  # words of the field
+
+
+def test_modules_are_named_by_nouns():
+    parts = {part.removeprefix("_") for path in MODULES for part in name_of(path).split(".")}
+    assert {part for part in parts if part.endswith("ing")} <= NOUNS_IN_ING

@@ -1,5 +1,7 @@
 import importlib
+import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -8,8 +10,8 @@ import pytest
 import kbatch
 
 NAMES = [
-    *("HyperModel", "Outcome", "Recipe", "Space", "best_recipe", "callbacks", "confirm", "find_max_batch", "max_batches", "memory", "objective"),
-    *("recompute", "register_augmentation", "report", "results", "score", "throughput", "train"),
+    *("HyperModel", "Outcome", "Recipe", "Space", "best_recipe", "callbacks", "confirm", "errors", "find_max_batch", "max_batches", "memory"),
+    *("objective", "recompute", "register_augmentation", "report", "results", "score", "testing", "throughput", "train"),
 ]
 
 
@@ -48,8 +50,56 @@ def test_tensorflow_is_not_imported_before_it_is_needed(code):
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
-def test_memory_is_a_room_with_one_function():
-    assert kbatch.memory.__all__ == ["estimate"]
+def test_memory_has_one_function_and_the_values_that_others_return():
+    assert [name for name in kbatch.memory.__all__ if name.islower()] == ["estimate"]
     assert callable(kbatch.memory.estimate)
     with pytest.raises(AttributeError, match="guess"):
         kbatch.memory.guess  # noqa: B018
+
+
+def public_members():
+    """Every public function and method, with its full name."""
+    for room in (kbatch, kbatch.callbacks, kbatch.memory, kbatch.recompute, kbatch.results):
+        for name in room.__all__:
+            member = getattr(room, name)
+            if inspect.isfunction(member):
+                yield f"{room.__name__}.{name}", member
+            if inspect.isclass(member):
+                own = inspect.getmembers(member, lambda each: inspect.isfunction(each) or isinstance(each, property))
+                for part, each in own:
+                    if part == "__init__" or not part.startswith("_"):
+                        yield f"{room.__name__}.{name}.{part}", each.fget if isinstance(each, property) else each
+
+
+MEMBERS = dict(public_members())
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_type_that_it_takes_or_returns_has_a_public_path(name):
+    """A path without a name that begins with an underscore."""
+    signature = inspect.signature(MEMBERS[name])
+    texts = [str(each.annotation) for each in signature.parameters.values()] + [str(signature.return_annotation)]
+    words = {word for text in texts for word in re.findall(r"\b[A-Z][A-Za-z]+\b", text)}
+    exported = {each for room in (kbatch, kbatch.memory, kbatch.recompute, kbatch.results, kbatch.callbacks) for each in room.__all__}
+    for word in words - exported:
+        defined = DEFINED.get(word, set())
+        assert not defined or any("._" not in module for module in defined), f"{word} stands only in {defined}"
+
+
+def classes():
+    """The modules of every class of kbatch's, by the name of the class."""
+    found = {}
+    for module in pkgutil.walk_packages(kbatch.__path__, "kbatch."):
+        if not module.name.endswith("__main__"):
+            for word, _ in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+                if getattr(sys.modules[module.name], word).__module__ == module.name:
+                    found.setdefault(word, set()).add(module.name)
+    return found
+
+
+DEFINED = classes()
+
+
+def test_errors_and_testing_are_there_without_an_import():
+    code = "import kbatch; kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,14 +6,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbatch.memory._estimate import estimate
+    from kbatch.memory._estimate import Estimate, estimate
+    from kbatch.memory._max_batch import MaxBatch
+    from kbatch.memory._max_batch_table import Row, Table
+    from kbatch.memory._probe import Probe
+    from kbatch.memory._throughput import Speed, Throughput
 
-__all__ = ["estimate"]
+_HOME = {
+    "Estimate": "_estimate",
+    "MaxBatch": "_max_batch",
+    "Probe": "_probe",
+    "Row": "_max_batch_table",
+    "Speed": "_throughput",
+    "Table": "_max_batch_table",
+    "Throughput": "_throughput",
+    "estimate": "_estimate",
+}
+
+__all__ = ["Estimate", "MaxBatch", "Probe", "Row", "Speed", "Table", "Throughput", "estimate"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'kbatch.memory' has no attribute {name!r}")
-    value = getattr(importlib.import_module("kbatch.memory._estimate"), name)
+    value = getattr(importlib.import_module(f"kbatch.memory.{_HOME[name]}"), name)
     globals()[name] = value
     return value

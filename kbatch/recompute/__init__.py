@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kbatch.recompute._apply import applied, apply, remove
     from kbatch.recompute._measure import best_plan, measure
-    from kbatch.recompute._plan import Plan
+    from kbatch.recompute._plan import Plan, PlannedSegment
     from kbatch.recompute._planner import front, plan
     from kbatch.recompute._verify import Report, verify
 
 _HOME = {
     "Plan": "_plan",
+    "PlannedSegment": "_plan",
     "Report": "_verify",
     "applied": "_apply",
     "apply": "_apply",
@@ -25,7 +26,7 @@ _HOME = {
     "verify": "_verify",
 }
 
-__all__ = ["Plan", "Report", "applied", "apply", "best_plan", "front", "measure", "plan", "remove", "verify"]
+__all__ = ["Plan", "PlannedSegment", "Report", "applied", "apply", "best_plan", "front", "measure", "plan", "remove", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -159,7 +159,6 @@ def largest_batch(
     loss: Annotated[str | None, typer.Option(help="Loss by Keras' name, if the function does not compile the model.")] = None,
     accumulation: Annotated[int, typer.Option(**WHOLE, help="Passes per weight update; the answer is the largest micro-batch.")] = 1,
     taken: Annotated[str, typer.Option("--sizes", help="any, powers_of_two or multiples_of_8.")] = "any",
-    strategy: Annotated[str, typer.Option(help="jump; or for comparison double, bisect (Lightning's), shrink (accelerate's).")] = "jump",
     table: Annotated[bool, typer.Option("--table", help="One row per policy, optimizer, jit and recompute, also if there is only one.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
 ) -> None:
@@ -172,7 +171,7 @@ def largest_batch(
             from kbatch.max_batch import Asked, answer
 
         answer(
-            Asked(build, shape, dtype, policy, optimizer, jit, recompute, memory_limit, ceiling, loss, accumulation, taken, strategy, table, fresh),
+            Asked(build, shape, dtype, policy, optimizer, jit, recompute, memory_limit, ceiling, loss, accumulation, taken, table, fresh),
             _console(),
         )
 

@@ -13,7 +13,7 @@ from rich.status import Status
 from kbatch.combination import Combination
 from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError
-from kbatch.memory import _cache, _probe_lines, _speed_line
+from kbatch.memory import _probe_lines, _speed_line
 from kbatch.memory._build_function import imported
 from kbatch.memory._find import find_max_batch
 from kbatch.memory._max_batch import MaxBatch
@@ -43,7 +43,6 @@ class Asked:
     loss: str | None
     accumulation: int
     sizes: str
-    strategy: str
     table: bool
     fresh: bool
 
@@ -59,18 +58,15 @@ def answer(asked: Asked, console: Console) -> None:
     texts = (asked.policies, asked.optimizers, asked.recomputes)
     policies, optimizers, recomputes = (tuple(part.strip() for part in text.split(",")) for text in texts)
     several = asked.table or len(policies) * len(optimizers) * len(jits) * len(recomputes) > 1
-    if asked.fresh:
-        os.environ[_cache.FRESH] = "1"
     slow = [policy for policy in policies if policy in POLICIES and policy != "float32"]
     if slow and not has_card():
         console.print(f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower than float32.", style="dim", highlight=False)
     with console.status("Making the model …") as status:
         shown = _Shown(console, status)
         if several:
-            if asked.accumulation > 1 or asked.strategy != "jump" or asked.sizes != "any":
-                raise SearchError(
-                    "--table must come without --accumulation, --strategy and --sizes", asked.strategy, "Leave them out, or name one recipe"
-                )
+            if asked.accumulation > 1 or asked.sizes != "any":
+                received = f"--accumulation {asked.accumulation} --sizes {asked.sizes}"
+                raise SearchError("--table must come without --accumulation and --sizes", received, "Leave them out, or name one recipe")
             space = Space(policy=policies, optimizer=optimizers, jit_compile=jits, recompute=recomputes)
             found = max_batches(
                 build,
@@ -79,6 +75,7 @@ def answer(asked: Asked, console: Console) -> None:
                 memory_limit=asked.memory_limit,
                 ceiling=asked.ceiling,
                 loss=asked.loss,
+                fresh=asked.fresh,
                 on_probe=shown,
                 on_row=shown.row,
             )
@@ -93,7 +90,7 @@ def answer(asked: Asked, console: Console) -> None:
             ceiling=asked.ceiling,
             loss=asked.loss,
             sizes=asked.sizes,
-            strategy=asked.strategy,
+            fresh=asked.fresh,
             on_probe=shown,
         )
     console.print(sentence(one), highlight=False, soft_wrap=True)

@@ -18,6 +18,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +26,13 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # with oneDNN, running out 
 
 import numpy as np
 import rows
+from peer_finders import PEERS
 
 from kbatch import Recipe, Space, find_max_batch, max_batches
 from kbatch.errors import KbatchError
+from kbatch.memory._need import UNBOUNDED
 from kbatch.memory._probe import Probe
 from kbatch.memory._prober import Prober
-from kbatch.memory._search import CONFIRMED_STEPS
 from kbatch.memory._workload import Subject
 
 MIB = 1 << 20
@@ -140,35 +142,53 @@ def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[s
     """One finder on one model."""
     recipe = Recipe(optimizer=optimizer, learning_rate=1e-3, jit_compile=jit)
     subject = Subject(functools.partial(build, name), data(name), recipe)
-    confirmed = CONFIRMED_STEPS if finder == "jump" else 0
+    if finder != "jump":
+        return {**_common(name, optimizer, jit, finder, limit), **_peer(subject, finder, limit)}
     began, known = time.perf_counter(), list[float]()
     found = find_max_batch(
         functools.partial(build, name),
         *specs(name),
         recipe=recipe,
         memory_limit=limit,
-        strategy=finder,
-        confirmed_steps=confirmed,
         on_probe=lambda _: known.append(time.perf_counter() - began),
     )
-    total = time.perf_counter() - began
     return {
-        "model": name,
-        "optimizer": optimizer,
-        "jit_compile": jit,
-        "limit_bytes": limit,
-        "finder": finder,
-        "batch_size": found.batch_size,
-        "probes": len(found.probes),
-        "ooms": sum(not probe.passed for probe in found.probes),
-        "examples": sum(probe.batch_size * max(1, len(probe.step_seconds)) for probe in found.probes),
+        **_common(name, optimizer, jit, finder, limit),
+        **_tried(found.batch_size, found.probes),
         "wall_seconds": round(known[len(found.probes) - 1], 1),  # of what follows, all is confirmation, its process too
-        "survives_50_steps": survives(subject, limit, found.batch_size) if finder != "jump" else "",  # ours: --fresh
+        "survives_50_steps": "",  # ours: --fresh
         "confirmations": " ".join(f"{probe.batch_size}:{probe.ended}" for probe in found.confirmations),
-        "total_wall_seconds": round(total, 1),
+        "total_wall_seconds": round(time.perf_counter() - began, 1),
         "predicted": found.predicted or "",
         "first_failing": found.first_failing or "",
         "largest_that_survives": _truth(subject, limit, found) if jit else "",
+    }
+
+
+def _common(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[str, object]:
+    return {"model": name, "optimizer": optimizer, "jit_compile": jit, "limit_bytes": limit, "finder": finder}
+
+
+def _tried(batch_size: int, probes: Sequence[Probe]) -> dict[str, object]:
+    examples = sum(probe.batch_size * max(1, len(probe.step_seconds)) for probe in probes)
+    return {"batch_size": batch_size, "probes": len(probes), "ooms": sum(not probe.passed for probe in probes), "examples": examples}
+
+
+def _peer(subject: Subject, finder: str, limit: int) -> dict[str, object]:
+    """What a peer's procedure finds with our probes; it confirms nothing."""
+    began = time.perf_counter()
+    with Prober(subject, limit) as prober:
+        found = PEERS[finder](prober.probe, UNBOUNDED)
+    seconds = round(time.perf_counter() - began, 1)
+    return {
+        **_tried(found.batch_size, found.probes),
+        "wall_seconds": seconds,
+        "survives_50_steps": survives(subject, limit, found.batch_size),
+        "confirmations": "",
+        "total_wall_seconds": seconds,
+        "predicted": "",
+        "first_failing": found.first_failing or "",
+        "largest_that_survives": "",
     }
 
 

@@ -15,7 +15,7 @@ import pytest
 import kbatch
 from kbatch import Recipe, find_max_batch
 from kbatch.device import limit
-from kbatch.errors import DataError, MemoryLimitError, ModelError, SearchError
+from kbatch.errors import DataError, MemoryLimitError, ModelError
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Subject, sample_of
@@ -162,7 +162,6 @@ def test_a_process_that_dies_at_batch_1_is_no_memory_problem():
         (memory_models.dense, {"x": (0,), "memory_limit": "100MB"}, DataError, "whole numbers of at least 1"),
         (memory_models.dense, {"x": "16", "memory_limit": "100MB"}, DataError, "Data must be arrays"),
         (memory_models.dense, {"x": np.zeros((0, 16)), "y": np.zeros(0), "memory_limit": "100MB"}, DataError, "at least 1"),
-        (memory_models.dense, {"x": (16,), "memory_limit": "100MB", "strategy": "guess"}, SearchError, "`strategy` must be one of"),
         ("dense", {"x": (16,), "memory_limit": "100MB"}, ModelError, "`build` must be a function"),
     ],
 )

@@ -91,9 +91,8 @@ def test_several_make_a_table(tmp_path):
         (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
         (["memory_models:uncompiled", "--policy", "int4"], "`policy` must be"),
         (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be off, on or both"),
-        (["memory_models:uncompiled", "--strategy", "guess"], "`strategy` must be one of"),
         (["memory_models:uncompiled", "--accumulation", "0"], "--accumulation must be at least 1"),
-        (["memory_models:uncompiled", "--table", "--strategy", "bisect"], "--table must come without"),
+        (["memory_models:uncompiled", "--table", "--sizes", "powers_of_two"], "--table must come without"),
     ],
 )
 def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
@@ -138,7 +137,6 @@ def found_with(probes, **fields):
         "predicted": 61,
         "ceiling": None,
         "recipe": Recipe(),
-        "strategy": "jump",
         "seconds": 9.0,
     }
     return MaxBatch(

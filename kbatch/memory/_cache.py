@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "KBATCH_CACHE"
-FRESH = "KBATCH_FRESH"  # measure again what is known, and keep the new answer
 VERSIONS = ("tensorflow", "keras", "kbatch", "numpy", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 SETTINGS = ("TF_", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
 SILENT = ("TF_CPP_MIN_LOG_LEVEL", "TF_CLI_CONFIG_FILE")
@@ -35,8 +34,6 @@ def key(facts: Mapping[str, Any]) -> str:
 
 def load(name: str) -> Any | None:
     """What was kept under that name, or `None`; a file that cannot be read counts as none."""
-    if os.environ.get(FRESH):
-        return None
     with contextlib.suppress(OSError, ValueError):
         return json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
     return None

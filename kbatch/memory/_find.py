@@ -11,7 +11,7 @@ from kbatch.device import holder, limit, utilisation
 from kbatch.errors import MemoryLimitError, SearchError
 from kbatch.memory import _cache
 from kbatch.memory._max_batch import MaxBatch
-from kbatch.memory._next_size import ALLOWED, STRATEGIES
+from kbatch.memory._next_size import ALLOWED
 from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
@@ -31,11 +31,11 @@ def find_max_batch(
     loss: Any = None,
     metrics: Any = None,
     sizes: str = "any",
-    strategy: str = "jump",
     confirmed_steps: int = CONFIRMED_STEPS,
     timeout_seconds: float = TIMEOUT_SECONDS,
     seed: int = 0,
     values: Mapping[str, Any] | None = None,
+    fresh: bool = False,
     on_probe: Callable[[Probe], None] | None = None,
 ) -> MaxBatch:
     """The largest batch size that safely trains a model by a recipe on this device.
@@ -62,13 +62,13 @@ def find_max_batch(
         loss: Loss, if `build` does not compile.
         metrics: Metrics, if `build` does not compile.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
-        strategy: `"jump"`, or for comparison `"double"`, `"bisect"` (Lightning's) or `"shrink"` (accelerate's).
         confirmed_steps: Integer, steps to train at the answer with 7 % less memory, before a full and a partial validation batch;
             `0` leaves the confirmation out. Defaults to `20`.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`. A confirmation has 30 seconds and
             four times what the probes let expect: what takes longer only waits for memory.
         seed: Integer, seed of the weights. Defaults to `0`.
         values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults.
+        fresh: Boolean, whether to measure again what was measured before. Defaults to `False`.
         on_probe: Function called with every `Probe`, as soon as it is known. Defaults to a line each where people see it.
 
     Returns:
@@ -87,13 +87,13 @@ def find_max_batch(
     sample, examples = sample_of(x, y)
     recipe = recipe or Recipe()
     subject = Subject(build, sample, recipe, loss, metrics, seed, values=dict(values or {}), pipelines=pipelines((recipe.augmentation,)))
-    wanted = Wanted(smaller(check_size("ceiling", ceiling), examples), sizes, strategy, confirmed_steps)
+    wanted = Wanted(smaller(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
     check_wanted(wanted)
     limit_bytes = limit.checked(memory_limit)
     facts = {"what": "max_batch", **room(limit_bytes), "timeout_seconds": timeout_seconds, "wanted": dataclasses.asdict(wanted)}
     with Prober(subject, limit_bytes, timeout_seconds, shown(on_probe), holder.environment()) as prober:
         name = _cache.key({**facts, "model": prober.digest(), "shapes": subject.shapes, "recipe": recipe.to_json()})
-        known = _cache.load(name)
+        known = None if fresh else _cache.load(name)
         if known is not None:
             return MaxBatch.from_dict(known)
         holder.check_free()
@@ -131,10 +131,7 @@ def smaller(one: int | None, other: int | None) -> int | None:
 
 def check_wanted(wanted: Wanted) -> None:
     """Refuse names that are unknown."""
-    for name, value, allowed in (("sizes", wanted.sizes, ALLOWED), ("strategy", wanted.strategy, STRATEGIES)):
-        if value not in allowed:
-            raise SearchError(f"`{name}` must be one of {', '.join(allowed)}", value, "Pass one of these names")
-    if wanted.sizes != "any" and wanted.strategy != "jump":
-        raise SearchError('`sizes` must come with strategy="jump"', wanted.strategy, "The other strategies are here for comparison, as they are")
+    if wanted.sizes not in ALLOWED:
+        raise SearchError(f"`sizes` must be one of {', '.join(ALLOWED)}", wanted.sizes, "Pass one of these names")
     if not isinstance(wanted.confirmed_steps, int) or wanted.confirmed_steps < 0:
         raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 20, say")

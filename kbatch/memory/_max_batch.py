@@ -31,7 +31,6 @@ class MaxBatch:
         predicted: Integer, what was predicted before the first probe, or `None`.
         ceiling: Integer, the largest that was allowed, or `None`.
         recipe: `Recipe` that it holds for.
-        strategy: Name of the strategy of the search.
         seconds: Float, wall-clock seconds that it took.
         no_faster_from: Integer, the size from which on larger ones gain no speed, if that is why it is not larger; else `None`.
     """
@@ -46,7 +45,6 @@ class MaxBatch:
     predicted: int | None
     ceiling: int | None
     recipe: Recipe
-    strategy: str
     seconds: float
     no_faster_from: int | None = None
 
@@ -97,4 +95,5 @@ class MaxBatch:
         probes, confirmations = (
             tuple(Probe(**{**probe, "step_seconds": tuple(probe["step_seconds"])}) for probe in fields[name]) for name in ("probes", "confirmations")
         )
-        return cls(**{**fields, "probes": probes, "confirmations": confirmations, "recipe": Recipe.from_dict(fields["recipe"])})
+        known = {name: value for name, value in fields.items() if name != "strategy"}  # which early answers had
+        return cls(**{**known, "probes": probes, "confirmations": confirmations, "recipe": Recipe.from_dict(fields["recipe"])})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from kbatch.memory._need import Need
 from kbatch.memory._probe import Probe
@@ -15,8 +14,6 @@ TOLERANCE = 0.05
 NEAR = 0.04  # of a corrected prediction: closer than the tolerance, which leaves some of the limit as well
 TRUSTED = 0.7  # a prediction that was further off than this is not believed at the end either
 ROUNDED_UP = 1.33  # a power of two is worth a failure where the prediction excludes it so narrowly
-SHRINK = 0.9
-DOUBLE_START, SHRINK_START = 2, 128
 
 ProbeOf = Callable[[int], Probe]
 Allowed = Callable[[int], int]
@@ -37,21 +34,6 @@ class Found:
     probes: tuple[Probe, ...]
 
 
-class Strategy(Protocol):
-    """How a search goes on."""
-
-    def __call__(self, probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: Allowed) -> Found:
-        """The largest batch size that passes.
-
-        Args:
-            probe: Function that tries a batch size.
-            need: The predicted need.
-            limit_bytes: Bytes that the device has.
-            ceiling: Integer, the largest batch size that may be tried.
-            allowed: Function that rounds a batch size down to one that may be used; 0 if there is none.
-        """
-
-
 def any_size(batch_size: int) -> int:
     """Every batch size may be used."""
     return batch_size
@@ -67,18 +49,24 @@ def multiple_of_8(batch_size: int) -> int:
     return batch_size // 8 * 8 if batch_size >= 8 else batch_size
 
 
-class _Log:
-    """The probes so far."""
+class Log:
+    """The probes so far.
+
+    Args:
+        probe: Function that tries a batch size.
+    """
 
     def __init__(self, probe: ProbeOf) -> None:
         self._probe = probe
         self.probes: list[Probe] = []
 
     def passes(self, batch_size: int) -> bool:
+        """Whether a batch size passes, now."""
         self.probes.append(self._probe(batch_size))
         return self.probes[-1].passed
 
     def found(self) -> Found:
+        """What they say together."""
         passed = [probe.batch_size for probe in self.probes if probe.passed]
         failed = [probe.batch_size for probe in self.probes if not probe.passed]
         # The same size may pass once and fail once: it is not one to rely on.
@@ -93,7 +81,7 @@ def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: 
     A peak near the limit is no reason to stop
     before; one above it ends the steps that go beyond a prediction which was far off.
     """
-    log, low, high, failures = _Log(probe), 0, None, 0
+    log, low, high, failures = Log(probe), 0, None, 0
     predicted, stride = need.largest(limit_bytes), TOLERANCE
     size = first(need, limit_bytes, ceiling, allowed)
     while True:
@@ -127,7 +115,7 @@ def first(need: Need, limit_bytes: float, ceiling: int, allowed: Allowed) -> int
 
 def settle(probe: ProbeOf, guess: int, ceiling: int, allowed: Allowed) -> Found:
     """Probe what was predicted exactly, and smaller sizes only if it fails, each time by one more part in a hundred."""
-    log, size, step = _Log(probe), max(1, allowed(min(guess, ceiling))), 1
+    log, size, step = Log(probe), max(1, allowed(min(guess, ceiling))), 1
     while not log.passes(size) and size > 1:
         size = max(1, allowed(min(size - 1, int(size * (1 - step / 100)))))
         step *= 2
@@ -145,45 +133,4 @@ def _between(low: int, high: int, guess: int, failures: int, allowed: Allowed) -
     return size if size > low else 0
 
 
-def double(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: Allowed) -> Found:
-    """Double from 2 until one fails; the last that passed is the answer. What Lightning's mode `power` does."""
-    log, size = _Log(probe), min(DOUBLE_START, ceiling)
-    while True:
-        if log.passes(size):
-            if 2 * size > ceiling:
-                return log.found()
-            size *= 2
-        else:
-            if any(earlier.passed for earlier in log.probes) or size == 1:
-                return log.found()
-            size //= 2
-
-
-def bisect(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: Allowed) -> Found:
-    """Double from 2 until one fails, then halve the interval to 1. What Lightning's mode `binsearch` does."""
-    log, size, low, high = _Log(probe), min(DOUBLE_START, ceiling), 1, None
-    while True:
-        if log.passes(size):
-            low = size
-            if (high is not None and high - low <= 1) or size >= ceiling:
-                return log.found()
-            size = min(ceiling, 2 * size) if high is None else (high + low) // 2
-        else:
-            high = size
-            if high - low <= 1:
-                if low == 1 and high == 2:
-                    log.passes(1)  # Lightning answers 1 here without having tried it
-                return log.found()
-            size = (high + low) // 2
-
-
-def shrink(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: Allowed) -> Found:
-    """Take a tenth off from 128 until one passes. What accelerate's `find_executable_batch_size` does."""
-    log, size = _Log(probe), min(SHRINK_START, ceiling)
-    while size >= 1 and not log.passes(size):
-        size = int(size * SHRINK)
-    return log.found()
-
-
-STRATEGIES: dict[str, Strategy] = {"jump": jump, "double": double, "bisect": bisect, "shrink": shrink}
 ALLOWED: dict[str, Allowed] = {"any": any_size, "powers_of_two": power_of_two, "multiples_of_8": multiple_of_8}

@@ -11,7 +11,7 @@ from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory._confirm import Confirmed, confirmed
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._need import UNBOUNDED, Need
-from kbatch.memory._next_size import ALLOWED, STRATEGIES, Allowed, Found, jump, settle
+from kbatch.memory._next_size import ALLOWED, Allowed, Found, jump, settle
 from kbatch.memory._probe import SUSPECTS, Facts, Probe
 from kbatch.memory._prober import Prober
 from kbatch.memory._speed_line import of_probes
@@ -26,7 +26,6 @@ COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 FIRST_COMPILED, MOST_COMPILED = 16, 6
 # A size above the second of these is worth a look at where speed stops to rise.
 SPEED_SIZES, SPEED_STEPS, SPEED_GAIN = (512, 4096), 6, 0.02
-UNKNOWN = Need(((0.0, 1.0),))
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,11 @@ class Wanted:
     Attributes:
         ceiling: Integer, the largest batch size to try, or `None`.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`.
-        strategy: `"jump"`, `"double"`, `"bisect"` or `"shrink"`.
         confirmed_steps: Integer, steps to train to confirm a size. Defaults to `20`.
     """
 
     ceiling: int | None = None
     sizes: str = "any"
-    strategy: str = "jump"
     confirmed_steps: int = CONFIRMED_STEPS
 
 
@@ -62,9 +59,7 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         prober.prepare()
     guess: int | None = None
     speed = Speeds((), None)
-    if wanted.strategy != "jump":
-        found = STRATEGIES[wanted.strategy](prober.probe, UNKNOWN, facts.limit_bytes, most, allowed)
-    elif prober.subject.recipe.jit_compile:
+    if prober.subject.recipe.jit_compile:
         guess = compiled_maximum(prober.compiled_bytes, facts, most).batch_size
         speed = speeds(prober, min(guess, most))
         found = settle(prober.probe, guess, speed.most(most), allowed)
@@ -96,7 +91,6 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         predicted=guess,
         ceiling=wanted.ceiling,
         recipe=prober.subject.recipe,
-        strategy=wanted.strategy,
         seconds=time.perf_counter() - began,
         no_faster_from=speed.flat if speed.flat is not None and size >= allowed(speed.flat) else None,
     )

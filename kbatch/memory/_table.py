@@ -38,6 +38,7 @@ def max_batches(
     declare: Callable[[Any], None] | None = None,
     values: Mapping[str, Any] | None = None,
     project: str | os.PathLike[str] | None = None,
+    fresh: bool = False,
 ) -> Table:
     """The largest batch of every (policy, optimizer, jit, recompute) of a space, from far fewer probes than a search for each.
 
@@ -64,6 +65,7 @@ def max_batches(
             for these alone: if a search varies the size of the model too, pass the largest.
         project: Folder of a search's KerasTuner project. If it was begun with a table, that one is returned and nothing
             is measured, whatever else is passed: a resumed search must keep its sizes. Optional.
+        fresh: Boolean, whether to measure again what was measured before. Defaults to `False`.
 
     Returns:
         The `Table`; its `str()` is one for people, `.frame` is a pandas `DataFrame`.
@@ -93,7 +95,7 @@ def max_batches(
     with Prober(subject.of(_plain(wanted[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, holder.environment()) as prober:
         augmentation = space.augmentation[0] if len(space.augmentation) == 1 else prober.heaviest(space.augmentation)
         name = _cache.key({**facts, "models": _models(prober, wanted, augmentation)})
-    known = _cache.load(name)
+    known = None if fresh else _cache.load(name)
     if known is not None:
         return Table.from_dict(known)
     holder.check_free()

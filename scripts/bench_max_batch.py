@@ -33,7 +33,7 @@ from kbatch.errors import KbatchError
 from kbatch.memory._need import UNBOUNDED
 from kbatch.memory._probe import Probe
 from kbatch.memory._prober import Prober
-from kbatch.memory._workload import Subject
+from kbatch.memory._workload import Workload
 
 MIB = 1 << 20
 STEPS = 50
@@ -121,29 +121,29 @@ def specs(name: str) -> tuple[Spec, Spec]:
     return Spec(x.shape[1:], str(x.dtype)), Spec(y.shape[1:], str(y.dtype))
 
 
-def fifty(subject: Subject, limit_bytes: int, batch_size: int) -> Probe:
+def fifty(workload: Workload, limit_bytes: int, batch_size: int) -> Probe:
     """Fifty steps as `fit` does them, and validation, in a fresh process with the whole limit."""
-    with Prober(subject, limit_bytes) as prober:
+    with Prober(workload, limit_bytes) as prober:
         return prober.train(batch_size, STEPS)
 
 
-def survives(subject: Subject, limit_bytes: int, batch_size: int) -> bool:
+def survives(workload: Workload, limit_bytes: int, batch_size: int) -> bool:
     """Whether a batch size trains so."""
-    return fifty(subject, limit_bytes, batch_size).passed
+    return fifty(workload, limit_bytes, batch_size).passed
 
 
-def confirms(subject: Subject, limit_bytes: int, batch_size: int, steps: int) -> bool:
+def confirms(workload: Workload, limit_bytes: int, batch_size: int, steps: int) -> bool:
     """The same with 5 % kept back."""
-    with Prober(subject, limit_bytes) as prober:
+    with Prober(workload, limit_bytes) as prober:
         return prober.confirm(batch_size, steps).passed
 
 
 def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[str, object]:
     """One finder on one model."""
     recipe = Recipe(optimizer=optimizer, learning_rate=1e-3, jit_compile=jit)
-    subject = Subject(functools.partial(build, name), data(name), recipe)
+    workload = Workload(functools.partial(build, name), data(name), recipe)
     if finder != "jump":
-        return {**_common(name, optimizer, jit, finder, limit), **_peer(subject, finder, limit)}
+        return {**_common(name, optimizer, jit, finder, limit), **_peer(workload, finder, limit)}
     began, known = time.perf_counter(), list[float]()
     found = find_max_batch(
         functools.partial(build, name),
@@ -161,7 +161,7 @@ def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[s
         "total_wall_seconds": round(time.perf_counter() - began, 1),
         "predicted": found.predicted or "",
         "first_failing": found.first_failing or "",
-        "largest_that_survives": _truth(subject, limit, found) if jit else "",
+        "largest_that_survives": _truth(workload, limit, found) if jit else "",
     }
 
 
@@ -174,16 +174,16 @@ def _tried(batch_size: int, probes: Sequence[Probe]) -> dict[str, object]:
     return {"batch_size": batch_size, "probes": len(probes), "ooms": sum(not probe.passed for probe in probes), "examples": examples}
 
 
-def _peer(subject: Subject, finder: str, limit: int) -> dict[str, object]:
+def _peer(workload: Workload, finder: str, limit: int) -> dict[str, object]:
     """What a peer's procedure finds with our probes; it confirms nothing."""
     began = time.perf_counter()
-    with Prober(subject, limit) as prober:
+    with Prober(workload, limit) as prober:
         found = PEERS[finder](prober.probe, UNBOUNDED)
     seconds = round(time.perf_counter() - began, 1)
     return {
         **_tried(found.batch_size, found.probes),
         "wall_seconds": seconds,
-        "survives_50_steps": survives(subject, limit, found.batch_size),
+        "survives_50_steps": survives(workload, limit, found.batch_size),
         "confirmations": "",
         "total_wall_seconds": seconds,
         "predicted": "",
@@ -192,8 +192,8 @@ def _peer(subject: Subject, finder: str, limit: int) -> dict[str, object]:
     }
 
 
-def _truth(subject: Subject, limit: int, found) -> str:
-    passes = functools.lru_cache(None)(lambda size: confirms(subject, limit, size, 3))
+def _truth(workload: Workload, limit: int, found) -> str:
+    passes = functools.lru_cache(None)(lambda size: confirms(workload, limit, size, 3))
     size = found.predicted  # by single steps, each in a fresh process, from the prediction
     while not passes(size):
         size -= 1
@@ -236,9 +236,9 @@ def fresh(answers: Path, path: Path) -> None:
         if answer["finder"] != "jump" or key in known:
             continue
         recipe = Recipe(optimizer=answer["optimizer"], learning_rate=1e-3, jit_compile=answer["jit_compile"] == "True")
-        subject = Subject(functools.partial(build, answer["model"]), data(answer["model"]), recipe)
+        workload = Workload(functools.partial(build, answer["model"]), data(answer["model"]), recipe)
         limit, size = int(answer["limit_bytes"]), int(answer["batch_size"])
-        probes = [fifty(subject, limit, size) for _ in range(FRESH)]
+        probes = [fifty(workload, limit, size) for _ in range(FRESH)]
         survived, peak = sum(probe.passed for probe in probes), max(probe.peak_bytes for probe in probes)
         found = {"limit_bytes": limit, "batch_size": size, "processes": FRESH, "survived": survived, "peak_bytes": peak}
         rows.append(path, FRESH_COLUMNS, {**dict(zip(KEYS, key, strict=True)), **found})
@@ -246,9 +246,9 @@ def fresh(answers: Path, path: Path) -> None:
 
 def spread(name: str, size: int, mebibytes: int) -> None:
     """Print the peak of each of twelve steps of one batch size, in two processes, with memory to spare."""
-    subject = Subject(functools.partial(build, name), data(name), Recipe(optimizer="sgd", learning_rate=1e-3))
+    workload = Workload(functools.partial(build, name), data(name), Recipe(optimizer="sgd", learning_rate=1e-3))
     for process in (1, 2):
-        with Prober(subject, mebibytes * MIB) as prober:
+        with Prober(workload, mebibytes * MIB) as prober:
             peaks = [prober.steps(size, 1).peak_bytes for _ in range(12)]
         shown = " ".join(f"{peak / 1e6:.0f}" for peak in peaks)
         print(f"{name} at {size}, process {process}: {shown} MB; most against median {max(peaks) / statistics.median(peaks):.3f}", flush=True)

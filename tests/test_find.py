@@ -18,7 +18,7 @@ from kbatch.device import limit
 from kbatch.errors import DataError, MemoryLimitError, ModelError
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
-from kbatch.memory._workload import Subject, sample_of
+from kbatch.memory._workload import Workload, sample_of
 
 LIMIT = 120 << 20
 RECIPE = Recipe(optimizer="sgd", learning_rate=0.1)
@@ -57,8 +57,8 @@ def test_the_answer_trains_with_little_kept_back_and_a_fifth_more_does_not_in_a_
     assert found.limit_bytes == LIMIT
     assert 0 < found.peak_bytes == found.confirmations[-1].peak_bytes <= (1 - limit.MARGIN) * LIMIT  # of that size
     assert str(found).startswith(f"batch {found.batch_size} uses ")
-    subject = Subject(memory_models.dense, sample_of((16,))[0], found.recipe)
-    with Prober(subject, LIMIT) as prober:
+    workload = Workload(memory_models.dense, sample_of((16,))[0], found.recipe)
+    with Prober(workload, LIMIT) as prober:
         assert prober.train(found.batch_size, 20).passed  # with the whole limit
         assert prober.train(int(found.batch_size * 1.2), 20).ended == "out_of_memory"
 
@@ -73,7 +73,7 @@ def test_jitted_the_prediction_is_the_answer_and_the_second_call_comes_from_disk
     assert again == found
     assert not tried
     assert MaxBatch.from_json(found.to_json()) == found
-    with Prober(Subject(memory_models.dense, sample_of((16,))[0], found.recipe), LIMIT) as prober:
+    with Prober(Workload(memory_models.dense, sample_of((16,))[0], found.recipe), LIMIT) as prober:
         assert prober.confirm(found.batch_size + 2, 2).ended == "out_of_memory"  # where a little is kept back
 
 
@@ -191,7 +191,7 @@ def test_a_function_of_a_notebook_travels():
 
 
 def digest(build, x, recipe, loss=None):
-    with Prober(Subject(build, sample_of(*x)[0], recipe, loss=loss), 200 << 20) as prober:
+    with Prober(Workload(build, sample_of(*x)[0], recipe, loss=loss), 200 << 20) as prober:
         return prober.digest()
 
 
@@ -270,11 +270,11 @@ def test_the_parent_imports_no_tensorflow():
     [(memory_models.dense, (16,), (128, 512)), pytest.param(memory_models.recurrent, (50,), (256, 1024), marks=pytest.mark.slow)],
 )
 def test_estimate_is_near_the_measured_peak_and_its_parts_add_up(build, shape, sizes):
-    subject = Subject(build, sample_of(np.zeros((8, *shape), "int32" if len(shape) == 1 else "float32"), np.zeros(8, "int32"))[0], Recipe())
-    with Prober(subject, 1 << 30) as prober:
+    workload = Workload(build, sample_of(np.zeros((8, *shape), "int32" if len(shape) == 1 else "float32"), np.zeros(8, "int32"))[0], Recipe())
+    with Prober(workload, 1 << 30) as prober:
         facts, measured = prober.facts(), {size: prober.probe(size).peak_bytes for size in sizes}
     for size in sizes:
-        guess = kbatch.memory.estimate(build, subject.sample[0], subject.sample[1], batch_size=size)
+        guess = kbatch.memory.estimate(build, workload.sample[0], workload.sample[1], batch_size=size)
         assert guess.total == guess.weights + guess.optimizer_slots + guess.gradients + guess.activations + guess.workspace
         assert (guess.weights, guess.optimizer_slots) == (facts.weight_bytes, facts.slot_bytes)
         assert 0.6 * measured[size] <= guess.total <= 1.4 * measured[size], (build.__name__, size, guess, measured)
@@ -285,7 +285,7 @@ def test_estimate_is_near_the_measured_peak_and_its_parts_add_up(build, shape, s
 def test_the_jitted_estimate_is_what_xla_allocates():
     recipe, sample = Recipe(jit_compile=True), sample_of((16,))[0]
     guess = kbatch.memory.estimate(memory_models.dense, (16,), recipe=recipe, batch_size=256)
-    with Prober(Subject(memory_models.dense, sample, recipe), None) as prober:
+    with Prober(Workload(memory_models.dense, sample, recipe), None) as prober:
         assert guess.total == pytest.approx(prober.compiled_bytes(256), rel=1e-6)
     assert guess.total == guess.weights + guess.optimizer_slots + guess.gradients + guess.activations + guess.workspace
     assert guess.activations > 256 * 2 * memory_models.WIDTH * 4 / 2  # two wide layers, of which XLA may keep one again

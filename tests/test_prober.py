@@ -7,7 +7,7 @@ from kbatch.device import limit
 from kbatch.memory import _prober as module
 from kbatch.memory._probe import Facts, Probe
 from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
-from kbatch.memory._workload import Subject
+from kbatch.memory._workload import Workload
 
 LIMIT = 400 * limit.MIB
 
@@ -46,7 +46,7 @@ def workers(monkeypatch):
 
 
 def prober():
-    return Prober(Subject(lambda: None, (np.zeros((1, 4)),)), LIMIT)
+    return Prober(Workload(lambda: None, (np.zeros((1, 4)),)), LIMIT)
 
 
 def test_every_confirmation_is_a_fresh_process_that_has_less_and_the_first_was_prepared(workers):

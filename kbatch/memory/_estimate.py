@@ -9,7 +9,7 @@ from typing import Any
 from kbatch.device import holder
 from kbatch.memory._find import check_size, pipelines
 from kbatch.memory._prober import Prober
-from kbatch.memory._workload import Subject, sample_of
+from kbatch.memory._workload import Workload, sample_of
 from kbatch.recipe import Recipe
 from kbatch.tracing.size import ALLOCATOR_SLACK
 
@@ -89,7 +89,7 @@ def estimate(
     size = check_size("batch_size", batch_size) or recipe.examples_per_pass
     sample, _ = sample_of(x, y)
     holder.check_free()
-    with Prober(Subject(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))), None) as prober:
+    with Prober(Workload(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))), None) as prober:
         facts = prober.facts()
         if recipe.jit_compile:
             whole, half = prober.compiled_bytes(size), prober.compiled_bytes(max(1, size // 2))

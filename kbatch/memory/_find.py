@@ -15,8 +15,8 @@ from kbatch.memory._next_size import ALLOWED
 from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
-from kbatch.memory._search import CONFIRMED_STEPS, Wanted, find
-from kbatch.memory._workload import Subject, sample_of
+from kbatch.memory._search import CONFIRMED_STEPS, SearchOptions, find
+from kbatch.memory._workload import Workload, sample_of
 from kbatch.recipe import Recipe, whole_number
 
 
@@ -86,18 +86,18 @@ def find_max_batch(
     """
     sample, examples = sample_of(x, y)
     recipe = recipe or Recipe()
-    subject = Subject(build, sample, recipe, loss, metrics, seed, values=dict(values or {}), pipelines=pipelines((recipe.augmentation,)))
-    wanted = Wanted(smaller(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
-    check_wanted(wanted)
+    workload = Workload(build, sample, recipe, loss, metrics, seed, values=dict(values or {}), pipelines=pipelines((recipe.augmentation,)))
+    options = SearchOptions(smaller(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
+    check_options(options)
     limit_bytes = limit.checked(memory_limit)
-    facts = {"what": "max_batch", **room(limit_bytes), "timeout_seconds": timeout_seconds, "wanted": dataclasses.asdict(wanted)}
-    with Prober(subject, limit_bytes, timeout_seconds, shown(on_probe), holder.environment()) as prober:
-        name = _cache.key({**facts, "model": prober.digest(), "shapes": subject.shapes, "recipe": recipe.to_json()})
+    facts = {"what": "max_batch", **room(limit_bytes), "timeout_seconds": timeout_seconds, "options": dataclasses.asdict(options)}
+    with Prober(workload, limit_bytes, timeout_seconds, shown(on_probe), holder.environment()) as prober:
+        name = _cache.key({**facts, "model": prober.digest(), "shapes": workload.shapes, "recipe": recipe.to_json()})
         known = None if fresh else _cache.load(name)
         if known is not None:
             return MaxBatch.from_dict(known)
         holder.check_free()
-        found = find(prober, wanted)
+        found = find(prober, options)
     if all(probe.ended != "hung" for probe in (*found.probes, *found.confirmations)):
         _cache.save(name, dataclasses.asdict(found))
     return found
@@ -129,9 +129,9 @@ def smaller(one: int | None, other: int | None) -> int | None:
     return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
-def check_wanted(wanted: Wanted) -> None:
+def check_options(options: SearchOptions) -> None:
     """Refuse names that are unknown."""
-    if wanted.sizes not in ALLOWED:
-        raise SearchError(f"`sizes` must be one of {', '.join(ALLOWED)}", wanted.sizes, "Pass one of these names")
-    if not isinstance(wanted.confirmed_steps, int) or wanted.confirmed_steps < 0:
-        raise SearchError("`confirmed_steps` must be a whole number of at least 0", wanted.confirmed_steps, "Pass 20, say")
+    if options.sizes not in ALLOWED:
+        raise SearchError(f"`sizes` must be one of {', '.join(ALLOWED)}", options.sizes, "Pass one of these names")
+    if not isinstance(options.confirmed_steps, int) or options.confirmed_steps < 0:
+        raise SearchError("`confirmed_steps` must be a whole number of at least 0", options.confirmed_steps, "Pass 20, say")

@@ -17,7 +17,7 @@ from kbatch.device.worker import Death, Worker
 from kbatch.errors import ModelError
 from kbatch.memory import _xla
 from kbatch.memory._probe import Facts, Probe, Refusal
-from kbatch.memory._workload import Subject
+from kbatch.memory._workload import Workload
 from kbatch.tracing.size import Moment
 
 STEPS = 3
@@ -40,7 +40,7 @@ class Prober:
     """Tries batch sizes in a process of its own.
 
     Args:
-        subject: What to try.
+        workload: What to try.
         limit_bytes: Integer, bytes that the device may use; `None` for what it has.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         on_probe: Called with every probe, as soon as it is known; if it has a method `expect`, also before a long one.
@@ -49,13 +49,13 @@ class Prober:
 
     def __init__(
         self,
-        subject: Subject,
+        workload: Workload,
         limit_bytes: int | None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         on_probe: Callable[[Probe], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.subject, self.limit_bytes, self.timeout_seconds = subject, limit_bytes, timeout_seconds
+        self.workload, self.limit_bytes, self.timeout_seconds = workload, limit_bytes, timeout_seconds
         self._whole = None if limit_bytes is None else limit_bytes // limit.MIB * limit.MIB
         self._environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "false", **(environment or {})}
         self._on_probe = on_probe or _ignore
@@ -74,7 +74,7 @@ class Prober:
         """
         if self._facts is None or not self._worker.alive:
             try:
-                answer = self._worker.call(f"{WORKER}:begin", self.subject, self._limit_bytes, timeout_seconds=self.timeout_seconds)
+                answer = self._worker.call(f"{WORKER}:begin", self.workload, self._limit_bytes, timeout_seconds=self.timeout_seconds)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
                 raise ModelError("`build` must be able to travel to another process", str(error), "Move what it holds into the function") from error
             facts: Facts = self._answer(answer)
@@ -88,9 +88,9 @@ class Prober:
             self._prepared = self._within(self._spared)
             self._prepared.prepare(f"{WORKER}:prepare")
 
-    def another(self, subject: Subject) -> None:
-        """Go on with another subject, in the same process while it lives."""
-        self.subject, self._facts = subject, None
+    def another(self, workload: Workload) -> None:
+        """Go on with another workload, in the same process while it lives."""
+        self.workload, self._facts = workload, None
 
     def probe(self, batch_size: int) -> Probe:
         """Train three steps."""
@@ -170,7 +170,7 @@ class Prober:
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A process that keeps to a limit."""
-        flags = _xla.flags(self._dump.name) if self.subject.recipe.jit_compile else {}
+        flags = _xla.flags(self._dump.name) if self.workload.recipe.jit_compile else {}
         return Worker({**self._environment, **limit.environment(limit_bytes), **flags})
 
     def _try(self, function: str, arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
@@ -186,7 +186,7 @@ class Prober:
             probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
         self._first_seconds = max(self._first_seconds, *probe.step_seconds[:1], 0.0)
         self._slowest_seconds = max(self._slowest_seconds, *probe.step_seconds[1:], 0.0)
-        if probe.ended == "suspect" or (not probe.passed and self.subject.recipe.jit_compile):
+        if probe.ended == "suspect" or (not probe.passed and self.workload.recipe.jit_compile):
             self._worker.close()  # XLA has freed variables that the next step would read
         self._on_probe(probe)
         return probe

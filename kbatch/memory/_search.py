@@ -29,8 +29,8 @@ SPEED_SIZES, SPEED_STEPS, SPEED_GAIN = (512, 4096), 6, 0.02
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is looked for.
+class SearchOptions:
+    """What a search for the largest batch is told.
 
     Attributes:
         ceiling: Integer, the largest batch size to try, or `None`.
@@ -43,8 +43,8 @@ class Wanted:
     confirmed_steps: int = CONFIRMED_STEPS
 
 
-def find(prober: Prober, wanted: Wanted) -> MaxBatch:
-    """The largest batch size of the prober's subject.
+def find(prober: Prober, options: SearchOptions) -> MaxBatch:
+    """The largest batch size of the prober's workload.
 
     Raises:
         MemoryLimitError: If not even one example fits.
@@ -54,12 +54,12 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
     facts = prober.facts()
     if facts.limit_bytes is None:
         raise limit.refuse_none()
-    allowed, most, usable = ALLOWED[wanted.sizes], wanted.ceiling or UNBOUNDED, limit.spared(facts.limit_bytes)
-    if wanted.confirmed_steps:
+    allowed, most, usable = ALLOWED[options.sizes], options.ceiling or UNBOUNDED, limit.spared(facts.limit_bytes)
+    if options.confirmed_steps:
         prober.prepare()
     guess: int | None = None
     speed = Speeds((), None)
-    if prober.subject.recipe.jit_compile:
+    if prober.workload.recipe.jit_compile:
         guess = compiled_maximum(prober.compiled_bytes, facts, most).batch_size
         speed = speeds(prober, min(guess, most))
         found = settle(prober.probe, guess, speed.most(most), allowed)
@@ -71,12 +71,12 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
     if not found.batch_size:
         raise nothing_fits(found.probes[-1], facts)
     size, failing, sure = found.batch_size, found.first_failing, Confirmed(0, None, ())
-    if wanted.confirmed_steps:
-        near = facts.limit_bytes if prober.subject.recipe.jit_compile else usable  # XLA needs the same each time, in blocks that fit
+    if options.confirmed_steps:
+        near = facts.limit_bytes if prober.workload.recipe.jit_compile else usable  # XLA needs the same each time, in blocks that fit
         begin, used = first_confirmed(found, near, allowed), max(probe.peak_bytes for probe in found.probes if probe.passed)
         roomy = size == speed.most(most) and used <= FAR_SHARE * usable  # nothing that less memory could show
         train = prober.train if roomy else prober.confirm
-        sure = confirmed(lambda batch_size: train(batch_size, wanted.confirmed_steps), begin, STEP_DOWN, allowed)
+        sure = confirmed(lambda batch_size: train(batch_size, options.confirmed_steps), begin, STEP_DOWN, allowed)
         if not sure.batch_size:
             raise nothing_fits(sure.probes[-1], facts)
         size, failing = sure.batch_size, min((failed for failed in (failing, sure.first_failing) if failed), default=None)
@@ -89,8 +89,8 @@ def find(prober: Prober, wanted: Wanted) -> MaxBatch:
         confirmations=sure.probes,
         confirmed_steps=sure.steps,
         predicted=guess,
-        ceiling=wanted.ceiling,
-        recipe=prober.subject.recipe,
+        ceiling=options.ceiling,
+        recipe=prober.workload.recipe,
         seconds=time.perf_counter() - began,
         no_faster_from=speed.flat if speed.flat is not None and size >= allowed(speed.flat) else None,
     )

@@ -16,7 +16,7 @@ from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
 from kbatch.memory._table_search import Tabulating
-from kbatch.memory._workload import Subject, sample_of
+from kbatch.memory._workload import Workload, sample_of
 from kbatch.recipe import Recipe
 from kbatch.space import Space
 
@@ -85,21 +85,21 @@ def max_batches(
         return stored
     space = space or Space()
     sample, examples = sample_of(x, y)
-    subject = Subject(
+    workload = Workload(
         build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, dict(values or {}), pipelines=pipelines(space.augmentation)
     )
     wanted = combinations(space)
     limit_bytes = limit.checked(memory_limit)
     most = smaller(check_size("ceiling", ceiling), examples)
-    facts = {"what": "table", "of": wanted, "under": space.augmentation, **room(limit_bytes), "ceiling": most, "shapes": subject.shapes}
-    with Prober(subject.of(_plain(wanted[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, holder.environment()) as prober:
+    facts = {"what": "table", "of": wanted, "under": space.augmentation, **room(limit_bytes), "ceiling": most, "shapes": workload.shapes}
+    with Prober(workload.of(_plain(wanted[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, holder.environment()) as prober:
         augmentation = space.augmentation[0] if len(space.augmentation) == 1 else prober.heaviest(space.augmentation)
         name = _cache.key({**facts, "models": _models(prober, wanted, augmentation)})
     known = None if fresh else _cache.load(name)
     if known is not None:
         return Table.from_dict(known)
     holder.check_free()
-    table = Tabulating(subject, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row).table(wanted)
+    table = Tabulating(workload, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row).table(wanted)
     _cache.save(name, table.to_dict())
     return table
 
@@ -111,8 +111,8 @@ def _models(prober: Prober, combinations: Sequence[Combination], augmentation: s
     for combination in own_optimizer_first:
         if combination.policy not in models:
             recipe = _plain(combination, augmentation)
-            if recipe != prober.subject.recipe:
-                prober.another(prober.subject.of(recipe))
+            if recipe != prober.workload.recipe:
+                prober.another(prober.workload.of(recipe))
             try:
                 models[combination.policy] = prober.digest()
             except MemoryLimitError:

@@ -16,7 +16,7 @@ from kbatch.memory._next_size import TARGET_SHARE, any_size, first
 from kbatch.memory._probe import SUSPECTS, Facts, Probe
 from kbatch.memory._prober import Prober
 from kbatch.memory._search import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, speeds, traced_need
-from kbatch.memory._workload import Subject
+from kbatch.memory._workload import Workload
 from kbatch.recipe import Recipe
 
 COMPILED_STEP_DOWN = 0.01
@@ -26,7 +26,7 @@ class Tabulating:
     """Makes one table.
 
     Args:
-        subject: What to measure, with any recipe.
+        workload: What to measure, with any recipe.
         augmentation: Name of the pipeline to measure with.
         limit_bytes: Integer, or `None` for what the device has.
         ceiling: Integer, the largest batch size to try, or `None`.
@@ -37,7 +37,7 @@ class Tabulating:
 
     def __init__(
         self,
-        subject: Subject,
+        workload: Workload,
         augmentation: str,
         limit_bytes: int | None,
         ceiling: int | None,
@@ -45,7 +45,7 @@ class Tabulating:
         on_probe: Callable[[Probe], None] | None,
         on_row: Callable[[Row], None] | None,
     ) -> None:
-        self.subject, self.augmentation, self.limit_bytes, self.ceiling = subject, augmentation, limit_bytes, ceiling or UNBOUNDED
+        self.workload, self.augmentation, self.limit_bytes, self.ceiling = workload, augmentation, limit_bytes, ceiling or UNBOUNDED
         self._timeout_seconds, self._on_probe, self._on_row = timeout_seconds, on_probe, on_row
         self._executed = self._compilations = 0
         self._limit = 0
@@ -81,7 +81,7 @@ class Tabulating:
         scale: tuple[float, float] | None = None
         with self._prober(recipes[0]) as prober:
             for recipe in recipes:
-                prober.another(self.subject.of(recipe))
+                prober.another(self.workload.of(recipe))
                 try:
                     facts = prober.facts()
                 except MemoryLimitError:
@@ -157,7 +157,7 @@ class Tabulating:
         self.ceiling = found.most(self.ceiling)
 
     def _prober(self, recipe: Recipe) -> Prober:
-        return Prober(self.subject.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe)
+        return Prober(self.workload.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe)
 
     def _check(self, facts: Facts) -> None:
         if facts.limit_bytes is None:

@@ -16,7 +16,7 @@ from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import Prober
 from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
-from kbatch.memory._workload import Subject, sample_of
+from kbatch.memory._workload import Workload, sample_of
 from kbatch.recipe import Recipe
 from kbatch.results import figures
 
@@ -152,8 +152,8 @@ def throughput(
         sizes = tuple(size for size in sizes if size <= examples) or (1,)
     holder.check_free()
     limit_bytes = limit.checked(memory_limit)
-    subject = Subject(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,)))
-    with Prober(subject, limit_bytes, on_probe=shown(on_probe)) as prober:
+    workload = Workload(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,)))
+    with Prober(workload, limit_bytes, on_probe=shown(on_probe)) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
     passed = [probe for probe in probes if probe.passed]
     if not passed:

@@ -27,7 +27,7 @@ from kbatch.errors import KbatchError
 from kbatch.memory import _bfc_allocator, _labels
 from kbatch.memory._build_function import Imported
 from kbatch.memory._probe import Facts, Probe, Refusal, waited
-from kbatch.memory._workload import Subject
+from kbatch.memory._workload import Workload
 
 NO_LIMIT = 1 << 50
 PARTIAL = 7  # examples of the partial validation batch
@@ -39,27 +39,27 @@ class Session:
     """A compiled model and its train step, traced once for every batch size.
 
     Args:
-        subject: What to measure.
+        workload: What to measure.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, workload: Workload) -> None:
         gc.collect()
         self._registered = gradient_registry.registered()
         self._around = ExitStack()
-        for name, pipeline in subject.pipelines.items():
+        for name, pipeline in workload.pipelines.items():
             if name not in augmentation.names():
                 augmentation.register_augmentation(name, pipeline)
-        accumulation = subject.recipe.accumulation_steps
+        accumulation = workload.recipe.accumulation_steps
         # One example a pass: the sizes come later, only the number of passes is in the model.
-        self.recipe = dataclasses.replace(subject.recipe, batch_size=accumulation, micro_batch_size=1 if accumulation > 1 else None)
-        build = subject.build.load() if isinstance(subject.build, Imported) else subject.build  # build() or build(hp): only it can tell
-        maker = Maker(build, CompileArguments(subject.loss, subject.metrics), subject.seed, subject.reserved, subject.declare or nothing)
-        self.model = maker.make(self.recipe, maker.hyperparameters(subject.values))
+        self.recipe = dataclasses.replace(workload.recipe, batch_size=accumulation, micro_batch_size=1 if accumulation > 1 else None)
+        build = workload.build.load() if isinstance(workload.build, Imported) else workload.build  # build() or build(hp): only it can tell
+        maker = Maker(build, CompileArguments(workload.loss, workload.metrics), workload.seed, workload.reserved, workload.declare or nothing)
+        self.model = maker.make(self.recipe, maker.hyperparameters(workload.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))
-        if not self.model.built and subject.sample:
-            self.model(keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), subject.sample[0]), training=False)
-        sample = _labels.completed(self.model, _labels.checked(self.model, subject.sample))
+        if not self.model.built and workload.sample:
+            self.model(keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), workload.sample[0]), training=False)
+        sample = _labels.completed(self.model, _labels.checked(self.model, workload.sample))
         with tf.device("CPU:0"):
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
         self.model.optimizer.build(self.model.trainable_variables)
@@ -147,8 +147,8 @@ class Session:
         gradient_registry.purge(self._registered)
 
 
-def begin(subject: Subject, limit_bytes: int | None) -> Facts | Refusal:
-    """Make the model of a subject in this process, instead of the one before."""
+def begin(workload: Workload, limit_bytes: int | None) -> Facts | Refusal:
+    """Make the model of a workload in this process, instead of the one before."""
     global _open, _limit
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
@@ -157,7 +157,7 @@ def begin(subject: Subject, limit_bytes: int | None) -> Facts | Refusal:
         if _open is not None:
             _open.close()
             _open = None
-        _open = Session(subject)
+        _open = Session(workload)
         return _open.facts(_limit or None)
     except Exception as error:
         return refusal(error)

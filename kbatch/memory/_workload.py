@@ -19,7 +19,7 @@ ROWS = 8  # examples that travel; a batch repeats them, since what they hold doe
 
 
 @dataclass(frozen=True)
-class Subject:
+class Workload:
     """A model, how it is trained and a few examples.
 
     Attributes:
@@ -51,7 +51,7 @@ class Subject:
         if not callable(self.build) or hasattr(self.build, "train_step"):
             raise ModelError("`build` must be a function that returns a model", type(self.build).__name__, "Pass `build`, not `build()`")
 
-    def of(self, recipe: Recipe) -> Subject:
+    def of(self, recipe: Recipe) -> Workload:
         """The same with another recipe."""
         return dataclasses.replace(self, recipe=recipe)
 

@@ -20,7 +20,7 @@ from kbatch.building.compiled import CompileArguments, lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
 from kbatch.building.idle import idle
 from kbatch.building.label_smoothing import check_metric
-from kbatch.building.model_spec import Maker
+from kbatch.building.model_spec import ModelSpec
 from kbatch.data import augmentation
 from kbatch.errors import SearchError, SpaceError
 from kbatch.memory import _micro_batch
@@ -121,7 +121,7 @@ class HyperModel(keras_tuner.HyperModel):
         check_metric(metric, space.label_smoothing)
         function, declare = parts_of(build)
         self.terms = Terms(
-            maker=Maker(function, CompileArguments(loss, metrics), seed, space.reserved, declare),
+            model_spec=ModelSpec(function, CompileArguments(loss, metrics), seed, space.reserved, declare),
             space=space,
             judged_by=judged_by(metric, direction, chance, target),
             seconds_per_trial=None if seconds_per_trial is None else horizon_of(seconds_per_trial),
@@ -143,7 +143,7 @@ class HyperModel(keras_tuner.HyperModel):
             if "KERASTUNER_ORACLE_IP" in os.environ:
                 raise SearchError("A search must run in one process", "KERASTUNER_ORACLE_IP is set (chief and workers)", "Unset it")
             self.space.declare(hp)
-            self.terms.maker.declare(GuardedHyperParameters(hp, self.space.reserved))
+            self.terms.model_spec.declare(GuardedHyperParameters(hp, self.space.reserved))
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """The user's model, compiled for the recipe that `hp` says.
@@ -159,7 +159,7 @@ class HyperModel(keras_tuner.HyperModel):
                 warnings.warn(lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"]), UserWarning, stacklevel=3)  # KerasTuner wraps this
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
-            return self._trial.make(self.terms.maker, fitted, hp)
+            return self._trial.make(self.terms.model_spec, fitted, hp)
 
     def fit(self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Train the model for the horizon; KerasTuner calls this once a trial.
@@ -186,7 +186,7 @@ class HyperModel(keras_tuner.HyperModel):
                 drawn, remarks = search.drawn(hp)
             recipe = self.terms.fitted(drawn) or drawn
             number = keras_tuners.number(of_trial.trial)
-            job = Job("search", number, self.terms.maker.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe), remarks)
+            job = Job("search", number, self.terms.model_spec.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe), remarks)
             announce = keras_tuners.Announcement()
             written = [announce.before, of_trial, checkpoint, announce.after]
             record = search.train(job, trial, own, Checkpoint(Path(checkpoint.filepath), written, _most_bytes(model)))
@@ -232,7 +232,7 @@ class HyperModel(keras_tuner.HyperModel):
             warnings.warn(text, stacklevel=2)
 
     def _warn_of_idle(self, tuner: Any) -> None:
-        names = idle(self.terms.maker, self.space.baseline.policy, tuner.oracle.get_space().space)
+        names = idle(self.terms.model_spec, self.space.baseline.policy, tuner.oracle.get_space().space)
         if names:
             warnings.warn(
                 f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the optimizer and searches its rate as "

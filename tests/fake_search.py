@@ -19,8 +19,8 @@ def trained():
 def once(project, job, train=trained):
     """The record of a job, trained by a function that returns an outcome if the project has none."""
     goal = SimpleNamespace(seconds=1.0, note="", score=lambda outcome: SCORE)
-    maker = SimpleNamespace(own_policy="float32")
+    model_spec = SimpleNamespace(own_policy="float32")
     trial = SimpleNamespace(failure=None, model=None, measured=lambda outcome: outcome, forget=lambda: None)
-    made = search.Search(project, maker, None, None, goal, FitArguments(x=None), Watcher())
+    made = search.Search(project, model_spec, None, None, goal, FitArguments(x=None), Watcher())
     with mock.patch.object(search, "run", side_effect=lambda *_: train()):
         return made.train(job, trial, callbacks=[])

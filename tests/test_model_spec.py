@@ -7,7 +7,7 @@ from kbatch import Recipe
 from kbatch.building.augmentation_scope import augmented
 from kbatch.building.compiled import CompileArguments
 from kbatch.building.hyperparameters import call_build, fresh
-from kbatch.building.model_spec import Maker
+from kbatch.building.model_spec import ModelSpec
 from kbatch.building.optimizers import learning_rate_of, optimizer_of
 from kbatch.building.policy_scope import policy_scope
 from kbatch.building.seed_scope import seed_scope
@@ -24,7 +24,7 @@ def test_accumulated_micro_batches_equal_the_whole_batch(optimizer, jit_compile,
     weights = []
     for micro in (None, 16):
         recipe = Recipe(64, optimizer, 0.01, 3, micro_batch_size=micro, jit_compile=jit_compile)
-        model = Maker(raw, CROSSENTROPY, seed=5).make(recipe)
+        model = ModelSpec(raw, CROSSENTROPY, seed=5).make(recipe)
         model.fit(x[:576], y[:576], batch_size=micro or 64, epochs=2, shuffle=False, verbose=0)
         assert int(model.optimizer.iterations.numpy()) == 18
         weights.append(model.get_weights())
@@ -35,7 +35,7 @@ def test_accumulated_micro_batches_equal_the_whole_batch(optimizer, jit_compile,
 def test_accumulation_works_with_loss_scaling(raw, points):
     (x, y), _ = points
     recipe = Recipe(64, "sgd", 0.05, 2, policy="mixed_float16", micro_batch_size=16)
-    model = Maker(raw, CROSSENTROPY).make(recipe)
+    model = ModelSpec(raw, CROSSENTROPY).make(recipe)
     before = model.get_weights()[0].copy()
     model.fit(x[:576], y[:576], batch_size=16, epochs=1, verbose=0)
     assert np.isfinite(model.get_weights()[0]).all()
@@ -48,11 +48,11 @@ def test_a_compiled_models_loss_metrics_and_weights_are_kept():
         model.compile(keras.optimizers.RMSprop(0.03), "mae", metrics=["mse"], loss_weights=[0.5])
         return model
 
-    maker = Maker(build)
-    kept = maker.make(Recipe(optimizer="compiled", learning_rate=None))
+    model_spec = ModelSpec(build)
+    kept = model_spec.make(Recipe(optimizer="compiled", learning_rate=None))
     assert type(kept.optimizer).__name__ == "RMSprop"
     assert learning_rate_of(kept.optimizer) == pytest.approx(0.03)
-    changed = maker.make(Recipe(optimizer="sgd", learning_rate=0.2))
+    changed = model_spec.make(Recipe(optimizer="sgd", learning_rate=0.2))
     assert learning_rate_of(changed.optimizer) == pytest.approx(0.2)
     x, y = np.ones((8, 4), "float32"), np.zeros((8, 2), "float32")
     first, second = (model.evaluate(x, y, verbose=0, return_dict=True) for model in (kept, changed))
@@ -63,7 +63,7 @@ def test_a_compiled_models_loss_metrics_and_weights_are_kept():
 
 def test_a_loss_given_beside_build_is_the_one_that_trains():
     """A copy of it by Keras would have another delta."""
-    model = Maker(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), CompileArguments(keras.losses.Huber(0.25))).make(Recipe())
+    model = ModelSpec(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), CompileArguments(keras.losses.Huber(0.25))).make(Recipe())
     x = np.zeros((2, 1), "float32")
     assert model.evaluate(x, np.full((2, 1), 4.0), verbose=0) == pytest.approx(0.25 * (4 - 0.25 / 2))
 
@@ -80,7 +80,7 @@ def test_metrics_are_named_as_in_a_fresh_process_however_many_models_came_before
         assert kind.name in ("dense", "auc")
     x, y = np.zeros((4, 3), "float32"), [np.array([0.0, 0, 1, 1])] * 2
     for _ in range(2):
-        measured = Maker(build).make(Recipe()).evaluate(x, y, verbose=0, return_dict=True)
+        measured = ModelSpec(build).make(Recipe()).evaluate(x, y, verbose=0, return_dict=True)
         assert {"dense_auc", "dense_1_auc_1", "dense_1_area_7"} <= measured.keys()
     assert (keras.layers.Dense(1).name, keras.metrics.AUC().name) == ("dense_1", "auc_1")  # the user's own counting goes on
 
@@ -88,7 +88,7 @@ def test_metrics_are_named_as_in_a_fresh_process_however_many_models_came_before
 def test_metrics_given_beside_build_lose_the_number_that_keras_gave_them(raw):
     keras.metrics.AUC()
     arguments = CompileArguments("binary_crossentropy", [keras.metrics.AUC(), keras.metrics.Precision(name="precision_of_3")])
-    measured = Maker(raw, arguments).make(Recipe()).evaluate(np.zeros((4, 12)), np.array([0, 0, 1, 1]), verbose=0, return_dict=True)
+    measured = ModelSpec(raw, arguments).make(Recipe()).evaluate(np.zeros((4, 12)), np.array([0, 0, 1, 1]), verbose=0, return_dict=True)
     assert measured.keys() == {"loss", "auc", "precision_of_3"}
 
 
@@ -100,25 +100,25 @@ def test_layers_made_before_build_keep_their_names():
     def build():
         return keras.Sequential([keras.Input((3,)), shared, keras.layers.Dense(1)])
 
-    assert [layer.name for layer in Maker(build, CompileArguments("mse")).make(Recipe()).layers] == ["dense", "dense_1"]
+    assert [layer.name for layer in ModelSpec(build, CompileArguments("mse")).make(Recipe()).layers] == ["dense", "dense_1"]
 
 
 def test_the_baseline_has_the_models_own_optimizer_and_what_auto_makes_of_jit(build, raw):
     jit = bool(tf.config.list_physical_devices("GPU"))
-    assert Maker(build).baseline(Recipe()) == Recipe(optimizer="compiled", learning_rate=None, jit_compile=jit)
-    assert Maker(raw, CROSSENTROPY).baseline(Recipe(batch_size=64)) == Recipe(batch_size=64, jit_compile=jit)
+    assert ModelSpec(build).baseline(Recipe()) == Recipe(optimizer="compiled", learning_rate=None, jit_compile=jit)
+    assert ModelSpec(raw, CROSSENTROPY).baseline(Recipe(batch_size=64)) == Recipe(batch_size=64, jit_compile=jit)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_the_baseline_follows_the_users_own_policy(policy, raw):
-    maker = Maker(raw, CROSSENTROPY, own_policy=policy)
-    recipe = maker.baseline(Recipe())
+    model_spec = ModelSpec(raw, CROSSENTROPY, own_policy=policy)
+    recipe = model_spec.baseline(Recipe())
     assert recipe.policy == policy
-    assert maker.make(recipe).layers[0].compute_dtype == policy.removeprefix("mixed_")
+    assert model_spec.make(recipe).layers[0].compute_dtype == policy.removeprefix("mixed_")
     keras.config.set_dtype_policy("float32")
-    assert Maker(raw, CROSSENTROPY).baseline(Recipe(policy="mixed_bfloat16")).policy == "mixed_bfloat16"
+    assert ModelSpec(raw, CROSSENTROPY).baseline(Recipe(policy="mixed_bfloat16")).policy == "mixed_bfloat16"
     with pytest.raises(ModelError, match="global dtype policy must be one of float32, mixed_float16, mixed_bfloat16. Received: float64"):
-        Maker(raw, CROSSENTROPY, own_policy="float64").baseline(Recipe())
+        ModelSpec(raw, CROSSENTROPY, own_policy="float64").baseline(Recipe())
 
 
 def test_a_compiled_optimizer_accumulates_and_its_schedule_counts_updates():
@@ -132,31 +132,31 @@ def test_a_compiled_optimizer_accumulates_and_its_schedule_counts_updates():
 
 def test_models_that_cannot_be_trained_are_refused(raw):
     with pytest.raises(ModelError, match="must have a loss"):
-        Maker(raw).make(Recipe())
+        ModelSpec(raw).make(Recipe())
     with pytest.raises(ModelError, match=r"must return a keras.Model. Received: str"):
-        Maker(lambda: "model", CROSSENTROPY).make(Recipe())
+        ModelSpec(lambda: "model", CROSSENTROPY).make(Recipe())
     with pytest.raises(ModelError, match="must be a function"):
-        Maker(raw(), CROSSENTROPY).make(Recipe())
+        ModelSpec(raw(), CROSSENTROPY).make(Recipe())
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_another_backend_is_refused(backend, raw, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: backend)
     with pytest.raises(ModelError, match=f"must run on TensorFlow. Received: the backend {backend}"):
-        Maker(raw, CROSSENTROPY)
+        ModelSpec(raw, CROSSENTROPY)
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, "1", True])
 def test_a_seed_is_a_whole_number(seed, raw):
     with pytest.raises(SearchError, match="`seed` must be a whole number"):
-        Maker(raw, CROSSENTROPY, seed=seed)
-    assert [type(Maker(raw, CROSSENTROPY, seed=kind(3)).seed) for kind in (int, np.int64, np.uint8)] == [int] * 3
-    assert Maker(raw, CROSSENTROPY, seed=-1).seed == -1
+        ModelSpec(raw, CROSSENTROPY, seed=seed)
+    assert [type(ModelSpec(raw, CROSSENTROPY, seed=kind(3)).seed) for kind in (int, np.int64, np.uint8)] == [int] * 3
+    assert ModelSpec(raw, CROSSENTROPY, seed=-1).seed == -1
 
 
 def test_loss_said_twice_is_refused(build):
     with pytest.raises(ModelError, match="said once"):
-        Maker(build, CROSSENTROPY).make(Recipe())
+        ModelSpec(build, CROSSENTROPY).make(Recipe())
 
 
 def test_a_build_that_sets_its_own_policy_is_refused(raw):
@@ -165,13 +165,13 @@ def test_a_build_that_sets_its_own_policy_is_refused(raw):
         return raw()
 
     with pytest.raises(ModelError, match="axis of the search"):
-        Maker(build, CROSSENTROPY).make(Recipe())
+        ModelSpec(build, CROSSENTROPY).make(Recipe())
     assert keras.config.dtype_policy().name == "float32"
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_the_policy_reaches_the_model_and_does_not_leak(policy, raw):
-    model = Maker(raw, CROSSENTROPY).make(Recipe(policy=policy))
+    model = ModelSpec(raw, CROSSENTROPY).make(Recipe(policy=policy))
     assert model.layers[0].compute_dtype == policy.removeprefix("mixed_")
     assert ("LossScale" in type(model.optimizer).__name__) == (policy == "mixed_float16")
     assert keras.config.dtype_policy().name == "float32"
@@ -190,7 +190,7 @@ def test_the_users_own_policy_comes_back():
 
 def test_one_seed_makes_one_model(raw):
     def weights(seed):
-        return Maker(raw, CROSSENTROPY, seed=seed).make(Recipe()).get_weights()[0]
+        return ModelSpec(raw, CROSSENTROPY, seed=seed).make(Recipe()).get_weights()[0]
 
     assert np.array_equal(weights(1), weights(1))
     assert not np.array_equal(weights(1), weights(2))
@@ -233,7 +233,7 @@ def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(polic
     images = np.zeros((4, 8, 8, 3), "uint8")
     images[:, 3, 1] = 200
     labels = np.ones((4, 1), "float32")
-    model = Maker(build, CompileArguments("mse")).make(Recipe(policy=policy, optimizer="sgd", learning_rate=1e-6, jit_compile=jit_compile))
+    model = ModelSpec(build, CompileArguments("mse")).make(Recipe(policy=policy, optimizer="sgd", learning_rate=1e-6, jit_compile=jit_compile))
     names, config = [layer.name for layer in model.layers], model.get_config()
     with augmented(model, augmentation.layers("flip_shift")):
         model.fit(images, labels, batch_size=4, epochs=30, verbose=0)
@@ -243,7 +243,7 @@ def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(polic
     assert "train_step" not in vars(model)
     assert [layer.name for layer in model.layers] == names
     assert model.get_config() == config
-    plain = Maker(build, CompileArguments("mse")).make(Recipe(optimizer="sgd", learning_rate=1e-6))
+    plain = ModelSpec(build, CompileArguments("mse")).make(Recipe(optimizer="sgd", learning_rate=1e-6))
     with augmented(plain, []):
         plain.fit(images, labels, batch_size=4, epochs=30, verbose=0)
     assert (np.abs(plain.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum() == 1

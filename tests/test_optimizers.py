@@ -13,7 +13,7 @@ from keras.optimizers import schedules
 from kbatch import Recipe
 from kbatch.building import accumulation
 from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_spec import Maker
+from kbatch.building.model_spec import ModelSpec
 from kbatch.building.optimizers import PerUpdate, optimizer_of
 from kbatch.building.pass_weights import weighed
 from kbatch.building.schedules import in_passes
@@ -169,10 +169,10 @@ class OwnStep(keras.Sequential):
     ids=["sum", "none", "outputs", "activity", "train_step"],
 )
 def test_what_cannot_accumulate_to_the_whole_batch_is_refused_and_trains_whole(build, loss, said):
-    maker = Maker(build, CompileArguments(loss))
+    model_spec = ModelSpec(build, CompileArguments(loss))
     with pytest.raises(ModelError, match=said):
-        maker.make(Recipe(32, micro_batch_size=8))
-    assert maker.make(Recipe(32)).compiled
+        model_spec.make(Recipe(32, micro_batch_size=8))
+    assert model_spec.make(Recipe(32)).compiled
 
 
 COUNTED = {
@@ -200,7 +200,7 @@ def test_passes_that_count_differently_are_weighed_to_the_whole_batch(kind, poli
     moved = []
     for micro, weigh in ((None, True), (8, True), (8, False)):
         recipe = Recipe(32, "sgd", 0.5, policy=policy, micro_batch_size=micro)
-        model = Maker(build, CompileArguments(loss)).make(recipe)
+        model = ModelSpec(build, CompileArguments(loss)).make(recipe)
         before, config = model.get_weights(), model.optimizer.get_config()
         with weighed(model, recipe) if weigh else contextlib.nullcontext():
             model.fit(x, y, batch_size=micro or 32, sample_weight=weights, shuffle=False, verbose=0)  # two updates
@@ -216,7 +216,7 @@ def test_a_mask_that_ends_inside_of_the_model_may_accumulate():
     def build():
         return keras.Sequential([keras.Input((6,)), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(3)])
 
-    assert Maker(build, CompileArguments(SPARSE(True))).make(Recipe(32, micro_batch_size=8)).compiled
+    assert ModelSpec(build, CompileArguments(SPARSE(True))).make(Recipe(32, micro_batch_size=8)).compiled
 
 
 @pytest.mark.parametrize("kind", ["plain", "sample weights", "regularized", "mask inside", "class weights"])
@@ -234,7 +234,7 @@ def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
 
     moved = []
     for micro in (None, 8):
-        model = Maker(build, CompileArguments(SPARSE(True))).make(Recipe(32, "sgd", 0.5, micro_batch_size=micro))
+        model = ModelSpec(build, CompileArguments(SPARSE(True))).make(Recipe(32, "sgd", 0.5, micro_batch_size=micro))
         before = model.get_weights()
         class_weight = {0: 0.2, 1: 1.0, 2: 3.0} if kind == "class weights" else None
         model.fit(x, y, batch_size=micro or 32, sample_weight=weights, class_weight=class_weight, shuffle=False, verbose=0)
@@ -243,10 +243,10 @@ def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
 
 
 def test_batch_normalization_under_accumulation_is_said():
-    maker = Maker(lambda: dense_model(keras.layers.BatchNormalization()), CompileArguments(SPARSE(True)))
+    model_spec = ModelSpec(lambda: dense_model(keras.layers.BatchNormalization()), CompileArguments(SPARSE(True)))
     accumulating = Recipe(32, micro_batch_size=8)
-    assert "sees passes of 8, not the batch of 32" in accumulation.remarks(maker.make(accumulating), accumulating)[0]
-    assert accumulation.remarks(maker.make(Recipe(32)), Recipe(32)) == ()
+    assert "sees passes of 8, not the batch of 32" in accumulation.remarks(model_spec.make(accumulating), accumulating)[0]
+    assert accumulation.remarks(model_spec.make(Recipe(32)), Recipe(32)) == ()
 
 
 def test_auto_scale_loss_false_is_kept():
@@ -256,9 +256,9 @@ def test_auto_scale_loss_false_is_kept():
         return model
 
     for scale in (True, False):
-        maker = Maker(lambda scale=scale: build(scale))
+        model_spec = ModelSpec(lambda scale=scale: build(scale))
         for recipe in (Recipe(policy="mixed_float16"), Recipe(32, "compiled", None, policy="mixed_float16", micro_batch_size=8)):
-            assert isinstance(maker.make(recipe).optimizer, keras.optimizers.LossScaleOptimizer) == scale
+            assert isinstance(model_spec.make(recipe).optimizer, keras.optimizers.LossScaleOptimizer) == scale
 
 
 def test_a_loss_scale_optimizer_of_the_users_accumulates():

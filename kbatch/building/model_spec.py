@@ -33,8 +33,8 @@ def _among_policies(policy: str) -> str:
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Makes the model of a recipe; what all trials have in common stands here.
+class ModelSpec:
+    """The user's build function, and what it is called and compiled with in every trial.
 
     Attributes:
         build: The user's `build(hp)` or `build()`.

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
 from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_spec import Maker, nothing
+from kbatch.building.model_spec import ModelSpec, nothing
 from kbatch.building.policy_scope import policy_scope
 from kbatch.data import augmentation
 from kbatch.device import gradient_registry, limit, meter
@@ -53,9 +53,11 @@ class Session:
         # One example a pass: the sizes come later, only the number of passes is in the model.
         self.recipe = dataclasses.replace(workload.recipe, batch_size=accumulation, micro_batch_size=1 if accumulation > 1 else None)
         build = workload.build.load() if isinstance(workload.build, Imported) else workload.build  # build() or build(hp): only it can tell
-        maker = Maker(build, CompileArguments(workload.loss, workload.metrics), workload.seed, workload.reserved, workload.declare or nothing)
-        self.model = maker.make(self.recipe, maker.hyperparameters(workload.values))
-        self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
+        model_spec = ModelSpec(
+            build, CompileArguments(workload.loss, workload.metrics), workload.seed, workload.reserved, workload.declare or nothing
+        )
+        self.model = model_spec.make(self.recipe, model_spec.hyperparameters(workload.values))
+        self._around.enter_context(policy_scope(self.recipe.policy, model_spec.own_policy))
         self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))
         if not self.model.built and workload.sample:
             self.model(keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), workload.sample[0]), training=False)

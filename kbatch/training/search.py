@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbatch.building.model_spec import Maker
+from kbatch.building.model_spec import ModelSpec
 from kbatch.callbacks.validation_pass import numbers
 from kbatch.data.batches import Data
 from kbatch.outcome import Outcome
@@ -51,7 +51,7 @@ class Search:
 
     Attributes:
         project: `Project` that keeps their records.
-        maker: Makes the models.
+        model_spec: Makes the models.
         space: Where the recipes are from.
         data: What they train on and are measured on, prepared once.
         goal: What they are given and judged by.
@@ -60,7 +60,7 @@ class Search:
     """
 
     project: Project
-    maker: Maker
+    model_spec: ModelSpec
     space: Space
     data: Data
     goal: Goal
@@ -114,11 +114,11 @@ class Search:
         Raises:
             RecomputeError: If the space asks for a plan that this model cannot have; before anything is trained.
         """
-        recipe = baseline_recipe(self.project, self.maker, self.space)
-        job = Job("baseline", BASELINE_TRIAL, self.maker.seed, recipe, {}, self.space.rate_at_32(recipe))
+        recipe = baseline_recipe(self.project, self.model_spec, self.space)
+        job = Job("baseline", BASELINE_TRIAL, self.model_spec.seed, recipe, {}, self.space.rate_at_32(recipe))
         if self.project.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
-                follow(self.maker.raw(recipe.policy), strategy)
+                follow(self.model_spec.raw(recipe.policy), strategy)
         return self.train(job)
 
     def again(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
@@ -148,13 +148,13 @@ class Search:
     def _made(self, job: Job) -> Trial:
         """A trial outside KerasTuner."""
         trial = Trial()
-        trial.make(dataclasses.replace(self.maker, seed=job.seed), job.recipe, self.maker.hyperparameters(job.values))
+        trial.make(dataclasses.replace(self.model_spec, seed=job.seed), job.recipe, self.model_spec.hyperparameters(job.values))
         return trial
 
     def _options(self, job: Job, callbacks: Sequence[Any] | None, checkpoint: Checkpoint | None) -> RunOptions:
         return RunOptions(
             seed=job.seed,
-            own_policy=self.maker.own_policy,
+            own_policy=self.model_spec.own_policy,
             callbacks=user_callbacks.copies(self.arguments.callbacks, _name(job)) if callbacks is None else callbacks,
             checkpoint_callbacks=() if checkpoint is None else checkpoint.callbacks,
             class_weight=self.arguments.class_weight,
@@ -190,10 +190,10 @@ def _name(job: Job) -> str:
     return f"{job.purpose}_{recipe}_seed{job.seed}"
 
 
-def baseline_recipe(project: Project, maker: Maker, space: Space) -> Recipe:
+def baseline_recipe(project: Project, model_spec: ModelSpec, space: Space) -> Recipe:
     """The baseline as the user's model has it, asked of the model once and then of the project."""
     stored = project.facts().get("baseline")
     if stored is None:
-        stored = maker.baseline(space.baseline).to_dict()
+        stored = model_spec.baseline(space.baseline).to_dict()
         project.agree({"baseline": stored})
     return Recipe.from_dict(stored)

@@ -12,7 +12,7 @@ import keras
 from kbatch.building.compiled import CompileArguments, said_of
 from kbatch.building.hyperparameters import Build, parts_of
 from kbatch.building.label_smoothing import check_metric
-from kbatch.building.model_spec import Maker
+from kbatch.building.model_spec import ModelSpec
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
 from kbatch.errors import RecipeError, SearchError
@@ -109,19 +109,19 @@ def train(
         x, y, sample_weight, validation_data, validation_split, validation_batch_size, batched, class_weight, tuple(callbacks), verbose
     )
     function, declare = parts_of(build)
-    maker = Maker(function, CompileArguments(loss, metrics), seed, declare=declare)
-    data = arguments.data(lambda: inputs_of(maker.raw(recipe.policy)))
+    model_spec = ModelSpec(function, CompileArguments(loss, metrics), seed, declare=declare)
+    data = arguments.data(lambda: inputs_of(model_spec.raw(recipe.policy)))
     check_sizes([recipe.batch_size], data)
-    hp = maker.hyperparameters(_mapping(values))
+    hp = model_spec.hyperparameters(_mapping(values))
     trial = Trial()
-    model = trial.make(maker, recipe, hp)
+    model = trial.make(model_spec, recipe, hp)
     with trial.leave_out():
         if not trial.failure:
             _check_known(values or {}, hp)
-            agreement.check(model, said_of(model, maker.arguments).get("loss"), data)
-        goal = goal_of(horizon, data=data, measured=Measured(model, maker.arguments), **asked)
+            agreement.check(model, said_of(model, model_spec.arguments).get("loss"), data)
+        goal = goal_of(horizon, data=data, measured=Measured(model, model_spec.arguments), **asked)
     updates = None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
-    options = RunOptions(maker.seed, maker.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, updates=updates)
+    options = RunOptions(model_spec.seed, model_spec.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, updates=updates)
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
     noted = (goal.note,) if goal.note else ()
     rate = outcome.learning_rate or recipe.learning_rate

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.building.compiled import compiled_by_user, said_of
-from kbatch.building.model_spec import Maker
+from kbatch.building.model_spec import ModelSpec
 from kbatch.building.signature import described, signature
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
@@ -41,7 +41,7 @@ class Terms:
     """What all trainings of a search share before its data are known.
 
     Attributes:
-        maker: Makes the models.
+        model_spec: Makes the models.
         space: `Space` of recipes.
         judged_by: Metric, direction, chance and target, as `goal.judged_by` checked them.
         seconds_per_trial: Float, the horizon, or `None` if `search` is given epochs.
@@ -49,7 +49,7 @@ class Terms:
         max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to.
     """
 
-    maker: Maker
+    model_spec: ModelSpec
     space: Space
     judged_by: Mapping[str, Any]
     seconds_per_trial: float | None
@@ -93,7 +93,7 @@ class Terms:
         self._agree(project, arguments, model, data)
         goal = self._goal_of(project, data, arguments, model)
         own = ProgressBar() if arguments.verbose is None else Watcher()
-        return Search(project, self.maker, self.space, data, goal, arguments, watcher or own)
+        return Search(project, self.model_spec, self.space, data, goal, arguments, watcher or own)
 
     def sizes_that_fit(self, examples: int) -> list[int]:
         """The batch sizes that are searched: those that stand in the space by default only as far as the data hold them."""
@@ -111,15 +111,15 @@ class Terms:
             wanted = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
             problems.of(lambda: check_sizes(wanted, data))
             if model is not None:
-                problems.of(lambda: agreement.check(model, said_of(model, self.maker.arguments).get("loss"), data))
+                problems.of(lambda: agreement.check(model, said_of(model, self.model_spec.arguments).get("loss"), data))
         return data
 
     def _agree(self, project: Project, arguments: FitArguments, model: keras.Model | None, data: Data) -> None:
         horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": arguments.epochs}
-        project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.maker.seed, **self.judged_by, **horizon})
+        project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.model_spec.seed, **self.judged_by, **horizon})
         project.agree({"class_weight": described(arguments.class_weight), "device": meter.device_words()})
         if model is not None:
-            project.agree({"signature": signature(model, self.maker.arguments)})
+            project.agree({"signature": signature(model, self.model_spec.arguments)})
         project.agree({"max_batch": _micro_batch.facts(self.max_batch), "max_accumulation_steps": self.max_accumulation_steps})
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
@@ -127,7 +127,7 @@ class Terms:
     def _default_model(self) -> keras.Model | None:
         """The model as `build` makes it by default; `None` if memory runs out, which the trainings will find themselves."""
         try:
-            return self.maker.raw(self.space.baseline.policy)
+            return self.model_spec.raw(self.space.baseline.policy)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -144,7 +144,7 @@ class Terms:
         stored = project.facts().get("goal")
         if stored is None:
             seconds = self.seconds_per_trial or self._seconds_of_epochs(project, data, arguments.epochs or 1)
-            stored = goal_of(seconds, data=data, measured=Measured(model, self.maker.arguments), **self.judged_by).to_dict()
+            stored = goal_of(seconds, data=data, measured=Measured(model, self.model_spec.arguments), **self.judged_by).to_dict()
             project.agree({"goal": stored})
         return Goal(**stored)
 
@@ -155,9 +155,9 @@ class Terms:
         """
         stored = project.facts().get("measured_horizon_seconds")
         if stored is None:
-            recipe, trial = baseline_recipe(project, self.maker, self.space), Trial()
-            options = RunOptions(seed=self.maker.seed, own_policy=self.maker.own_policy)
-            median = median_update_seconds(trial.make(self.maker, recipe), recipe, data, CALIBRATION_UPDATES, options)
+            recipe, trial = baseline_recipe(project, self.model_spec, self.space), Trial()
+            options = RunOptions(seed=self.model_spec.seed, own_policy=self.model_spec.own_policy)
+            median = median_update_seconds(trial.make(self.model_spec, recipe), recipe, data, CALIBRATION_UPDATES, options)
             trial.forget()
             stored = epochs * math.ceil(data.training.examples / recipe.batch_size) * median
             project.agree({"measured_horizon_seconds": stored})

@@ -235,7 +235,7 @@ def draw_plans(infos: Sequence[PlanInfo], title: str, path: str | Path, room_byt
         last = position > 0 and position == len(infos) - 1
         offset, side = ((-6, 6), "right") if last else ((6, 6), "left")
         axes.annotate(info.name, (time, peak), xytext=offset, textcoords="offset points", fontsize=8, ha=side)
-    if room_bytes is not None:
+    if room_bytes is not None and room_bytes > 0:
         axes.axhline(room_bytes / 1e6, color="#2e7d32", linewidth=1.2, linestyle="--", label=f"what the limit leaves, {room_bytes / 1e6:,.0f} MB")
         _legend(figure)
     axes.margins(x=0.08)

@@ -6,10 +6,12 @@ from pathlib import Path
 import keras
 import keras_tuner
 import pytest
+from fake_search import once
 
 import kbatch
-from kbatch import Space
-from kbatch.training.project import Project
+from kbatch import Recipe, Space
+from kbatch.training.progress import Watcher
+from kbatch.training.project import Job, Project
 from kbatch.training.search import Search
 from kbatch.training.terms import Terms
 
@@ -66,3 +68,34 @@ def test_a_search_can_be_opened_before_a_tuner_searches(tuner, points):
     assert search.goal.seconds == 0.2
     assert search.data.training.examples == len(x)
     assert search.project.store.records() == []
+
+
+class Told(Watcher):
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.of = []
+
+    def ended(self, record):
+        self.of.append(("ended", record.purpose, record.trial))
+
+    def answered(self, record):
+        self.of.append(("answered", record.purpose, record.trial))
+
+
+def test_a_hypermodels_watcher_is_told_of_trials_and_confirmations(tuner, points):
+    (x, y), validation = points
+    told = tuner.hypermodel.watcher = Told()
+    tuner.search(x, y, validation_data=validation, verbose=0)
+    assert [each for each in told.of if each[0] == "ended"] == [("ended", "baseline", -1), ("ended", "search", 0), ("ended", "search", 1)]
+    told.of.clear()
+    kbatch.confirm(tuner, x, y, validation, top=1, seeds=1, verbose=0)
+    assert [each[:2] for each in told.of] == [("answered", "baseline"), ("ended", "confirmation"), ("ended", "confirmation")]
+
+
+def test_the_model_of_a_trial_that_is_answered_is_given_back(tmp_path):
+    forgotten = []
+    job = Job("search", 0, 0, Recipe(), {}, 1e-3)
+    once(Project(tmp_path), job)
+    once(Project(tmp_path), job, train=lambda: pytest.fail("it is known"), forget=lambda: forgotten.append(1))
+    assert forgotten == [1]

@@ -60,7 +60,7 @@ def confirm(
     if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
     with project.hold():
-        search = terms.open(project, (x, y), {"validation_data": validation_data, **fit_arguments})
+        search = terms.open(project, (x, y), {"validation_data": validation_data, **fit_arguments}, tuner.hypermodel.watcher)
         test = None if test_data is None else validation_batches(test_data, element_spec=search.data.training.element_spec)
         candidates = [search.baseline(), *chosen]
         # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.

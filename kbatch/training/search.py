@@ -89,6 +89,8 @@ class Search:
             if known is not None:
                 known = dataclasses.replace(known, trial=job.trial)  # another trial's record may answer this one
                 self.watcher.answered(known)
+                if trial is not None:
+                    trial.forget()
                 return known
             record = self.project.crashed(job)
             if record is None:

@@ -175,6 +175,7 @@ class HyperModel(keras_tuner.HyperModel):
         """
         with border():
             trial = self._trial or Trial()
+            trial.model = model
             callbacks = kwargs.pop("callbacks", None) or []
             of_trial = keras_tuners.only(callbacks, TunerCallback)
             checkpoint = keras_tuners.only(callbacks, SaveBestEpoch)

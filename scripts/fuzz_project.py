@@ -93,15 +93,17 @@ def damages(folder: Path) -> dict[str, Callable[[random.Random, Path], object]]:
         "cut short": lambda draw, path: path.write_bytes(path.read_bytes()[: draw.randrange(max(path.stat().st_size, 1))]),
         "a flipped bit": _flipped,
         "random bytes": lambda draw, path: path.write_bytes(draw.randbytes(draw.choice((1, 100, 5000)))),
-        "nested brackets": lambda draw, path: path.write_text("[" * DEEP + "]" * DEEP + "\n" + path.read_text()),
+        "nested brackets": lambda draw, path: path.write_text("[" * DEEP + "]" * DEEP + "\n" + path.read_text(errors="replace")),
         "nested objects": lambda draw, path: path.write_text('{"a":' * DEEP + "1" + "}" * DEEP + "\n"),
         "another shape": lambda draw, path: path.write_text(json.dumps(draw.choice(ODD)) + "\n"),
         "a wrong value": _wrong,
         "two wrong values": lambda draw, path: [_wrong(draw, path) for _ in range(2)],
         "a missing name": _missing,
-        "a line twice": lambda draw, path: path.write_text(path.read_text() + draw.choice(path.read_text().splitlines() or [""]) + "\n"),
+        "a line twice": lambda draw, path: path.write_text(
+            path.read_text(errors="replace") + draw.choice(path.read_text(errors="replace").splitlines() or [""]) + "\n"
+        ),
         "a line less": _less,
-        "another encoding": lambda draw, path: path.write_bytes(path.read_text().encode("utf-16")),
+        "another encoding": lambda draw, path: path.write_bytes(path.read_text(errors="replace").encode("utf-16")),
     }
 
 
@@ -188,7 +190,7 @@ def _flipped(draw: random.Random, path: Path) -> None:
 
 
 def _less(draw: random.Random, path: Path) -> None:
-    rows = path.read_text().splitlines(keepends=True)
+    rows = path.read_text(errors="replace").splitlines(keepends=True)
     if rows:
         rows.pop(draw.randrange(len(rows)))
     path.write_text("".join(rows))
@@ -204,7 +206,7 @@ def _missing(draw: random.Random, path: Path) -> None:
 
 def _changed(draw: random.Random, path: Path, change: Callable[[Any, Any], object]) -> None:
     """Change one place in the JSON of one line."""
-    rows = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    rows = path.read_text(errors="replace").splitlines() if path.suffix == ".jsonl" else [path.read_text(errors="replace")]
     number = draw.randrange(max(len(rows), 1))
     try:
         value = json.loads(rows[number])

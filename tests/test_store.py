@@ -58,6 +58,18 @@ def test_a_last_line_that_lost_only_its_end_is_kept(tmp_path):
     assert [r.trial for r in Store(tmp_path).records()] == [0, 1]
 
 
+def test_a_line_with_half_of_a_character_is_refused(tmp_path):
+    """A lone surrogate is JSON and text of Python's, but no table, file or terminal can hold it."""
+    store = Store(tmp_path)
+    store.end(record(0))
+    store.end(record(1))
+    first, rest = store.path.read_text().split("\n", 1)
+    store.path.write_text(first.replace('"values": {', '"values": {"name": "\\ud800", ', 1) + "\n" + rest)
+    assert "ud800" in store.path.read_text()
+    with pytest.raises(RecordError, match="must be a record"):
+        Store(tmp_path).records()
+
+
 def test_a_broken_line_in_the_middle_is_refused(tmp_path):
     store = Store(tmp_path)
     store.end(record(0))

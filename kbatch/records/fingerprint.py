@@ -36,7 +36,7 @@ def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
         return None
     do = "Move the folder away, or start in another one"
     try:
-        facts = json.loads(text)
+        facts = kinds.parsed(text)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} must be readable JSON", f"{error}", do) from error
     if not isinstance(facts, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import types
 import typing
@@ -15,6 +16,21 @@ LARGEST = 1 << 63  # beyond it an integer is no measurement, and cannot become a
 
 class Above0:
     """The kind of a finite number above 0."""
+
+
+def parsed(text: bytes | str) -> Any:
+    """What a text of JSON says.
+
+    Raises:
+        ValueError: If it is none, or holds half of a character (a lone surrogate), which no table or file can hold.
+
+    Example:
+    >>> parsed('{"a": [1, "ü"]}')
+    {'a': [1, 'ü']}
+    """
+    value = json.loads(text)
+    json.dumps(value, ensure_ascii=False).encode("utf-8")
+    return value
 
 
 def fits(value: Any, kind: Any) -> bool:

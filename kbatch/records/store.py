@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import RecordError
-from kbatch.records import disk, whole
+from kbatch.records import disk, kinds, whole
 from kbatch.records.record import Record
 
 FILE = "records.jsonl"
@@ -41,7 +41,7 @@ def read(path: Path) -> list[Line]:
     for number, row in enumerate(rows, 1):
         try:
             if row:
-                lines.append(_parse(json.loads(row)))
+                lines.append(_parse(kinds.parsed(row)))
         except UNREADABLE as error:
             if number < len(rows):
                 reason = f" ({error})" if isinstance(error, TypeError) else ""

@@ -74,7 +74,7 @@ class Axis:
 
 
 def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """A check that lets pass only these values.
+    """A check that lets pass only these values, and gives them as they stand here: `False` for 0.
 
     Example:
     >>> among("policy", ("float32", "mixed_float16"))("float32")
@@ -84,7 +84,7 @@ def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if value not in allowed:
             raise SpaceError(f"`{name}` must be among {', '.join(map(str, allowed))}", value, "Pass these values only")
-        return value
+        return allowed[allowed.index(value)]
 
     return check
 
@@ -154,14 +154,14 @@ def strategy_of(value: Any) -> Any:
 def rate_of(value: Any) -> float:
     """A learning rate at batch 32."""
     if not is_number(value) or not 0 < value < math.inf:
-        raise SpaceError("A learning rate must be a finite number above 0", value, "Pass 0.01, say")
+        raise SpaceError("`learning_rate` must hold finite numbers above 0", value, "Pass 0.01, say")
     return float(value)
 
 
-def share_of(value: Any) -> float:
-    """A share of at least 0 and below 1."""
+def smoothing_of(value: Any) -> float:
+    """A share of each label that is spread over all classes."""
     if not is_number(value) or not 0 <= value < 1:
-        raise SpaceError("A share must be a number of at least 0 and below 1", value, "Pass 0.1, say")
+        raise SpaceError("`label_smoothing` must hold numbers of at least 0 and below 1", value, "Pass (0, 0.1), say")
     return float(value)
 
 

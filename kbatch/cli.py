@@ -79,9 +79,9 @@ def _asks_for_axes(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(option: Option) -> inspect.Parameter:
     """An option as typer reads it from a function's signature."""
-    asked = typer.Option(help=option.help, show_default=option.default or option.default_words, rich_help_panel=PANEL)
+    asked = typer.Option(help=option.help, show_default=option.default_words or True, rich_help_panel=PANEL)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Parameter(option.parameter, kind, default=None, annotation=Annotated[str | None, asked])
+    return inspect.Parameter(option.parameter, kind, default=option.default, annotation=Annotated[str | None, asked])
 
 
 @app.command("cats-vs-dogs")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch.axis import Axis, RateAxis, among, batch_size_of, is_fixed, name_of, passes_of, plain, rate_of, rates_of, share_of, strategy_of
+from kbatch.axis import Axis, RateAxis, among, batch_size_of, is_fixed, name_of, passes_of, plain, rate_of, rates_of, smoothing_of, strategy_of
 from kbatch.device import precision
 from kbatch.errors import SpaceError
 from kbatch.option import Option, Range, between, names, numbers, one_of, whole_numbers, words
@@ -79,7 +79,7 @@ AXES = (
     ),
     Axis(
         "label_smoothing",
-        share_of,
+        smoothing_of,
         (0.0,),
         Option("label-smoothing", "Share of each label spread over all classes, such as 0,0.1.", numbers, "0"),
         decides_memory=True,

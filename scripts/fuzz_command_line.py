@@ -73,11 +73,11 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         **dict.fromkeys(("--micro-batch-size", "--max-batch"), NUMBERS),
         **dict.fromkeys(("--tuner", "--model", "--optimizers", "--policies", "--augmentations", "--jit", "--recompute"), NAMES),
         **dict.fromkeys(("--sgd-rates", "--adam-rates"), RANGES),
-        "--batch-sizes": LISTS,
+        **dict.fromkeys(("--batch-sizes", "--label-smoothing"), LISTS),
     },
     "max-batch": {
         **dict.fromkeys(("--ceiling", "--accumulation"), NUMBERS),
-        **dict.fromkeys(("--policy", "--optimizer", "--jit", "--recompute", "--loss", "--sizes", "--strategy"), NAMES),
+        **dict.fromkeys(("--policy", "--optimizer", "--jit", "--recompute", "--loss", "--sizes"), NAMES),
         "--dtype": DTYPES,
         "--memory-limit": LIMITS,
         "--shape": SHAPES,

@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import keras
+import keras_tuner
+import memory_models
 import numpy as np
 import pytest
 
@@ -76,6 +78,46 @@ def test_other_amounts_are_refused(amount):
 def test_a_loss_that_smoothing_changes_is_not_scored():
     with pytest.raises(SearchError, match="must mean the same in every trial"):
         kbatch.HyperModel(build, Space(label_smoothing=(0, 0.1)), metric="val_loss", direction="min", chance=1.0, seconds_per_trial=1)
+
+
+def regression(hp=None):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_a_search_whose_loss_cannot_be_softened_ends_before_its_first_trial(tmp_path):
+    space = Space(policy="float32", batch_size=16, label_smoothing=(0, 0.1))
+    hypermodel = kbatch.HyperModel(regression, space, metric="val_mae", direction="min", chance=1.0, seconds_per_trial=1)
+    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=1, directory=str(tmp_path))
+    x, y = RNG.random((32, 4)), RNG.random(32)
+    with pytest.raises(ModelError, match="needs a loss over classes"):
+        tuner.search(x, y, validation_data=(x, y), verbose=0)
+    assert not list(tmp_path.rglob("records.jsonl"))
+
+
+def test_accumulated_passes_equal_the_whole_batch_with_it():
+    x, y = RNG.normal(size=(64, 4)).astype("float32"), RNG.integers(0, 3, 64)
+    weights = []
+    for micro in (None, 16):
+        recipe = Recipe(64, "sgd", 0.1, micro_batch_size=micro, label_smoothing=0.2)
+        model, _ = kbatch.train(recipe, build, x, y, (x, y), epochs=5)
+        weights.append(model.get_weights())
+    for whole, accumulated in zip(*weights, strict=True):
+        np.testing.assert_allclose(whole, accumulated, rtol=1e-5, atol=1e-6)
+
+
+def test_the_largest_batch_is_found_with_it(own_cache):
+    found = kbatch.find_max_batch(
+        memory_models.normed,
+        (24, 24, 3),
+        recipe=Recipe(label_smoothing=0.1),
+        memory_limit="300MB",
+        ceiling=8,
+        confirmed_steps=2,
+    )
+    assert found.batch_size == 8
+    assert found.recipe.label_smoothing == 0.1
 
 
 def build():

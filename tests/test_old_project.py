@@ -62,6 +62,11 @@ def test_an_old_project_refuses_another_space(folder):
         tuner(folder, trials=3, batch_size=(16, 32, 64)).search(**data())
 
 
+def test_an_old_project_refuses_an_axis_that_came_later(folder):
+    with pytest.raises(kbatch.errors.ProjectChangedError, match="label_smoothing"):
+        tuner(folder, trials=3, label_smoothing=(0, 0.1)).search(**data())
+
+
 def test_the_keys_of_old_records_stay():
     assert key_of({}, Recipe(), 0, "baseline") == "8034ce19bf00bf0d"
     assert key_of({"a": 1}, Recipe(64, "sgd", 0.1, recompute="minimal"), 0, "search") == "17a2cc66d465120e"

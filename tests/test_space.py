@@ -59,6 +59,19 @@ def test_what_is_drawn_is_what_stands_in_the_recipe_whatever_is_fixed():
     assert space.recipe(hp) == Recipe(64, "compiled", None)
 
 
+def test_numbers_that_equal_truth_values_are_truth_values():
+    space = Space(jit_compile=(0, 1), policy="float32")
+    assert space.jit_compile == (False, True)
+    assert [type(value) for value in space.jit_compile] == [bool, bool]
+    assert space.recipe(declared(space)).jit_compile is False
+
+
+@pytest.mark.parametrize(("axes", "name"), [({"label_smoothing": 1.0}, "label_smoothing"), ({"label_smoothing": (0, "0.1")}, "label_smoothing")])
+def test_a_value_that_cannot_be_searched_is_refused_with_its_axis(axes, name):
+    with pytest.raises(SpaceError, match=f"`{name}` must"):
+        Space(**axes)
+
+
 def test_the_size_of_a_space_counts_each_optimizers_rates():
     rates = {"sgd": [0.1, 0.01, 0.001], "adam": 0.001}
     space = Space(optimizer=("sgd", "adam", "compiled"), learning_rate=rates, policy="float32", batch_size=(16, 32))

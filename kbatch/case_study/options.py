@@ -103,7 +103,8 @@ class Options:
         for axis in AXES:
             if axis.option is None:
                 continue
-            values = axis.option.read(f"--{axis.option.name}", self.axes.get(axis.name) or _default(axis))
+            text = self.axes[axis.name] if axis.name in self.axes else _default(axis)
+            values = axis.option.read(f"--{axis.option.name}", text)
             if axis.only_if is None:
                 arguments[axis.name] = values
             else:

@@ -71,6 +71,11 @@ def names() -> tuple[str, ...]:
     return tuple(_pipelines)
 
 
+def registered(wanted: tuple[str, ...]) -> dict[str, Pipeline]:
+    """The pipelines of these names, without those that nobody registered."""
+    return {name: _pipelines[name] for name in wanted if name in _pipelines}
+
+
 def register_augmentation(name: str, pipeline: Pipeline) -> None:
     """Make an augmentation pipeline of your own searchable under a name.
 

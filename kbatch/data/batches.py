@@ -29,7 +29,7 @@ class Data:
     Attributes:
         training: The training examples.
         validation: Batches of `(x, y)` or `(x, y, sample_weight)`.
-        labels: Function that gives all validation labels as one array; called only where chance is inferred.
+        labels: Function that gives all validation labels as one array; called only for losses over numbers of classes.
         fingerprint: Facts that tell these data from others, in JSON's own types.
         remarks: Tuple of sentences worth knowing about the data.
     """

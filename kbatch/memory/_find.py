@@ -111,7 +111,7 @@ def room(limit_bytes: int | None) -> dict[str, Any]:
 def pipelines(names: tuple[str, ...]) -> dict[str, Any]:
     """The user's own augmentation pipelines out of these, which the worker does not know."""
     augmentation = sys.modules.get("kbatch.data.augmentation")
-    return {name: augmentation._pipelines[name] for name in names if augmentation is not None and name in augmentation._pipelines}
+    return {} if augmentation is None else augmentation.registered(names)
 
 
 def check_size(name: str, size: int | None) -> int | None:

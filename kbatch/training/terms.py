@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
 
 from kbatch.building.compiled import compiled_by_user, said_of
+from kbatch.building.label_smoothing import smoothed
 from kbatch.building.model_spec import ModelSpec
 from kbatch.building.signature import described, signature
 from kbatch.data.batches import Data
@@ -88,8 +89,7 @@ class Terms:
         if arguments is not None:
             data = self._checked(arguments, model, problems)
         problems.raise_all()
-        assert arguments is not None
-        assert data is not None
+        arguments, data = cast(FitArguments, arguments), cast(Data, data)  # or there were problems
         self._agree(project, arguments, model, data)
         goal = self._goal_of(project, data, arguments, model)
         own = ProgressBar() if arguments.verbose is None else Watcher()
@@ -111,7 +111,10 @@ class Terms:
             wanted = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
             problems.of(lambda: check_sizes(wanted, data))
             if model is not None:
-                problems.of(lambda: agreement.check(model, said_of(model, self.model_spec.arguments).get("loss"), data))
+                loss = said_of(model, self.model_spec.arguments).get("loss")
+                problems.of(lambda: agreement.check(model, loss, data))
+                if loss is not None:
+                    problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
         return data
 
     def _agree(self, project: Project, arguments: FitArguments, model: keras.Model | None, data: Data) -> None:

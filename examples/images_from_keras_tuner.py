@@ -23,7 +23,7 @@ def drawn(folder):
     """A folder of 400 drawn cats and dogs, for want of your own."""
     from PIL import Image
 
-    from kbatch.data.drawn import drawn_pets
+    from kbatch.case_study.drawn import drawn_pets
 
     for name, pictures in drawn_pets(200, 64).items():
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -3,15 +3,15 @@
 The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` compares this list):
 
    -2  errors
-   -1  sizes · strategy
+   -1  number_text · recompute_strategy
     0  notebook · option · outcome · problems · recipe · scoring
-    1  axis · device · records · rules · tracing
+    1  axis · device · records · rules · runtime · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
     4  border · memory · tuner
     5  training
     6  hypermodel
-    7  case_study · doctor · max_batch · plans · testing
+    7  case_study · testing
     8  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kbatch.device import ctrl_c
+from kbatch.runtime import ctrl_c
 
 
 def main() -> None:
     """Run the command line; a Ctrl-C in its first moments, while it is imported, ends it without a traceback."""
     with ctrl_c.at_once():
-        from kbatch.cli import app
+        from kbatch.cli.app import app
 
         app(prog_name="kbatch")
 

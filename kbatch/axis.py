@@ -10,7 +10,7 @@ from typing import Any
 from kbatch.errors import SpaceError
 from kbatch.option import Option, Range
 from kbatch.recipe import whole_number
-from kbatch.strategy import WORDS, Strategy
+from kbatch.recompute_strategy import WORDS, Strategy
 
 RateAxis = float | tuple[float, float] | list[float]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import sizes
+from kbatch import number_text
 from kbatch.errors import SearchError
 
 
@@ -66,12 +66,12 @@ def words(option: str, text: str) -> tuple[str, ...]:
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """The whole numbers of an option, separated by commas."""
-    return sizes.sizes_of(option, text, "Separate them by commas: 32,64,128")
+    return number_text.sizes_of(option, text, "Separate them by commas: 32,64,128")
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
     """The numbers of an option, separated by commas."""
-    found = [sizes.number(part) for part in text.split(",")]
+    found = [number_text.number(part) for part in text.split(",")]
     if None in found:
         raise SearchError(f"{option} must be numbers", text, "Separate them by commas: 0,0.1")
     return tuple(number for number in found if number is not None)
@@ -92,7 +92,7 @@ def between(least: float, most: float) -> Callable[[str, str], Range]:
     """A reader of an option that is two numbers, such as `0.001:0.1`."""
 
     def read(option: str, text: str) -> Range:
-        numbers = [sizes.number(part) or 0.0 for part in text.split(":")]
+        numbers = [number_text.number(part) or 0.0 for part in text.split(":")]
         if len(numbers) != 2 or not least <= numbers[0] < numbers[1] <= most:
             must = f"{option} must be two rates from {least:g} to {most:g}, the lower first"
             raise SearchError(must, text, "Write them as 0.001:0.1")

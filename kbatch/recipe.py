@@ -9,7 +9,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import strategy
+from kbatch import recompute_strategy
 from kbatch.errors import RecipeError
 
 OPTIMIZERS = ("sgd", "adam", "compiled")
@@ -78,8 +78,8 @@ class Recipe:
             raise RecipeError("`augmentation` must be the name of a pipeline", self.augmentation, 'Pass "none" or another name')
         if not isinstance(self.jit_compile, bool):
             raise RecipeError("`jit_compile` must be True or False", self.jit_compile, "Say which: a recipe never means 'auto'")
-        if strategy.Strategy.parse(self.recompute) is None:
-            raise RecipeError(f"`recompute` must be {strategy.WORDS}", self.recompute, "Pass one of these")
+        if recompute_strategy.Strategy.parse(self.recompute) is None:
+            raise RecipeError(f"`recompute` must be {recompute_strategy.WORDS}", self.recompute, "Pass one of these")
         amount = self.label_smoothing
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 1:
             raise RecipeError("`label_smoothing` must be a number of at least 0 and below 1", amount, "Pass 0.1, say")

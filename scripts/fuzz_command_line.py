@@ -167,11 +167,11 @@ def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndar
 def nothing_slow() -> Iterator[None]:
     """What is slow is not begun."""
     import kbatch.case_study.driver
-    import kbatch.max_batch
-    import kbatch.plans
+    import kbatch.cli.max_batch
+    import kbatch.cli.recompute
 
-    assert kbatch.max_batch
-    assert kbatch.plans
+    assert kbatch.cli.max_batch
+    assert kbatch.cli.recompute
     assert kbatch.case_study.driver
     slow = dict.fromkeys(("case_study__driver___search_and_confirm", "max_batch__find_max_batch", "max_batch__max_batches", "plans__front"), begin)
     quick = {

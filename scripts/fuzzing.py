@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from kbatch.cli import app
+from kbatch.cli.app import app
 
 GOOD = ("done", "refused", "usage")
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kbatch.device.ctrl_c import NAMES, Stopped, stopping, undisturbed
+from kbatch.runtime.ctrl_c import NAMES, Stopped, stopping, undisturbed
 
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 

@@ -9,10 +9,10 @@ import pytest
 from fake_search import once, trained
 
 from kbatch import Recipe
-from kbatch.device.oom import is_out_of_memory, is_suspect
 from kbatch.errors import RecordError
-from kbatch.records import disk, store, whole
+from kbatch.records import atomic_file, disk, store
 from kbatch.records.store import Store
+from kbatch.runtime.oom import is_out_of_memory, is_suspect
 from kbatch.training.project import CRASHES, Job, Project
 
 JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
@@ -69,10 +69,10 @@ def full(monkeypatch):
 
 
 def test_a_file_that_found_no_room_leaves_the_one_before_and_no_half(tmp_path, full):
-    whole.write(tmp_path / "project.json", "before")
+    atomic_file.write(tmp_path / "project.json", "before")
     full(0)
     with pytest.raises(RecordError, match="must have room"):
-        whole.write(tmp_path / "project.json", "after")
+        atomic_file.write(tmp_path / "project.json", "after")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"project.json": "before"}
 
 
@@ -159,7 +159,7 @@ def test_a_read_only_folder_is_one_sentence(small_disk):
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert len(Project(small_disk).store.records()) == 1
     with pytest.raises(RecordError, match="must be writable. Received: Read-only file system"):
-        whole.write(small_disk / "report.md", "")
+        atomic_file.write(small_disk / "report.md", "")
     with pytest.raises(RecordError, match="must be writable"):
         once(Project(small_disk), Job("search", 1, 0, Recipe(), {"units": 1}, 1e-3), trained)
 

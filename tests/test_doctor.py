@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbatch import doctor
-from kbatch.doctor import Finding
+from kbatch.cli import doctor
+from kbatch.cli.doctor import Finding
 
 HEALTHY = {
     "tensorflow": "2.21.0",

@@ -1,6 +1,6 @@
 import numpy as np
 
-from kbatch.data.drawn import drawn_pets
+from kbatch.case_study.drawn import drawn_pets
 
 
 def test_the_same_seed_draws_the_same_pets_and_another_seed_others():

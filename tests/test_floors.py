@@ -11,9 +11,9 @@ import kbatch
 ROOT = Path(kbatch.__file__).parent
 FLOORS = {
     "errors": -2,
-    "strategy": -1,
+    "recompute_strategy": -1,
     "recipe": 0,
-    "sizes": -1,
+    "number_text": -1,
     "option": 0,
     "axis": 1,
     "notebook": 0,
@@ -22,6 +22,7 @@ FLOORS = {
     "rules": 1,
     "records": 1,
     "device": 1,
+    "runtime": 1,
     "tracing": 1,
     "data": 2,
     "callbacks": 2,
@@ -38,9 +39,6 @@ FLOORS = {
     "hypermodel": 6,
     "case_study": 7,
     "testing": 7,
-    "doctor": 7,
-    "max_batch": 7,
-    "plans": 7,
     "cli": 8,
     "__main__": 9,
 }
@@ -48,9 +46,9 @@ ONLY_IN = {
     "keras_tuner": {"border", "hypermodel", "tuner", "building.hyperparameters", "case_study.tuners"},
     "matplotlib": {"results.figures"},
     "tensorflow.python": {
-        "device.gradient_registry",
+        "runtime.gradient_registry",
         "device.limit",
-        "device.holder",
+        "device.gpu_in_use",
         "building.seed_scope",
         "recompute._barriers",
         "recompute._repeatable",
@@ -65,8 +63,8 @@ ONLY_IN = {
         "recompute._apply",
     },
     "keras_tuner.src": {"hypermodel"},
-    "typer": {"cli"},
-    "loky": {"device.worker"},
+    "typer": {"cli.app"},
+    "loky": {"runtime.worker"},
     "pynvml": {"device.utilisation"},
     "tensorflow_datasets": {"case_study.sources"},
 }

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kbatch.case_study.photographs import decode, read_images
+from kbatch.case_study.pictures import split
 from kbatch.case_study.sources import collect, pictures
-from kbatch.data.images import decode, read_images
-from kbatch.data.pictures import split
 from kbatch.errors import DataError
 
 

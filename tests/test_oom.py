@@ -6,8 +6,9 @@ import signal
 import pytest
 import tensorflow as tf
 
-from kbatch.device import gradient_registry, meter
-from kbatch.device.oom import is_out_of_memory, is_suspect, is_suspect_exit
+from kbatch.device import meter
+from kbatch.runtime import gradient_registry
+from kbatch.runtime.oom import is_out_of_memory, is_suspect, is_suspect_exit
 
 GRAPH = 'Graph execution error:\n\nDetected at node {node} defined at (most recent call last):\n  File "/home/a/train.py", line 7, in <module>\n\n'
 HINT = (

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kbatch import Recipe, recompute
-from kbatch.cli import app
+from kbatch.cli.app import app
+from kbatch.cli.recompute import Choice, static_bytes, table
 from kbatch.errors import MemoryLimitError
-from kbatch.plans import Choice, static_bytes, table
 from kbatch.recompute._planner import resizer
 
 HERE = Path(__file__).parent

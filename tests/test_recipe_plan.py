@@ -16,8 +16,8 @@ from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, follow
+from kbatch.recompute_strategy import Strategy
 from kbatch.results.loading import load_records
-from kbatch.strategy import Strategy
 
 HERE = Path(__file__).parent
 

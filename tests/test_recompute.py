@@ -15,12 +15,12 @@ import tensorflow as tf
 from graph_reads import freed
 
 from kbatch import recompute
-from kbatch.device.worker import Worker
 from kbatch.errors import RecomputeError
 from kbatch.recompute import _repeatable
 from kbatch.recompute._cut_points import Ordering
 from kbatch.recompute._op_graph import Chain
 from kbatch.recompute._plan import Plan, PlannedSegment
+from kbatch.runtime.worker import Worker
 from kbatch.tracing.liveness import needed
 from kbatch.tracing.size import ALLOCATOR_SLACK
 

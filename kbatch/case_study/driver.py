@@ -16,15 +16,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kbatch.case_study import limits, sources
 from kbatch.case_study.options import PROJECT, Options
-from kbatch.device import ctrl_c, quiet_import
 from kbatch.memory._micro_batch import MaxBatches
-from kbatch.records import fingerprint, store, whole
+from kbatch.records import atomic_file, fingerprint, store
 from kbatch.records.lock import Lock
 from kbatch.results import report
+from kbatch.runtime import ctrl_c, quiet_import
 from kbatch.space import Space
 
 if TYPE_CHECKING:
-    from kbatch.data.pictures import Pictures
+    from kbatch.case_study.pictures import Pictures
 
 WALL_PER_TRAINING_SECOND = 1.35  # validation, build, first step; on a CPU, for the announcement only
 
@@ -117,7 +117,7 @@ def _import_tensorflow() -> None:
 
 
 def _pictures(options: Options, console: Console) -> Pictures:
-    from kbatch.data.pictures import PER_CLASS
+    from kbatch.case_study.pictures import PER_CLASS
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -145,7 +145,7 @@ def _note_run(options: Options, found: Pictures, folder: Path) -> None:
     """What the report says of the run, kept so that `kbatch report` can say it again."""
     flags = shlex.join(text for name, value in options.told().items() if value is not None for text in (f"--{name}", str(value)))
     notes: dict[str, Any] = {"command": f"kbatch cats-vs-dogs {flags}", "data": found.name, "model": options.model, "skipped": list(found.skipped)}
-    whole.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
+    atomic_file.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
 
 
 def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, found: Pictures, folder: Path, console: Console) -> None:

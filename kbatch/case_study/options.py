@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbatch import sizes
+from kbatch import number_text
 from kbatch.axis import Axis
 from kbatch.device.card import has_card
 from kbatch.errors import SearchError
@@ -30,7 +30,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "seed": (0, 2_000_000_000),  # room for the seeds of a confirmation below NumPy's largest
     "seconds_per_trial": (0.05, 604_800),  # a week
     "epochs": (1, 100_000),
-    "micro_batch_size": (1, sizes.MOST),
+    "micro_batch_size": (1, number_text.MOST),
 }
 LONGEST_NAME = 200  # of the files below --out, for the system's limit on a path
 
@@ -87,8 +87,8 @@ class Options:
         """
         if self.max_batch in ("auto", "off"):
             return None
-        number = sizes.whole(self.max_batch) or 0
-        if not 1 <= number <= sizes.MOST:
+        number = number_text.whole(self.max_batch) or 0
+        if not 1 <= number <= number_text.MOST:
             raise SearchError("--max-batch must be auto, off or a whole number of at least 1", self.max_batch, "Pass one of these")
         return number
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kbatch.data.drawn import drawn_pets
-from kbatch.data.images import read_images
-from kbatch.data.pictures import LEAST_PER_CLASS, PER_CLASS, Pictures, split
+from kbatch.case_study.drawn import drawn_pets
+from kbatch.case_study.photographs import read_images
+from kbatch.case_study.pictures import LEAST_PER_CLASS, PER_CLASS, Pictures, split
 from kbatch.errors import DataError
 
 Progress = Callable[[int], None]

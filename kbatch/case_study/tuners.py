@@ -17,7 +17,7 @@ import keras_tuner
 from kbatch.case_study.options import PROJECT
 from kbatch.errors import RecordError
 from kbatch.hypermodel import HyperModel, objective
-from kbatch.records import disk, kinds, whole
+from kbatch.records import atomic_file, disk, kinds
 
 # Two trainings of one recipe with different seeds rank alike at a correlation of only 0.5 (shared measurements), so a
 # third of the variance of normalized scores is told to the Gaussian process as noise.
@@ -160,7 +160,7 @@ def _files(project: Path) -> list[Path]:
 def _state(file: Path) -> dict[str, Any] | None:
     """What a file of KerasTuner's holds, or `None` if that is nothing of the kind."""
     with contextlib.suppress(RecordError, ValueError, RecursionError):
-        state = json.loads(whole.read(file) or b"")
+        state = json.loads(atomic_file.read(file) or b"")
         return state if isinstance(state, dict) else None
     return None
 

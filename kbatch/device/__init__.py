@@ -1,1 +1,1 @@
-"""The device: its memory, its errors and its leaks."""
+"""The device: how much memory it has, how much is used, and how busy it is."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch.device import holder
+from kbatch.device import gpu_in_use
 from kbatch.memory._find import check_size, pipelines
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload, sample_of
@@ -88,7 +88,7 @@ def estimate(
     recipe = recipe or Recipe()
     size = check_size("batch_size", batch_size) or recipe.examples_per_pass
     sample, _ = sample_of(x, y)
-    holder.check_free()
+    gpu_in_use.check_free()
     with Prober(Workload(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))), None) as prober:
         facts = prober.facts()
         if recipe.jit_compile:

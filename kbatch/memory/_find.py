@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kbatch.device import holder, limit, utilisation
+from kbatch.device import gpu_in_use, limit, utilisation
 from kbatch.errors import MemoryLimitError, SearchError
 from kbatch.memory import _cache
 from kbatch.memory._max_batch import MaxBatch
@@ -91,12 +91,12 @@ def find_max_batch(
     check_options(options)
     limit_bytes = limit.checked(memory_limit)
     facts = {"what": "max_batch", **room(limit_bytes), "timeout_seconds": timeout_seconds, "options": dataclasses.asdict(options)}
-    with Prober(workload, limit_bytes, timeout_seconds, shown(on_probe), holder.environment()) as prober:
+    with Prober(workload, limit_bytes, timeout_seconds, shown(on_probe), gpu_in_use.environment()) as prober:
         name = _cache.key({**facts, "model": prober.digest(), "shapes": workload.shapes, "recipe": recipe.to_json()})
         known = None if fresh else _cache.load(name)
         if known is not None:
             return MaxBatch.from_dict(known)
-        holder.check_free()
+        gpu_in_use.check_free()
         found = find(prober, options)
     if all(probe.ended != "hung" for probe in (*found.probes, *found.confirmations)):
         _cache.save(name, dataclasses.asdict(found))

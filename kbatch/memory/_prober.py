@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 from kbatch.device import limit
-from kbatch.device.oom import is_suspect_exit
-from kbatch.device.worker import Death, Worker
 from kbatch.errors import ModelError
 from kbatch.memory import _xla
 from kbatch.memory._probe import Facts, Probe, Refusal
 from kbatch.memory._workload import Workload
+from kbatch.runtime.oom import is_suspect_exit
+from kbatch.runtime.worker import Death, Worker
 from kbatch.tracing.size import Moment
 
 STEPS = 3

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbatch.combination import Combination, combinations
-from kbatch.device import holder, limit
+from kbatch.device import gpu_in_use, limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory import _cache
 from kbatch.memory._find import check_size, pipelines, room, smaller
@@ -92,13 +92,13 @@ def max_batches(
     limit_bytes = limit.checked(memory_limit)
     most = smaller(check_size("ceiling", ceiling), examples)
     facts = {"what": "table", "of": wanted, "under": space.augmentation, **room(limit_bytes), "ceiling": most, "shapes": workload.shapes}
-    with Prober(workload.of(_plain(wanted[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, holder.environment()) as prober:
+    with Prober(workload.of(_plain(wanted[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, gpu_in_use.environment()) as prober:
         augmentation = space.augmentation[0] if len(space.augmentation) == 1 else prober.heaviest(space.augmentation)
         name = _cache.key({**facts, "models": _models(prober, wanted, augmentation)})
     known = None if fresh else _cache.load(name)
     if known is not None:
         return Table.from_dict(known)
-    holder.check_free()
+    gpu_in_use.check_free()
     table = Tabulating(workload, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row).table(wanted)
     _cache.save(name, table.to_dict())
     return table

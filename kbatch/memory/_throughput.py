@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch import notebook
-from kbatch.device import holder, limit
+from kbatch.device import gpu_in_use, limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory._find import check_size, pipelines
 from kbatch.memory._probe import Probe
@@ -150,7 +150,7 @@ def throughput(
     sample, examples = sample_of(x, y)
     if batch_sizes is None and examples is not None:
         sizes = tuple(size for size in sizes if size <= examples) or (1,)
-    holder.check_free()
+    gpu_in_use.check_free()
     limit_bytes = limit.checked(memory_limit)
     workload = Workload(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,)))
     with Prober(workload, limit_bytes, on_probe=shown(on_probe)) as prober:

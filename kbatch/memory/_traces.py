@@ -10,10 +10,10 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from kbatch.device.oom import is_out_of_memory
 from kbatch.memory import _worker
 from kbatch.memory._probe import Refusal
 from kbatch.memory._xla import DUMP, TOO_LARGE
+from kbatch.runtime.oom import is_out_of_memory
 from kbatch.tracing import liveness
 from kbatch.tracing.digest import digest as digest_of
 from kbatch.tracing.liveness import PRIME

@@ -21,13 +21,14 @@ from kbatch.building.compiled import CompileArguments
 from kbatch.building.model_spec import ModelSpec, nothing
 from kbatch.building.policy_scope import policy_scope
 from kbatch.data import augmentation
-from kbatch.device import gradient_registry, limit, meter
-from kbatch.device.oom import is_out_of_memory, is_suspect
+from kbatch.device import limit, meter
 from kbatch.errors import KbatchError
 from kbatch.memory import _bfc_allocator, _labels
 from kbatch.memory._build_function import Imported
 from kbatch.memory._probe import Facts, Probe, Refusal, waited
 from kbatch.memory._workload import Workload
+from kbatch.runtime import gradient_registry
+from kbatch.runtime.oom import is_out_of_memory, is_suspect
 
 NO_LIMIT = 1 << 50
 PARTIAL = 7  # examples of the partial validation batch

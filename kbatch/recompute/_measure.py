@@ -10,13 +10,14 @@ from typing import Any
 
 import keras
 
-from kbatch.device import gradient_registry, meter
-from kbatch.device.oom import is_out_of_memory
+from kbatch.device import meter
 from kbatch.errors import RecomputeError
 from kbatch.recompute._apply import apply
 from kbatch.recompute._plan import Plan
 from kbatch.recompute._planner import front, plan
 from kbatch.recompute._restored import batch_size_of, untouched
+from kbatch.runtime import gradient_registry
+from kbatch.runtime.oom import is_out_of_memory
 
 WARM_STEPS, MEASURED_STEPS = 2, 3  # the first ones trace, compile and choose algorithms
 CAREFUL = 0.9  # of the budget: the second candidate, if the prediction of the first was too low

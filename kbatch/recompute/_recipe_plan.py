@@ -8,7 +8,7 @@ from kbatch.errors import RecomputeError
 from kbatch.recompute._apply import apply
 from kbatch.recompute._op_graph import functional_of
 from kbatch.recompute._planner import plan_for
-from kbatch.strategy import WORDS, Strategy
+from kbatch.recompute_strategy import WORDS, Strategy
 
 # The same for every batch size, so that what a plan keeps is linear in the batch and one probe tells of all of them.
 PLANNED_BATCH_SIZE = 32

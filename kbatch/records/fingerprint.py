@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.records import disk, kinds, whole
+from kbatch.records import atomic_file, disk, kinds
 
 FOLDER, FILE = "kbatch", "project.json"  # the folder is inside KerasTuner's own
 KINDS: dict[str, Any] = {  # of the facts that kbatch reads again; all others are only compared
@@ -31,7 +31,7 @@ def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
         RecordError: If the file cannot be read, or holds something else.
     """
     path = Path(directory) / FILE
-    text = whole.read(path)
+    text = atomic_file.read(path)
     if text is None:
         return None
     do = "Move the folder away, or start in another one"
@@ -67,7 +67,7 @@ def save(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk.refusal(error, path.parent) from error
-    whole.write(path, json.dumps(facts, indent=1, sort_keys=True))
+    atomic_file.write(path, json.dumps(facts, indent=1, sort_keys=True))
 
 
 def check(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:

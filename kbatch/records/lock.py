@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbatch.errors import RecordError
-from kbatch.records import disk, whole
+from kbatch.records import atomic_file, disk
 
 FILE = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
@@ -111,7 +111,7 @@ def _system_lock(handle: int) -> None:
 
 def _holder(path: Path) -> str:
     with contextlib.suppress(RecordError, ValueError, KeyError, TypeError):
-        words = json.loads(whole.read(path) or b"")
+        words = json.loads(atomic_file.read(path) or b"")
         return f"process {words['process']} on {words['host']} has {path.parent} since {words['since']}"
     return f"another process has {path.parent}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import RecordError
-from kbatch.records import disk, kinds, whole
+from kbatch.records import atomic_file, disk, kinds
 from kbatch.records.record import Record
 
 FILE = "records.jsonl"
@@ -36,7 +36,7 @@ def read(path: Path) -> list[Line]:
     Raises:
         RecordError: If a line before the last cannot be read, or the file is no regular one.
     """
-    rows = (whole.read(path) or b"").split(b"\n")
+    rows = (atomic_file.read(path) or b"").split(b"\n")
     lines = []
     for number, row in enumerate(rows, 1):
         try:
@@ -78,7 +78,7 @@ class Store:
 
     def _drop_incomplete_line(self) -> None:
         """Cut a half-written last line, or end a whole one, so that the next record does not grow onto it."""
-        text = whole.read(self.path) or b""
+        text = atomic_file.read(self.path) or b""
         if text and not text.endswith(b"\n"):
             only_end_lost = len(self._lines) == len(text.splitlines())
             with open(self.path, "r+b") as file:
@@ -112,7 +112,7 @@ class Store:
         except RecordError:
             if not self._lines or self._lines[-1] != Line("started", key):
                 raise
-            text = whole.read(self.path) or b""
+            text = atomic_file.read(self.path) or b""
             os.truncate(self.path, text.rfind(b"\n", 0, len(text) - 1) + 1)  # which needs no room
             self._lines.pop()
 

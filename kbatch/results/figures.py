@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbatch.records import whole
+from kbatch.records import atomic_file
 from kbatch.results.figure_data import BASELINE, BEST, OTHER, BatchInfo, CurveInfo, PanelInfo, band, sizes
 
 COLOURS = {BASELINE: "#444444", BEST: "#c8102e", OTHER: "#b8c4d0"}
@@ -252,4 +252,4 @@ def _save(figure: Any, path: str | Path) -> None:
     """Write a figure whole or not at all."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
-    whole.write(Path(path), drawn.getvalue())
+    atomic_file.write(Path(path), drawn.getvalue())

@@ -14,7 +14,7 @@ from kbatch.records import fingerprint
 from kbatch.records.record import Record
 from kbatch.records.store import FILE, read
 from kbatch.results.frame import OWN, Trials
-from kbatch.results.own import own_values
+from kbatch.results.own_values import own_values
 from kbatch.space import AXES
 
 _PLAIN_COLUMNS = [axis.name for axis in AXES if axis.in_recipe and axis.name not in ("batch_size", "optimizer")]

@@ -11,7 +11,7 @@ from kbatch import scoring
 from kbatch.outcome import SCORED
 from kbatch.records.record import Record
 from kbatch.results import noise
-from kbatch.results.own import own_words
+from kbatch.results.own_values import own_words
 from kbatch.results.words import SCORE, ended_text, score_text
 
 BEST, BELOW_BASELINE, NEAR = "best", "best of the search; the baseline did better", "within noise of the best"

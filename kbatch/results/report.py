@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kbatch import notebook
 from kbatch.errors import RecordError
-from kbatch.records import kinds, whole
+from kbatch.records import atomic_file, kinds
 from kbatch.records.record import Record
 from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
@@ -136,7 +136,7 @@ def report(tuner_or_directory: Any) -> Report:
 def _run_of(root: Path) -> dict[str, Any]:
     """What the driver noted of its run, which nothing depends on: what cannot be read is left out, and said."""
     try:
-        run = json.loads(whole.read(root / RUN_FILE) or b"{}")
+        run = json.loads(atomic_file.read(root / RUN_FILE) or b"{}")
         if kinds.fits(run, dict[str, str | list[str]]):
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):
@@ -156,15 +156,15 @@ def write(tuner_or_directory: Any) -> list[Path]:
     """
     found, root = report(tuner_or_directory), root_of(tuner_or_directory)
     files = [root / "trials.csv", root / CURVES, root / BATCHES, root / "report.md"]
-    whole.write(files[0], load(root).to_csv(index=False))
+    atomic_file.write(files[0], load(root).to_csv(index=False))
     again = load_confirmations(root)
     if len(again):
         files.append(root / "confirmations.csv")
-        whole.write(files[-1], again.to_csv(index=False))
+        atomic_file.write(files[-1], again.to_csv(index=False))
     draw_curves(panels(found.records, found.goal), found.goal, found.validation_examples, files[1])
     infos = batch_infos(found.records, found.goal, found.validation_examples, load_own_optimizer(root))
     draw_batches(infos, found.goal, files[2])
-    whole.write(files[3], found.markdown())
+    atomic_file.write(files[3], found.markdown())
     return files
 
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbatch.device import ctrl_c, meter
+from kbatch.device import meter
 from kbatch.errors import ProjectChangedError, RecordError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records import fingerprint, whole
+from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.records.record import Record, drawn_of, key_of
 from kbatch.records.store import FILE, Store
+from kbatch.runtime import ctrl_c
 
 CRASHES = 2  # starts without an end after which a training is taken to kill its process
 
@@ -190,5 +191,5 @@ class Project:
 def _ended(file: Path) -> bool:
     """Whether KerasTuner's file says that its trial was completed."""
     with contextlib.suppress(RecordError, ValueError, RecursionError, AttributeError):
-        return json.loads(whole.read(file) or b"null").get("status") == "COMPLETED"  # type: ignore[no-any-return]
+        return json.loads(atomic_file.read(file) or b"null").get("status") == "COMPLETED"  # type: ignore[no-any-return]
     return False

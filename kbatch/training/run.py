@@ -29,12 +29,12 @@ from kbatch.callbacks.warmup import Warmup
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.device import meter
-from kbatch.device.oom import is_out_of_memory, is_suspect
 from kbatch.device.utilisation import Sampler
 from kbatch.errors import DataError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
+from kbatch.runtime.oom import is_out_of_memory, is_suspect
 from kbatch.training import remarks
 from kbatch.training.goal import Goal
 

@@ -17,12 +17,12 @@ from kbatch.building.signature import described, signature
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
 from kbatch.device import meter
-from kbatch.device.oom import is_out_of_memory
 from kbatch.errors import SearchError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe, whole_number
+from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
 from kbatch.training import agreement, user_callbacks
 from kbatch.training.fit_arguments import FitArguments

@@ -12,10 +12,11 @@ from typing import Any
 import keras
 
 from kbatch.building.model_spec import ModelSpec
-from kbatch.device import gradient_registry, meter
-from kbatch.device.oom import is_out_of_memory
+from kbatch.device import meter
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
+from kbatch.runtime import gradient_registry
+from kbatch.runtime.oom import is_out_of_memory
 
 
 class Trial:

@@ -20,8 +20,8 @@ from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Row
 from kbatch.memory._probe import Probe
 from kbatch.memory._table import max_batches
+from kbatch.number_text import example_shape
 from kbatch.recipe import POLICIES, Recipe
-from kbatch.sizes import example_shape
 from kbatch.space import Space
 
 SHARE = 0.9

@@ -21,12 +21,12 @@ from kbatch.building.optimizers import optimizer_of
 from kbatch.device import limit
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
 from kbatch.memory._build_function import imported
+from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._plan import Plan, megabytes
 from kbatch.recompute._planner import front, resizer
-from kbatch.records import whole
+from kbatch.records import atomic_file
 from kbatch.results import figures
-from kbatch.sizes import example_shape
 
 CAUTION = (
     "predicted; without XLA measured peaks were 0.8 to 1.2 times as high, more where the weights outweigh the activations: "
@@ -137,7 +137,7 @@ def answer(asked: Asked, console: Console) -> None:
     chosen = found.chosen
     console.print(str(chosen), highlight=False, soft_wrap=True)
     if asked.plan:
-        whole.write(Path(asked.plan), chosen.to_json())
+        atomic_file.write(Path(asked.plan), chosen.to_json())
         console.print(f"Plan: {asked.plan} (recompute.Plan.from_json, recompute.apply)", highlight=False, soft_wrap=True)
 
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import typer
 
 import kbatch
-from kbatch import sizes
-from kbatch.device import ctrl_c
+from kbatch import number_text
 from kbatch.errors import KbatchError
 from kbatch.option import Option
 from kbatch.records import disk
+from kbatch.runtime import ctrl_c
 from kbatch.space import AXES
 
 app = typer.Typer(
@@ -33,14 +33,14 @@ PANEL = "Axes of the search"
 
 
 def _whole_number(text: object) -> int:
-    number = sizes.whole(str(text))
+    number = number_text.whole(str(text))
     if number is None:
         raise typer.BadParameter(f"{text!r} must be a whole number, in plain digits.")
     return number
 
 
 def _number(text: object) -> float:
-    number = sizes.number(str(text))
+    number = number_text.number(str(text))
     if number is None:
         raise typer.BadParameter(f"{text!r} must be a finite number, such as 0.5.")
     return number
@@ -192,10 +192,10 @@ def plans_of(
     Each operation is traced forward and backward once; nothing is trained. Without a limit the plan of the lowest peak is shown in words.
     """
     with _told_plainly():
-        from kbatch.device import quiet_import
+        from kbatch.runtime import quiet_import
 
         with ctrl_c.at_once(), quiet_import.turned_away():
-            from kbatch.plans import Asked, answer
+            from kbatch.cli.recompute import Asked, answer
         answer(Asked(build, shape, policy, optimizer, batch_size, memory_limit, figure, plan), _console())
 
 
@@ -216,7 +216,7 @@ def report(directory: Annotated[str, typer.Argument(help="Folder of a search, or
 def examine() -> None:
     """Say what a bug report needs to know of this machine, and what stands in a search's way on it. Exit code 1 if anything does."""
     with _told_plainly():
-        from kbatch import doctor
+        from kbatch.cli import doctor
 
         found = doctor.findings()
         print("\n".join(doctor.lines(found)))

@@ -1,0 +1,1 @@
+"""The command `kbatch`: its commands, their options, and what they print."""

@@ -1,6 +1,7 @@
 """A KerasTuner project of images, moved over by three changed lines: each is marked with what it was.
 
-Usage: python examples/images_from_keras_tuner.py [--folder FOLDER_OF_CLASS_FOLDERS] [--trials 4] [--epochs 10]
+Usage: python examples/images_from_keras_tuner.py [--folder FOLDER_OF_CLASS_FOLDERS] [--trials 4]
+[--epochs 10]
 """
 
 import argparse
@@ -11,8 +12,12 @@ import keras_tuner
 
 import kbatch
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--folder", help="one folder of images per class; without it, pictures are drawn")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--folder", help="one folder of images per class; without it, pictures are drawn"
+)
 parser.add_argument("--trials", type=int, default=4)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--out", default="runs")
@@ -34,7 +39,13 @@ def drawn(folder):
 
 folder = options.folder or drawn(Path(options.out) / "drawn")
 train, validation = keras.utils.image_dataset_from_directory(
-    folder, label_mode="binary", image_size=(64, 64), batch_size=32, validation_split=0.25, subset="both", seed=1
+    folder,
+    label_mode="binary",
+    image_size=(64, 64),
+    batch_size=32,
+    validation_split=0.25,
+    subset="both",
+    seed=1,
 )
 
 
@@ -67,12 +78,19 @@ tuner.search(
     train,
     validation_data=validation,
     epochs=options.epochs,
-    callbacks=[keras.callbacks.TensorBoard(f"{options.out}/images-tensorboard"), keras.callbacks.EarlyStopping("val_loss", patience=5)],
+    callbacks=[
+        keras.callbacks.TensorBoard(f"{options.out}/images-tensorboard"),
+        keras.callbacks.EarlyStopping("val_loss", patience=5),
+    ],
 )
 
 print(kbatch.report(tuner))
 recipe = kbatch.best_recipe(tuner)
 values = tuner.get_best_hyperparameters()[0].values
-model, outcome = kbatch.train(recipe, build, train, validation_data=validation, epochs=options.epochs, values=values)
+model, outcome = kbatch.train(
+    recipe, build, train, validation_data=validation, epochs=options.epochs, values=values
+)
 model.save(f"{options.out}/images-best.keras")  # loads without kbatch
-print(f"{recipe}: {outcome.value:.3f} held after {outcome.train_seconds:.1f} s, saved as {options.out}/images-best.keras")
+print(
+    f"{recipe}: {outcome.value:.3f} held after {outcome.train_seconds:.1f} s, saved as {options.out}/images-best.keras"
+)

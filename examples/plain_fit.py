@@ -14,8 +14,14 @@ model = cnn(32)
 model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
 
 clock = kbatch.callbacks.TrainingClock()
-horizon = kbatch.callbacks.Horizon(3, tf.data.Dataset.from_tensor_slices(data.validation).batch(32), clock=clock)
+horizon = kbatch.callbacks.Horizon(
+    3, tf.data.Dataset.from_tensor_slices(data.validation).batch(32), clock=clock
+)
 model.fit(*data.train, epochs=1000, verbose=0, callbacks=[clock, horizon])
 
-print(f"{clock.updates} updates, median {1e3 * clock.median_update_seconds:.1f} ms, the first {clock.first_step_seconds:.2f} s longer")
-print(f"accuracy held {horizon.value:.3f}, score {kbatch.score(horizon.curve, horizon=3, chance=0.5):.4f} per second")
+print(
+    f"{clock.updates} updates, median {1e3 * clock.median_update_seconds:.1f} ms, the first {clock.first_step_seconds:.2f} s longer"
+)
+print(
+    f"accuracy held {horizon.value:.3f}, score {kbatch.score(horizon.curve, horizon=3, chance=0.5):.4f} per second"
+)

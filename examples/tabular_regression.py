@@ -11,7 +11,9 @@ import numpy as np
 
 import kbatch
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--trials", type=int, default=4)
 parser.add_argument("--seconds", type=float, default=2.0)
 parser.add_argument("--out", default="runs")
@@ -30,17 +32,32 @@ def table(count):
 
 def build(hp):
     """Your model as it is; your own hyperparameters are searched beside kbatch's."""
-    numbers, district = keras.Input((2,), name="numbers"), keras.Input((), name="district", dtype="int32")
+    numbers, district = (
+        keras.Input((2,), name="numbers"),
+        keras.Input((), name="district", dtype="int32"),
+    )
     x = keras.layers.Concatenate()([numbers, keras.layers.Embedding(5, 3)(district)])
     x = keras.layers.Dense(hp.Choice("width", [16, 32]), "relu")(x)
-    model = keras.Model({"numbers": numbers, "district": district}, keras.layers.Dense(1, dtype="float32")(x))
+    model = keras.Model(
+        {"numbers": numbers, "district": district}, keras.layers.Dense(1, dtype="float32")(x)
+    )
     model.compile("adam", "mse", metrics=["mae"])
     return model
 
 
-hypermodel = kbatch.HyperModel(build, kbatch.Space(batch_size=(16, 32, 128)), metric="val_mae", seconds_per_trial=options.seconds)
+hypermodel = kbatch.HyperModel(
+    build,
+    kbatch.Space(batch_size=(16, 32, 128)),
+    metric="val_mae",
+    seconds_per_trial=options.seconds,
+)
 tuner = keras_tuner.RandomSearch(
-    hypermodel, objective=kbatch.objective(), max_trials=options.trials, directory=options.out, project_name="tabular", seed=1
+    hypermodel,
+    objective=kbatch.objective(),
+    max_trials=options.trials,
+    directory=options.out,
+    project_name="tabular",
+    seed=1,
 )
 x, y = table(2000)
 tuner.search(x, y, validation_data=table(500))

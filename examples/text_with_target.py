@@ -12,7 +12,9 @@ import tensorflow as tf
 
 import kbatch
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--trials", type=int, default=4)
 parser.add_argument("--seconds", type=float, default=5.0)
 parser.add_argument("--out", default="runs")
@@ -34,7 +36,9 @@ def batches(count):
     """Batches of sentences, padded to the longest of each."""
     texts, labels = zip(*sentences(count), strict=True)
     texts, labels = tf.ragged.constant(texts), tf.constant(labels)
-    pairs = tf.data.Dataset.from_tensor_slices((texts, labels)).map(lambda text, label: (tf.ensure_shape(text, (None,)), label))
+    pairs = tf.data.Dataset.from_tensor_slices((texts, labels)).map(
+        lambda text, label: (tf.ensure_shape(text, (None,)), label)
+    )
     return pairs.padded_batch(32, padded_shapes=([None], []))
 
 
@@ -48,10 +52,19 @@ def build(hp):
     return model
 
 
-space = kbatch.Space(optimizer="adam", learning_rate={"adam": (1e-3, 2e-2)}, batch_size=(16, 32, 64))
-hypermodel = kbatch.HyperModel(build, space, metric="val_auc", target=0.85, seconds_per_trial=options.seconds)
+space = kbatch.Space(
+    optimizer="adam", learning_rate={"adam": (1e-3, 2e-2)}, batch_size=(16, 32, 64)
+)
+hypermodel = kbatch.HyperModel(
+    build, space, metric="val_auc", target=0.85, seconds_per_trial=options.seconds
+)
 tuner = keras_tuner.RandomSearch(
-    hypermodel, objective=kbatch.objective(), max_trials=options.trials, directory=options.out, project_name="text", seed=1
+    hypermodel,
+    objective=kbatch.objective(),
+    max_trials=options.trials,
+    directory=options.out,
+    project_name="text",
+    seed=1,
 )
 tuner.search(batches(EXAMPLES), validation_data=batches(400))
 print(kbatch.report(tuner))

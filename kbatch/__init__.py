@@ -1,6 +1,7 @@
 """kbatch: which way of training this model on this device buys the most validation accuracy per second?
 
-The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` compares this list):
+The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` compares
+this list):
 
    -2  errors
    -1  number_text · recompute_strategy
@@ -91,7 +92,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'kbatch' has no attribute {name!r}")
     home = _HOME[name]
-    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"kbatch.{name}")
+    value = (
+        getattr(importlib.import_module(home), name)
+        if home
+        else importlib.import_module(f"kbatch.{name}")
+    )
     globals()[name] = value
     return value
 

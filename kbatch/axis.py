@@ -21,14 +21,19 @@ class Axis:
 
     Attributes:
         name: String, the name of the hyperparameter.
-        check: Function that returns a value as a recipe holds it; raises `SpaceError` for one that cannot be searched.
-        default: Tuple of the values that are searched if the user names none; `None` if the machine or the data decide.
+        check: Function that returns a value as a recipe holds it; raises `SpaceError` for one that
+            cannot be searched.
+        default: Tuple of the values that are searched if the user names none; `None` if the machine
+            or the data decide.
         option: `Option` of `kbatch cats-vs-dogs`, or `None`.
-        in_recipe: Boolean, whether a recipe has it as it is drawn: a field and a column of that name.
-        decides_memory: Boolean, whether it changes how much memory a step of a given batch size needs.
+        in_recipe: Boolean, whether a recipe has it as it is drawn: a field and a column of that
+            name.
+        decides_memory: Boolean, whether it changes how much memory a step of a given batch size
+            needs.
         only_if: Name of another axis and the value that it must have; `None` if it is always drawn.
         preferred: The value that a tuner begins with, if it is among those that are searched.
-        of: Name of the argument of `Space` that holds the values by the other axis' value; empty if its own name does.
+        of: Name of the argument of `Space` that holds the values by the other axis' value; empty if
+            its own name does.
     """
 
     name: str
@@ -53,7 +58,10 @@ class Axis:
         except TypeError:
             different = False
         if not several or not different:
-            must, do = f"`{self.name}` must hold at least one value, each once", "Pass one value, or a tuple of different ones"
+            must, do = (
+                f"`{self.name}` must hold at least one value, each once",
+                "Pass one value, or a tuple of different ones",
+            )
             raise SpaceError(must, given, do)
         return tuple(self.check(value) for value in several)
 
@@ -70,7 +78,11 @@ class Axis:
         elif isinstance(values[0], bool):
             hp.Boolean(self.name, default=values[0])
         else:
-            hp.Choice(self.name, list(values), default=self.preferred if self.preferred in values else values[0])
+            hp.Choice(
+                self.name,
+                list(values),
+                default=self.preferred if self.preferred in values else values[0],
+            )
 
 
 def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
@@ -83,7 +95,11 @@ def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
 
     def check(value: Any) -> Any:
         if value not in allowed:
-            raise SpaceError(f"`{name}` must be among {', '.join(map(str, allowed))}", value, "Pass these values only")
+            raise SpaceError(
+                f"`{name}` must be among {', '.join(map(str, allowed))}",
+                value,
+                "Pass these values only",
+            )
         return allowed[allowed.index(value)]
 
     return check
@@ -133,14 +149,22 @@ def batch_size_of(value: Any) -> int:
     """A batch size as a recipe holds it."""
     number = whole_number(value)
     if number is None:
-        raise SpaceError("Batch sizes must be whole numbers of at least 1", value, "Pass sizes such as (32, 64, 128)")
+        raise SpaceError(
+            "Batch sizes must be whole numbers of at least 1",
+            value,
+            "Pass sizes such as (32, 64, 128)",
+        )
     return number
 
 
 def passes_of(value: Any) -> float:
     """Passes of warm-up."""
     if not is_number(value) or not 0 <= value < math.inf:
-        raise SpaceError("`warmup_passes` must be numbers of at least 0", value, "Pass 0 for no warm-up, 1.0 for one pass")
+        raise SpaceError(
+            "`warmup_passes` must be numbers of at least 0",
+            value,
+            "Pass 0 for no warm-up, 1.0 for one pass",
+        )
     return float(value)
 
 
@@ -154,17 +178,24 @@ def strategy_of(value: Any) -> Any:
 def rate_of(value: Any) -> float:
     """A learning rate at batch 32."""
     if not is_number(value) or not 0 < value < math.inf:
-        raise SpaceError("`learning_rate` must hold finite numbers above 0", value, "Pass 0.01, say")
+        raise SpaceError(
+            "`learning_rate` must hold finite numbers above 0", value, "Pass 0.01, say"
+        )
     return float(value)
 
 
 def smoothing_of(value: Any) -> float:
     """A share of each label that is spread over all classes."""
     if not is_number(value) or not 0 <= value < 1:
-        raise SpaceError("`label_smoothing` must hold numbers of at least 0 and below 1", value, "Pass (0, 0.1), say")
+        raise SpaceError(
+            "`label_smoothing` must hold numbers of at least 0 and below 1",
+            value,
+            "Pass (0, 0.1), say",
+        )
     return float(value)
 
 
 def name_of(value: Any) -> Any:
     """The name of a pipeline."""
-    return value  # whether there is a pipeline of that name is known where TensorFlow is: see `kbatch.HyperModel`
+    # whether there is a pipeline of that name is known where TensorFlow is: see `kbatch.HyperModel`
+    return value

@@ -27,18 +27,24 @@ def border() -> Iterator[None]:
         full = disk.trouble(error)
         if full is not None:
             raise _fatal(type(full))(full.must, full.received, full.do) from error
-        raise keras_tuner.errors.FatalRuntimeError(f"A trial failed, and would fail again. {type(error).__name__}: {error}") from error
+        raise keras_tuner.errors.FatalRuntimeError(
+            f"A trial failed, and would fail again. {type(error).__name__}: {error}"
+        ) from error
 
 
-def watch_searches(kind: type, around: Callable[[Any, Any, Any, Any], AbstractContextManager[None]]) -> None:
+def watch_searches(
+    kind: type, around: Callable[[Any, Any, Any, Any], AbstractContextManager[None]]
+) -> None:
     """Let every `search` of a tuner with a hypermodel of this kind begin with a check of all that it is given.
 
-    KerasTuner calls nothing of a hypermodel before its first trial, and nothing at all in a search that has finished.
-    So this is the one place where its own code is wrapped. Tuners with other hypermodels are not concerned.
+    KerasTuner calls nothing of a hypermodel before its first trial, and nothing at all in a search
+    that has finished. So this is the one place where its own code is wrapped. Tuners with other
+    hypermodels are not concerned.
 
     Args:
         kind: Class of hypermodels.
-        around: Function of the hypermodel, the tuner and the arguments of `search`; its context is entered around it.
+        around: Function of the hypermodel, the tuner and the arguments of `search`; its context is
+            entered around it.
     """
     search = keras_tuner.engine.base_tuner.BaseTuner.search
 
@@ -73,4 +79,6 @@ def _fatal(kind: type[KbatchError]) -> type[KbatchError]:
     """The same kind of error, but one that ends a KerasTuner search."""
     if issubclass(kind, keras_tuner.errors.FatalError):
         return kind
-    return type(kind.__name__, (kind, keras_tuner.errors.FatalError), {"__module__": kind.__module__})
+    return type(
+        kind.__name__, (kind, keras_tuner.errors.FatalError), {"__module__": kind.__module__}
+    )

@@ -11,7 +11,8 @@ from kbatch.space import AXES, Space
 
 PLAIN = Recipe()
 NAMES = [axis.name for axis in AXES if axis.decides_memory]
-SAID_ALWAYS = 3  # policy, optimizer and jit_compile; of the others only what a plain recipe does not have
+# policy, optimizer and jit_compile; of the others only what a plain recipe does not have
+SAID_ALWAYS = 3
 
 _namedtuple: Any = collections.namedtuple  # mypy wants to see the fields, which are the table's
 _Parts: Any = _namedtuple("_Parts", NAMES, defaults=[getattr(PLAIN, name) for name in NAMES])
@@ -44,7 +45,11 @@ class Combination(_Parts):
     def later_words(self) -> list[str]:
         """The values of the axes after the first three, where they are not a plain recipe's."""
         later = NAMES[SAID_ALWAYS:]
-        return [f"{name} {getattr(self, name)}" for name in later if getattr(self, name) != getattr(PLAIN, name)]
+        return [
+            f"{name} {getattr(self, name)}"
+            for name in later
+            if getattr(self, name) != getattr(PLAIN, name)
+        ]
 
 
 def combinations(space: Space) -> list[Combination]:

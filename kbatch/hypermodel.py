@@ -51,34 +51,41 @@ def objective() -> keras_tuner.Objective:
 class HyperModel(keras_tuner.HyperModel):
     """Searches how to train a model: every trial gets the same seconds and is scored by the accuracy it holds.
 
-    Use it with any stock tuner but Hyperband, with `objective=kbatch.objective()`. Before the first trial, the
-    baseline (what the user has today) is trained once for the same seconds and kept beside the trials. A trial that
-    runs out of memory or into NaN scores 0 and the search goes on; a bug in `build` stops it at once. Everything
-    measured is appended to `records.jsonl` in the folder `kbatch` of the tuner's project; a search that was stopped or
-    killed goes on where it was.
+    Use it with any stock tuner but Hyperband, with `objective=kbatch.objective()`. Before the first
+    trial, the baseline (what the user has today) is trained once for the same seconds and kept
+    beside the trials. A trial that runs out of memory or into NaN scores 0 and the search goes on;
+    a bug in `build` stops it at once. Everything measured is appended to `records.jsonl` in the
+    folder `kbatch` of the tuner's project; a search that was stopped or killed goes on where it
+    was.
 
     Args:
-        build: Function `build(hp)` or `build()` that returns a `keras.Model`, or a `keras_tuner.HyperModel` that does
-            not override `fit`. A compiled model keeps its loss and metrics, and its optimizer is the baseline's.
+        build: Function `build(hp)` or `build()` that returns a `keras.Model`, or a
+            `keras_tuner.HyperModel` that does not override `fit`. A compiled model keeps its loss
+            and metrics, and its optimizer is the baseline's.
         space: `Space` of recipes. Defaults to `Space()`.
         loss: Loss, if `build` does not compile.
         metrics: List of metrics, if `build` does not compile.
         metric: String, what is scored, as Keras logs it. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for accuracies and AUC, else required.
-        chance: Float, the metric of a model that learned nothing; inferred for accuracies (the share of the most
-            frequent class in the validation labels) and AUC (0.5, of the ROC curve), else required.
-        seconds_per_trial: Float, the horizon: training seconds of every trial. Without it, `search` takes
+        chance: Float, the metric of a model that learned nothing; inferred for accuracies (the
+            share of the most frequent class in the validation labels) and AUC (0.5, of the ROC
+            curve), else required.
+        seconds_per_trial: Float, the horizon: training seconds of every trial. Without it, `search`
+            takes
             `epochs=E`, and the horizon is what the baseline needs for so many.
         target: Float, the value that is good enough: a trial ends once it is held. Optional.
-        seed: Integer, seed of weights, data order and dropout, the same for all trials. Defaults to `0`.
-        max_batch: The largest micro-batch that fits: `None` (the default) lets a trial run out of memory, which scores
-            0; an integer; or the table of `kbatch.max_batches`. A larger batch is reached by accumulating over equal
-            passes; one that even so does not fit is recorded as out of memory without being trained. The baseline is
-            trained as it is.
-        max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to. Defaults to `16`.
+        seed: Integer, seed of weights, data order and dropout, the same for all trials. Defaults to
+            `0`.
+        max_batch: The largest micro-batch that fits: `None` (the default) lets a trial run out of
+            memory, which scores 0; an integer; or the table of `kbatch.max_batches`. A larger batch
+            is reached by accumulating over equal passes; one that even so does not fit is recorded
+            as out of memory without being trained. The baseline is trained as it is.
+        max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to.
+            Defaults to `16`.
 
     Attributes:
-        watcher: `kbatch.training.progress.Watcher` told of every training. `None` shows a progress bar, unless
+        watcher: `kbatch.training.progress.Watcher` told of every training. `None` shows a progress
+            bar, unless
             `verbose=` is passed to `search`, which then goes to Keras' `fit`.
 
     Raises:
@@ -113,15 +120,23 @@ class HyperModel(keras_tuner.HyperModel):
         super().__init__()
         space = Space() if space is None else space
         if not isinstance(space, Space):
-            raise SpaceError("`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say")
+            raise SpaceError(
+                "`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say"
+            )
         unknown = [name for name in space.augmentation if name not in augmentation.names()]
         if unknown:
             known = ", ".join(augmentation.names())
-            raise SpaceError(f"`augmentation` must be among {known}", ", ".join(unknown), "Register it first with kbatch.register_augmentation")
+            raise SpaceError(
+                f"`augmentation` must be among {known}",
+                ", ".join(unknown),
+                "Register it first with kbatch.register_augmentation",
+            )
         check_metric(metric, space.label_smoothing)
         function, declare = parts_of(build)
         self.terms = Terms(
-            model_spec=ModelSpec(function, CompileArguments(loss, metrics), seed, space.reserved, declare),
+            model_spec=ModelSpec(
+                function, CompileArguments(loss, metrics), seed, space.reserved, declare
+            ),
             space=space,
             judged_by=judged_by(metric, direction, chance, target),
             seconds_per_trial=None if seconds_per_trial is None else horizon_of(seconds_per_trial),
@@ -141,27 +156,38 @@ class HyperModel(keras_tuner.HyperModel):
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
         with border():
             if "KERASTUNER_ORACLE_IP" in os.environ:
-                raise SearchError("A search must run in one process", "KERASTUNER_ORACLE_IP is set (chief and workers)", "Unset it")
+                raise SearchError(
+                    "A search must run in one process",
+                    "KERASTUNER_ORACLE_IP is set (chief and workers)",
+                    "Unset it",
+                )
             self.space.declare(hp)
             self.terms.model_spec.declare(GuardedHyperParameters(hp, self.space.reserved))
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """The user's model, compiled for the recipe that `hp` says.
 
-        For a tuner. A model does not hold what a recipe says of its training, so that outside of a search this warns
-        of what is lacking; use `kbatch.train` with `kbatch.best_recipe(tuner)`.
+        For a tuner. A model does not hold what a recipe says of its training, so that outside of a
+        search this warns of what is lacking; use `kbatch.train` with `kbatch.best_recipe(tuner)`.
         """
         with border():
             self._trial = Trial()
             recipe = self.space.recipe(hp)
             fitted = self.terms.fitted(recipe)
             if not called_by_a_tuner():
-                warnings.warn(lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"]), UserWarning, stacklevel=3)  # KerasTuner wraps this
+                # KerasTuner wraps this
+                warnings.warn(
+                    lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"]),
+                    UserWarning,
+                    stacklevel=3,
+                )
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
             return self._trial.make(self.terms.model_spec, fitted, hp)
 
-    def fit(self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any) -> dict[str, float]:
+    def fit(
+        self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any
+    ) -> dict[str, float]:
         """Train the model for the horizon; KerasTuner calls this once a trial.
 
         Args:
@@ -171,7 +197,8 @@ class HyperModel(keras_tuner.HyperModel):
             **kwargs: See `kbatch.training.fit_arguments.FitArguments`.
 
         Returns:
-            Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0 or 1).
+            Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0
+            or 1).
         """
         with border():
             trial = self._trial or Trial()
@@ -182,17 +209,31 @@ class HyperModel(keras_tuner.HyperModel):
             keras_tuners.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, checkpoint)]
             with trial.part("data"), trial.leave_out_bytes():
-                search = self._search or self._open(of_trial.tuner, args, {**kwargs, "callbacks": user_callbacks.without_trial(own)})
+                search = self._search or self._open(
+                    of_trial.tuner, args, {**kwargs, "callbacks": user_callbacks.without_trial(own)}
+                )
             with trial.leave_out():
                 drawn, remarks = search.drawn(hp)
             recipe = self.terms.fitted(drawn) or drawn
             number = keras_tuners.number(of_trial.trial)
-            job = Job("search", number, self.terms.model_spec.seed, recipe, dict(hp.values), self.space.rate_at_32(recipe), remarks)
+            job = Job(
+                "search",
+                number,
+                self.terms.model_spec.seed,
+                recipe,
+                dict(hp.values),
+                self.space.rate_at_32(recipe),
+                remarks,
+            )
             announce = keras_tuners.Announcement()
             written = [announce.before, of_trial, checkpoint, announce.after]
-            record = search.train(job, trial, own, Checkpoint(Path(checkpoint.filepath), written, _most_bytes(model)))
+            record = search.train(
+                job, trial, own, Checkpoint(Path(checkpoint.filepath), written, _most_bytes(model))
+            )
             if record.checkpoint:
-                keras_tuners.bring(search.project.directory / record.checkpoint, Path(checkpoint.filepath))
+                keras_tuners.bring(
+                    search.project.directory / record.checkpoint, Path(checkpoint.filepath)
+                )
             return _finite(record, search.goal)
 
     @contextmanager
@@ -233,7 +274,9 @@ class HyperModel(keras_tuner.HyperModel):
             warnings.warn(text, stacklevel=2)
 
     def _warn_of_idle(self, tuner: Any) -> None:
-        names = idle(self.terms.model_spec, self.space.baseline.policy, tuner.oracle.get_space().space)
+        names = idle(
+            self.terms.model_spec, self.space.baseline.policy, tuner.oracle.get_space().space
+        )
         if names:
             warnings.warn(
                 f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the optimizer and searches its rate as "
@@ -249,7 +292,9 @@ def _most_bytes(model: keras.Model) -> int:
 
 def _finite(record: Record, goal: Goal) -> dict[str, float]:
     outcome = record.outcome
-    value = goal.chance if outcome.value is None or not math.isfinite(outcome.value) else outcome.value
+    value = (
+        goal.chance if outcome.value is None or not math.isfinite(outcome.value) else outcome.value
+    )
     return {
         keras_tuners.OBJECTIVE: float(record.score),
         goal.metric: float(value),

@@ -6,14 +6,21 @@ import html
 from collections.abc import Sequence
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> str:
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
+) -> str:
     """A table in HTML, its first column to the left and the others to the right, with sentences below it.
 
     >>> table(["batch"], [[32]], ["1 & 2"]).split("<tbody>")[1]
     '<tr><td style="text-align: left">32</td></tr></tbody></table><p>1 &amp; 2</p>'
     """
     head = "".join(_cell("th", heading, position) for position, heading in enumerate(headings))
-    body = "".join("<tr>" + "".join(_cell("td", value, position) for position, value in enumerate(row)) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>"
+        + "".join(_cell("td", value, position) for position, value in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
     below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 

@@ -28,7 +28,11 @@ def number(text: str) -> float | None:
     >>> number("0.5"), number("1e-3"), number("nan"), number("1e999")
     (0.5, 0.001, None, None)
     """
-    value = float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?", text.strip()) else math.inf
+    value = (
+        float(text)
+        if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?", text.strip())
+        else math.inf
+    )
     return value if math.isfinite(value) else None
 
 
@@ -71,5 +75,7 @@ def example_shape(text: str) -> tuple[int, ...]:
     remedy = "Write the shape of one example, without the batch: 224,224,3"
     shape = sizes_of("--shape", text, remedy)
     if math.prod(shape) > MOST_VALUES or len(shape) > MOST_AXES:
-        raise DataError(f"--shape must be of at most {MOST_VALUES} values and {MOST_AXES} axes", text, remedy)
+        raise DataError(
+            f"--shape must be of at most {MOST_VALUES} values and {MOST_AXES} axes", text, remedy
+        )
     return shape

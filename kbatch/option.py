@@ -53,7 +53,11 @@ def names(allowed: tuple[str, ...]) -> Callable[[str, str], tuple[str, ...]]:
     def read(option: str, text: str) -> tuple[str, ...]:
         found = tuple(name.strip() for name in text.split(",") if name.strip())
         if not found or any(name not in allowed for name in found):
-            raise SearchError(f"{option} must be names out of {', '.join(allowed)}", text, "Separate them by commas")
+            raise SearchError(
+                f"{option} must be names out of {', '.join(allowed)}",
+                text,
+                "Separate them by commas",
+            )
         return found
 
     return read
@@ -82,7 +86,9 @@ def one_of(meanings: Mapping[str, tuple[Any, ...]]) -> Callable[[str, str], tupl
 
     def read(option: str, text: str) -> tuple[Any, ...]:
         if text not in meanings:
-            raise SearchError(f"{option} must be one of {', '.join(meanings)}", text, "Pass one of these names")
+            raise SearchError(
+                f"{option} must be one of {', '.join(meanings)}", text, "Pass one of these names"
+            )
         return meanings[text]
 
     return read

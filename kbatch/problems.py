@@ -31,7 +31,11 @@ class Problems:
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
-            listed = "".join(f"\n  {number}. {error}" for number, error in enumerate(self._found, 1))
+            listed = "".join(
+                f"\n  {number}. {error}" for number, error in enumerate(self._found, 1)
+            )
             raise SearchError(
-                "A search must be able to use all that it is given", f"{len(self._found)} things that it cannot use:{listed}\n", "Mend them"
+                "A search must be able to use all that it is given",
+                f"{len(self._found)} things that it cannot use:{listed}\n",
+                "Mend them",
             )

@@ -16,7 +16,8 @@ class Strategy:
 
     Attributes:
         name: `"none"`, `"minimal"`, `"sqrt"`, `"stages"` or `"budget"`.
-        kept_share: Float between 0 and 1, the most kept bytes as a share of the plain model's; of `"budget"` alone.
+        kept_share: Float between 0 and 1, the most kept bytes as a share of the plain model's; of
+            `"budget"` alone.
     """
 
     name: str

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 Curve = Sequence[tuple[float, float]]
 
 MARKS = 12
-WIDEST_STEP, FINEST_STEP = 1.25, 1.02  # with a target: the next measurement is at most and at least so many times later
-WINDOW = 3  # consecutive measurements that must all hold a value; one alone is noise (shared measurements: 2.8 against 4.9 points lost)
+# with a target: the next measurement is at most and at least so many times later
+WIDEST_STEP, FINEST_STEP = 1.25, 1.02
+# consecutive measurements that must all hold a value; one alone is noise (shared measurements: 2.8
+# against 4.9 points lost)
+WINDOW = 3
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,14 @@ def marks(horizon: float) -> tuple[float, ...]:
     return tuple(horizon * (k / MARKS) ** 2 for k in range(1, MARKS + 1))
 
 
-def next_mark(curve: Curve, horizon: float, target: float | None = None, direction: str = "max") -> float:
+def next_mark(
+    curve: Curve, horizon: float, target: float | None = None, direction: str = "max"
+) -> float:
     """Training seconds at which validation is measured next.
 
-    Without a target these are the twelve marks. With one, it is measured at least every quarter of the time so far, and
-    where the line through the last two measurements reaches the target, but no sooner than 2 % later: so times to the
-    target are told apart within 5 % of themselves.
+    Without a target these are the twelve marks. With one, it is measured at least every quarter of
+    the time so far, and where the line through the last two measurements reaches the target, but no
+    sooner than 2 % later: so times to the target are told apart within 5 % of themselves.
 
     Args:
         curve: Sequence of `(train_seconds, value)` so far; may be empty.
@@ -66,7 +71,11 @@ def next_mark(curve: Curve, horizon: float, target: float | None = None, directi
     mark = next((mark for mark in marks(horizon) if mark > last), math.inf)
     if target is None or not curve:
         return mark
-    return min(mark, last * WIDEST_STEP, max(last * FINEST_STEP, _seconds_of_crossing(curve, target, direction)))
+    return min(
+        mark,
+        last * WIDEST_STEP,
+        max(last * FINEST_STEP, _seconds_of_crossing(curve, target, direction)),
+    )
 
 
 def _seconds_of_crossing(curve: Curve, target: float, direction: str) -> float:
@@ -89,8 +98,13 @@ def held_so_far(curve: Curve, direction: str = "max") -> list[Held | None]:
     for end in range(len(curve)):
         if end >= WINDOW - 1:
             window = range(end - WINDOW + 1, end + 1)
-            index = min(window, key=lambda i: sign * curve[i][1] if math.isfinite(curve[i][1]) else -math.inf)
-            if math.isfinite(curve[index][1]) and (best is None or sign * curve[index][1] > sign * best.value):
+            index = min(
+                window,
+                key=lambda i: sign * curve[i][1] if math.isfinite(curve[i][1]) else -math.inf,
+            )
+            if math.isfinite(curve[index][1]) and (
+                best is None or sign * curve[index][1] > sign * best.value
+            ):
                 best = Held(curve[index][1], curve[end][0], index)
         so_far.append(best)
     return so_far
@@ -108,28 +122,36 @@ def held(curve: Curve, direction: str = "max") -> Held | None:
 def seconds_to(curve: Curve, value: float, direction: str = "max") -> float | None:
     """Training seconds after which `value` was first held, or `None` if it never was."""
     sign = _sign(direction)
-    return next((h.seconds for h in held_so_far(curve, direction) if h and sign * h.value >= sign * value), None)
+    return next(
+        (h.seconds for h in held_so_far(curve, direction) if h and sign * h.value >= sign * value),
+        None,
+    )
 
 
-def score(curve: Curve, horizon: float, chance: float, target: float | None = None, direction: str = "max") -> float:
+def score(
+    curve: Curve, horizon: float, chance: float, target: float | None = None, direction: str = "max"
+) -> float:
     """Validation accuracy above chance, held, per second of training.
 
-    Use it to score a curve again, with another horizon or target, without training. With `s` the best value held by
-    three consecutive measurements:
+    Use it to score a curve again, with another horizon or target, without training. With `s` the
+    best value held by three consecutive measurements:
 
     * without a target, `max(s(T) - chance, 0) / T`;
-    * with a target `A`, `max(min(s(tau), A) - chance, 0) / tau`, where `tau` is the first time with `s >= A`, else `T`.
+    * with a target `A`, `max(min(s(tau), A) - chance, 0) / tau`, where `tau` is the first time with
+      `s >= A`, else `T`.
 
     Args:
         curve: Sequence of `(train_seconds, value)`, in the order measured.
         horizon: Float, `T`, the training seconds that every trial was given.
-        chance: Float, what a model that learned nothing reaches (the share of the most frequent class).
+        chance: Float, what a model that learned nothing reaches (the share of the most frequent
+            class).
         target: Float, the value that is good enough. Optional.
-        direction: `"max"` for a value that should rise, `"min"` for one that should fall. Defaults to `"max"`.
+        direction: `"max"` for a value that should rise, `"min"` for one that should fall. Defaults
+            to `"max"`.
 
     Returns:
-        A float of at least 0, in units of the value per second. Fewer than three measurements ("too slow for this
-        horizon"), a value that is not finite, and nothing above chance score 0.
+        A float of at least 0, in units of the value per second. Fewer than three measurements ("too
+        slow for this horizon"), a value that is not finite, and nothing above chance score 0.
 
     Raises:
         ValueError: If the horizon is not above 0, or the times do not rise.
@@ -139,10 +161,14 @@ def score(curve: Curve, horizon: float, chance: float, target: float | None = No
     0.05
     """
     if not (math.isfinite(horizon) and horizon > 0):
-        raise ValueError(f"`horizon` must be above 0 seconds. Received: {horizon}. Pass the training seconds of the trial.")
+        raise ValueError(
+            f"`horizon` must be above 0 seconds. Received: {horizon}. Pass the training seconds of the trial."
+        )
     seconds = [point[0] for point in curve]
     if any(later < earlier for earlier, later in itertools.pairwise(seconds)):
-        raise ValueError(f"A curve's times must not fall. Received: {seconds}. Pass the points in the order they were measured.")
+        raise ValueError(
+            f"A curve's times must not fall. Received: {seconds}. Pass the points in the order they were measured."
+        )
     if not all(math.isfinite(value) for _, value in curve):
         return 0.0
     final = held(curve, direction)
@@ -167,5 +193,7 @@ def standard_error(share: float, examples: int) -> float:
 
 def _sign(direction: str) -> int:
     if direction not in ("max", "min"):
-        raise ValueError(f'`direction` must be "max" or "min". Received: {direction!r}. Say whether the value should rise or fall.')
+        raise ValueError(
+            f'`direction` must be "max" or "min". Received: {direction!r}. Say whether the value should rise or fall.'
+        )
     return 1 if direction == "max" else -1

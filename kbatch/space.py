@@ -8,7 +8,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch.axis import Axis, RateAxis, among, batch_size_of, is_fixed, name_of, passes_of, plain, rate_of, rates_of, smoothing_of, strategy_of
+from kbatch.axis import (
+    Axis,
+    RateAxis,
+    among,
+    batch_size_of,
+    is_fixed,
+    name_of,
+    passes_of,
+    plain,
+    rate_of,
+    rates_of,
+    smoothing_of,
+    strategy_of,
+)
 from kbatch.device import precision
 from kbatch.errors import SpaceError
 from kbatch.option import Option, Range, between, names, numbers, one_of, whole_numbers, words
@@ -17,7 +30,8 @@ from kbatch.rules import learning_rate as rates
 from kbatch.rules import micro_batch, warmup
 
 RATED = tuple(name for name in OPTIMIZERS if name != "compiled")
-# Arguments of the spaces that the first projects were begun with: a later axis is a fact of a project only where it is searched.
+# Arguments of the spaces that the first projects were begun with: a later axis is a fact of a
+# project only where it is searched.
 FIRST_ARGUMENTS = frozenset(
     ("optimizer", "learning_rate", "policy", "augmentation", "jit_compile", "recompute")
     + ("micro_batch_size", "batch_size", "baseline", "learning_rate_rule", "warmup_passes")
@@ -26,8 +40,21 @@ FIRST_ARGUMENTS = frozenset(
 
 def _rates(optimizer: str, title: str, searched: str) -> Axis:
     """The axis of the learning rate of one optimizer."""
-    option = Option(f"{optimizer}-rates", f"{title}'s learning rates at batch 32, lowest:highest.", between(1e-9, 100.0), searched)
-    return Axis(f"learning_rate_{optimizer}", rate_of, None, option, in_recipe=False, only_if=("optimizer", optimizer), of="learning_rate")
+    option = Option(
+        f"{optimizer}-rates",
+        f"{title}'s learning rates at batch 32, lowest:highest.",
+        between(1e-9, 100.0),
+        searched,
+    )
+    return Axis(
+        f"learning_rate_{optimizer}",
+        rate_of,
+        None,
+        option,
+        in_recipe=False,
+        only_if=("optimizer", optimizer),
+        of="learning_rate",
+    )
 
 
 AXES = (
@@ -55,14 +82,24 @@ AXES = (
         "jit_compile",
         among("jit_compile", (False, True)),
         (False,),
-        Option("jit", "XLA: off, on or both.", one_of({"off": (False,), "on": (True,), "both": (False, True)}), "off"),
+        Option(
+            "jit",
+            "XLA: off, on or both.",
+            one_of({"off": (False,), "on": (True,), "both": (False, True)}),
+            "off",
+        ),
         decides_memory=True,
     ),
     Axis(
         "recompute",
         strategy_of,
         ("none",),
-        Option("recompute", "What the backward pass makes again: none, minimal, sqrt, stages, budget:0.5.", words, "none"),
+        Option(
+            "recompute",
+            "What the backward pass makes again: none, minimal, sqrt, stages, budget:0.5.",
+            words,
+            "none",
+        ),
         decides_memory=True,
     ),
     Axis("warmup_passes", passes_of, (1.0,), in_recipe=False),
@@ -81,7 +118,12 @@ AXES = (
         "label_smoothing",
         smoothing_of,
         (0.0,),
-        Option("label-smoothing", "Share of each label spread over all classes, such as 0,0.1.", numbers, "0"),
+        Option(
+            "label-smoothing",
+            "Share of each label spread over all classes, such as 0,0.1.",
+            numbers,
+            "0",
+        ),
         decides_memory=True,
     ),
     Axis(  # the last, so that a grid varies it first
@@ -109,35 +151,45 @@ def _default_rates() -> dict[str, RateAxis]:
 class Space:
     """The recipes that a search may draw.
 
-    Use it to fix, narrow or extend any axis: pass one value to fix it, or several to search over them. Where a value
-    may vary, KerasTuner shows it under the name of the argument (`learning_rate_sgd` and `learning_rate_adam` for the
-    learning rates); these names are reserved, the `hp` calls in `build(hp)` may use any other.
+    Use it to fix, narrow or extend any axis: pass one value to fix it, or several to search over
+    them. Where a value may vary, KerasTuner shows it under the name of the argument
+    (`learning_rate_sgd` and `learning_rate_adam` for the learning rates); these names are reserved,
+    the `hp` calls in `build(hp)` may use any other.
 
     Args:
         optimizer: Names out of `"sgd"`, `"adam"`, `"compiled"`. Defaults to `("sgd", "adam")`.
-        learning_rate: Mapping from optimizer to its learning rates *at batch 32*: a tuple `(lowest, highest)` is a
-            range drawn on a log scale, a list is a choice, a float is fixed. Defaults to `(1e-3, 1e-1)` for SGD and
+        learning_rate: Mapping from optimizer to its learning rates *at batch 32*: a tuple
+            `(lowest, highest)` is a range drawn on a log scale, a list is a choice, a float is
+            fixed. Defaults to `(1e-3, 1e-1)` for SGD and
             `(1e-5, 1e-2)` for Adam.
-        policy: Keras dtype policies. `None` (the default) leaves it to the machine: float32, and mixed_float16 on a
-            GPU with tensor cores (compute capability 7.0), where it is faster. See `policies`.
+        policy: Keras dtype policies. `None` (the default) leaves it to the machine: float32, and
+            mixed_float16 on a GPU with tensor cores (compute capability 7.0), where it is faster.
+            See `policies`.
         augmentation: Names of augmentation pipelines. Defaults to `("none",)`.
         jit_compile: Booleans. Defaults to `(False,)`.
-        recompute: What the backward pass makes again, such as `("none", "minimal", "budget:0.5")`; see `Recipe`.
-            Defaults to `("none",)`.
-        micro_batch_size: Integer, the most examples per forward and backward pass; larger batches accumulate over
-            equal passes of at most that many, and must divide so that not many more are needed than that allows.
+        recompute: What the backward pass makes again, such as `("none", "minimal", "budget:0.5")`;
+            see `Recipe`. Defaults to `("none",)`.
+        micro_batch_size: Integer, the most examples per forward and backward pass; larger batches
+            accumulate over equal passes of at most that many, and must divide so that not many more
+            are needed than that allows.
             `None` (the default) sets no limit.
-        batch_size: Examples per weight update. Declared last, so that a grid varies it first. Defaults to
-            `(16, 32, 64, 128, 256, 512)`, of which a search leaves out those above its number of examples.
-        baseline: `Recipe` that the user has today, trained once beside the search. Defaults to `Recipe()`. Of a model
-            that `build` compiles, optimizer and learning rate are the baseline's; unless it names another policy than
-            float32, it is trained under the global dtype policy.
-        label_smoothing: Shares of each label that are spread over all classes, such as `(0, 0.1)`; needs a
-            cross-entropy loss. Defaults to `(0.0,)`.
-        learning_rate_rule: Mapping from optimizer to the rule that carries a rate from batch 32 to another:
-            `"linear"`, `"sqrt"` or `"constant"`. Defaults to linear for SGD and the square root for Adam.
-        warmup_passes: Passes over the data that warm-up takes for large batches: `warmup_passes * (1 - 32 / batch_size)`,
-            nothing up to batch 32, and at most a tenth of the horizon. Defaults to `(1.0,)`.
+        batch_size: Examples per weight update. Declared last, so that a grid varies it first.
+            Defaults to
+            `(16, 32, 64, 128, 256, 512)`, of which a search leaves out those above its number of
+            examples.
+        baseline: `Recipe` that the user has today, trained once beside the search. Defaults to
+            `Recipe()`. Of a model that `build` compiles, optimizer and learning rate are the
+            baseline's; unless it names another policy than float32, it is trained under the global
+            dtype policy.
+        label_smoothing: Shares of each label that are spread over all classes, such as `(0, 0.1)`;
+            needs a cross-entropy loss. Defaults to `(0.0,)`.
+        learning_rate_rule: Mapping from optimizer to the rule that carries a rate from batch 32 to
+            another:
+            `"linear"`, `"sqrt"` or `"constant"`. Defaults to linear for SGD and the square root for
+            Adam.
+        warmup_passes: Passes over the data that warm-up takes for large batches:
+            `warmup_passes * (1 - 32 / batch_size)`, nothing up to batch 32, and at most a tenth of
+            the horizon. Defaults to `(1.0,)`.
 
     Raises:
         SpaceError: If an axis cannot be searched.
@@ -160,7 +212,8 @@ class Space:
     learning_rate_rule: Mapping[str, str] = field(default_factory=lambda: dict(rates.DEFAULT_RULES))
     warmup_passes: Any = AXIS["warmup_passes"].default
     label_smoothing: Any = AXIS["label_smoothing"].default
-    default_sizes: bool = field(init=False, repr=False, compare=False, default=False)  # whether the batch sizes are the default ones
+    # whether the batch sizes are the default ones
+    default_sizes: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_sizes", self.batch_size is None)
@@ -184,9 +237,15 @@ class Space:
     def _by_optimizer(self, name: str, example: str) -> None:
         """Refuse what is no mapping from optimizer, and keep plain values of it."""
         value = getattr(self, name)
-        unknown = [key for key in value if key not in RATED] if isinstance(value, Mapping) else [value]
+        unknown = (
+            [key for key in value if key not in RATED] if isinstance(value, Mapping) else [value]
+        )
         if unknown:
-            raise SpaceError(f"`{name}` must be a mapping whose keys are among {', '.join(RATED)}", value, f"Pass {example}")
+            raise SpaceError(
+                f"`{name}` must be a mapping whose keys are among {', '.join(RATED)}",
+                value,
+                f"Pass {example}",
+            )
         object.__setattr__(self, name, {key: plain(axis) for key, axis in value.items()})
 
     def _rule(self, optimizer: str) -> str:
@@ -216,15 +275,17 @@ class Space:
                 with self._scope(hp, axis):
                     axis.declare(hp, values)
 
-    def recipe(self, hp: Any, examples: int | None = None, horizon_examples: float | None = None) -> Recipe:
+    def recipe(
+        self, hp: Any, examples: int | None = None, horizon_examples: float | None = None
+    ) -> Recipe:
         """The recipe that the hyperparameters' values say.
 
         Args:
             hp: `keras_tuner.HyperParameters` in which `declare` was called.
-            examples: Integer, number of training examples, which warm-up is counted from. Without it there is no
-                warm-up: the recipe of a model that is built but not trained.
-            horizon_examples: Float, examples that the baseline sees within the horizon; warm-up takes at most a tenth
-                of the updates that these are. `None` sets no limit.
+            examples: Integer, number of training examples, which warm-up is counted from. Without
+                it there is no warm-up: the recipe of a model that is built but not trained.
+            horizon_examples: Float, examples that the baseline sees within the horizon; warm-up
+                takes at most a tenth of the updates that these are. `None` sets no limit.
         """
         drawn = self.drawn(hp)
         batch_size, optimizer = drawn["batch_size"], drawn["optimizer"]
@@ -232,9 +293,13 @@ class Space:
         fields["micro_batch_size"] = micro_batch.size_of(batch_size, self.micro_batch_size)
         if optimizer == "compiled":
             return Recipe(**fields, learning_rate=None)
-        fields["learning_rate"] = self.rate_at(drawn[f"learning_rate_{optimizer}"], optimizer, batch_size)
+        fields["learning_rate"] = self.rate_at(
+            drawn[f"learning_rate_{optimizer}"], optimizer, batch_size
+        )
         if examples is not None:
-            fields["warmup_updates"] = warmup.updates(batch_size, examples, drawn["warmup_passes"], horizon_examples)
+            fields["warmup_updates"] = warmup.updates(
+                batch_size, examples, drawn["warmup_passes"], horizon_examples
+            )
         return Recipe(**fields)
 
     def drawn(self, hp: Any) -> dict[str, Any]:
@@ -290,6 +355,14 @@ class Space:
 
     def to_dict(self) -> dict[str, Any]:
         """All axes in JSON's own types, to tell one space from another; `policy` as it is on this machine."""
-        axes = {**dataclasses.asdict(self), "policy": self.policies, "baseline": self.baseline.to_dict()}
+        axes = {
+            **dataclasses.asdict(self),
+            "policy": self.policies,
+            "baseline": self.baseline.to_dict(),
+        }
         del axes["default_sizes"]
-        return {name: value for name, value in axes.items() if name in FIRST_ARGUMENTS or value != AXIS[name].default}
+        return {
+            name: value
+            for name, value in axes.items()
+            if name in FIRST_ARGUMENTS or value != AXIS[name].default
+        }

@@ -2,9 +2,10 @@
 
     python scripts/bench_ladder.py --out scripts/results/ladder.csv
 
-Each rung is `kbatch.find_max_batch` for one recipe, in processes of its own, with its confirmations. Those in float32 come first: on a CPU an example
-in mixed_float16 takes about four times as long, and in mixed_bfloat16 sixteen times, with oneDNN off (by hand, ResNet50, batch 4). Rows that the
-file has are not measured again: after Ctrl-C the same command goes on.
+Each rung is `kbatch.find_max_batch` for one recipe, in processes of its own, with its
+confirmations. Those in float32 come first: on a CPU an example in mixed_float16 takes about four
+times as long, and in mixed_bfloat16 sixteen times, with oneDNN off (by hand, ResNet50, batch 4).
+Rows that the file has are not measured again: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # with oneDNN, running out of memory ends the process instead of raising
+# with oneDNN, running out of memory ends the process instead of raising
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import rows
 
@@ -23,8 +25,10 @@ from kbatch import Recipe, find_max_batch
 
 LIMIT = "1000MB"
 STEPS = 4  # of accumulation
-CONFIRMED_STEPS = {"float32": 20, "mixed_float16": 5}  # in each fresh process; 20 in float16 would take this CPU over an hour a rung
-TIMEOUT_SECONDS = 3600  # beside other work, three steps in float16 take longer than the finder's ten minutes
+# in each fresh process; 20 in float16 would take this CPU over an hour a rung
+CONFIRMED_STEPS = {"float32": 20, "mixed_float16": 5}
+# beside other work, three steps in float16 take longer than the finder's ten minutes
+TIMEOUT_SECONDS = 3600
 RUNGS = (
     ("none", "float32", "none", 1),
     ("recompute", "float32", "minimal", 1),
@@ -59,7 +63,14 @@ def build():
 
 def row(rung: str, policy: str, recompute: str, steps: int) -> dict[str, object]:
     """One rung."""
-    recipe = Recipe(steps, "sgd", 1e-3, policy=policy, recompute=recompute, micro_batch_size=1 if steps > 1 else None)
+    recipe = Recipe(
+        steps,
+        "sgd",
+        1e-3,
+        policy=policy,
+        recompute=recompute,
+        micro_batch_size=1 if steps > 1 else None,
+    )
     found = find_max_batch(
         build,
         (96, 96, 3),
@@ -67,7 +78,10 @@ def row(rung: str, policy: str, recompute: str, steps: int) -> dict[str, object]
         memory_limit=LIMIT,
         confirmed_steps=CONFIRMED_STEPS[policy],
         timeout_seconds=TIMEOUT_SECONDS,
-        on_probe=lambda probe: print(f"{rung}: batch {probe.batch_size} {probe.ended} after {probe.seconds:.0f} s", flush=True),
+        on_probe=lambda probe: print(
+            f"{rung}: batch {probe.batch_size} {probe.ended} after {probe.seconds:.0f} s",
+            flush=True,
+        ),
     )
     last = next(probe for probe in reversed(found.confirmations) if probe.passed)
     seconds = statistics.median(last.step_seconds[2:])
@@ -86,7 +100,9 @@ def row(rung: str, policy: str, recompute: str, steps: int) -> dict[str, object]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     os.environ["KBATCH_CACHE"] = tempfile.mkdtemp()

@@ -1,13 +1,16 @@
 """What kbatch costs per update: the same model, data and batch in kbatch's training and in a plain `model.fit`, in interleaved rounds.
 
-Usage: python scripts/bench_overhead.py [--rounds 12] [--seconds 3] [--batch-sizes 32,256,2048,4096] [--parts pipeline,light,pictures] [--out FILE]
+Usage: python scripts/bench_overhead.py [--rounds 12] [--seconds 3] [--batch-sizes 32,256,2048,4096]
+[--parts pipeline,light,pictures] [--out FILE]
 
 Three parts, each at every batch size, in rotating order within a round:
-  pipeline   kbatch's stream of 200,000 x 20 floats alone, against Keras' own adapter alone: CPU seconds per batch
-  light      a small MLP on them: plain fit on the arrays, plain fit on kbatch's stream (CPU seconds per update), kbatch's training (wall clock)
-  pictures   the case study's CNN on drawn pictures, likewise, at 32 only
-CPU seconds are those of all threads; first updates are left out. Validation, which plain fit is not asked for, is off kbatch's clock. Prints for
-each ratio the geometric mean and the upper end of its 95 % interval.
+  pipeline   kbatch's stream of 200,000 x 20 floats alone, against Keras' own adapter alone: CPU
+  seconds per batch light      a small MLP on them: plain fit on the arrays, plain fit on kbatch's
+  stream (CPU seconds per update), kbatch's training (wall clock) pictures   the case study's CNN on
+  drawn pictures, likewise, at 32 only
+CPU seconds are those of all threads; first updates are left out. Validation, which plain fit is not
+asked for, is off kbatch's clock. Prints for each ratio the geometric mean and the upper end of its
+95 % interval.
 """
 
 import argparse
@@ -51,14 +54,19 @@ class Times(keras.callbacks.Callback):
 
     def per_update(self):
         """Milliseconds per update after the first, by the wall clock and of the CPU."""
-        wall, cpu = (1e3 * (last - first) / (self.updates - 1) for first, last in zip(self.first, self.last, strict=True))
+        wall, cpu = (
+            1e3 * (last - first) / (self.updates - 1)
+            for first, last in zip(self.first, self.last, strict=True)
+        )
         return {"wall_ms": wall, "cpu_ms": cpu}
 
 
 def plain(build, seconds, data, **arguments):
     """A plain fit."""
     model = build()
-    model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy", metrics=["accuracy"], jit_compile=False)
+    model.compile(
+        keras.optimizers.Adam(1e-3), "binary_crossentropy", metrics=["accuracy"], jit_compile=False
+    )
     times = Times(seconds)
     model.fit(*data, epochs=10_000, callbacks=[times], verbose=0, **arguments)
     return times.per_update()
@@ -72,13 +80,23 @@ def arrays(build, train, validation, batch_size, seconds):
 def stream(build, train, validation, batch_size, seconds):
     """A plain fit on the very stream that kbatch trains on."""
     batches = training_source(*train).stream(batch_size, seed=0)
-    return plain(build, seconds, (batches,), steps_per_epoch=-(-len(train[0]) // batch_size), shuffle=False)
+    return plain(
+        build, seconds, (batches,), steps_per_epoch=-(-len(train[0]) // batch_size), shuffle=False
+    )
 
 
 def ours(build, train, validation, batch_size, seconds):
     """A training of kbatch's, by its own clock."""
     recipe = kbatch.Recipe(batch_size=batch_size)
-    _, outcome = kbatch.train(recipe, build, *train, validation, seconds=seconds, loss="binary_crossentropy", metrics=["accuracy"])
+    _, outcome = kbatch.train(
+        recipe,
+        build,
+        *train,
+        validation,
+        seconds=seconds,
+        loss="binary_crossentropy",
+        metrics=["accuracy"],
+    )
     return {"wall_ms": 1e3 * outcome.train_seconds / outcome.updates}
 
 
@@ -91,7 +109,13 @@ def read(iterator, batches):
 
 
 def mlp():
-    return keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+    return keras.Sequential(
+        [
+            keras.Input((COLUMNS,)),
+            keras.layers.Dense(32, "relu"),
+            keras.layers.Dense(1, "sigmoid", dtype="float32"),
+        ]
+    )
 
 
 def table():
@@ -105,14 +129,19 @@ def pipeline_rows(batch_sizes, rounds):
     for batch_size in batch_sizes:
         pipelines = {
             "kbatch": training_source(x, y).stream(batch_size, seed=0),
-            "keras": ArrayDataAdapter(x, y, batch_size=batch_size, shuffle=True).get_tf_dataset().repeat(),
+            "keras": ArrayDataAdapter(x, y, batch_size=batch_size, shuffle=True)
+            .get_tf_dataset()
+            .repeat(),
         }
         iterators = {name: iter(dataset) for name, dataset in pipelines.items()}
         for iterator in iterators.values():
             read(iterator, 3)
         for number in range(rounds):
             order = sorted(iterators, reverse=bool(number % 2))
-            found = {f"{name}_cpu_ms": read(iterators[name], PIPELINE_ROWS // batch_size) for name in order}
+            found = {
+                f"{name}_cpu_ms": read(iterators[name], PIPELINE_ROWS // batch_size)
+                for name in order
+            }
             yield {"part": "pipeline", "batch_size": batch_size, "round": number, **found}
 
 
@@ -123,7 +152,11 @@ def fit_rows(part, build, train, validation, batch_sizes, rounds, seconds):
             way(build, train, validation, batch_size, 0.5)
         for number in range(rounds):
             ways = [*ways[1:], ways[0]]
-            found = {f"{way.__name__}_{unit}": value for way in ways for unit, value in way(build, train, validation, batch_size, seconds).items()}
+            found = {
+                f"{way.__name__}_{unit}": value
+                for way in ways
+                for unit, value in way(build, train, validation, batch_size, seconds).items()
+            }
             yield {"part": part, "batch_size": batch_size, "round": number, **found}
 
 
@@ -142,7 +175,9 @@ def report(rows):
             if len(logs) > 1:
                 mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
                 bound = math.exp(mean + 1.8 * error)  # one-sided, t with 11 degrees of freedom
-                print(f"{part} at {batch_size}: {mine} / {peer} {math.exp(mean):.3f}, upper 95 % bound {bound:.3f} ({len(logs)} rounds)")
+                print(
+                    f"{part} at {batch_size}: {mine} / {peer} {math.exp(mean):.3f}, upper 95 % bound {bound:.3f} ({len(logs)} rounds)"
+                )
 
 
 def main():
@@ -154,26 +189,49 @@ def main():
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    sizes, parts, rows = [int(size) for size in options.batch_sizes.split(",")], options.parts.split(","), []
+    sizes, parts, rows = (
+        [int(size) for size in options.batch_sizes.split(",")],
+        options.parts.split(","),
+        [],
+    )
 
     def take(measured):
         for row in measured:
-            rows.append({name: round(value, 5) if isinstance(value, float) else value for name, value in row.items()})
+            rows.append(
+                {
+                    name: round(value, 5) if isinstance(value, float) else value
+                    for name, value in row.items()
+                }
+            )
             print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
 
     if "pipeline" in parts:
         take(pipeline_rows(sizes, options.rounds))
     if "light" in parts:
         x, y = table()
-        take(fit_rows("light", mlp, (x, y), (x[:32], y[:32]), sizes, options.rounds, options.seconds))
+        take(
+            fit_rows("light", mlp, (x, y), (x[:32], y[:32]), sizes, options.rounds, options.seconds)
+        )
     if "pictures" in parts:
         found = pictures("drawn", options.image_size)
-        take(fit_rows("pictures", lambda: cnn(options.image_size), found.train, found.validation, [32], options.rounds, options.seconds))
+        take(
+            fit_rows(
+                "pictures",
+                lambda: cnn(options.image_size),
+                found.train,
+                found.validation,
+                [32],
+                options.rounds,
+                options.seconds,
+            )
+        )
     report(rows)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with open(options.out, "w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
+            writer = csv.DictWriter(
+                file, fieldnames=list(dict.fromkeys(name for row in rows for name in row))
+            )
             writer.writeheader()
             writer.writerows(rows)
 

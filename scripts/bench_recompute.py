@@ -3,12 +3,14 @@
     python scripts/bench_recompute.py --out scripts/results/recompute.csv
     python scripts/bench_recompute.py --out scripts/results/recompute.csv --jit     # appended
 
-Each row is from processes of its own, where the model is measured and then trained in turn with the plain one: the ratio of time is the median over
-the pairs of steps (of CPU seconds; of wall-clock seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it, without XLA the
-median of three processes; `activation_bytes` the same, and with XLA, which holds the gradients of all weights at its peak, less one gradient.
-`peak:0.45` is the fastest plan whose peak is predicted at 0.45 times the plain model's, `best` what `best_plan` chooses, and `best:0.25` what it
-chooses for a budget of 0.25 times the plain model's measured peak. Rows that the file has are not measured again: after Ctrl-C the same command
-goes on.
+Each row is from processes of its own, where the model is measured and then trained in turn with the
+plain one: the ratio of time is the median over the pairs of steps (of CPU seconds; of wall-clock
+seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it, without XLA the
+median of three processes; `activation_bytes` the same, and with XLA, which holds the gradients of
+all weights at its peak, less one gradient.
+`peak:0.45` is the fastest plan whose peak is predicted at 0.45 times the plain model's, `best` what
+`best_plan` chooses, and `best:0.25` what it chooses for a budget of 0.25 times the plain model's
+measured peak. Rows that the file has are not measured again: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ from pathlib import Path
 
 import rows
 
-SIZES = {"ResNet50": (128, 16), "MobileNetV2": (96, 32), "EfficientNetB0": (96, 32), "transformer": (128, 32)}
+SIZES = {
+    "ResNet50": (128, 16),
+    "MobileNetV2": (96, 32),
+    "EfficientNetB0": (96, 32),
+    "transformer": (128, 32),
+}
 JITTED = ("ResNet50", "convolutions")
 METHODS = ("none", "sqrt", "stages", "RematScope", "minimal", "best")
 PARTIAL = {  # beside the others, by model and whether it is jitted
@@ -33,10 +40,31 @@ PARTIAL = {  # beside the others, by model and whether it is jitted
     ("convolutions", True): ("best:0.25",),
 }
 PAIRS = 12
-PROCESSES = 3  # of which the peak is the median: without XLA the peak of one and the same plan varies from process to process
+# of which the peak is the median: without XLA the peak of one and the same plan varies from process
+# to process
+PROCESSES = 3
 COLUMNS = [
-    *("model", "image_size", "batch_size", "policy", "jit_compile", "method", "segments", "activation_bytes", "peak_bytes", "predicted_bytes"),
-    *("time_ratio", "plan_seconds", "kept_bytes", "extra_predicted", "processes", "lowest_peak_bytes", "highest_peak_bytes"),
+    *(
+        "model",
+        "image_size",
+        "batch_size",
+        "policy",
+        "jit_compile",
+        "method",
+        "segments",
+        "activation_bytes",
+        "peak_bytes",
+        "predicted_bytes",
+    ),
+    *(
+        "time_ratio",
+        "plan_seconds",
+        "kept_bytes",
+        "extra_predicted",
+        "processes",
+        "lowest_peak_bytes",
+        "highest_peak_bytes",
+    ),
 ]
 
 
@@ -49,8 +77,12 @@ def build(name: str, size: int, jit: bool):
         inputs = keras.Input((size,), dtype="int32")
         x = layers.Embedding(5000, 128)(inputs)
         for _ in range(12):
-            x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x)))
-            x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x))))
+            x = layers.LayerNormalization()(
+                x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x))
+            )
+            x = layers.LayerNormalization()(
+                x + layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x)))
+            )
         model = keras.Model(inputs, layers.Dense(10, "softmax")(layers.GlobalAveragePooling1D()(x)))
     elif name == "convolutions":
         inputs = x = keras.Input((size, size, 3))
@@ -58,12 +90,16 @@ def build(name: str, size: int, jit: bool):
             x = layers.Conv2D(32, 3, padding="same", activation="gelu")(x)
         model = keras.Model(inputs, layers.Dense(10, "softmax")(layers.GlobalAveragePooling2D()(x)))
     else:
-        model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
+        model = getattr(keras.applications, name)(
+            weights=None, input_shape=(size, size, 3), classes=10
+        )
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=jit)
     return model
 
 
-def measure(name: str, size: int, batch: int, jit: bool, method: str, pairs: int) -> dict[str, object]:
+def measure(
+    name: str, size: int, batch: int, jit: bool, method: str, pairs: int
+) -> dict[str, object]:
     """What this process finds: the peak, and the ratio of time over so many pairs of steps, if any."""
     import keras
     import numpy as np
@@ -72,7 +108,11 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str, pairs: int
     from kbatch import recompute
 
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 5000, (batch, size)) if name == "transformer" else rng.random((batch, size, size, 3)).astype("float32")
+    x = (
+        rng.integers(0, 5000, (batch, size))
+        if name == "transformer"
+        else rng.random((batch, size, size, 3)).astype("float32")
+    )
     y = rng.integers(0, 10, batch)
     gpu = bool(tf.config.list_physical_devices("GPU"))
     device, clock = ("GPU:0", time.perf_counter) if gpu else ("CPU:0", time.process_time)
@@ -99,10 +139,22 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str, pairs: int
         other, began = build(name, size, jit), time.perf_counter()
         strategy, _, share = method.partition(":")
         if strategy == "best":
-            plain_bytes = recompute.measure(other, recompute.plan(other, batch, "none"), x, y).measured_peak_bytes if share else None
-            plan = recompute.best_plan(other, x, y, peak_bytes=float(share) * plain_bytes if share else None)
+            plain_bytes = (
+                recompute.measure(
+                    other, recompute.plan(other, batch, "none"), x, y
+                ).measured_peak_bytes
+                if share
+                else None
+            )
+            plan = recompute.best_plan(
+                other, x, y, peak_bytes=float(share) * plain_bytes if share else None
+            )
         else:
-            budget = {"peak_bytes": float(share) * recompute.plan(other, batch, "none").peak_bytes} if share else {}
+            budget = (
+                {"peak_bytes": float(share) * recompute.plan(other, batch, "none").peak_bytes}
+                if share
+                else {}
+            )
             plan = recompute.plan(other, batch, "budget" if share else strategy, **budget)
         plan_seconds = time.perf_counter() - began
         recompute.apply(other, plan)
@@ -113,7 +165,11 @@ def measure(name: str, size: int, batch: int, jit: bool, method: str, pairs: int
         step(plain)
         both = [(step(plain), step(other)) for _ in range(pairs)]
         ratio = statistics.median(after / before for before, after in both)
-    gradient = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in other.trainable_variables) if jit else 0
+    gradient = (
+        sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in other.trainable_variables)
+        if jit
+        else 0
+    )
     return {
         "model": name,
         "image_size": size,
@@ -143,16 +199,33 @@ def row(arguments: tuple[object, ...], jit: bool) -> dict[str, object] | None:
     peaks = [int(str(one["peak_bytes"])) for one in found if one]
     weights = int(str(first["peak_bytes"])) - int(str(first["activation_bytes"]))
     peak = round(statistics.median(peaks))
-    spread = {"processes": len(peaks), "lowest_peak_bytes": min(peaks), "highest_peak_bytes": max(peaks)}
+    spread = {
+        "processes": len(peaks),
+        "lowest_peak_bytes": min(peaks),
+        "highest_peak_bytes": max(peaks),
+    }
     return {**first, "peak_bytes": peak, "activation_bytes": peak - weights, **spread}
 
 
 def alone(arguments: tuple[object, ...]) -> dict[str, object] | None:
     """What a fresh process finds; `None` if it failed, which is said."""
-    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    said = subprocess.run([sys.executable, __file__, "--one", json.dumps(arguments)], env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "TF_CPU_ALLOCATOR_USE_BFC": "true",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    said = subprocess.run(
+        [sys.executable, __file__, "--one", json.dumps(arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     if said.returncode:
-        print(f"{arguments}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}", flush=True)
+        print(
+            f"{arguments}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}",
+            flush=True,
+        )
         return None
     return dict(json.loads(said.stdout.strip().splitlines()[-1]))
 
@@ -171,13 +244,19 @@ def summary(found: list[dict[str, str]]) -> None:
             errors.append(abs(float(one["predicted_bytes"]) / float(one["peak_bytes"]) - 1))
             predicted = f", predicted peak {float(one['predicted_bytes']) / float(one['peak_bytes']) - 1:+.0%}"
         name = f"{one['model']}{', jit' if one['jit_compile'] == 'True' else ''}"
-        print(f"{name:<20}{one['method']:<12}activations {-saved:+.0%} at {float(one['time_ratio']):.2f}x{predicted}")
+        print(
+            f"{name:<20}{one['method']:<12}activations {-saved:+.0%} at {float(one['time_ratio']):.2f}x{predicted}"
+        )
     if errors:
-        print(f"predicted peak, not jitted: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}")
+        print(
+            f"predicted peak, not jitted: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jit", action="store_true")
     parser.add_argument("--models", default="")

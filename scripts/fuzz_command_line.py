@@ -2,8 +2,9 @@
 
 Usage: python scripts/fuzz_command_line.py [--lines 600] [--seed 0] [--seconds 20]
 
-What is slow (a search, probes, tracing) is replaced: a line that is taken ends where it would begin. Pictures and modules are
-really read. Prints every line that ended otherwise, and exits with 1 if one did.
+What is slow (a search, probes, tracing) is replaced: a line that is taken ends where it would
+begin. Pictures and modules are really read. Prints every line that ended otherwise, and exits with
+1 if one did.
 """
 
 from __future__ import annotations
@@ -46,10 +47,18 @@ NAMES = [
         "bisect mse binary_crossentropy nonsense SGD [/x] [bold] [/] :smile: %s {} \\"
     ),
 ]
-LISTS = _words("16,32 32,64,128 64 0 -1 16,,32 , 16;32 99999999999 1_0,2 16,abc 32,32 4096 2147483648")
-RANGES = _words("0.001:0.1 0.1:0.001 1e-300:1e300 nan:1 0:1 -1:1 1:1 :: : 0.1 a:b 1e-9:100 0.01:0.02:0.03 0.001:inf ١:٢")
-SHAPES = _words("4 8,8,3 224,224,3 0 -1 4294967296 1,1,1,1,1,1,1,1,1,1,1 65536,65536 ² 1_0 8x8 (8,8) [8] , 8,")
-DTYPES = _words("float32 float64 uint8 int32 bool float16 U10 S3 O datetime64 complex64 void V8 nonsense ,f4 f4,f4 (2,)f4 longdouble")
+LISTS = _words(
+    "16,32 32,64,128 64 0 -1 16,,32 , 16;32 99999999999 1_0,2 16,abc 32,32 4096 2147483648"
+)
+RANGES = _words(
+    "0.001:0.1 0.1:0.001 1e-300:1e300 nan:1 0:1 -1:1 1:1 :: : 0.1 a:b 1e-9:100 0.01:0.02:0.03 0.001:inf ١:٢"
+)
+SHAPES = _words(
+    "4 8,8,3 224,224,3 0 -1 4294967296 1,1,1,1,1,1,1,1,1,1,1 65536,65536 ² 1_0 8x8 (8,8) [8] , 8,"
+)
+DTYPES = _words(
+    "float32 float64 uint8 int32 bool float16 U10 S3 O datetime64 complex64 void V8 nonsense ,f4 f4,f4 (2,)f4 longdouble"
+)
 LIMITS = _words("8GB 1GB 0 -1 1KB 99999999999999GB 1e999 nanGB infGB 8 8TB eightGB 1_0GB ٣GB")
 BUILDS = [
     "",
@@ -69,23 +78,58 @@ MODULES = {
 }
 OPTIONS: dict[str, dict[str, list[str]]] = {
     "cats-vs-dogs": {
-        **dict.fromkeys(("--image-size", "--trials", "--seconds-per-trial", "--epochs", "--target", "--confirm", "--confirm-top", "--seed"), NUMBERS),
+        **dict.fromkeys(
+            (
+                "--image-size",
+                "--trials",
+                "--seconds-per-trial",
+                "--epochs",
+                "--target",
+                "--confirm",
+                "--confirm-top",
+                "--seed",
+            ),
+            NUMBERS,
+        ),
         **dict.fromkeys(("--micro-batch-size", "--max-batch"), NUMBERS),
-        **dict.fromkeys(("--tuner", "--model", "--optimizers", "--policies", "--augmentations", "--jit", "--recompute"), NAMES),
+        **dict.fromkeys(
+            (
+                "--tuner",
+                "--model",
+                "--optimizers",
+                "--policies",
+                "--augmentations",
+                "--jit",
+                "--recompute",
+            ),
+            NAMES,
+        ),
         **dict.fromkeys(("--sgd-rates", "--adam-rates"), RANGES),
         **dict.fromkeys(("--batch-sizes", "--label-smoothing"), LISTS),
     },
     "max-batch": {
         **dict.fromkeys(("--ceiling", "--accumulation"), NUMBERS),
-        **dict.fromkeys(("--policy", "--optimizer", "--jit", "--recompute", "--loss", "--sizes"), NAMES),
+        **dict.fromkeys(
+            ("--policy", "--optimizer", "--jit", "--recompute", "--loss", "--sizes"), NAMES
+        ),
         "--dtype": DTYPES,
         "--memory-limit": LIMITS,
         "--shape": SHAPES,
     },
-    "recompute": {"--batch-size": NUMBERS, **dict.fromkeys(("--policy", "--optimizer"), NAMES), "--memory-limit": LIMITS, "--shape": SHAPES},
+    "recompute": {
+        "--batch-size": NUMBERS,
+        **dict.fromkeys(("--policy", "--optimizer"), NAMES),
+        "--memory-limit": LIMITS,
+        "--shape": SHAPES,
+    },
     "report": {},
 }
-PATHS = {"cats-vs-dogs": ("--out", "--data"), "max-batch": (), "recompute": ("--figure", "--plan"), "report": ()}
+PATHS = {
+    "cats-vs-dogs": ("--out", "--data"),
+    "max-batch": (),
+    "recompute": ("--figure", "--plan"),
+    "report": (),
+}
 
 
 def playground(folder: Path) -> list[str]:
@@ -123,7 +167,18 @@ def playground(folder: Path) -> list[str]:
         "🐈",
         "a\nb",
     ]
-    odd += ["~", "-", "odd pictures", "one.zip", "broken.zip", "text.txt", "plan.json", "figure.png", "/proc/self/mem", "nowhere/at/all.png"]
+    odd += [
+        "~",
+        "-",
+        "odd pictures",
+        "one.zip",
+        "broken.zip",
+        "text.txt",
+        "plan.json",
+        "figure.png",
+        "/proc/self/mem",
+        "nowhere/at/all.png",
+    ]
     return [*odd, *odd_files(folder)]
 
 
@@ -136,7 +191,9 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
     """
     draw = random.Random(seed)
     while True:
-        name = draw.choice(("cats-vs-dogs", "cats-vs-dogs", "cats-vs-dogs", "max-batch", "recompute", "report"))
+        name = draw.choice(
+            ("cats-vs-dogs", "cats-vs-dogs", "cats-vs-dogs", "max-batch", "recompute", "report")
+        )
         line = [name]
         if name in ("max-batch", "recompute"):
             line.append("good:build" if draw.random() < 0.6 else draw.choice(BUILDS))
@@ -145,7 +202,9 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
         if name == "max-batch" and draw.random() < 0.8:
             line += ["--shape", "4"]
         options = OPTIONS[name]
-        for option in draw.sample(list(options), min(len(options), draw.choice((0, 1, 1, 1, 2, 3)))):
+        for option in draw.sample(
+            list(options), min(len(options), draw.choice((0, 1, 1, 1, 2, 3)))
+        ):
             line += [option, draw.choice(options[option])]
         for option in PATHS[name]:
             if draw.random() < 0.35:
@@ -153,7 +212,20 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
         if draw.random() < 0.05:
             line.insert(
                 draw.randrange(len(line) + 1),
-                draw.choice(("--nonsense", "--", "-", "", "extra", "--help", "--version", "--table", "--fresh", "[/x]")),
+                draw.choice(
+                    (
+                        "--nonsense",
+                        "--",
+                        "-",
+                        "",
+                        "extra",
+                        "--help",
+                        "--version",
+                        "--table",
+                        "--fresh",
+                        "[/x]",
+                    )
+                ),
             )
         yield line
 
@@ -173,7 +245,15 @@ def nothing_slow() -> Iterator[None]:
     assert kbatch.cli.max_batch
     assert kbatch.cli.recompute
     assert kbatch.case_study.driver
-    slow = dict.fromkeys(("case_study__driver___search_and_confirm", "max_batch__find_max_batch", "max_batch__max_batches", "plans__front"), begin)
+    slow = dict.fromkeys(
+        (
+            "case_study__driver___search_and_confirm",
+            "max_batch__find_max_batch",
+            "max_batch__max_batches",
+            "plans__front",
+        ),
+        begin,
+    )
     quick = {
         "case_study__driver___import_tensorflow": lambda: None,
         "case_study__sources__drawn_pets": few_pets,

@@ -2,9 +2,10 @@
 
 Usage: python scripts/fuzz_project.py [--projects 200] [--seed 0] [--seconds 60] [--project FOLDER]
 
-Each broken copy of a project goes through `kbatch report`, `kbatch.results.load`, and the command that searches on in it. The
-project is drawn by code (the driver's own, with training replaced), or one that `kbatch cats-vs-dogs` wrote with its defaults.
-Prints every one that ended otherwise, and exits with 1 if one did.
+Each broken copy of a project goes through `kbatch report`, `kbatch.results.load`, and the command
+that searches on in it. The project is drawn by code (the driver's own, with training replaced), or
+one that `kbatch cats-vs-dogs` wrote with its defaults. Prints every one that ended otherwise, and
+exits with 1 if one did.
 """
 
 from __future__ import annotations
@@ -26,7 +27,19 @@ from typing import Any
 import numpy as np
 from fuzzing import GOOD, Ended, called, command, odd_files, replaced, told
 
-COMMAND = ["cats-vs-dogs", "--image-size", "16", "--trials", "3", "--seconds-per-trial", "1", "--confirm-top", "1", "--policies", "float32"]
+COMMAND = [
+    "cats-vs-dogs",
+    "--image-size",
+    "16",
+    "--trials",
+    "3",
+    "--seconds-per-trial",
+    "1",
+    "--confirm-top",
+    "1",
+    "--policies",
+    "float32",
+]
 TARGETS = (
     "search/kbatch/records.jsonl",
     "search/kbatch/project.json",
@@ -44,7 +57,10 @@ DEEP = 100_000
 
 def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndarray]:
     """Stands for the drawn pictures."""
-    return {name: np.full((1000, 16, 16, 3), shade, "uint8") for shade, name in enumerate(("cat", "dog"))}
+    return {
+        name: np.full((1000, 16, 16, 3), shade, "uint8")
+        for shade, name in enumerate(("cat", "dog"))
+    }
 
 
 def not_trained(model: Any, recipe: Any, data: Any, goal: Any, options: Any) -> Any:
@@ -54,7 +70,9 @@ def not_trained(model: Any, recipe: Any, data: Any, goal: Any, options: Any) -> 
     height = 0.6 + recipe.batch_size % 7 / 50 + options.seed / 200
     curve = tuple((second / 5, height * (0.9 + second / 50)) for second in range(1, 6))
     measured = {"curve": curve, "value": height, "metrics": {"val_accuracy": height}}
-    return Outcome(ended="horizon", **measured, train_seconds=1.0, updates=40, examples=1280, peak_bytes=10**8)
+    return Outcome(
+        ended="horizon", **measured, train_seconds=1.0, updates=40, examples=1280, peak_bytes=10**8
+    )
 
 
 @contextmanager
@@ -66,7 +84,11 @@ def nothing_trained() -> Iterator[None]:
     assert kbatch.case_study.driver
     assert kbatch.hypermodel
     stands = {"training__search__run": not_trained, "case_study__sources__drawn_pets": few_pets}
-    with replaced(**stands, case_study__limits__has_limit=lambda: False, training__confirmation__validation_batches=lambda *rest, **named: None):
+    with replaced(
+        **stands,
+        case_study__limits__has_limit=lambda: False,
+        training__confirmation__validation_batches=lambda *rest, **named: None,
+    ):
         yield
 
 
@@ -90,24 +112,41 @@ def damages(folder: Path) -> dict[str, Callable[[random.Random, Path], object]]:
     put = {name: _instead(how) for name, how in odd_files(folder).items()}
     return {
         **put,
-        "cut short": lambda draw, path: path.write_bytes(path.read_bytes()[: draw.randrange(max(path.stat().st_size, 1))]),
+        "cut short": lambda draw, path: path.write_bytes(
+            path.read_bytes()[: draw.randrange(max(path.stat().st_size, 1))]
+        ),
         "a flipped bit": _flipped,
-        "random bytes": lambda draw, path: path.write_bytes(draw.randbytes(draw.choice((1, 100, 5000)))),
-        "nested brackets": lambda draw, path: path.write_text("[" * DEEP + "]" * DEEP + "\n" + path.read_text(errors="replace")),
-        "nested objects": lambda draw, path: path.write_text('{"a":' * DEEP + "1" + "}" * DEEP + "\n"),
+        "random bytes": lambda draw, path: path.write_bytes(
+            draw.randbytes(draw.choice((1, 100, 5000)))
+        ),
+        "nested brackets": lambda draw, path: path.write_text(
+            "[" * DEEP + "]" * DEEP + "\n" + path.read_text(errors="replace")
+        ),
+        "nested objects": lambda draw, path: path.write_text(
+            '{"a":' * DEEP + "1" + "}" * DEEP + "\n"
+        ),
         "another shape": lambda draw, path: path.write_text(json.dumps(draw.choice(ODD)) + "\n"),
         "a wrong value": _wrong,
         "two wrong values": lambda draw, path: [_wrong(draw, path) for _ in range(2)],
         "a missing name": _missing,
         "a line twice": lambda draw, path: path.write_text(
-            path.read_text(errors="replace") + draw.choice(path.read_text(errors="replace").splitlines() or [""]) + "\n"
+            path.read_text(errors="replace")
+            + draw.choice(path.read_text(errors="replace").splitlines() or [""])
+            + "\n"
         ),
         "a line less": _less,
-        "another encoding": lambda draw, path: path.write_bytes(path.read_text(errors="replace").encode("utf-16")),
+        "another encoding": lambda draw, path: path.write_bytes(
+            path.read_text(errors="replace").encode("utf-16")
+        ),
     }
 
 
-def broken(draw: random.Random, project: Path, copy: Path, how: dict[str, Callable[[random.Random, Path], object]]) -> str:
+def broken(
+    draw: random.Random,
+    project: Path,
+    copy: Path,
+    how: dict[str, Callable[[random.Random, Path], object]],
+) -> str:
     """Copy a project and break the copy; what was done, in words.
 
     Args:
@@ -119,7 +158,10 @@ def broken(draw: random.Random, project: Path, copy: Path, how: dict[str, Callab
     shutil.copytree(project, copy)
     done = []
     for _ in range(draw.choice((1, 1, 1, 2))):
-        target, name = draw.choice(TARGETS), draw.choice((*how, "a wrong value", "a wrong value", "a missing name"))
+        target, name = (
+            draw.choice(TARGETS),
+            draw.choice((*how, "a wrong value", "a wrong value", "a missing name")),
+        )
         path = copy / target
         if path.is_file() and not path.is_symlink():
             how[name](draw, path)
@@ -139,7 +181,9 @@ def uses(folder: Path, seconds: float) -> Iterator[tuple[str, Ended]]:
     yield "search", command([*COMMAND, "--confirm", "1", "--out", str(folder)], seconds)
 
 
-def run(count: int, seed: int, seconds: float, project: Path | None = None) -> Iterator[tuple[str, str, Ended]]:
+def run(
+    count: int, seed: int, seconds: float, project: Path | None = None
+) -> Iterator[tuple[str, str, Ended]]:
     """So many broken projects: how each was broken, what was done with it, and how that ended.
 
     Args:
@@ -206,7 +250,11 @@ def _missing(draw: random.Random, path: Path) -> None:
 
 def _changed(draw: random.Random, path: Path, change: Callable[[Any, Any], object]) -> None:
     """Change one place in the JSON of one line."""
-    rows = path.read_text(errors="replace").splitlines() if path.suffix == ".jsonl" else [path.read_text(errors="replace")]
+    rows = (
+        path.read_text(errors="replace").splitlines()
+        if path.suffix == ".jsonl"
+        else [path.read_text(errors="replace")]
+    )
     number = draw.randrange(max(len(rows), 1))
     try:
         value = json.loads(rows[number])

@@ -34,7 +34,8 @@ class Ended:
     """How a call ended.
 
     Attributes:
-        how: `"done"`, `"refused"` (one sentence, exit code 2), `"usage"` (what the option's own type refuses); or, which must not be,
+        how: `"done"`, `"refused"` (one sentence, exit code 2), `"usage"` (what the option's own
+            type refuses); or, which must not be,
             `"traceback"`, `"hang"`, `"exit code"`, `"several lines"`.
         said: What stood on the standard error, or the traceback.
     """
@@ -68,9 +69,17 @@ def called(function: Callable[[], object], seconds: float) -> Ended:
     """
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
-    handlers, path = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], list(sys.path)
+    handlers, path = (
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        list(sys.path),
+    )
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), at_most(seconds):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            at_most(seconds),
+        ):
             function()
     except SystemExit as error:
         code = error.code or 0
@@ -97,7 +106,9 @@ def _how(code: object, said: str) -> str:
         return "exit code"
     if said.startswith("Usage:"):
         return "usage"
-    return "refused" if len(refusals) == 1 and refusals[0].startswith("error: ") else "several lines"
+    return (
+        "refused" if len(refusals) == 1 and refusals[0].startswith("error: ") else "several lines"
+    )
 
 
 def command(arguments: list[str], seconds: float) -> Ended:

@@ -2,7 +2,8 @@
 
 Usage: python scripts/kill_and_resume.py [--kills 20] [--seed 0] [--out FOLDER]
 
-Prints what every life of the driver had finished when it was killed, and exits with 1 if a record was lost, changed or made twice.
+Prints what every life of the driver had finished when it was killed, and exits with 1 if a record
+was lost, changed or made twice.
 """
 
 import argparse
@@ -32,17 +33,33 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = options.out or Path(tempfile.mkdtemp())
-    small = ["--image-size", "16", "--trials", str(TRIALS), "--seconds-per-trial", "1", "--confirm", "2", "--policies", "float32"]
+    small = [
+        "--image-size",
+        "16",
+        "--trials",
+        str(TRIALS),
+        "--seconds-per-trial",
+        "1",
+        "--confirm",
+        "2",
+        "--policies",
+        "float32",
+    ]
     command = [sys.executable, "-m", "kbatch", "cats-vs-dogs", *small, "--out", str(folder)]
     moments, before = random.Random(options.seed), []
     for kill in range(options.kills):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         time.sleep(moments.uniform(0.5, 9.0))
         alive = process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
         after = ended(folder)
-        print(f"kill {kill}: {'killed' if alive else 'had ended'}, {len(after)} trainings finished", flush=True)
+        print(
+            f"kill {kill}: {'killed' if alive else 'had ended'}, {len(after)} trainings finished",
+            flush=True,
+        )
         if after[: len(before)] != before:
             print("LOST or changed a finished training")
             return 1
@@ -50,10 +67,15 @@ def main() -> int:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     records = [json.loads(line) for line in ended(folder)]
     keys = [record["key"] for record in records]
-    endings = {how: sum(record["record"]["outcome"]["ended"] == how for record in records) for how in ("horizon", "crashed")}
+    endings = {
+        how: sum(record["record"]["outcome"]["ended"] == how for record in records)
+        for how in ("horizon", "crashed")
+    }
     twice = len(keys) - len(set(keys))
     kept = ended(folder)[: len(before)] == before
-    print(f"last run: exit code {result.returncode}; {len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}")
+    print(
+        f"last run: exit code {result.returncode}; {len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}"
+    )
     searched = sum(record["record"]["purpose"] == "search" for record in records)
     whole = result.returncode == 0 and not twice and kept and searched == TRIALS
     print("ok" if whole else result.stderr)

@@ -50,4 +50,8 @@ def shrink(probe: ProbeOf, ceiling: int) -> Found:
     return log.found()
 
 
-PEERS: dict[str, Callable[[ProbeOf, int], Found]] = {"double": double, "bisect": bisect, "shrink": shrink}
+PEERS: dict[str, Callable[[ProbeOf, int], Found]] = {
+    "double": double,
+    "bisect": bisect,
+    "shrink": shrink,
+}

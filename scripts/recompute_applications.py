@@ -2,9 +2,11 @@
 
     python scripts/recompute_applications.py --out scripts/results/recompute_applications.csv
 
-Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own, with the plan for a batch of 32 and a batch of
-2: losses, gradients, weights and state over 3 steps against plain training. For one that is not exact, plain is compared with plain too
-(`plain_twice`: TensorFlow itself may not be reproducible). Rows that the file has are not made again: after Ctrl-C the same command goes on.
+Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own, with
+the plan for a batch of 32 and a batch of
+2: losses, gradients, weights and state over 3 steps against plain training. For one that is not
+exact, plain is compared with plain too (`plain_twice`: TensorFlow itself may not be reproducible).
+Rows that the file has are not made again: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -21,15 +23,28 @@ import rows
 
 SMALLEST = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}  # all others take 32
 BATCH = 2
-PLANNED_BATCH = 32  # with two examples the weights' gradients are most of the memory, and some plans of the lowest peak recompute nothing
+# with two examples the weights' gradients are most of the memory, and some plans of the lowest peak
+# recompute nothing
+PLANNED_BATCH = 32
 TIMEOUT_SECONDS = 1800
-COLUMNS = ["model", "image_size", "operations", "segments", "kept_share", "result", "plain_twice", "seconds"]
+COLUMNS = [
+    "model",
+    "image_size",
+    "operations",
+    "segments",
+    "kept_share",
+    "result",
+    "plain_twice",
+    "seconds",
+]
 
 
 def names() -> list[str]:
     """All of them, without importing Keras here."""
     code = "import keras; print(*[n for n in dir(keras.applications) if n[0].isupper()])"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
 def verified(name: str, strategy: str) -> dict[str, object]:
@@ -48,9 +63,18 @@ def verified(name: str, strategy: str) -> dict[str, object]:
     x, y = rng.random((BATCH, size, size, 3)).astype("float32"), rng.integers(0, 10, BATCH)
     row: dict[str, object] = {"model": name, "image_size": size}
     try:
-        plain, plan = recompute.plan(model, PLANNED_BATCH, "none"), recompute.plan(model, PLANNED_BATCH, strategy)
-        row |= {"operations": sum(segment.operations for segment in plan.segments), "segments": len(plan.segments)}
-        row |= {"kept_share": round(plan.kept_bytes / plain.kept_bytes, 3), "result": str(recompute.verify(model, plan, x, y))}
+        plain, plan = (
+            recompute.plan(model, PLANNED_BATCH, "none"),
+            recompute.plan(model, PLANNED_BATCH, strategy),
+        )
+        row |= {
+            "operations": sum(segment.operations for segment in plan.segments),
+            "segments": len(plan.segments),
+        }
+        row |= {
+            "kept_share": round(plan.kept_bytes / plain.kept_bytes, 3),
+            "result": str(recompute.verify(model, plan, x, y)),
+        }
     except RecomputeError as error:
         row["result"] = f"refused: {error}"
     return row
@@ -61,18 +85,25 @@ def asked(name: str, strategy: str = "minimal") -> dict[str, object] | None:
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, "--one", json.dumps((name, strategy))]
     try:
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+        said = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
     except subprocess.TimeoutExpired:
         print(f"{name}: no answer in {TIMEOUT_SECONDS} s", flush=True)
         return None
     if said.returncode:
-        print(f"{name}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}", flush=True)
+        print(
+            f"{name}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}",
+            flush=True,
+        )
         return None
     return dict(json.loads(said.stdout.strip().splitlines()[-1]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--models", default="")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -95,8 +126,12 @@ def main() -> None:
             row["plain_twice"] = again["result"] if again else "failed"
         rows.append(options.out, COLUMNS, {**row, "seconds": round(time.perf_counter() - began)})
     found = rows.read(options.out)
-    exact, refused = (sum(row["result"].startswith(word) for row in found) for word in ("Exact", "refused"))
-    print(f"{len(found)} models: {exact} exact, {refused} refused, {len(found) - exact - refused} differ")
+    exact, refused = (
+        sum(row["result"].startswith(word) for row in found) for word in ("Exact", "refused")
+    )
+    print(
+        f"{len(found)} models: {exact} exact, {refused} refused, {len(found) - exact - refused} differ"
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ def build():
     import keras
 
     def build(hp=None):
-        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid")])
+        model = keras.Sequential(
+            [keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid")]
+        )
         model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
         return model
 
@@ -50,7 +52,13 @@ def raw():
     import keras
 
     def raw(hp=None):
-        return keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+        return keras.Sequential(
+            [
+                keras.Input((12,)),
+                keras.layers.Dense(16, "relu"),
+                keras.layers.Dense(1, "sigmoid", dtype="float32"),
+            ]
+        )
 
     return raw
 

@@ -20,10 +20,16 @@ def freed(run):
         graphs = context.export_run_metadata().function_graphs
     finally:
         context.disable_graph_collection()
-    pairs = [(_before(graph.pre_optimization_graph.node), _before(graph.post_optimization_graph.node)) for graph in graphs]
+    pairs = [
+        (_before(graph.pre_optimization_graph.node), _before(graph.post_optimization_graph.node))
+        for graph in graphs
+    ]
     assert any(traced for traced, _ in pairs)
     return {
-        read for traced, optimized in pairs for read, update in traced.keys() & optimized.keys() if traced[read, update] > optimized[read, update]
+        read
+        for traced, optimized in pairs
+        for read, update in traced.keys() & optimized.keys()
+        if traced[read, update] > optimized[read, update]
     }
 
 
@@ -33,7 +39,9 @@ def _before(nodes):
     kinds = {node.name: node.op for node in nodes}
     reads, updates = collections.defaultdict(list), collections.defaultdict(list)
     for name, kind in kinds.items():
-        group = reads if kind == "ReadVariableOp" else updates if kind.startswith("Assign") else None
+        group = (
+            reads if kind == "ReadVariableOp" else updates if kind.startswith("Assign") else None
+        )
         if group is not None:
             variable = inputs[name][0]
             while kinds[variable] == "Identity":

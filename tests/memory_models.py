@@ -11,8 +11,14 @@ def dense(hp=None):
     """About 100 KB of activations per example: 1,000 examples are 100 MB."""
     import keras
 
-    layers = [keras.layers.Dense(WIDTH, "gelu"), keras.layers.Dense(16), keras.layers.Dense(WIDTH, "gelu")]
-    model = keras.Sequential([keras.Input((16,)), *layers, keras.layers.Dense(1, "sigmoid", dtype="float32")])
+    layers = [
+        keras.layers.Dense(WIDTH, "gelu"),
+        keras.layers.Dense(16),
+        keras.layers.Dense(WIDTH, "gelu"),
+    ]
+    model = keras.Sequential(
+        [keras.Input((16,)), *layers, keras.layers.Dense(1, "sigmoid", dtype="float32")]
+    )
     model.compile("adam", "binary_crossentropy")
     return model
 
@@ -20,7 +26,9 @@ def dense(hp=None):
 def uncompiled(hp=None):
     import keras
 
-    return keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(3, "softmax")])
+    return keras.Sequential(
+        [keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(3, "softmax")]
+    )
 
 
 def shapeless(hp=None):
@@ -34,7 +42,11 @@ def open_sizes(hp=None):
     """A picture of any size, uncompiled."""
     import keras
 
-    layers = [keras.layers.Conv2D(4, 3), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3, "softmax")]
+    layers = [
+        keras.layers.Conv2D(4, 3),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(3, "softmax"),
+    ]
     return keras.Sequential([keras.Input((None, None, 3)), *layers])
 
 
@@ -48,8 +60,15 @@ def normed(hp=None):
     inputs = keras.Input((24, 24, 3))
     x = inputs
     for _ in range(3):
-        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(keras.layers.Conv2D(32, 3, padding="same")(x)))
-    model = keras.Model(inputs, keras.layers.Dense(10, "softmax", dtype="float32")(keras.layers.GlobalAveragePooling2D()(x)))
+        x = keras.layers.ReLU()(
+            keras.layers.BatchNormalization()(keras.layers.Conv2D(32, 3, padding="same")(x))
+        )
+    model = keras.Model(
+        inputs,
+        keras.layers.Dense(10, "softmax", dtype="float32")(
+            keras.layers.GlobalAveragePooling2D()(x)
+        ),
+    )
     model.compile("sgd", "sparse_categorical_crossentropy")
     return model
 
@@ -69,8 +88,15 @@ def _deep(batch_size):
 
     inputs = x = keras.Input((32, 32, 3), batch_size=batch_size)
     for _ in range(12):
-        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 3, padding="same")(x)))
-    model = keras.Model(inputs, keras.layers.Dense(10, "softmax", dtype="float32")(keras.layers.GlobalAveragePooling2D()(x)))
+        x = keras.layers.ReLU()(
+            keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 3, padding="same")(x))
+        )
+    model = keras.Model(
+        inputs,
+        keras.layers.Dense(10, "softmax", dtype="float32")(
+            keras.layers.GlobalAveragePooling2D()(x)
+        ),
+    )
     model.compile("sgd", "sparse_categorical_crossentropy")
     return model
 
@@ -78,7 +104,14 @@ def _deep(batch_size):
 def recurrent(hp=None):
     import keras
 
-    model = keras.Sequential([keras.Input((50,), dtype="int32"), keras.layers.Embedding(100, 32), keras.layers.LSTM(64), keras.layers.Dense(2)])
+    model = keras.Sequential(
+        [
+            keras.Input((50,), dtype="int32"),
+            keras.layers.Embedding(100, 32),
+            keras.layers.LSTM(64),
+            keras.layers.Dense(2),
+        ]
+    )
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 
@@ -88,7 +121,10 @@ def two_outputs(hp=None):
 
     a, b = keras.Input((8,), name="a"), keras.Input((4, 4, 1), name="b")
     x = keras.layers.Concatenate()([a, keras.layers.Flatten()(b)])
-    outputs = {"kind": keras.layers.Dense(5, "softmax", name="kind")(x), "size": keras.layers.Dense(1, name="size")(x)}
+    outputs = {
+        "kind": keras.layers.Dense(5, "softmax", name="kind")(x),
+        "size": keras.layers.Dense(1, name="size")(x),
+    }
     model = keras.Model({"a": a, "b": b}, outputs)
     model.compile("sgd", {"kind": "sparse_categorical_crossentropy", "size": "mse"})
     return model
@@ -97,7 +133,9 @@ def two_outputs(hp=None):
 def huge(hp=None):
     import keras
 
-    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(2_000_000), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((16,)), keras.layers.Dense(2_000_000), keras.layers.Dense(1)]
+    )
     model.compile("sgd", "mse")
     return model
 
@@ -106,7 +144,14 @@ def wide_activations(hp=None):
     """Few weights, but 400 MB for a single example."""
     import keras
 
-    model = keras.Sequential([keras.Input((1000, 1)), keras.layers.Dense(50_000), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [
+            keras.Input((1000, 1)),
+            keras.layers.Dense(50_000),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(1),
+        ]
+    )
     model.compile("sgd", "mse")
     return model
 
@@ -115,7 +160,14 @@ def few_activations(hp=None):
     """About 20 MB for a single example, so that one trains where 32 cannot be validated."""
     import keras
 
-    model = keras.Sequential([keras.Input((1000, 1)), keras.layers.Dense(5_000), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [
+            keras.Input((1000, 1)),
+            keras.layers.Dense(5_000),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(1),
+        ]
+    )
     model.compile("sgd", "mse")
     return model
 
@@ -149,7 +201,9 @@ def changing(hp=None):
     import keras
 
     inputs = keras.Input((6, 4))
-    x = keras.layers.LSTM(int(os.environ.get("KBATCH_TEST_WIDTH", "8")), return_sequences=True)(inputs)
+    x = keras.layers.LSTM(int(os.environ.get("KBATCH_TEST_WIDTH", "8")), return_sequences=True)(
+        inputs
+    )
     x = keras.layers.MultiHeadAttention(2, 4)(x, x)
     x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.5)(keras.layers.Flatten()(x)))
     model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(x))
@@ -193,7 +247,9 @@ class DiesAbove:
             def compute_output_shape(self, shape):
                 return shape
 
-        model = keras.Sequential([keras.Input((16,)), Deadly(), keras.layers.Dense(WIDTH), keras.layers.Dense(1)])
+        model = keras.Sequential(
+            [keras.Input((16,)), Deadly(), keras.layers.Dense(WIDTH), keras.layers.Dense(1)]
+        )
         model.compile("sgd", "mse", jit_compile=False)
         return model
 
@@ -205,7 +261,11 @@ def unet(hp=None):
 
     def block(x, filters):
         for _ in range(2):
-            x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)))
+            x = layers.ReLU()(
+                layers.BatchNormalization()(
+                    layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+                )
+            )
         return x
 
     inputs = x = keras.Input((64, 64, 3))

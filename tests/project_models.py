@@ -17,7 +17,9 @@ def bert():
     x = layers.LayerNormalization()(layers.Add()([x, layers.Dropout(0.1)(attended)]))
     x = layers.LayerNormalization()(layers.Add()([x, layers.Dense(8)(layers.Dense(16, "gelu")(x))]))
     model = keras.Model(inputs, layers.Dense(WORDS)(x))
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    model.compile(
+        "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+    )
     return model, (words(), words())
 
 
@@ -26,8 +28,12 @@ def masked_transformer():
     inputs = keras.Input((TOKENS,), dtype="int32")
     x = layers.Embedding(WORDS, 8, mask_zero=True)(inputs)
     for _ in range(2):
-        x = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(2, 4, dropout=0.1)(x, x)]))
-        x = layers.LayerNormalization()(layers.Add()([x, layers.Dense(8)(layers.Dense(16, "gelu")(x))]))
+        x = layers.LayerNormalization()(
+            layers.Add()([x, layers.MultiHeadAttention(2, 4, dropout=0.1)(x, x)])
+        )
+        x = layers.LayerNormalization()(
+            layers.Add()([x, layers.Dense(8)(layers.Dense(16, "gelu")(x))])
+        )
     model = keras.Model(inputs, layers.Dense(1, "sigmoid")(layers.GlobalAveragePooling1D()(x)))
     model.compile("adam", "binary_crossentropy", jit_compile=False)
     return model, (words(), np.arange(8) % 2)
@@ -35,15 +41,22 @@ def masked_transformer():
 
 def translator():
     """A GRU encoder, a GRU decoder that begins in its state, and attention between them, with masks."""
-    source, target = keras.Input((TOKENS,), dtype="int32", name="source"), keras.Input((TOKENS,), dtype="int32", name="target")
-    encoded, forward, back = layers.Bidirectional(layers.GRU(6, return_sequences=True, return_state=True))(
-        layers.Embedding(WORDS, 8, mask_zero=True)(source)
+    source, target = (
+        keras.Input((TOKENS,), dtype="int32", name="source"),
+        keras.Input((TOKENS,), dtype="int32", name="target"),
     )
+    encoded, forward, back = layers.Bidirectional(
+        layers.GRU(6, return_sequences=True, return_state=True)
+    )(layers.Embedding(WORDS, 8, mask_zero=True)(source))
     state = layers.Concatenate()([forward, back])
-    decoded = layers.GRU(12, return_sequences=True, dropout=0.2)(layers.Embedding(WORDS, 8, mask_zero=True)(target), initial_state=state)
+    decoded = layers.GRU(12, return_sequences=True, dropout=0.2)(
+        layers.Embedding(WORDS, 8, mask_zero=True)(target), initial_state=state
+    )
     attended = layers.Attention()([decoded, encoded])
     x = layers.LayerNormalization()(layers.Add()([decoded, attended]))
-    model = keras.Model({"source": source, "target": target}, layers.Dense(WORDS, "softmax")(layers.Dropout(0.3)(x)))
+    model = keras.Model(
+        {"source": source, "target": target}, layers.Dense(WORDS, "softmax")(layers.Dropout(0.3)(x))
+    )
     model.compile("rmsprop", "sparse_categorical_crossentropy", jit_compile=False)
     return model, ({"source": words(), "target": words(1)}, words(2))
 
@@ -52,7 +65,9 @@ def bidirectional():
     """Bidirectional LSTMs after Masking, with dropout inside of their loops."""
     inputs = keras.Input((TOKENS, 5))
     x = layers.Masking()(inputs)
-    x = layers.Bidirectional(layers.LSTM(6, return_sequences=True, dropout=0.2, recurrent_dropout=0.2))(x)
+    x = layers.Bidirectional(
+        layers.LSTM(6, return_sequences=True, dropout=0.2, recurrent_dropout=0.2)
+    )(x)
     x = layers.Bidirectional(layers.LSTM(6, dropout=0.2, recurrent_dropout=0.2))(x)
     model = keras.Model(inputs, layers.Dense(1)(layers.Dense(8, "relu")(x)))
     model.compile("adam", "mse", jit_compile=False)
@@ -67,7 +82,10 @@ def wavenet():
     inputs = keras.Input((32, 2))
     x, skips = layers.Conv1D(6, 1)(inputs), []
     for dilation in (1, 2, 4, 8):
-        one, other = (layers.Conv1D(6, 2, padding="causal", dilation_rate=dilation, activation=kind)(x) for kind in ("tanh", "sigmoid"))
+        one, other = (
+            layers.Conv1D(6, 2, padding="causal", dilation_rate=dilation, activation=kind)(x)
+            for kind in ("tanh", "sigmoid")
+        )
         gated = layers.Multiply()([one, other])
         skips.append(layers.Conv1D(6, 1)(gated))
         x = layers.Add()([x, layers.Conv1D(6, 1)(gated)])
@@ -88,7 +106,9 @@ def unet():
         x = layers.MaxPooling2D()(x)
     x = layers.Dropout(0.2)(layers.Conv2D(16, 3, padding="same", activation="relu")(x))
     for width, skip in zip((8, 4), skips[::-1], strict=True):
-        x = layers.Concatenate()([layers.Conv2DTranspose(width, 3, strides=2, padding="same")(x), skip])
+        x = layers.Concatenate()(
+            [layers.Conv2DTranspose(width, 3, strides=2, padding="same")(x), skip]
+        )
         x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(width, 3, padding="same")(x)))
     model = keras.Model(inputs, layers.Conv2D(3, 1, activation="softmax")(x))
     model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
@@ -109,7 +129,9 @@ class Sampling(layers.Layer):
         divergence = -0.5 * ops.mean(1 + log_variance - ops.square(mean) - ops.exp(log_variance))
         self.add_loss(divergence)
         self.divergence.update_state(divergence)
-        return mean + ops.exp(0.5 * log_variance) * keras.random.normal(ops.shape(mean), seed=self.seeds)
+        return mean + ops.exp(0.5 * log_variance) * keras.random.normal(
+            ops.shape(mean), seed=self.seeds
+        )
 
 
 def vae():
@@ -118,10 +140,16 @@ def vae():
     x = layers.Conv2D(4, 3, strides=2, padding="same", activation="relu")(images)
     x = layers.Dense(8, "relu")(layers.Flatten()(x))
     mean, log_variance = layers.Dense(2)(x), layers.Dense(2)(x)
-    encoder = keras.Model(images, [mean, log_variance, Sampling()([mean, log_variance])], name="encoder")
+    encoder = keras.Model(
+        images, [mean, log_variance, Sampling()([mean, log_variance])], name="encoder"
+    )
     code = keras.Input((2,))
     x = layers.Reshape((4, 4, 4))(layers.Dense(64, "relu")(code))
-    decoder = keras.Model(code, layers.Conv2DTranspose(1, 3, strides=2, padding="same", activation="sigmoid")(x), name="decoder")
+    decoder = keras.Model(
+        code,
+        layers.Conv2DTranspose(1, 3, strides=2, padding="same", activation="sigmoid")(x),
+        name="decoder",
+    )
     model = keras.Model(images, decoder(encoder(images)[2]))
     model.compile("adam", "binary_crossentropy", jit_compile=False)
     x = np.random.default_rng(0).random((8, 8, 8, 1)).astype("float32")
@@ -140,7 +168,9 @@ def triplet():
     three = [keras.Input((8, 8, 3), name=name) for name in ("anchor", "like", "unlike")]
     shared = encoder()
     anchor, like, unlike = (shared(one) for one in three)
-    distances = ops.stack([ops.sum(ops.square(anchor - other), axis=-1) for other in (like, unlike)], axis=-1)
+    distances = ops.stack(
+        [ops.sum(ops.square(anchor - other), axis=-1) for other in (like, unlike)], axis=-1
+    )
     model = keras.Model(three, distances)
     model.compile("adam", lambda y, d: ops.maximum(d[:, 0] - d[:, 1] + 0.5, 0.0), jit_compile=False)
     rng = np.random.default_rng(0)
@@ -155,7 +185,10 @@ def siamese():
     model = keras.Model(two, layers.Dense(1, "sigmoid")(layers.BatchNormalization()(distance)))
     model.compile("adam", "binary_crossentropy", jit_compile=False)
     rng = np.random.default_rng(0)
-    return model, ([rng.random((8, 8, 8, 3)).astype("float32") for _ in two], (np.arange(8) % 2)[:, None])
+    return model, (
+        [rng.random((8, 8, 8, 3)).astype("float32") for _ in two],
+        (np.arange(8) % 2)[:, None],
+    )
 
 
 def heads():
@@ -169,9 +202,17 @@ def heads():
         "seen": layers.Dense(1, "sigmoid", name="seen")(layers.Dense(8, "relu")(x)),
     }
     model = keras.Model(inputs, outputs)
-    model.compile("adam", {"kind": "sparse_categorical_crossentropy", "size": "mse", "seen": "binary_crossentropy"}, jit_compile=False)
+    model.compile(
+        "adam",
+        {"kind": "sparse_categorical_crossentropy", "size": "mse", "seen": "binary_crossentropy"},
+        jit_compile=False,
+    )
     rng = np.random.default_rng(0)
-    y = {"kind": rng.integers(0, 4, 8), "size": rng.normal(size=(8, 1)), "seen": rng.integers(0, 2, (8, 1))}
+    y = {
+        "kind": rng.integers(0, 4, 8),
+        "size": rng.normal(size=(8, 1)),
+        "seen": rng.integers(0, 2, (8, 1)),
+    }
     return model, (rng.normal(size=(8, 12)).astype("float32"), y)
 
 
@@ -193,7 +234,9 @@ def video():
 def convlstm():
     """Next pictures from recurrent convolutions."""
     inputs = keras.Input((4, 8, 8, 1))
-    x = layers.BatchNormalization()(layers.ConvLSTM2D(4, 3, padding="same", return_sequences=True, activation="relu")(inputs))
+    x = layers.BatchNormalization()(
+        layers.ConvLSTM2D(4, 3, padding="same", return_sequences=True, activation="relu")(inputs)
+    )
     x = layers.ConvLSTM2D(4, 3, padding="same", return_sequences=True)(x)
     model = keras.Model(inputs, layers.Conv3D(1, 3, padding="same", activation="sigmoid")(x))
     model.compile("adam", "binary_crossentropy", jit_compile=False)
@@ -219,8 +262,12 @@ def group_resnet():
     inputs = keras.Input((16, 16, 3))
     x = layers.Conv2D(8, 3, padding="same")(inputs)
     for width in (8, 8, 16):
-        y = layers.Conv2D(width, 3, padding="same")(layers.Activation("swish")(layers.GroupNormalization(4)(x)))
-        y = layers.Conv2D(width, 3, padding="same")(layers.Dropout(0.1)(layers.Activation("swish")(layers.GroupNormalization(4)(y))))
+        y = layers.Conv2D(width, 3, padding="same")(
+            layers.Activation("swish")(layers.GroupNormalization(4)(x))
+        )
+        y = layers.Conv2D(width, 3, padding="same")(
+            layers.Dropout(0.1)(layers.Activation("swish")(layers.GroupNormalization(4)(y)))
+        )
         x = layers.Add()([y, x if x.shape[-1] == width else layers.Conv2D(width, 1)(x)])
     model = keras.Model(inputs, layers.Dense(4, "softmax")(layers.GlobalAveragePooling2D()(x)))
     model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
@@ -236,7 +283,9 @@ def mixer():
         y = layers.Permute((2, 1))(layers.LayerNormalization()(x))
         y = layers.Permute((2, 1))(layers.Dense(16)(layers.Dense(12, "gelu")(y)))
         x = layers.Add()([x, y])
-        y = layers.Dense(8)(layers.Dropout(0.1)(layers.Dense(12, "gelu")(layers.LayerNormalization()(x))))
+        y = layers.Dense(8)(
+            layers.Dropout(0.1)(layers.Dense(12, "gelu")(layers.LayerNormalization()(x)))
+        )
         x = layers.Add()([x, y])
     model = keras.Model(inputs, layers.Dense(4, "softmax")(layers.GlobalAveragePooling1D()(x)))
     model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
@@ -252,6 +301,21 @@ def words(seed=0):
 
 
 BUILDS = (
-    *(bert, masked_transformer, translator, bidirectional, wavenet, unet, vae, triplet, siamese, heads, video, convlstm, nerf, group_resnet),
+    *(
+        bert,
+        masked_transformer,
+        translator,
+        bidirectional,
+        wavenet,
+        unet,
+        vae,
+        triplet,
+        siamese,
+        heads,
+        video,
+        convlstm,
+        nerf,
+        group_resnet,
+    ),
     mixer,
 )

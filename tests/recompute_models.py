@@ -18,8 +18,12 @@ def noisy():
     """Random augmentation, noise, and dropout of whole channels."""
     inputs = keras.Input((16, 16, 3))
     x = layers.RandomContrast(0.3)(layers.RandomFlip()(inputs))
-    x = layers.SpatialDropout2D(0.3)(layers.Conv2D(8, 3, activation="relu")(layers.GaussianNoise(0.1)(x)))
-    return keras.Model(inputs, head(layers.GlobalAveragePooling2D()(layers.Conv2D(8, 3, activation="gelu")(x)))), images()
+    x = layers.SpatialDropout2D(0.3)(
+        layers.Conv2D(8, 3, activation="relu")(layers.GaussianNoise(0.1)(x))
+    )
+    return keras.Model(
+        inputs, head(layers.GlobalAveragePooling2D()(layers.Conv2D(8, 3, activation="gelu")(x)))
+    ), images()
 
 
 def shared():
@@ -31,7 +35,10 @@ def shared():
     outputs = {"kind": head(joined, "kind"), "size": layers.Dense(1, name="size", dtype=exact())(x)}
     rng = np.random.default_rng(0)
     data = {name: rng.normal(size=(16, 8)).astype("float32") for name in ("a", "b")}
-    return keras.Model({"a": a, "b": b}, outputs), (data, {"kind": rng.integers(0, 4, 16), "size": rng.normal(size=(16, 1))})
+    return keras.Model({"a": a, "b": b}, outputs), (
+        data,
+        {"kind": rng.integers(0, 4, 16), "size": rng.normal(size=(16, 1))},
+    )
 
 
 def regularised():
@@ -39,8 +46,12 @@ def regularised():
     inner, _ = residual()
     inner.layers[1].trainable = False
     inputs = keras.Input((16, 16, 3))
-    x = layers.Conv2D(3, 3, padding="same", activity_regularizer="l2", kernel_regularizer="l2", dtype=exact())(inputs)
-    x = layers.Dense(12, activity_regularizer=keras.regularizers.L1(0.01), kernel_regularizer="l2", dtype=exact())(inner(x))
+    x = layers.Conv2D(
+        3, 3, padding="same", activity_regularizer="l2", kernel_regularizer="l2", dtype=exact()
+    )(inputs)
+    x = layers.Dense(
+        12, activity_regularizer=keras.regularizers.L1(0.01), kernel_regularizer="l2", dtype=exact()
+    )(inner(x))
     return keras.Model(inputs, head(layers.Dropout(0.2)(x))), images()
 
 
@@ -49,9 +60,14 @@ def tokens():
     inputs = keras.Input((12,), dtype="int32")
     x = layers.LSTM(8, return_sequences=True)(layers.Embedding(50, 8, mask_zero=True)(inputs))
     x = layers.GRU(8, return_sequences=True, dropout=0.2)(x)
-    x = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(2, 4, dropout=0.1)(x, x)]))
+    x = layers.LayerNormalization()(
+        layers.Add()([x, layers.MultiHeadAttention(2, 4, dropout=0.1)(x, x)])
+    )
     rng = np.random.default_rng(0)
-    return keras.Model(inputs, head(layers.GlobalAveragePooling1D()(x))), (rng.integers(0, 50, (16, 12)), rng.integers(0, 4, 16))
+    return keras.Model(inputs, head(layers.GlobalAveragePooling1D()(x))), (
+        rng.integers(0, 50, (16, 12)),
+        rng.integers(0, 4, 16),
+    )
 
 
 @keras.saving.register_keras_serializable("kbatch_tests")
@@ -70,7 +86,10 @@ def hiding():
     inputs = keras.Input((8,))
     x = Hiding()(layers.Dense(8, "relu")(inputs))
     rng = np.random.default_rng(0)
-    return keras.Model(inputs, head(layers.Dense(8, "tanh")(x))), (rng.normal(size=(16, 8)).astype("float32"), rng.integers(0, 4, 16))
+    return keras.Model(inputs, head(layers.Dense(8, "tanh")(x))), (
+        rng.normal(size=(16, 8)).astype("float32"),
+        rng.integers(0, 4, 16),
+    )
 
 
 def head(x, name="head"):

@@ -15,21 +15,31 @@ X, Y = RNG.random((60, 8, 8, 3)).astype("float32"), RNG.integers(0, 3, 60)
 
 
 def build():
-    layers = [keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(3, "softmax", dtype="float32")]
+    layers = [
+        keras.layers.Conv2D(4, 3, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3, "softmax", dtype="float32"),
+    ]
     model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
 def any_size():
-    layers = [keras.layers.Conv2D(4, 3), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3, "softmax")]
+    layers = [
+        keras.layers.Conv2D(4, 3),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(3, "softmax"),
+    ]
     model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
 def ignoring():
-    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(3, 1, activation="softmax")])
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Conv2D(3, 1, activation="softmax")]
+    )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(ignore_class=255))
     return model
 
@@ -39,10 +49,20 @@ def train(x, y, validation_data, build=build, **arguments):
 
 
 WRONG = [
-    (X, Y, (X[:, :4], Y), r"the shape of the model's input, \(8, 8, 3\). Received: examples to validate on of \(4, 8, 3\)"),
+    (
+        X,
+        Y,
+        (X[:, :4], Y),
+        r"the shape of the model's input, \(8, 8, 3\). Received: examples to validate on of \(4, 8, 3\)",
+    ),
     (X[..., :1], Y, (X, Y), r"examples to train on of \(8, 8, 1\)"),
     (X, Y, (X, keras.utils.to_categorical(Y, 3)), "both as numbers of classes, or both one-hot"),
-    (X, Y + 5, (X, Y), r"from 0 to 2: the model has 3 outputs. Received: labels to train on from 5 to 7"),
+    (
+        X,
+        Y + 5,
+        (X, Y),
+        r"from 0 to 2: the model has 3 outputs. Received: labels to train on from 5 to 7",
+    ),
     (X, Y - 1, (X, Y), "labels to train on from -1 to 1"),
     (X, Y, (X, Y + 1), "labels to validate on from 1 to 3"),
 ]
@@ -56,7 +76,9 @@ def test_a_training_refuses_it(x, y, validation, says):
 
 def test_a_search_says_all_of_it_before_the_first_trial(tmp_path):
     hypermodel = kbatch.HyperModel(build, Space(batch_size=16), seconds_per_trial=0.1)
-    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=1, directory=str(tmp_path))
+    tuner = keras_tuner.RandomSearch(
+        hypermodel, objective=kbatch.objective(), max_trials=1, directory=str(tmp_path)
+    )
     with pytest.raises(DataError, match="labels to validate on from 1 to 3"):
         tuner.search(X, Y, validation_data=(X, Y + 1), verbose=0)
     assert not list(tmp_path.rglob("records.jsonl"))
@@ -72,7 +94,9 @@ def test_labels_with_one_dimension_more_of_size_one_are_taken():
 
 def test_a_class_that_the_loss_ignores_may_have_any_number():
     labels = RNG.choice([0, 1, 2, 255], (60, 8, 8))
-    outcome = train(X, labels, (X, labels), ignoring, metric="val_loss", direction="min", chance=2.0)[1]
+    outcome = train(
+        X, labels, (X, labels), ignoring, metric="val_loss", direction="min", chance=2.0
+    )[1]
     assert outcome.ended == "horizon"
 
 

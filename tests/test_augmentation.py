@@ -31,7 +31,10 @@ def test_a_shift_moves_each_image_by_its_own_amount_and_repeats_the_edge():
     def shift_of(index):
         for down in range(-4, 5):
             for right in range(-4, 5):
-                rows, columns = np.clip(np.arange(20) + down, 0, 19), np.clip(np.arange(24) + right, 0, 23)
+                rows, columns = (
+                    np.clip(np.arange(20) + down, 0, 19),
+                    np.clip(np.arange(24) + right, 0, 23),
+                )
                 if np.array_equal(IMAGES[index][rows][:, columns], moved[index]):
                     return down, right
         return None
@@ -54,6 +57,8 @@ def test_a_registered_pipeline_is_found_and_a_taken_name_is_refused():
         return [keras.layers.GaussianNoise(0.1)]
 
     augmentation.register_augmentation("test_noise", pipeline)
-    assert [type(layer).__name__ for layer in augmentation.layers("test_noise")] == ["GaussianNoise"]
+    assert [type(layer).__name__ for layer in augmentation.layers("test_noise")] == [
+        "GaussianNoise"
+    ]
     with pytest.raises(RecipeError, match="must be new"):
         augmentation.register_augmentation("flip", pipeline)

@@ -28,7 +28,11 @@ def test_a_backward_pass_waits_for_what_it_needs_and_for_nothing_else():
         wait([sent], [*gradients, None])
         return [sent, *gradients]
 
-    graph = tf.function(step).get_concrete_function(tf.TensorSpec((None, 4)), tf.TensorSpec((None, 4))).graph
+    graph = (
+        tf.function(step)
+        .get_concrete_function(tf.TensorSpec((None, 4)), tf.TensorSpec((None, 4)))
+        .graph
+    )
     names = after(graph, graph.outputs[0])
     assert {"needed", "needed_too"} <= names
     assert "not_needed" not in names
@@ -72,7 +76,8 @@ def test_what_depends_on_the_upstream_by_control_alone_is_no_reason_to_wait():
 
     x = tf.constant([[0.5, -1.0]])
     tanh = tf.tanh(x)
-    tf.debugging.assert_near(step(x, tf.ones((1, 2)))[0], tf.sigmoid(tanh) * (1 - tanh**2))  # a cycle would raise
+    # a cycle would raise
+    tf.debugging.assert_near(step(x, tf.ones((1, 2)))[0], tf.sigmoid(tanh) * (1 - tanh**2))
 
 
 def test_gradients_leave_together():
@@ -91,7 +96,9 @@ def test_segments_are_made_again_one_after_the_other():
         return turns.begin([y], [tf.tanh(y, name="upstream_of_second")])
 
     graph = tf.function(step).get_concrete_function(tf.TensorSpec((4,)), tf.TensorSpec((4,))).graph
-    assert {"upstream_of_first", "end_of_first", "upstream_of_second"} <= after(graph, graph.outputs[0])
+    assert {"upstream_of_first", "end_of_first", "upstream_of_second"} <= after(
+        graph, graph.outputs[0]
+    )
 
 
 def test_a_barrier_hands_on_what_it_is_given():
@@ -99,7 +106,9 @@ def test_a_barrier_hands_on_what_it_is_given():
         turns = Turns(barrier)
         turns.end([tf.constant([1.0, float("nan")])])
         tensor = tf.constant([[1.0, float("nan")], [2.0, 3.0]])
-        assert str(turns.begin([tensor], [tf.constant([float("nan")])])[0].numpy()) == str(tensor.numpy())
+        assert str(turns.begin([tensor], [tf.constant([float("nan")])])[0].numpy()) == str(
+            tensor.numpy()
+        )
 
 
 def test_what_is_known_only_inside_of_a_loop_is_not_awaited_outside():

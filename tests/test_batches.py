@@ -11,7 +11,8 @@ Y = np.arange(10, dtype="int32")
 DATASET = tf.data.Dataset.from_tensor_slices((X, Y))
 VALIDATION = (X[:4], Y[:4])
 UNEVEN = tf.data.Dataset.from_generator(
-    lambda: ((X[0, :size], 0) for size in (1, 2, 3)), output_signature=(tf.TensorSpec((None,), tf.float32), tf.TensorSpec((), tf.int32))
+    lambda: ((X[0, :size], 0) for size in (1, 2, 3)),
+    output_signature=(tf.TensorSpec((None,), tf.float32), tf.TensorSpec((), tf.int32)),
 )
 
 
@@ -28,10 +29,15 @@ def text_labels(x, y):
 
 
 def taken(source, batch_size, count, seed=0):
-    return [tf.nest.map_structure(np.asarray, batch) for batch in source.stream(batch_size, seed).take(count)]
+    return [
+        tf.nest.map_structure(np.asarray, batch)
+        for batch in source.stream(batch_size, seed).take(count)
+    ]
 
 
-@pytest.mark.parametrize("x", [(X, Y), (DATASET, None), (DATASET.batch(3), None)], ids=["arrays", "dataset", "batched"])
+@pytest.mark.parametrize(
+    "x", [(X, Y), (DATASET, None), (DATASET.batch(3), None)], ids=["arrays", "dataset", "batched"]
+)
 def test_the_stream_is_endless_has_no_partial_batch_and_covers_each_pass(x):
     source = streams.training_source(*x, inputs=lambda: {"x": (3,)})
     assert source.examples == 10
@@ -45,7 +51,9 @@ def test_the_stream_is_endless_has_no_partial_batch_and_covers_each_pass(x):
 
 def test_the_same_seed_gives_the_same_order():
     source = streams.training_source(X, Y)
-    first, second, other = (np.concatenate([y for _, y in taken(source, 5, 8, seed)]) for seed in (1, 1, 2))
+    first, second, other = (
+        np.concatenate([y for _, y in taken(source, 5, 8, seed)]) for seed in (1, 1, 2)
+    )
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
 
@@ -60,10 +68,15 @@ def test_nested_inputs_and_sample_weights_stay_together():
 def test_the_fingerprint_tells_data_apart():
     same, other = streams.training_source(X.copy(), Y), streams.training_source(X + 1, Y)
     assert streams.training_source(X, Y).fingerprint() == same.fingerprint() != other.fingerprint()
-    assert streams.training_source(DATASET).fingerprint() == streams.training_source(DATASET.map(lambda *e: e)).fingerprint()
+    assert (
+        streams.training_source(DATASET).fingerprint()
+        == streams.training_source(DATASET.map(lambda *e: e)).fingerprint()
+    )
 
 
-@pytest.mark.parametrize("data", [(X, Y), DATASET, DATASET.batch(7)], ids=["arrays", "examples", "batches"])
+@pytest.mark.parametrize(
+    "data", [(X, Y), DATASET, DATASET.batch(7)], ids=["arrays", "examples", "batches"]
+)
 def test_validation_keeps_its_order_and_its_last_partial_batch(data):
     spec = (tf.TensorSpec((3,)), tf.TensorSpec(()))
     got = list(batches.validation_batches(data, 4, element_spec=spec))
@@ -71,7 +84,9 @@ def test_validation_keeps_its_order_and_its_last_partial_batch(data):
     assert got[0][0].shape.rank == 2
 
 
-@pytest.mark.parametrize("share", [0.3, np.float32(0.3), np.array(0.3), np.array(0.3, "float32")], ids=repr)
+@pytest.mark.parametrize(
+    "share", [0.3, np.float32(0.3), np.array(0.3), np.array(0.3, "float32")], ids=repr
+)
 def test_a_split_takes_the_last_examples_as_keras_does(share):
     data = batches.prepare(X, Y, validation_split=share)
     assert data.training.examples == 7
@@ -91,7 +106,9 @@ def test_lists_tuples_and_dicts_are_taken_alike():
         data = batches.prepare(x, [Y, Y], [np.ones(10), np.ones(10)], validation_data=[x, [Y, Y]])
         element = next(iter(data.training.stream(4, 0)))
         assert [part.shape for part in tf.nest.flatten(element[:2])] == [(4, 3), (4, 2), (4,), (4,)]
-        assert data.training.element_spec[0] == next(iter(data.validation.unbatch().take(1).element_spec[:1]))
+        assert data.training.element_spec[0] == next(
+            iter(data.validation.unbatch().take(1).element_spec[:1])
+        )
         assert data.fingerprint == (wanted or data.fingerprint)
         wanted = data.fingerprint
 
@@ -109,7 +126,9 @@ def test_validation_is_kept_in_memory_only_where_it_fits(kind, monkeypatch):
 
     dataset = DATASET.map(noting)
     if kind == "pydataset":
-        monkeypatch.setattr(Two, "note", lambda self, index: log.extend(Y[5 * index : 5 * index + 5]))
+        monkeypatch.setattr(
+            Two, "note", lambda self, index: log.extend(Y[5 * index : 5 * index + 5])
+        )
         dataset = Two()
     kept = batches.prepare(X, Y, validation_data=dataset)
     assert sorted(kept.labels()) == list(range(10))
@@ -155,16 +174,25 @@ class Two(keras.utils.PyDataset):
         ({"x": (i for i in X), "y": Y, "validation_data": VALIDATION}, "must be arrays"),
         ({"x": X, "y": Y, "validation_data": X}, "must be \\(x, y\\)"),
         ({"x": X, "y": Y, "validation_data": (X, None)}, "Labels must come"),
-        ({"x": X, "y": Y, "validation_data": DATASET.take(0)}, "Validation data must hold examples"),
+        (
+            {"x": X, "y": Y, "validation_data": DATASET.take(0)},
+            "Validation data must hold examples",
+        ),
         ({"x": X, "y": Y, "validation_data": (X[:0], Y[:0])}, "must hold examples"),
         ({"x": X, "y": Y, "validation_data": DATASET.map(unknown_rank)}, "tf.ensure_shape"),
         ({"x": X, "y": Y, "validation_data": UNEVEN}, "padded_batch"),
         ({"x": X, "y": Y.astype(str), "validation_data": VALIDATION}, "Labels must be numbers"),
         ({"x": DATASET.map(text_labels), "validation_data": VALIDATION}, "Labels must be numbers"),
-        ({"x": X, "y": Y, "validation_data": (X, Y.astype(object).astype(str))}, "Labels must be numbers"),
+        (
+            {"x": X, "y": Y, "validation_data": (X, Y.astype(object).astype(str))},
+            "Labels must be numbers",
+        ),
         ({"x": X.astype(object), "y": Y, "validation_data": VALIDATION}, "numbers or text.*astype"),
         ({"x": X, "y": Y, "validation_split": "a fifth"}, "between 0 and 1"),
-        ({"x": X, "y": Y, "validation_data": VALIDATION, "validation_batch_size": 2.5}, "whole number"),
+        (
+            {"x": X, "y": Y, "validation_data": VALIDATION, "validation_batch_size": 2.5},
+            "whole number",
+        ),
     ],
 )
 def test_what_cannot_be_streamed_is_refused(arguments, text):
@@ -176,6 +204,8 @@ def test_examples_are_weighed_once(points):
     from kbatch.training.fit_arguments import FitArguments
 
     (x, y), validation = points
-    twice = FitArguments(x, y, np.ones(len(x)), validation_data=validation, class_weight={0: 1.0, 1: 2.0})
+    twice = FitArguments(
+        x, y, np.ones(len(x)), validation_data=validation, class_weight={0: 1.0, 1: 2.0}
+    )
     with pytest.raises(DataError, match=r"weighed once.*Multiply them into sample_weight"):
         twice.data()

@@ -66,4 +66,7 @@ try:
 except tf.errors.ResourceExhaustedError:
     print("agrees")
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "agrees\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        == "agrees\n"
+    )

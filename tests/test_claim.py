@@ -22,7 +22,8 @@ def said(claim, goal=GOAL):
 def claims(recipes, seeds, examples, spread, effect=0.0, world="even", times=10_000, accuracy=0.75):
     """Of many simulated confirmations: the shares in which the best recipe, and in which the baseline, is claimed to be better.
 
-    One recipe is better by `effect`, the others equal the baseline, which was also trained once by the search.
+    One recipe is better by `effect`, the others equal the baseline, which was also trained once by
+    the search.
     """
     random = np.random.default_rng([recipes, seeds, examples])
     shape, binomial = (times, recipes + 1, seeds + 1), accuracy * (1 - accuracy) / examples
@@ -32,8 +33,11 @@ def claims(recipes, seeds, examples, spread, effect=0.0, world="even", times=10_
     noise = random.normal(0, 1, shape) * spreads
     if world == "some fail":  # to leave chance at all
         noise = np.where(random.random(shape) < spread, 0.5 - accuracy, 0.0)
-    if world == "same examples":  # of the binomial variance, what a recipe's seeds share and what is each seed's own, as measured
-        noise += random.normal(0, np.sqrt(0.05 * binomial), (times, recipes + 1, 1)) + random.normal(0, np.sqrt(0.54 * binomial), shape)
+    # of the binomial variance, what a recipe's seeds share and what is each seed's own, as measured
+    if world == "same examples":
+        noise += random.normal(
+            0, np.sqrt(0.05 * binomial), (times, recipes + 1, 1)
+        ) + random.normal(0, np.sqrt(0.54 * binomial), shape)
     else:
         noise += random.normal(0, np.sqrt(binomial), shape)
     truth = np.full((recipes + 1, 1), accuracy)
@@ -45,12 +49,19 @@ def claims(recipes, seeds, examples, spread, effect=0.0, world="even", times=10_
     errors = np.sqrt(means * (1 - means) / examples)
     half = interval(values[:, 0], values[each, best], errors[:, 0], errors[each, best], recipes)
     difference, against = means[each, best] - means[:, 0], means[each, best] - own_run
-    return float(np.mean((difference > half) & (against > 0))), float(np.mean((-difference > half) & (against < 0)))
+    return float(np.mean((difference > half) & (against > 0))), float(
+        np.mean((-difference > half) & (against < 0))
+    )
 
 
 @pytest.mark.parametrize(
     ("world", "spreads"),
-    [("even", (0.0005, 0.005, 0.02, 0.05)), ("same examples", (0.0005, 0.005, 0.02)), ("uneven", (0.002, 0.01)), ("some fail", (0.1, 0.3, 0.5))],
+    [
+        ("even", (0.0005, 0.005, 0.02, 0.05)),
+        ("same examples", (0.0005, 0.005, 0.02)),
+        ("uneven", (0.002, 0.01)),
+        ("some fail", (0.1, 0.3, 0.5)),
+    ],
 )
 @pytest.mark.parametrize("examples", [400, 20_000])
 def test_at_most_5_percent_of_claims_are_false(world, spreads, examples):
@@ -58,7 +69,13 @@ def test_at_most_5_percent_of_claims_are_false(world, spreads, examples):
         for seeds in (3, 4, 6, 10):
             for spread in spreads:
                 false = sum(claims(recipes, seeds, examples, spread, world=world))
-                assert false <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 10_000), (recipes, seeds, spread, false)  # three errors of the simulation
+                # three errors of the simulation
+                assert false <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 10_000), (
+                    recipes,
+                    seeds,
+                    spread,
+                    false,
+                )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +102,9 @@ def test_below_three_seeds_there_are_single_values_and_no_claim():
         text = said(claim)
         assert "Too few seeds to claim" in text
         assert not any(word in text for word in ("±", "sooner", "interval", "standard error"))
-    first, second = (", ".join(f"{one.score:.4f}" for one in runs if one.trial == trial) for trial in (-1, 0))
+    first, second = (
+        ", ".join(f"{one.score:.4f}" for one in runs if one.trial == trial) for trial in (-1, 0)
+    )
     assert f"score per second: {first} -> {second}" in text
 
 
@@ -96,7 +115,14 @@ def test_from_three_seeds_on_there_is_an_interval_for_as_many_recipes_as_were_co
     assert "times sooner" in said(claim)
     assert "interval is above 0" in said(claim)
     scores = [[one.score for one in runs if one.trial == trial] for trial in (-1, 0)]
-    errors = [np.sqrt(np.mean([score_error(one.outcome, GOAL, 400) ** 2 for one in runs if one.trial == trial])) for trial in (-1, 0)]
+    errors = [
+        np.sqrt(
+            np.mean(
+                [score_error(one.outcome, GOAL, 400) ** 2 for one in runs if one.trial == trial]
+            )
+        )
+        for trial in (-1, 0)
+    ]
     assert claim.half_width == pytest.approx(interval(*scores, *errors, 1))
     more = claim_of([*runs, *confirmation({1: 0.25, 2: 0.1}, 3)], GOAL, 400)
     assert more.half_width > 1.2 * claim.half_width
@@ -105,7 +131,10 @@ def test_from_three_seeds_on_there_is_an_interval_for_as_many_recipes_as_were_co
 
 
 def test_few_seeds_that_agree_by_luck_are_no_surer_than_the_validation_examples():
-    runs = [dataclasses.replace(r, score=0.02 if r.baseline else 0.021) for r in confirmation({-1: 0.2, 0: 0.21}, 3)]
+    runs = [
+        dataclasses.replace(r, score=0.02 if r.baseline else 0.021)
+        for r in confirmation({-1: 0.2, 0: 0.21}, 3)
+    ]
     assert claim_of(runs, GOAL, 400).verdict == "noise"
     assert claim_of(runs, GOAL, 4_000_000).verdict == "better"
 
@@ -146,21 +175,38 @@ def test_without_a_confirmation_nothing_is_claimed():
 
 def test_with_a_target_a_claim_compares_the_times_to_it():
     runs = [
-        record(trial, 0.4 + 0.003 * seed, "confirmation", seed, speed, goal=TARGET, batch_size=32 if trial < 0 else 64)
+        record(
+            trial,
+            0.4 + 0.003 * seed,
+            "confirmation",
+            seed,
+            speed,
+            goal=TARGET,
+            batch_size=32 if trial < 0 else 64,
+        )
         for seed in (1, 2, 3)
         for trial, speed in ((-1, 1.0), (0, 4.0))
     ]
     claim = claim_of(runs, TARGET, 20_000)
     assert claim.verdict == "better"
-    assert claim.speed_up == pytest.approx(runs[0].outcome.train_seconds / runs[1].outcome.train_seconds, rel=0.2)
+    assert claim.speed_up == pytest.approx(
+        runs[0].outcome.train_seconds / runs[1].outcome.train_seconds, rel=0.2
+    )
     assert "holds val_accuracy 0.8 after" in said(claim, TARGET)
 
 
 def test_with_a_target_noise_is_that_of_the_time_not_of_the_value():
     """Main-path A11: recipes that took 6.7, 33.8 and 50.4 s were all "within noise", since each held the target."""
-    trials = [record(number, 0.4, speed=speed, goal=TARGET, batch_size=32 * 2**number) for number, speed in enumerate((12.0, 11.5, 1.0))]
+    trials = [
+        record(number, 0.4, speed=speed, goal=TARGET, batch_size=32 * 2**number)
+        for number, speed in enumerate((12.0, 11.5, 1.0))
+    ]
     assert {round(one.outcome.value, 1) for one in trials} == {0.8, 0.9}
-    assert [rank.verdict for rank in ranking(trials, TARGET, 400)] == ["best", "within noise of the best", ""]
+    assert [rank.verdict for rank in ranking(trials, TARGET, 400)] == [
+        "best",
+        "within noise of the best",
+        "",
+    ]
 
 
 def test_the_error_of_a_time_is_at_least_what_the_measurements_lie_apart():
@@ -171,5 +217,7 @@ def test_the_error_of_a_time_is_at_least_what_the_measurements_lie_apart():
     assert sure == pytest.approx(one.score * apart / 12**0.5, rel=0.01)
     assert score_error(one.outcome, TARGET, 100) > sure
     unreached = record(0, 0.1, goal=TARGET)
-    assert score_error(unreached.outcome, TARGET, 400) == pytest.approx(scoring.standard_error(unreached.outcome.value, 400) / SECONDS)
+    assert score_error(unreached.outcome, TARGET, 400) == pytest.approx(
+        scoring.standard_error(unreached.outcome.value, 400) / SECONDS
+    )
     assert score_error(record(0, 0.1).outcome, {**GOAL, "metric": "val_auc"}, 400) is None

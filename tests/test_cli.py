@@ -13,7 +13,20 @@ from kbatch.case_study import options as of_options
 from kbatch.case_study.options import Options
 from kbatch.results.loading import load_records
 
-SMALL = ["--image-size", "16", "--trials", "2", "--seconds-per-trial", "0.3", "--confirm", "1", "--confirm-top", "1", "--policies", "float32"]
+SMALL = [
+    "--image-size",
+    "16",
+    "--trials",
+    "2",
+    "--seconds-per-trial",
+    "0.3",
+    "--confirm",
+    "1",
+    "--confirm-top",
+    "1",
+    "--policies",
+    "float32",
+]
 
 
 def run(*arguments, timeout=240):
@@ -30,12 +43,24 @@ def done(tmp_path_factory):
 def test_the_main_job_writes_everything_and_says_what_it_buys(done):
     folder, result = done
     assert result.returncode == 0, result.stderr
-    assert {"trials.csv", "report.md", "accuracy_over_seconds.png", "batch_size.png", "confirmations.csv"} <= {path.name for path in folder.iterdir()}
+    assert {
+        "trials.csv",
+        "report.md",
+        "accuracy_over_seconds.png",
+        "batch_size.png",
+        "confirmations.csv",
+    } <= {path.name for path in folder.iterdir()}
     assert "about" in result.stdout
     assert "over 1 fresh seed each" in result.stdout
     assert "Too few seeds to claim anything" in result.stdout
     assert "standard error" not in result.stdout
-    assert [record.purpose for record in load_records(folder)] == ["baseline", "search", "search", "confirmation", "confirmation"]
+    assert [record.purpose for record in load_records(folder)] == [
+        "baseline",
+        "search",
+        "search",
+        "confirmation",
+        "confirmation",
+    ]
     assert result.stderr == ""
 
 
@@ -53,7 +78,10 @@ def test_the_report_is_made_again_without_tensorflow(done):
     written = (folder / "report.md").read_text()
     (folder / "report.md").unlink()
     code = f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app import app\napp(['report', {str(folder)!r}])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        == 0
+    )
     assert (folder / "report.md").read_text() == written
 
 
@@ -124,7 +152,9 @@ def test_a_folder_without_records_has_no_report(tmp_path):
     assert (result.returncode, "must hold the records" in result.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("ask", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "ask", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_path):
     arguments = [
         sys.executable,
@@ -141,13 +171,17 @@ def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_p
         "--out",
         tmp_path,
     ]
-    process = subprocess.Popen(list(map(str, arguments)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        list(map(str, arguments)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     records = tmp_path / "search" / "kbatch" / "records.jsonl"
     while not (records.exists() and records.read_text().count('"ended", "key"') >= 1):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
     second = run("cats-vs-dogs", *SMALL, "--out", tmp_path)
-    assert (second.returncode, f"process {process.pid} on " in second.stderr) == (2, True), second.stderr
+    assert (second.returncode, f"process {process.pid} on " in second.stderr) == (2, True), (
+        second.stderr
+    )
     process.send_signal(ask)
     process.send_signal(ask)
     _, errors = process.communicate(timeout=60)
@@ -155,7 +189,9 @@ def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_p
     assert f"Trials that had finished are kept: `kbatch report {tmp_path}` shows them" in errors
     assert "Traceback" not in errors
     kept = load_records(tmp_path)
-    result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=240)
+    result = subprocess.run(
+        list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=240
+    )
     assert result.returncode == 0, result.stderr
     assert load_records(tmp_path)[: len(kept)] == kept
     assert [record.outcome.ended for record in load_records(tmp_path)] == ["horizon"] * 4
@@ -165,14 +201,39 @@ def test_two_classes_of_ones_own_are_enough_from_100_photographs_on(tmp_path):
     for label, shade in (("[apple]", 60), ("banana [red]", 200)):
         (tmp_path / "fruit" / label).mkdir(parents=True)
         for number in range(105):
-            Image.new("RGB", (8, 8), (shade, number, 0)).save(tmp_path / "fruit" / label / f"{number}.png")
+            Image.new("RGB", (8, 8), (shade, number, 0)).save(
+                tmp_path / "fruit" / label / f"{number}.png"
+            )
         os.mkfifo(tmp_path / "fruit" / label / "200.png")
-    options = ["--trials", "1", "--seconds-per-trial", "0.3", "--confirm", "0", "--policies", "float32"]
-    result = run("cats-vs-dogs", "--data", tmp_path / "fruit", "--image-size", "16", *options, "--out", tmp_path / "out [bold]")
+    options = [
+        "--trials",
+        "1",
+        "--seconds-per-trial",
+        "0.3",
+        "--confirm",
+        "0",
+        "--policies",
+        "float32",
+    ]
+    result = run(
+        "cats-vs-dogs",
+        "--data",
+        tmp_path / "fruit",
+        "--image-size",
+        "16",
+        *options,
+        "--out",
+        tmp_path / "out [bold]",
+    )
     assert result.returncode == 0, result.stderr
-    assert "210 photographs of fruit, 16 px: 126 to train, 42 to validate, 42 to test" in result.stdout
+    assert (
+        "210 photographs of fruit, 16 px: 126 to train, 42 to validate, 42 to test" in result.stdout
+    )
     assert "Batch sizes above the 126 examples" in result.stdout
-    assert "2 files could not be read and were skipped: [apple]/200.png, banana [red]/200.png" in result.stdout
+    assert (
+        "2 files could not be read and were skipped: [apple]/200.png, banana [red]/200.png"
+        in result.stdout
+    )
 
 
 def test_help_and_version():
@@ -183,7 +244,12 @@ def test_help_and_version():
 
 def options(axes=None, **changes):
     fields = dict.fromkeys(Options.__dataclass_fields__)
-    said = {"learning_rate_sgd": "0.001:0.1", "learning_rate_adam": "1e-4:1e-2", "batch_size": "32,64", "augmentation": "none,flip"}
+    said = {
+        "learning_rate_sgd": "0.001:0.1",
+        "learning_rate_adam": "1e-4:1e-2",
+        "batch_size": "32,64",
+        "augmentation": "none,flip",
+    }
     return Options(**{**fields, "tuner": "grid", "axes": {**said, **(axes or {})}, **changes})
 
 
@@ -198,6 +264,11 @@ def test_policies_that_nobody_named_are_the_machines_or_those_of_the_project(mon
     assert options().space().policy == ("float32",)
     begun = options().as_begun({"space": {"policy": ["float32", "mixed_float16"]}})
     assert begun.space().policy == ("float32", "mixed_float16")
-    assert options({"policy": "float32"}).as_begun({"space": {"policy": ["mixed_float16"]}}).axes["policy"] == "float32"
+    assert (
+        options({"policy": "float32"})
+        .as_begun({"space": {"policy": ["mixed_float16"]}})
+        .axes["policy"]
+        == "float32"
+    )
     monkeypatch.setattr(of_options, "has_card", lambda: True)
     assert options().space().policy == ("float32", "mixed_float16")

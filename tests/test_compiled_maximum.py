@@ -39,7 +39,9 @@ def test_a_ceiling_is_kept():
 @pytest.mark.parametrize("most", [3, 7, 15])
 def test_what_cannot_even_be_compiled_is_halved(most):
     facts = Facts(4 * GB, "", 0, 0, 0, 4 * GB)
-    found = compiled_maximum(lambda size: TOO_LARGE if size > most else size * GB // 10, facts, 1000)
+    found = compiled_maximum(
+        lambda size: TOO_LARGE if size > most else size * GB // 10, facts, 1000
+    )
     assert 1 <= found.batch_size <= 40
 
 

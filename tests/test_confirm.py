@@ -12,7 +12,14 @@ def confirmer(most, log=None, phase="training"):
     def confirm(size):
         if log is not None:
             log.append(size)
-        return Probe(size, "passed" if size <= most else "out_of_memory", 10 * size, 1.0, (0.1,) * 20, phase=phase)
+        return Probe(
+            size,
+            "passed" if size <= most else "out_of_memory",
+            10 * size,
+            1.0,
+            (0.1,) * 20,
+            phase=phase,
+        )
 
     return confirm
 
@@ -23,8 +30,12 @@ def test_it_ends_on_a_size_that_passed(most, step):
     found = confirmed(confirmer(most), 100, step, any_size)
     assert found.batch_size <= most
     assert found.batch_size in [probe.batch_size for probe in found.probes if probe.passed]
-    assert not found.first_failing or found.first_failing - found.batch_size <= max(1, np.ceil(step * found.first_failing))
-    assert found.first_failing == min((probe.batch_size for probe in found.probes if not probe.passed), default=None)
+    assert not found.first_failing or found.first_failing - found.batch_size <= max(
+        1, np.ceil(step * found.first_failing)
+    )
+    assert found.first_failing == min(
+        (probe.batch_size for probe in found.probes if not probe.passed), default=None
+    )
     assert len(found.probes) <= 20
 
 

@@ -96,15 +96,30 @@ def test_a_signal_waits_for_what_must_not_be_disturbed():
 def test_a_signal_during_imports_ends_the_process_without_a_traceback():
     code = "import os, time; from kbatch.device import ctrl_c\nwith ctrl_c.at_once(): os.kill(os.getpid(), {number}); time.sleep(60)"
     for number in (signal.SIGINT, signal.SIGTERM):
-        ended = subprocess.run([sys.executable, "-c", code.format(number=int(number))], capture_output=True, text=True, check=False, timeout=60)
+        ended = subprocess.run(
+            [sys.executable, "-c", code.format(number=int(number))],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert (ended.returncode, ended.stderr) == (128 + number, "\nStopped.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_line_is_stopped_in_its_first_moments_without_a_traceback(number, tmp_path):
     """A stand-in for the first library that is imported asks for the signal, so that it comes exactly then."""
-    (tmp_path / "typer.py").write_text(f"import os\nos.kill(os.getpid(), {int(number)})\nraise ImportError('the signal was not handled')")
+    (tmp_path / "typer.py").write_text(
+        f"import os\nos.kill(os.getpid(), {int(number)})\nraise ImportError('the signal was not handled')"
+    )
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "kbatch", "--help"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": paths})
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
     assert (ended.returncode, ended.stderr) == (128 + number, "\nStopped.\n")

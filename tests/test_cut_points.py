@@ -27,7 +27,9 @@ def drawn(seed):
     for _ in range(rng.randint(6, 16)):
         some = [rng.choice(values[-4:]) for _ in range(rng.randint(2, 4))]
         make = {
-            "dense": lambda some: layers.Dense(WIDTH, activation=rng.choice([None, "tanh", "gelu"]))(some[0]),
+            "dense": lambda some: layers.Dense(
+                WIDTH, activation=rng.choice([None, "tanh", "gelu"])
+            )(some[0]),
             "gelu": lambda some: layers.Activation("gelu")(some[0]),
             "batch": lambda some: layers.BatchNormalization()(some[0]),
             "layer": lambda some: layers.LayerNormalization()(some[0]),
@@ -45,7 +47,10 @@ def drawn(seed):
 def planned(chain, cuts, rng):
     ends = [0, *sorted(cuts), len(chain.nodes)]
     nodes = chain.nodes
-    segments = (PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, rng.random() < 0.7) for a, b in itertools.pairwise(ends))
+    segments = (
+        PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, rng.random() < 0.7)
+        for a, b in itertools.pairwise(ends)
+    )
     return Plan("test", tuple(segments), 5, 0, 0, 0.0)
 
 
@@ -54,7 +59,11 @@ def gradients(model, seed):
     x, y = (tf.constant(rng.normal(size=(5, width)).astype("float32")) for width in (WIDTH, 3))
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True), training=True)
-    return [np.array(each) for each in tape.gradient(loss, [v.value for v in model.trainable_variables]) if each is not None]
+    return [
+        np.array(each)
+        for each in tape.gradient(loss, [v.value for v in model.trainable_variables])
+        if each is not None
+    ]
 
 
 def differing(seed, positions):
@@ -64,12 +73,16 @@ def differing(seed, positions):
     plain = gradients(model, seed)
     for _ in range(3):
         allowed = positions(chain)
-        recompute.apply(model, planned(chain, rng.sample(allowed, min(len(allowed), rng.randint(1, 5))), rng))
+        recompute.apply(
+            model, planned(chain, rng.sample(allowed, min(len(allowed), rng.randint(1, 5))), rng)
+        )
         found += not all(map(np.array_equal, plain, gradients(model, seed)))
     return found
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 120))])
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 120))]
+)
 def test_no_plan_with_allowed_cuts_changes_a_gradient(seed):
     assert differing(seed, lambda chain: Ordering(chain).positions[1:-1]) == 0
 
@@ -88,20 +101,33 @@ def branches(kind):
 
 
 def test_two_terms_may_be_cut_anywhere_and_three_only_outside_of_the_branches():
-    assert Ordering(Chain(branches(lambda name: layers.Dense(WIDTH, name=name)))).positions == [0, 1, 2, 3, 4, 5]
-    assert Ordering(Chain(branches(lambda name: layers.LayerNormalization(name=name)))).positions == [0, 1, 4, 5]
+    assert Ordering(Chain(branches(lambda name: layers.Dense(WIDTH, name=name)))).positions == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    assert Ordering(
+        Chain(branches(lambda name: layers.LayerNormalization(name=name)))
+    ).positions == [0, 1, 4, 5]
 
 
 def test_a_reader_that_feeds_the_other_leaves_every_cut():
     inputs = keras.Input((WIDTH,))
     x = layers.Dense(WIDTH)(inputs)
-    model = keras.Model(inputs, layers.Add()([x, layers.Dense(WIDTH)(layers.LayerNormalization()(x))]))
+    model = keras.Model(
+        inputs, layers.Add()([x, layers.Dense(WIDTH)(layers.LayerNormalization()(x))])
+    )
     assert Ordering(Chain(model)).positions == list(range(5))
 
 
 def test_a_cut_by_hand_between_branches_is_refused_with_the_layer_to_cut_after():
     model = branches(lambda name: layers.LayerNormalization(name=name))
-    with pytest.raises(RecomputeError, match=r"branches that read the value of 'fork'.*Cut after 'join'"):
+    with pytest.raises(
+        RecomputeError, match=r"branches that read the value of 'fork'.*Cut after 'join'"
+    ):
         recompute.plan(model, 4, "manual", layers=["one"])
     assert recompute.plan(model, 4, "manual", layers=["join"]).recomputes
 

@@ -19,14 +19,19 @@ def importable(monkeypatch):
 
 def prepared(builder, tmp_path, **arguments):
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**arguments))
-    return {name: list(builder.as_dataset(split=name, shuffle_files=False).as_numpy_iterator()) for name in ("train", "validation", "test")}
+    return {
+        name: list(builder.as_dataset(split=name, shuffle_files=False).as_numpy_iterator())
+        for name in ("train", "validation", "test")
+    }
 
 
 def test_drawn_pets_are_600_200_200_of_each_class(tmp_path):
     from datasets.drawn_pets.drawn_pets_dataset_builder import Builder
 
     parts = prepared(Builder(data_dir=tmp_path), tmp_path)
-    assert {name: np.bincount([int(e["label"]) for e in part]).tolist() for name, part in parts.items()} == {
+    assert {
+        name: np.bincount([int(e["label"]) for e in part]).tolist() for name, part in parts.items()
+    } == {
         "train": [600, 600],
         "validation": [200, 200],
         "test": [200, 200],

@@ -19,8 +19,12 @@ JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HDF5 = "Can't synchronously write data (file write failed: time = Mon, filename = 'trial_0/checkpoint.weights.h5', file descriptor = 5, errno = 28, "
 FOREIGN = [
     OSError(HDF5 + "error message = 'No space left on device', buf = 0x1)"),
-    RuntimeError("Unable to flush file's cached information (errno = 28, error message = 'No space left on device')"),
-    type("ResourceExhaustedError", (Exception,), {})("{{function_node x}} /tmp/ckpt/part-0; No space left on device [Op:MergeV2Checkpoints]"),
+    RuntimeError(
+        "Unable to flush file's cached information (errno = 28, error message = 'No space left on device')"
+    ),
+    type("ResourceExhaustedError", (Exception,), {})(
+        "{{function_node x}} /tmp/ckpt/part-0; No space left on device [Op:MergeV2Checkpoints]"
+    ),
     OSError(errno.EFBIG, HDF5.replace("28", "27") + "error message = 'File too large', buf = 0x1)"),
     OSError(errno.EDQUOT, "Disk quota exceeded", "oracle.json"),
     OSError(errno.EFBIG, "File too large", "oracle.json"),
@@ -28,7 +32,9 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: f"{type(error).__name__}-{str(error)[-40:]}")
+@pytest.mark.parametrize(
+    "error", FOREIGN, ids=lambda error: f"{type(error).__name__}-{str(error)[-40:]}"
+)
 def test_what_libraries_make_of_a_disk_is_a_disk_and_never_memory(error):
     wrapped = RuntimeError("A trial failed")
     wrapped.__cause__ = error
@@ -38,7 +44,15 @@ def test_what_libraries_make_of_a_disk_is_a_disk_and_never_memory(error):
     assert not is_suspect(wrapped)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), ValueError("shape"), OSError(errno.ENOMEM, "Cannot allocate memory"), KeyError("loss")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ValueError("shape"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        KeyError("loss"),
+    ],
+)
 def test_what_is_no_disk_is_left_to_others(error):
     assert disk.trouble(error) is None
 
@@ -73,7 +87,9 @@ def test_a_file_that_found_no_room_leaves_the_one_before_and_no_half(tmp_path, f
     full(0)
     with pytest.raises(RecordError, match="must have room"):
         atomic_file.write(tmp_path / "project.json", "after")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"project.json": "before"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "project.json": "before"
+    }
 
 
 def test_a_line_that_found_no_room_is_taken_back(tmp_path, full):
@@ -117,7 +133,9 @@ except RecordError as error:
 def test_a_limit_on_the_size_of_files_is_said_and_leaves_no_half_line(tmp_path):
     Store(tmp_path).start("first")
     before = (tmp_path / "records.jsonl").read_bytes()
-    said = subprocess.run([sys.executable, "-c", WRITE, tmp_path], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", WRITE, tmp_path], capture_output=True, text=True, check=True
+    ).stdout
     assert said.startswith("Files must be allowed to grow. Received: File too large")
     assert (tmp_path / "records.jsonl").read_bytes() == before
 
@@ -127,7 +145,14 @@ def small_disk(tmp_path):
     """A disk of 64 kB, where one can be mounted."""
     path = tmp_path / "small"
     path.mkdir()
-    if os.name != "posix" or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", path], capture_output=True, check=False).returncode:
+    if (
+        os.name != "posix"
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", path],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
         pytest.skip("no disk can be mounted here")
     yield path
     subprocess.run(["umount", "-l", path], check=True)
@@ -138,7 +163,10 @@ def test_a_project_on_a_disk_that_is_really_full_goes_on_once_there_is_room(smal
     once(project, JOB, trained)
     before = project.store.path.read_bytes()
     (small_disk / "filling").write_bytes(b"")
-    with pytest.raises(OSError, match="No space"), open(small_disk / "filling", "wb", buffering=0) as file:
+    with (
+        pytest.raises(OSError, match="No space"),
+        open(small_disk / "filling", "wb", buffering=0) as file,
+    ):
         while True:
             file.write(b"x" * 512)
     others = [Job("search", trial, 0, Recipe(), {"units": trial}, 1e-3) for trial in range(1, 9)]
@@ -204,13 +232,24 @@ except typer.Exit as error:
 
 
 def test_weights_that_found_no_room_are_one_sentence_without_what_hdf5_says_of_it_again(tmp_path):
-    ended = subprocess.run([sys.executable, "-c", FILL, tmp_path / "a.weights.h5"], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", FILL, tmp_path / "a.weights.h5"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.startswith("error: Files must be allowed to grow. Received: File too large: ")
+    assert ended.stderr.startswith(
+        "error: Files must be allowed to grow. Received: File too large: "
+    )
     assert len(ended.stderr.splitlines()) == 1
 
 
 def test_a_training_whose_weights_would_find_no_room_is_not_begun(small_disk):
     disk.check_room(small_disk, 1000)
-    with pytest.raises(RecordError, match=r"must have room for the weights. Received: 0.1 MB free in .* and 5.0 MB needed"):
+    with pytest.raises(
+        RecordError,
+        match=r"must have room for the weights. Received: 0.1 MB free in .* and 5.0 MB needed",
+    ):
         disk.check_room(small_disk, 5_000_000)

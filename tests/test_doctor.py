@@ -46,7 +46,9 @@ def machine(monkeypatch):
                 raise raises
             return subprocess.CompletedProcess(command, code, stdout, "greetings on stderr")
 
-        monkeypatch.setattr(doctor, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run}))
+        monkeypatch.setattr(
+            doctor, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run})
+        )
         monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
         return {finding.topic: finding for finding in doctor.findings()}
 
@@ -75,14 +77,31 @@ def test_a_cpu_without_a_memory_limit_is_no_problem(machine):
 def test_a_card_that_tensorflow_sees(machine):
     found = machine(said(gpus=["NVIDIA H200"], limit=143_156_000_000, tells_bytes=True), cards=CARD)
     assert problems(found) == []
-    assert (found["gpu"].value, found["memory limit"].value, found["nvidia cards"].value) == ("NVIDIA H200", "143,156 MB", CARD)
+    assert (found["gpu"].value, found["memory limit"].value, found["nvidia cards"].value) == (
+        "NVIDIA H200",
+        "143,156 MB",
+        CARD,
+    )
 
 
 @pytest.mark.parametrize(
     ("process", "text"),
     [
-        ({"stdout": json.dumps({"error": "ModuleNotFoundError: No module named 'tensorflow'", "keras_error": "x"})}, "No module named 'tensorflow'"),
-        ({"stdout": json.dumps({"error": "ImportError: libcudart.so.12:\n cannot open\n"})}, "libcudart.so.12:; cannot open"),
+        (
+            {
+                "stdout": json.dumps(
+                    {
+                        "error": "ModuleNotFoundError: No module named 'tensorflow'",
+                        "keras_error": "x",
+                    }
+                )
+            },
+            "No module named 'tensorflow'",
+        ),
+        (
+            {"stdout": json.dumps({"error": "ImportError: libcudart.so.12:\n cannot open\n"})},
+            "libcudart.so.12:; cannot open",
+        ),
         ({"stdout": "half a gree", "code": -11}, "died of SIGSEGV"),
         ({"stdout": "", "code": -4}, "died of SIGILL"),
         ({"stdout": "7", "code": 3}, "ended with code 3"),
@@ -96,7 +115,9 @@ def test_a_tensorflow_that_does_not_work_is_one_problem_and_no_crash(machine, pr
     assert problem.topic == "tensorflow"
     assert text in problem.problem
     assert ("AVX" in problem.do) == ("SIGILL" in text)
-    assert found["gpu"].value == found["tells its bytes"].value == found["onednn"].value == "unknown"
+    assert (
+        found["gpu"].value == found["tells its bytes"].value == found["onednn"].value == "unknown"
+    )
     assert list(doctor.lines(found.values()))
 
 
@@ -109,7 +130,9 @@ def test_a_tensorflow_that_does_not_work_is_one_problem_and_no_crash(machine, pr
         ({}, "", "CUDA_VISIBLE_DEVICES='' hides", "Unset it"),
     ],
 )
-def test_a_card_that_tensorflow_does_not_see_has_a_remedy(machine, monkeypatch, changes, visible, problem, do):
+def test_a_card_that_tensorflow_does_not_see_has_a_remedy(
+    machine, monkeypatch, changes, visible, problem, do
+):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     (found,) = problems(machine(said(**changes), cards=CARD))
@@ -118,7 +141,13 @@ def test_a_card_that_tensorflow_does_not_see_has_a_remedy(machine, monkeypatch, 
     assert do in found.do
 
 
-@pytest.mark.parametrize("changes", [{"backend": "jax"}, {"backend": None, "keras_error": "ModuleNotFoundError: No module named 'jax'"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backend": "jax"},
+        {"backend": None, "keras_error": "ModuleNotFoundError: No module named 'jax'"},
+    ],
+)
 def test_another_backend_has_a_remedy(machine, monkeypatch, changes):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     (problem,) = problems(machine(said(**changes)))
@@ -139,15 +168,25 @@ def test_a_missing_tensorboard_has_a_remedy(machine, monkeypatch):
 
 
 def test_settings_are_told_and_secrets_are_not(machine, monkeypatch):
-    for name in ("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_VAR_password", "TF_TOKEN_app_terraform_io", "HOME"):
+    for name in (
+        "TF_ENABLE_ONEDNN_OPTS",
+        "XLA_FLAGS",
+        "TF_VAR_password",
+        "TF_TOKEN_app_terraform_io",
+        "HOME",
+    ):
         monkeypatch.setenv(name, "some\nthing")
     found = machine(said())
     assert found["TF_ENABLE_ONEDNN_OPTS"].value == found["XLA_FLAGS"].value == "some; thing"
     assert not {"TF_VAR_password", "TF_TOKEN_app_terraform_io", "HOME"} & found.keys()
 
 
-@pytest.mark.parametrize(("allocator", "limit"), [("true", "500 MB"), ("1", "500 MB"), ("false", "none"), (None, "none")])
-def test_a_limit_holds_only_with_the_allocator_that_keeps_it(machine, monkeypatch, allocator, limit):
+@pytest.mark.parametrize(
+    ("allocator", "limit"), [("true", "500 MB"), ("1", "500 MB"), ("false", "none"), (None, "none")]
+)
+def test_a_limit_holds_only_with_the_allocator_that_keeps_it(
+    machine, monkeypatch, allocator, limit
+):
     monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "500")
     if allocator is not None:
         monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", allocator)
@@ -155,16 +194,33 @@ def test_a_limit_holds_only_with_the_allocator_that_keeps_it(machine, monkeypatc
 
 
 def test_the_lines_are_aligned_and_the_remedies_come_last():
-    found = [Finding("a", "1"), Finding("long topic", "2", "It is wrong", "Mend it"), Finding("b", "3")]
-    assert list(doctor.lines(found)) == ["a           1", "long topic  2", "b           3", "! It is wrong. Mend it."]
+    found = [
+        Finding("a", "1"),
+        Finding("long topic", "2", "It is wrong", "Mend it"),
+        Finding("b", "3"),
+    ]
+    assert list(doctor.lines(found)) == [
+        "a           1",
+        "long topic  2",
+        "b           3",
+        "! It is wrong. Mend it.",
+    ]
 
 
 def test_the_command_is_right_about_this_machine():
     import keras
     import tensorflow as tf
 
-    result = subprocess.run([sys.executable, "-m", "kbatch", "doctor"], capture_output=True, text=True, timeout=240, check=False)
-    told = dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if not line.startswith("!"))
+    result = subprocess.run(
+        [sys.executable, "-m", "kbatch", "doctor"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    told = dict(
+        line.split(maxsplit=1) for line in result.stdout.splitlines() if not line.startswith("!")
+    )
     assert told["tensorflow"].startswith(tf.__version__)
     assert told["keras"] == f"{keras.__version__}, backend tensorflow"
     assert told["cpu"].endswith("cores")
@@ -174,5 +230,11 @@ def test_the_command_is_right_about_this_machine():
 
 
 def test_help_says_what_it_is_for():
-    result = subprocess.run([sys.executable, "-m", "kbatch", "doctor", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, "-m", "kbatch", "doctor", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "bug report" in result.stdout

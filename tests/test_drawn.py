@@ -4,7 +4,11 @@ from kbatch.case_study.drawn import drawn_pets
 
 
 def test_the_same_seed_draws_the_same_pets_and_another_seed_others():
-    first, again, other = drawn_pets(3, 32, seed=1), drawn_pets(3, 32, seed=1), drawn_pets(3, 32, seed=2)
+    first, again, other = (
+        drawn_pets(3, 32, seed=1),
+        drawn_pets(3, 32, seed=1),
+        drawn_pets(3, 32, seed=2),
+    )
     for name in ("cat", "dog"):
         assert np.array_equal(first[name], again[name])
         assert not np.array_equal(first[name], other[name])

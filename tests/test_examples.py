@@ -24,7 +24,10 @@ def test_a_keras_tuner_project_of_images_moves_over_by_three_lines(monkeypatch, 
     assert [record.purpose for record in records] == ["baseline", "search"]
     assert all(record.outcome.ended in ("horizon", "callback") for record in records)
     assert {"units", "dropout"} <= records[1].values.keys()
-    assert {path.name for path in (tmp_path / "runs" / "images-tensorboard").iterdir()} == {"baseline", "0"}
+    assert {path.name for path in (tmp_path / "runs" / "images-tensorboard").iterdir()} == {
+        "baseline",
+        "0",
+    }
     assert keras.models.load_model(tmp_path / "runs" / "images-best.keras").count_params() > 0
     assert "dropout" in capsys.readouterr().out
 
@@ -46,7 +49,9 @@ def test_tabular_regression_needs_neither_direction_nor_chance(monkeypatch, tmp_
     assert said == [True, False]  # how chance was worked out, once a search
 
 
-@pytest.mark.parametrize("name", ["images_from_keras_tuner.py", "text_with_target.py", "tabular_regression.py"])
+@pytest.mark.parametrize(
+    "name", ["images_from_keras_tuner.py", "text_with_target.py", "tabular_regression.py"]
+)
 def test_an_example_says_how_it_is_used(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit):

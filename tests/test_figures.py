@@ -17,7 +17,16 @@ LOSS = {**GOAL, "metric": "val_mae", "direction": "min", "chance": 2.5}
 
 def trials(goal=GOAL, level=0.3):
     runs = [record(-1, level / 2, "baseline", goal=goal, optimizer="compiled", learning_rate=None)]
-    runs += [record(number, level * (1 + number / 10), speed=1 + number, goal=goal, batch_size=32 * 2**number) for number in range(3)]
+    runs += [
+        record(
+            number,
+            level * (1 + number / 10),
+            speed=1 + number,
+            goal=goal,
+            batch_size=32 * 2**number,
+        )
+        for number in range(3)
+    ]
     return [*runs, failed(record(3, 0.1, goal=goal, batch_size=512))]
 
 
@@ -39,7 +48,12 @@ def texts(figure):
     found = [figure._suptitle.get_text()] if figure._suptitle else []
     found += [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     for axes in figure.axes:
-        found += [axes.get_title(), axes.get_xlabel(), axes.get_ylabel(), *(text.get_text() for text in axes.texts)]
+        found += [
+            axes.get_title(),
+            axes.get_xlabel(),
+            axes.get_ylabel(),
+            *(text.get_text() for text in axes.texts),
+        ]
     return " | ".join(found)
 
 
@@ -89,35 +103,57 @@ def test_curves_are_drawn_with_spread_noise_and_held_values(tmp_path, drawn):
     assert len(figure.axes) == 2
     thin = [line for line in figure.axes[0].lines if line.get_linewidth() < 1 and line.get_alpha()]
     assert len(thin) == 6
-    for words in ("What each recipe reaches within 10 training seconds", "value held", "± 2 standard errors", "chance, 0.5", "val_accuracy"):
+    for words in (
+        "What each recipe reaches within 10 training seconds",
+        "value held",
+        "± 2 standard errors",
+        "chance, 0.5",
+        "val_accuracy",
+    ):
         assert words in texts(figure)
     assert not any(axes.get_legend() for axes in figure.axes)  # it is below them
 
 
 def test_with_a_target_the_axis_ends_where_the_last_one_did(tmp_path, drawn):
-    runs = [record(number, 0.45, speed=6 + number, goal=TARGET, batch_size=32 * 2**number) for number in range(3)]
+    runs = [
+        record(number, 0.45, speed=6 + number, goal=TARGET, batch_size=32 * 2**number)
+        for number in range(3)
+    ]
     curves(runs, TARGET, tmp_path)
     furthest = max(one.outcome.train_seconds for one in runs)
     assert furthest < 5
     assert drawn[0].axes[0].get_xlim()[1] == pytest.approx(furthest, rel=0.05)
     assert "target, 0.8" in texts(drawn[0])
     assert "How soon each recipe holds val_accuracy 0.8" in texts(drawn[0])
-    figures.draw_batches(batch_infos([*runs, record(3, 0.1, goal=TARGET)], TARGET, 400), TARGET, tmp_path / "b.png")
+    figures.draw_batches(
+        batch_infos([*runs, record(3, 0.1, goal=TARGET)], TARGET, 400), TARGET, tmp_path / "b.png"
+    )
     assert "training seconds until val_accuracy 0.8 is held" in texts(drawn[1])
     assert "not held within the horizon" in texts(drawn[1])
     info = batch_infos(runs, TARGET, 400)[0]
     assert info.value == runs[0].outcome.train_seconds
-    assert info.error / info.value == pytest.approx(score_error(runs[0].outcome, TARGET, 400) / runs[0].score)
+    assert info.error / info.value == pytest.approx(
+        score_error(runs[0].outcome, TARGET, 400) / runs[0].score
+    )
 
 
 def test_points_over_batch_size_have_noise_and_no_line_through_luck(tmp_path, drawn):
     infos = batch_infos(trials(), GOAL, 400)
-    assert [(info.batch_size, info.baseline) for info in infos] == [(32, True), (32, False), (64, False), (128, False)]
+    assert [(info.batch_size, info.baseline) for info in infos] == [
+        (32, True),
+        (32, False),
+        (64, False),
+        (128, False),
+    ]
     assert infos[0].optimizer == "the model's own"
     assert batch_infos(trials(), GOAL, 400, "AdamW")[0].optimizer == "AdamW, the model's own"
     figures.draw_batches(infos, GOAL, tmp_path / "b.png")
     left, right = drawn[0].axes
-    assert not [line for line in (*left.lines, *right.lines) if len(line.get_xdata()) > 1 and line.get_linestyle() != "None" and line.get_linewidth()]
+    assert not [
+        line
+        for line in (*left.lines, *right.lines)
+        if len(line.get_xdata()) > 1 and line.get_linestyle() != "None" and line.get_linewidth()
+    ]
     assert len(left.collections) >= 4  # error bars
     assert "Each recipe once" in texts(drawn[0])
     assert "± 2 standard errors" in texts(drawn[0])
@@ -135,7 +171,16 @@ def test_points_over_batch_size_have_noise_and_no_line_through_luck(tmp_path, dr
         ([*trials(TARGET, 0.4), *confirmation({-1: 0.45, 0: 0.4}, 2, goal=TARGET)], TARGET, 400),
         ([*trials(), *[failed(one) for one in confirmation({-1: 0.45, 0: 0.4}, 2)]], GOAL, 400),
     ],
-    ids=["nothing", "failed", "one trial", "baseline", "regression", "target", "target confirmed", "confirmation failed"],
+    ids=[
+        "nothing",
+        "failed",
+        "one trial",
+        "baseline",
+        "regression",
+        "target",
+        "target confirmed",
+        "confirmation failed",
+    ],
 )
 def test_every_kind_of_search_is_drawn(records, goal, examples, tmp_path, drawn):
     curves(records, goal, tmp_path, examples)
@@ -148,7 +193,11 @@ def test_every_kind_of_search_is_drawn(records, goal, examples, tmp_path, drawn)
 
 
 def test_every_plan_is_labelled_and_the_limit_is_a_line(tmp_path, drawn):
-    infos = [figures.PlanInfo("none", 100e6, 0.0), figures.PlanInfo("minimal", 60e6, 0.05), figures.PlanInfo("budget:0.50", 40e6, 0.3)]
+    infos = [
+        figures.PlanInfo("none", 100e6, 0.0),
+        figures.PlanInfo("minimal", 60e6, 0.05),
+        figures.PlanInfo("budget:0.50", 40e6, 0.3),
+    ]
     figures.draw_plans(infos, "model", tmp_path / "a.png")
     assert all(info.name in texts(drawn[0]) for info in infos)
     figures.draw_plans(infos, "model", tmp_path / "b.png", room_bytes=70e6)

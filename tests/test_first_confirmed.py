@@ -23,5 +23,7 @@ USABLE = 950
     ],
 )
 def test_what_is_too_near_is_not_tried(passed, peak, failing, allowed, first):
-    probes = [Probe(passed, "passed", peak, 1.0)] + ([] if failing is None else [Probe(failing, "out_of_memory", 0, 1.0)])
+    probes = [Probe(passed, "passed", peak, 1.0)] + (
+        [] if failing is None else [Probe(failing, "out_of_memory", 0, 1.0)]
+    )
     assert first_confirmed(Found(passed, failing, tuple(probes)), USABLE, allowed) == first

@@ -43,7 +43,13 @@ FLOORS = {
     "__main__": 9,
 }
 ONLY_IN = {
-    "keras_tuner": {"border", "hypermodel", "tuner", "building.hyperparameters", "case_study.tuners"},
+    "keras_tuner": {
+        "border",
+        "hypermodel",
+        "tuner",
+        "building.hyperparameters",
+        "case_study.tuners",
+    },
     "matplotlib": {"results.figures"},
     "tensorflow.python": {
         "runtime.gradient_registry",
@@ -68,7 +74,9 @@ ONLY_IN = {
     "pynvml": {"device.utilisation"},
     "tensorflow_datasets": {"case_study.sources"},
 }
-MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py")
+MODULES = sorted(
+    path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py"
+)
 
 
 def name_of(path):
@@ -104,7 +112,12 @@ def test_some_libraries_are_imported_in_one_room_only(path):
 def test_rules_and_records_need_the_standard_library_only():
     for path in MODULES:
         if name_of(path).startswith(("rules", "records")):
-            assert not {name.split(".")[0] for name in imports(path)} & {"tensorflow", "keras", "numpy", "pandas"}
+            assert not {name.split(".")[0] for name in imports(path)} & {
+                "tensorflow",
+                "keras",
+                "numpy",
+                "pandas",
+            }
 
 
 def test_the_map_in_the_package_is_that_of_the_floors():
@@ -115,7 +128,8 @@ def test_the_map_in_the_package_is_that_of_the_floors():
 
 
 def test_no_two_modules_import_each_other_even_inside_functions():
-    modules = [path for path in MODULES if path.name != "__init__.py"]  # a package's __init__ only names what is below it
+    # a package's __init__ only names what is below it
+    modules = [path for path in MODULES if path.name != "__init__.py"]
     names = {f"kbatch.{name_of(path)}" for path in modules}
     wanted = {f"kbatch.{name_of(path)}": set(imports(path)) & names for path in modules}
     while wanted:
@@ -125,7 +139,17 @@ def test_no_two_modules_import_each_other_even_inside_functions():
             del wanted[name]
 
 
-NOUNS_IN_ING = {"scoring", "testing", "loading", "ranking", "label_smoothing", "training", "tracing", "building"}  # words of the field
+# words of the field
+NOUNS_IN_ING = {
+    "scoring",
+    "testing",
+    "loading",
+    "ranking",
+    "label_smoothing",
+    "training",
+    "tracing",
+    "building",
+}
 
 
 def test_modules_are_named_by_nouns():

@@ -17,7 +17,10 @@ CLASSES = [0, 0, 0, 1]
 def model_of(loss="mse", outputs=(1,), names=None, **compiled):
     """A compiled model of two numbers in."""
     x = keras.Input((2,))
-    heads = [keras.layers.Dense(size, name=names[place] if names else None)(x) for place, size in enumerate(outputs)]
+    heads = [
+        keras.layers.Dense(size, name=names[place] if names else None)(x)
+        for place, size in enumerate(outputs)
+    ]
     model = keras.Model(x, heads if len(heads) > 1 else heads[0])
     model.compile("sgd", loss, **compiled)
     return model
@@ -26,20 +29,44 @@ def model_of(loss="mse", outputs=(1,), names=None, **compiled):
 def data_of(labels, training=None, weights=None):
     """Validation on these labels, training on others or the same."""
     training = labels if training is None else training
-    number, trained = (len(next(iter(each.values())) if isinstance(each, dict) else each) for each in (labels, training))
-    validation = (np.zeros((number, 2), "float32"), labels) if weights is None else (np.zeros((number, 2), "float32"), labels, np.asarray(weights))
+    number, trained = (
+        len(next(iter(each.values())) if isinstance(each, dict) else each)
+        for each in (labels, training)
+    )
+    validation = (
+        (np.zeros((number, 2), "float32"), labels)
+        if weights is None
+        else (np.zeros((number, 2), "float32"), labels, np.asarray(weights))
+    )
     return prepare(np.zeros((trained, 2), "float32"), training, validation_data=validation)
 
 
-def goal(metric="val_accuracy", direction=None, chance=None, target=None, labels=CLASSES, model=None, **data):
-    labels = {name: np.asarray(part) for name, part in labels.items()} if isinstance(labels, dict) else np.asarray(labels)
+def goal(
+    metric="val_accuracy",
+    direction=None,
+    chance=None,
+    target=None,
+    labels=CLASSES,
+    model=None,
+    **data,
+):
+    labels = (
+        {name: np.asarray(part) for name, part in labels.items()}
+        if isinstance(labels, dict)
+        else np.asarray(labels)
+    )
     asked = judged_by(metric, direction, chance, target)
     return goal_of(
-        10.0, data=data_of(labels, **data), measured=metrics.Measured(model or model_of(metrics=["accuracy"]), CompileArguments()), **asked
+        10.0,
+        data=data_of(labels, **data),
+        measured=metrics.Measured(model or model_of(metrics=["accuracy"]), CompileArguments()),
+        **asked,
     )
 
 
-@pytest.mark.parametrize("metric", ["val_accuracy", "val_acc", "val_binary_accuracy", "val_sparse_categorical_accuracy"])
+@pytest.mark.parametrize(
+    "metric", ["val_accuracy", "val_acc", "val_binary_accuracy", "val_sparse_categorical_accuracy"]
+)
 def test_chance_of_an_accuracy_is_the_most_frequent_class(metric):
     model = model_of(metrics=[metric.removeprefix("val_")])
     assert (goal(metric, model=model).chance, goal(metric, model=model).direction) == (0.75, "max")
@@ -56,7 +83,14 @@ def test_the_area_under_another_curve_has_another_chance():
         goal("val_auc", model=model_of(metrics=[keras.metrics.AUC(curve="PR", name="auc")]))
 
 
-@pytest.mark.parametrize("labels", [np.array([[0], [1], [1]]), np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0]]), np.array([1.0, 2.0, 2.0])])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([[0], [1], [1]]),
+        np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0]]),
+        np.array([1.0, 2.0, 2.0]),
+    ],
+)
 def test_labels_may_be_numbers_columns_or_one_hot(labels):
     assert most_frequent_share(labels) == pytest.approx(2 / 3)
 
@@ -78,15 +112,21 @@ def test_weighted_accuracy_has_a_weighted_chance():
 def test_an_accuracy_of_one_of_several_outputs_has_its_labels_chance():
     model = model_of(outputs=(1, 1), names=("left", "right"), metrics=[["accuracy"], ["accuracy"]])
     labels = {"left": CLASSES, "right": [0, 1, 0, 1]}
-    assert [goal(f"val_{name}_accuracy", labels=labels, model=model).chance for name in labels] == [0.75, 0.5]
-    with pytest.raises(SearchError, match=r"compiled with \(val_accuracy, val_loss\).*val_middle_accuracy"):
+    assert [goal(f"val_{name}_accuracy", labels=labels, model=model).chance for name in labels] == [
+        0.75,
+        0.5,
+    ]
+    with pytest.raises(
+        SearchError, match=r"compiled with \(val_accuracy, val_loss\).*val_middle_accuracy"
+    ):
         goal("val_middle_accuracy", labels=labels, model=model)
 
 
 @pytest.mark.parametrize(
     ("metric", "labels", "text"),
     [
-        ("val_top5_accuracy", CLASSES, "top5_accuracy"),  # ends like an accuracy, but is not one of Keras' own
+        # ends like an accuracy, but is not one of Keras' own
+        ("val_top5_accuracy", CLASSES, "top5_accuracy"),
         ("val_binary_accuracy", np.eye(4), "one column"),
         ("val_accuracy", np.array([[0.2, 0.9]]).T, "one class per example"),
         ("val_accuracy", np.zeros((2, 3, 4)), "one class per example"),
@@ -95,7 +135,11 @@ def test_an_accuracy_of_one_of_several_outputs_has_its_labels_chance():
 )
 def test_chance_that_is_not_certain_is_asked_for(metric, labels, text):
     with pytest.raises(SearchError, match=text) as refused:
-        goal(metric, labels=labels, model=model_of("binary_crossentropy", metrics=["accuracy", "binary_accuracy"]))
+        goal(
+            metric,
+            labels=labels,
+            model=model_of("binary_crossentropy", metrics=["accuracy", "binary_accuracy"]),
+        )
     assert "chance=" in str(refused.value)
     assert goal(metric, labels=labels, chance=0.3, direction="max").chance == 0.3
 
@@ -106,9 +150,14 @@ TRAINING, VALIDATION = [0.0, 0.0, 1.0, 9.0, 0.0], [0.0, 2.0, 4.0]
 @pytest.mark.parametrize(
     ("metric", "compiled", "chance"),
     [
-        ("val_mae", {"metrics": ["mae"]}, 2.0),  # both the mean, 2, and the median, 0, of the training labels answered: 4/3 and 2
+        # both the mean, 2, and the median, 0, of the training labels answered: 4/3 and 2
+        ("val_mae", {"metrics": ["mae"]}, 2.0),
         ("val_mse", {"metrics": ["mse"]}, 8 / 3),
-        ("val_root_mean_squared_error", {"metrics": [keras.metrics.RootMeanSquaredError()]}, (8 / 3) ** 0.5),
+        (
+            "val_root_mean_squared_error",
+            {"metrics": [keras.metrics.RootMeanSquaredError()]},
+            (8 / 3) ** 0.5,
+        ),
         ("val_loss", {"loss": "mae"}, 4 / 3),
         ("val_loss", {"loss": keras.losses.MeanSquaredError()}, 8 / 3),
         ("val_loss", {"loss": keras.losses.Huber(0.5)}, 7 / 12),
@@ -119,7 +168,10 @@ def test_chance_of_an_error_is_the_best_constant_answer(metric, compiled, chance
     expected = 4 / 3 if metric == "val_mae" else chance
     assert found.chance == pytest.approx(expected)
     assert found.direction == "min"
-    assert f"chance is {found.chance:.4g}: what always answering the mean of 5 training labels" in found.note
+    assert (
+        f"chance is {found.chance:.4g}: what always answering the mean of 5 training labels"
+        in found.note
+    )
 
 
 def test_the_constant_is_measured_with_the_weights_and_by_column():
@@ -127,7 +179,12 @@ def test_the_constant_is_measured_with_the_weights_and_by_column():
     by_column = goal("val_mae", labels=labels, model=model_of(outputs=(2,), metrics=["mae"]))
     assert by_column.chance == pytest.approx((4 / 3 + 10) / 2)
     assert "the median of 3" in by_column.note
-    weighted = goal("val_mae", labels=VALIDATION, weights=[0.0, 0.0, 1.0], model=model_of(weighted_metrics=["mae"]))
+    weighted = goal(
+        "val_mae",
+        labels=VALIDATION,
+        weights=[0.0, 0.0, 1.0],
+        model=model_of(weighted_metrics=["mae"]),
+    )
     assert weighted.chance == pytest.approx(2.0)
 
 
@@ -143,7 +200,10 @@ def test_the_constant_is_measured_with_the_weights_and_by_column():
     ],
 )
 def test_a_metric_of_two_names_is_the_one_that_the_model_measures(asked, compiled, measured):
-    assert goal(f"val_{asked}", chance=0.5, model=model_of(metrics=[compiled])).metric == f"val_{measured}"
+    assert (
+        goal(f"val_{asked}", chance=0.5, model=model_of(metrics=[compiled])).metric
+        == f"val_{measured}"
+    )
 
 
 def test_directions_are_those_of_keras_tuner():
@@ -160,7 +220,9 @@ def test_directions_are_those_of_keras_tuner():
     for name in (*metrics.RISING, *metrics.FALLING):
         if not name.endswith("io_u") and name not in left_out:
             assert inferred(name) in (metrics.direction_of(name), None), name
-    assert [metrics.direction_of(name) for name in ("acc", "mae", "loss", "head_mse", "points")] == ["max", "min", "min", "min", None]
+    assert [
+        metrics.direction_of(name) for name in ("acc", "mae", "loss", "head_mse", "points")
+    ] == ["max", "min", "min", "min", None]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +239,10 @@ def test_directions_are_those_of_keras_tuner():
         ({"metric": "val_head_accuracy", "target": 1.5}, "from 0 to 1"),
         ({"chance": -0.5}, "from 0 to 1"),
         ({"target": float("nan")}, "finite"),
-        ({"metric": "val_points", "direction": "max", "chance": 0.0, "target": float("inf")}, "finite"),
+        (
+            {"metric": "val_points", "direction": "max", "chance": 0.0, "target": float("inf")},
+            "finite",
+        ),
         ({"target": "0.9"}, "finite number"),
         ({"target": 0.6, "chance": 0.7}, "better than chance"),
         ({"metric": "val_mae", "target": 0.9, "chance": 0.7}, "better than chance"),
@@ -185,7 +250,15 @@ def test_directions_are_those_of_keras_tuner():
 )
 def test_what_makes_no_sense_is_refused_before_there_are_data(arguments, text):
     with pytest.raises(SearchError, match=text):
-        judged_by(**{"metric": "val_accuracy", "direction": None, "chance": None, "target": None, **arguments})
+        judged_by(
+            **{
+                "metric": "val_accuracy",
+                "direction": None,
+                "chance": None,
+                "target": None,
+                **arguments,
+            }
+        )
 
 
 def test_a_target_below_the_inferred_chance_is_refused():
@@ -202,9 +275,16 @@ def test_seconds_must_be_a_number_above_0(seconds):
 def test_numbers_of_numpy_are_numbers():
     asked = judged_by("val_loss", "min", np.float32(0.5), np.float64(0.25))
     assert {type(asked[name]) for name in ("chance", "target")} == {float}
-    assert [type(horizon_of(seconds)) for seconds in (np.float32(0.5), np.int64(3), 2)] == [float] * 3
+    assert [type(horizon_of(seconds)) for seconds in (np.float32(0.5), np.int64(3), 2)] == [
+        float
+    ] * 3
 
 
 def test_a_minimized_metric_takes_its_own_chance():
     falling = goal("val_loss", "min", 0.69, target=0.3)
-    assert (falling.direction, falling.chance, falling.target, falling.note) == ("min", 0.69, 0.3, "")
+    assert (falling.direction, falling.chance, falling.target, falling.note) == (
+        "min",
+        0.69,
+        0.3,
+        "",
+    )

@@ -21,18 +21,51 @@ class Slow(keras.callbacks.Callback):
         self.now.sleep(self.seconds)
 
 
-def fitted(points, seconds=10.0, update=0.1, epochs=1000, extra=(), seed=3, batch_size=32, keep=None, fit=None, **arguments):
+def fitted(
+    points,
+    seconds=10.0,
+    update=0.1,
+    epochs=1000,
+    extra=(),
+    seed=3,
+    batch_size=32,
+    keep=None,
+    fit=None,
+    **arguments,
+):
     (x, y), (x_val, y_val) = points
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1, "sigmoid")])
+    model = keras.Sequential(
+        [
+            keras.Input((12,)),
+            keras.layers.Dense(8, "relu"),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(1, "sigmoid"),
+        ]
+    )
     model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=["accuracy"])
     now = FakeTime()
     clock = TrainingClock(now=now, wait=lambda: None)
-    horizon = Horizon(seconds, tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(32), clock, now=now, **arguments)
+    horizon = Horizon(
+        seconds,
+        tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(32),
+        clock,
+        now=now,
+        **arguments,
+    )
     if keep is not None:
         keep.append(horizon)
     callbacks = [clock, horizon, Slow(now, update), *extra]
-    history = model.fit(x, y, batch_size=batch_size, epochs=epochs, callbacks=callbacks, verbose=0, shuffle=False, **(fit or {}))
+    history = model.fit(
+        x,
+        y,
+        batch_size=batch_size,
+        epochs=epochs,
+        callbacks=callbacks,
+        verbose=0,
+        shuffle=False,
+        **(fit or {}),
+    )
     return model, clock, horizon, history
 
 
@@ -42,7 +75,8 @@ def test_it_measures_at_the_marks_and_once_at_the_end_and_never_passes_the_horiz
     assert len(horizon.curve) == 12
     assert 9.9 <= clock.seconds <= 10.0
     for (seconds, _), mark in zip(horizon.curve[:-1], scoring.marks(10.0), strict=False):
-        assert mark <= seconds + 1e-9 < max(mark, 0.1) + 0.1 + 1e-6  # the clock tells nothing before the second update
+        # the clock tells nothing before the second update
+        assert mark <= seconds + 1e-9 < max(mark, 0.1) + 0.1 + 1e-6
 
 
 def test_an_update_past_several_marks_is_measured_once(points):
@@ -65,12 +99,16 @@ def test_with_and_without_marks_training_is_the_same(points):
             self.seen = []
 
         def on_epoch_end(self, epoch, logs=None):
-            self.seen.append((logs["loss"], logs["accuracy"], [w.copy() for w in self.model.get_weights()]))
+            self.seen.append(
+                (logs["loss"], logs["accuracy"], [w.copy() for w in self.model.get_weights()])
+            )
 
     with_marks, without = Weights(), Weights()
     fitted(points, seconds=6.0, epochs=3, extra=[with_marks])
     fitted(points, seconds=1e9, epochs=3, extra=[without])
-    for (loss, accuracy, weights), (plain_loss, plain_accuracy, plain_weights) in zip(with_marks.seen[:2], without.seen[:2], strict=True):
+    for (loss, accuracy, weights), (plain_loss, plain_accuracy, plain_weights) in zip(
+        with_marks.seen[:2], without.seen[:2], strict=True
+    ):
         assert loss == plain_loss
         assert accuracy == plain_accuracy
         assert all(np.array_equal(a, b) for a, b in zip(weights, plain_weights, strict=True))
@@ -98,7 +136,9 @@ def test_epoch_logs_carry_validation_only_where_something_was_measured(points):
 
 def test_validation_data_of_fit_itself_stay_in_the_logs(points):
     (x_val, y_val) = points[1]
-    _, _, _, history = fitted(points, seconds=60.0, fit={"validation_data": (x_val[:10], y_val[:10])})
+    _, _, _, history = fitted(
+        points, seconds=60.0, fit={"validation_data": (x_val[:10], y_val[:10])}
+    )
     tenths = [round(10 * value, 5) for value in history.history["val_accuracy"]]
     assert all(value == round(value) for value in tenths)
 
@@ -107,7 +147,9 @@ def test_a_clock_that_is_not_among_the_callbacks_is_refused(points):
     (x, y), (x_val, y_val) = points
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
     model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
-    horizon = Horizon(5.0, tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(32), TrainingClock())
+    horizon = Horizon(
+        5.0, tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(32), TrainingClock()
+    )
     with pytest.raises(ModelError, match="clock, horizon"):
         model.fit(x, y, epochs=1, callbacks=[horizon], verbose=0)
 

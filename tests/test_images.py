@@ -16,7 +16,9 @@ def folder(tmp_path):
     for label, shade in (("Cat", 40), ("Dog", 200)):
         (tmp_path / label).mkdir()
         for number in range(12):
-            Image.new("RGB", (30 + number, 20), (shade, number, 0)).save(tmp_path / label / f"{number}.jpg")
+            Image.new("RGB", (30 + number, 20), (shade, number, 0)).save(
+                tmp_path / label / f"{number}.jpg"
+            )
     (tmp_path / "Cat" / "2.jpg").write_bytes(b"")
     (tmp_path / "Cat" / "Thumbs.db").write_bytes(b"not an image")
     (tmp_path / "Dog" / "3.jpg").write_text("<html>404</html>")
@@ -53,7 +55,9 @@ def test_a_zip_is_read_like_its_folder(folder):
             file.write(path, f"PetImages/{path.parent.name}/{path.name}")
     from_folder, from_zip = read_images(folder, 16, 8), read_images(archive, 16, 8)
     assert from_folder[1] == from_zip[1]
-    assert all(np.array_equal(from_folder[0][label], from_zip[0][label]) for label in ("Cat", "Dog"))
+    assert all(
+        np.array_equal(from_folder[0][label], from_zip[0][label]) for label in ("Cat", "Dog")
+    )
 
 
 def test_too_few_readable_images_say_how_many_there_are(folder):
@@ -84,8 +88,15 @@ def test_fewer_images_are_taken_if_they_are_enough(folder):
 
 
 def test_the_shares_of_a_split_hold_for_any_number():
-    found = split("fruit", {"apple": np.zeros((107, 8, 8, 3), "uint8"), "banana": np.zeros((150, 8, 8, 3), "uint8")})
-    assert [list(np.bincount(part[1])) for part in (found.train, found.validation, found.test)] == [[63, 63], [21, 21], [21, 21]]
+    found = split(
+        "fruit",
+        {"apple": np.zeros((107, 8, 8, 3), "uint8"), "banana": np.zeros((150, 8, 8, 3), "uint8")},
+    )
+    assert [list(np.bincount(part[1])) for part in (found.train, found.validation, found.test)] == [
+        [63, 63],
+        [21, 21],
+        [21, 21],
+    ]
 
 
 @pytest.mark.parametrize("odd", ["pipe", "/dev/zero", "x" * 300])
@@ -127,5 +138,13 @@ def test_the_real_photographs_with_all_their_traps(photographs):
 
 def test_the_case_study_is_600_200_200_of_each_class(photographs):
     found = pictures(str(photographs), 8)
-    assert [part[0].shape for part in (found.train, found.validation, found.test)] == [(1200, 8, 8, 3), (400, 8, 8, 3), (400, 8, 8, 3)]
-    assert [list(np.bincount(part[1])) for part in (found.train, found.validation, found.test)] == [[600, 600], [200, 200], [200, 200]]
+    assert [part[0].shape for part in (found.train, found.validation, found.test)] == [
+        (1200, 8, 8, 3),
+        (400, 8, 8, 3),
+        (400, 8, 8, 3),
+    ]
+    assert [list(np.bincount(part[1])) for part in (found.train, found.validation, found.test)] == [
+        [600, 600],
+        [200, 200],
+        [200, 200],
+    ]

@@ -31,20 +31,29 @@ def test_labels_that_are_numbers_are_softened_as_keras_softens_one_hot_ones(shap
     ours = smoothed(keras.losses.SparseCategoricalCrossentropy(from_logits=logits), 0.1)
     keras_own = keras.losses.CategoricalCrossentropy(from_logits=logits, label_smoothing=0.1)
     one_hot = keras.ops.one_hot(y, CLASSES)
-    np.testing.assert_allclose(ours(y, predicted, weights), keras_own(one_hot, predicted, weights), rtol=1e-5)
+    np.testing.assert_allclose(
+        ours(y, predicted, weights), keras_own(one_hot, predicted, weights), rtol=1e-5
+    )
     plain = keras.losses.SparseCategoricalCrossentropy(from_logits=logits)
     assert abs(float(ours(y, predicted)) - float(plain(y, predicted))) > 1e-3
 
 
-@pytest.mark.parametrize("given", ["binary_crossentropy", keras.losses.binary_crossentropy, keras.losses.BinaryCrossentropy()])
+@pytest.mark.parametrize(
+    "given",
+    ["binary_crossentropy", keras.losses.binary_crossentropy, keras.losses.BinaryCrossentropy()],
+)
 def test_names_functions_and_losses_of_keras_own_are_taken(given):
     y, predicted = RNG.integers(0, 2, (6, 1)), RNG.random((6, 1)).astype("float32")
     keras_own = keras.losses.BinaryCrossentropy(label_smoothing=0.2)
-    np.testing.assert_allclose(smoothed(given, 0.2)(y, predicted), keras_own(y, predicted), rtol=1e-6)
+    np.testing.assert_allclose(
+        smoothed(given, 0.2)(y, predicted), keras_own(y, predicted), rtol=1e-6
+    )
 
 
 def test_what_a_loss_is_made_with_is_kept():
-    loss = keras.losses.CategoricalFocalCrossentropy(alpha=0.5, gamma=3.0, from_logits=True, name="own")
+    loss = keras.losses.CategoricalFocalCrossentropy(
+        alpha=0.5, gamma=3.0, from_logits=True, name="own"
+    )
     assert smoothed(loss, 0.1).get_config() == {**loss.get_config(), "label_smoothing": 0.1}
     assert smoothed(loss, 0.0) is loss
 
@@ -59,7 +68,10 @@ def test_each_of_several_losses_is_softened():
     ("loss", "received"),
     [
         ("mse", "Received: mse"),
-        (keras.losses.SparseCategoricalCrossentropy(ignore_class=0), "sparse_categorical_crossentropy"),
+        (
+            keras.losses.SparseCategoricalCrossentropy(ignore_class=0),
+            "sparse_categorical_crossentropy",
+        ),
         (lambda y, predicted: 0.0, "Received: <lambda>"),
         (keras.losses.BinaryCrossentropy(label_smoothing=0.3), "Labels must be softened once"),
     ],
@@ -77,7 +89,14 @@ def test_other_amounts_are_refused(amount):
 
 def test_a_loss_that_smoothing_changes_is_not_scored():
     with pytest.raises(SearchError, match="must mean the same in every trial"):
-        kbatch.HyperModel(build, Space(label_smoothing=(0, 0.1)), metric="val_loss", direction="min", chance=1.0, seconds_per_trial=1)
+        kbatch.HyperModel(
+            build,
+            Space(label_smoothing=(0, 0.1)),
+            metric="val_loss",
+            direction="min",
+            chance=1.0,
+            seconds_per_trial=1,
+        )
 
 
 def regression(hp=None):
@@ -88,8 +107,12 @@ def regression(hp=None):
 
 def test_a_search_whose_loss_cannot_be_softened_ends_before_its_first_trial(tmp_path):
     space = Space(policy="float32", batch_size=16, label_smoothing=(0, 0.1))
-    hypermodel = kbatch.HyperModel(regression, space, metric="val_mae", direction="min", chance=1.0, seconds_per_trial=1)
-    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=1, directory=str(tmp_path))
+    hypermodel = kbatch.HyperModel(
+        regression, space, metric="val_mae", direction="min", chance=1.0, seconds_per_trial=1
+    )
+    tuner = keras_tuner.RandomSearch(
+        hypermodel, objective=kbatch.objective(), max_trials=1, directory=str(tmp_path)
+    )
     x, y = RNG.random((32, 4)), RNG.random(32)
     with pytest.raises(ModelError, match="needs a loss over classes"):
         tuner.search(x, y, validation_data=(x, y), verbose=0)
@@ -134,10 +157,18 @@ def test_a_recipe_with_it_trains_softer_and_its_model_loads_without_kbatch(tmp_p
         recipe = Recipe(16, learning_rate=0.05, label_smoothing=amount)
         trained[amount], outcome = kbatch.train(recipe, build, x, y, (x, y), epochs=20)
         assert outcome.ended == "horizon"
-    sure = {amount: float(np.max(model.predict(x, verbose=0), axis=1).mean()) for amount, model in trained.items()}
+    sure = {
+        amount: float(np.max(model.predict(x, verbose=0), axis=1).mean())
+        for amount, model in trained.items()
+    }
     assert sure[0.3] < sure[0.0] - 0.05
     trained[0.3].save(tmp_path / "model.keras")
     code = f"import sys, keras; m = keras.models.load_model({str(tmp_path / 'model.keras')!r}); assert 'kbatch' not in sys.modules; print(m.loss)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    assert "sparse_categorical_crossentropy" in done.stdout.lower() or "SparseCategoricalCrossentropy" in done.stdout
+    assert (
+        "sparse_categorical_crossentropy" in done.stdout.lower()
+        or "SparseCategoricalCrossentropy" in done.stdout
+    )

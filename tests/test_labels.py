@@ -12,7 +12,10 @@ from kbatch.memory import _labels
 
 def test_inputs_come_in_the_models_own_structure_and_types():
     (inputs,) = _labels.checked(memory_models.two_outputs(), ())
-    assert {name: (part.shape, part.dtype.name) for name, part in inputs.items()} == {"a": ((1, 8), "float32"), "b": ((1, 4, 4, 1), "float32")}
+    assert {name: (part.shape, part.dtype.name) for name, part in inputs.items()} == {
+        "a": ((1, 8), "float32"),
+        "b": ((1, 4, 4, 1), "float32"),
+    }
     (tokens,) = _labels.checked(memory_models.recurrent(), ())
     assert (tokens.shape, tokens.dtype.name) == ((1, 50), "int32")
 
@@ -28,14 +31,23 @@ def test_inputs_of_text_can_be_trained_on():
 def test_labels_fit_the_outputs_and_their_losses():
     model = memory_models.two_outputs()
     _, made = _labels.completed(model, _labels.checked(model, ()))
-    assert {name: (part.shape, part.dtype.name) for name, part in made.items()} == {"kind": ((1,), "int32"), "size": ((1, 1), "float32")}
+    assert {name: (part.shape, part.dtype.name) for name, part in made.items()} == {
+        "kind": ((1,), "int32"),
+        "size": ((1, 1), "float32"),
+    }
 
 
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (memory_models.shapeless, "A model without a keras.Input must be given the shape of one example"),
-        (memory_models.open_sizes, r"leaves sizes open must be given the shape of one example. Received: \(None, None, 3\)"),
+        (
+            memory_models.shapeless,
+            "A model without a keras.Input must be given the shape of one example",
+        ),
+        (
+            memory_models.open_sizes,
+            r"leaves sizes open must be given the shape of one example. Received: \(None, None, 3\)",
+        ),
     ],
 )
 def test_a_model_that_does_not_tell_its_shape_is_refused(model, says):

@@ -50,7 +50,12 @@ def test_the_environment_of_a_limit():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"), [("100KB", "at least 32 MiB"), ("1 MB", "at least 32 MiB"), ("99999999999999GB", "at most what this machine has")]
+    ("wrong", "says"),
+    [
+        ("100KB", "at least 32 MiB"),
+        ("1 MB", "at least 32 MiB"),
+        ("99999999999999GB", "at most what this machine has"),
+    ],
 )
 def test_a_limit_that_nothing_can_be_tried_under_is_refused_before_anything_starts(wrong, says):
     with pytest.raises(MemoryLimitError, match=f"`memory_limit` must be {says}"):

@@ -35,7 +35,11 @@ def test_trials_are_counted_on_after_a_resume():
         assert f"trial {number} ({number + 1} of 3)" in watcher._progress.tasks[-1].description
         watcher.ended(record(number, 0.2))
     lines = shown(watcher)
-    assert [line.split(":")[0] for line in lines] == ["baseline", "trial 1 (2 of 3)", "trial 2 (3 of 3)"]
+    assert [line.split(":")[0] for line in lines] == [
+        "baseline",
+        "trial 1 (2 of 3)",
+        "trial 2 (3 of 3)",
+    ]
     assert "not trained again" in lines[0]
 
 
@@ -62,7 +66,10 @@ def test_a_trial_that_is_answered_from_anothers_record_counts():
 
 def test_best_so_far_may_be_the_baseline():
     watcher = live([record(-1, 0.36, "baseline"), record(0, 0.31)])
-    assert watcher._best_words() == f"best so far {record(-1, 0.36).outcome.value:.3f} (the baseline), "
+    assert (
+        watcher._best_words()
+        == f"best so far {record(-1, 0.36).outcome.value:.3f} (the baseline), "
+    )
     train(watcher, record(1, 0.4))
     train(watcher, confirmation({0: 0.45}, 1)[0])  # of a confirmation there are several, and a mean
     assert watcher._best_words() == f"best so far {record(1, 0.4).outcome.value:.3f}, "
@@ -70,5 +77,12 @@ def test_best_so_far_may_be_the_baseline():
 
 def test_a_line_says_how_it_ended_and_the_score_per_second():
     watcher = live()
-    train(watcher, record(0, 0.3, ended="callback", changes={"stopped_by": "EarlyStopping", "train_seconds": 2.3}))
-    assert shown(watcher)[0].endswith(f"score {record(0, 0.3).score:.4f} per second, ended by EarlyStopping after 2.3 s")
+    train(
+        watcher,
+        record(
+            0, 0.3, ended="callback", changes={"stopped_by": "EarlyStopping", "train_seconds": 2.3}
+        ),
+    )
+    assert shown(watcher)[0].endswith(
+        f"score {record(0, 0.3).score:.4f} per second, ended by EarlyStopping after 2.3 s"
+    )

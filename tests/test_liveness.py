@@ -8,7 +8,11 @@ from kbatch.tracing.size import Size
 
 
 def traced(function, *shapes):
-    return tf.function(function).get_concrete_function(*(tf.TensorSpec(shape, tf.float32) for shape in shapes)).graph
+    return (
+        tf.function(function)
+        .get_concrete_function(*(tf.TensorSpec(shape, tf.float32) for shape in shapes))
+        .graph
+    )
 
 
 def top(graph, batch_size=1000):
@@ -16,7 +20,9 @@ def top(graph, batch_size=1000):
 
 
 def test_a_chain_that_can_work_in_place_holds_one_tensor():
-    graph = traced(lambda x: tf.nn.relu(tf.tanh(tf.nn.relu(tf.matmul(x, tf.ones((4, 100)))))), (PRIME, 4))
+    graph = traced(
+        lambda x: tf.nn.relu(tf.tanh(tf.nn.relu(tf.matmul(x, tf.ones((4, 100)))))), (PRIME, 4)
+    )
     assert top(graph) == pytest.approx(1000 * 400, rel=0.02)
 
 
@@ -39,7 +45,10 @@ def test_what_nobody_needs_does_not_count():
 
 
 def test_reshaping_costs_nothing():
-    graph = traced(lambda x: tf.reshape(tf.reshape(tf.matmul(x, tf.ones((4, 100))), (-1, 10, 10)), (-1, 100)), (PRIME, 4))
+    graph = traced(
+        lambda x: tf.reshape(tf.reshape(tf.matmul(x, tf.ones((4, 100))), (-1, 10, 10)), (-1, 100)),
+        (PRIME, 4),
+    )
     assert top(graph) == pytest.approx(1000 * 400, rel=0.02)
 
 
@@ -56,7 +65,8 @@ def test_gradients_hold_activations_and_are_counted_apart():
         return loss
 
     found = max(moments(traced(step, (PRIME, 100))), key=lambda moment: moment.total.at(1000))
-    assert found.activations.at(1000) == pytest.approx(1000 * 400 * 6, rel=0.25)  # five outputs and what flows back
+    # five outputs and what flows back
+    assert found.activations.at(1000) == pytest.approx(1000 * 400 * 6, rel=0.25)
     assert found.gradients.per_example == 0
 
 

@@ -33,7 +33,9 @@ def another():
     processes = []
 
     def begin(folder):
-        process = subprocess.Popen([sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True
+        )
         processes.append(process)
         assert process.stdout.readline() == "held\n"
         return process
@@ -44,9 +46,14 @@ def another():
         process.communicate()
 
 
-def test_a_folder_that_another_process_holds_is_refused_by_name_and_free_once_it_is_killed(tmp_path, another):
+def test_a_folder_that_another_process_holds_is_refused_by_name_and_free_once_it_is_killed(
+    tmp_path, another
+):
     process = another(tmp_path)
-    with pytest.raises(RecordError, match=f"by one process at a time. Received: process {process.pid} on .* since 20"):
+    with pytest.raises(
+        RecordError,
+        match=f"by one process at a time. Received: process {process.pid} on .* since 20",
+    ):
         Lock(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -84,7 +91,9 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path, another):
         os.waitpid(child, 0)
 
 
-def test_where_the_file_system_has_no_locks_it_is_said_and_the_search_goes_on(tmp_path, monkeypatch):
+def test_where_the_file_system_has_no_locks_it_is_said_and_the_search_goes_on(
+    tmp_path, monkeypatch
+):
     def refuse(handle):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -117,7 +126,9 @@ def test_a_training_that_another_process_is_in_the_middle_of_is_no_crash(tmp_pat
     assert Project(tmp_path).store.records() == []
 
 
-def test_a_search_in_a_project_that_another_process_searches_ends_by_name(tmp_path, points, build, another):
+def test_a_search_in_a_project_that_another_process_searches_ends_by_name(
+    tmp_path, points, build, another
+):
     import keras
     import keras_tuner
 
@@ -126,7 +137,9 @@ def test_a_search_in_a_project_that_another_process_searches_ends_by_name(tmp_pa
     (x, y), validation = points
     process = another(tmp_path / "p" / "kbatch")
     hypermodel = kbatch.HyperModel(build, kbatch.Space(policy="float32"), seconds_per_trial=0.1)
-    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=tmp_path, project_name="p")
+    tuner = keras_tuner.RandomSearch(
+        hypermodel, objective=kbatch.objective(), max_trials=2, directory=tmp_path, project_name="p"
+    )
     with pytest.raises(RecordError, match=f"process {process.pid}"):
         tuner.search(x, y, validation_data=validation, verbose=0)
     process.kill()
@@ -136,10 +149,20 @@ def test_a_search_in_a_project_that_another_process_searches_ends_by_name(tmp_pa
     class Asking(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             folder = tmp_path / "p" / "kbatch"
-            refused.append(subprocess.run([sys.executable, "-c", HOLD, folder], capture_output=True, text=True, check=False, timeout=60).stderr)
+            refused.append(
+                subprocess.run(
+                    [sys.executable, "-c", HOLD, folder],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=60,
+                ).stderr
+            )
 
     tuner.search(x, y, validation_data=validation, verbose=0, callbacks=[Asking()])
     assert refused
     assert all(f"process {os.getpid()} on" in said for said in refused)
     assert Lock(tmp_path / "p" / "kbatch").fresh
-    assert {record.outcome.ended for record in Project(tmp_path / "p").store.records()} == {"horizon"}
+    assert {record.outcome.ended for record in Project(tmp_path / "p").store.records()} == {
+        "horizon"
+    }

@@ -16,11 +16,26 @@ from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
 
 HERE = Path(__file__).parent
-BASE = ["memory_models:uncompiled", "--shape", "12", "--memory-limit", "100MB", "--loss", "mse", "--ceiling", "8"]
+BASE = [
+    "memory_models:uncompiled",
+    "--shape",
+    "12",
+    "--memory-limit",
+    "100MB",
+    "--loss",
+    "mse",
+    "--ceiling",
+    "8",
+]
 
 
 def command(tmp_path, *arguments):
-    environment = {**os.environ, "KBATCH_CACHE": str(tmp_path), "TF_ENABLE_ONEDNN_OPTS": "0", "COLUMNS": "200"}
+    environment = {
+        **os.environ,
+        "KBATCH_CACHE": str(tmp_path),
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "COLUMNS": "200",
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "kbatch", "max-batch", *arguments],
         cwd=HERE,
@@ -74,29 +89,50 @@ def test_several_make_a_table(tmp_path):
     [
         (["memory_models"], "module:function"),
         (["no_such_module:build"], "must be importable"),
-        (["memory_models:no_such_function"], "must be a function that returns a model. Received: nothing"),
+        (
+            ["memory_models:no_such_function"],
+            "must be a function that returns a model. Received: nothing",
+        ),
         (["memory_models:WIDTH"], "must be a function that returns a model. Received: int"),
         (["memory_models:uncompiled", "--memory-limit", "lots"], "`memory_limit` must be bytes"),
-        (["memory_models:uncompiled", "--memory-limit", "100KB"], "`memory_limit` must be at least 32 MiB"),
-        (["memory_models:uncompiled", "--memory-limit", "99999999999999GB"], "must be at most what this machine has"),
+        (
+            ["memory_models:uncompiled", "--memory-limit", "100KB"],
+            "`memory_limit` must be at least 32 MiB",
+        ),
+        (
+            ["memory_models:uncompiled", "--memory-limit", "99999999999999GB"],
+            "must be at most what this machine has",
+        ),
         (["memory_models:exits"], "its process died with exit code 3: sys.exit(3)"),
         (["memory_models:interrupts"], "its process died with exit code 130: KeyboardInterrupt"),
         (["memory_models:uncompiled", "--ceiling", "0"], "`ceiling` must be a whole number"),
         (["memory_models:uncompiled", "--shape", "a,b"], "--shape must be whole numbers"),
         (["memory_models:uncompiled", "--shape", "13"], "shape of the model's input"),
-        (["memory_models:uncompiled", "--no-shape", "--dtype", "float32"], "--dtype must come with --shape"),
-        (["memory_models:shapeless", "--no-shape"], "A model without a keras.Input must be given the shape of one example"),
+        (
+            ["memory_models:uncompiled", "--no-shape", "--dtype", "float32"],
+            "--dtype must come with --shape",
+        ),
+        (
+            ["memory_models:shapeless", "--no-shape"],
+            "A model without a keras.Input must be given the shape of one example",
+        ),
         (["memory_models:open_sizes", "--no-shape"], "leaves sizes open must be given the shape"),
         (["memory_models:uncompiled", "--dtype", "float33"], "--dtype must be a NumPy type"),
         (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
         (["memory_models:uncompiled", "--policy", "int4"], "`policy` must be"),
         (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be off, on or both"),
         (["memory_models:uncompiled", "--accumulation", "0"], "--accumulation must be at least 1"),
-        (["memory_models:uncompiled", "--table", "--sizes", "powers_of_two"], "--table must come without"),
+        (
+            ["memory_models:uncompiled", "--table", "--sizes", "powers_of_two"],
+            "--table must come without",
+        ),
     ],
 )
 def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
-    arguments = [*arguments, *([] if {"--shape", "--no-shape"} & {*arguments} else ["--shape", "12"])]
+    arguments = [
+        *arguments,
+        *([] if {"--shape", "--no-shape"} & {*arguments} else ["--shape", "12"]),
+    ]
     given = [argument for argument in [*arguments, "--loss", "mse"] if argument != "--no-shape"]
     given += [] if "--memory-limit" in arguments else ["--memory-limit", "100MB"]
     code, out, error = said(tmp_path, *given)
@@ -109,12 +145,17 @@ def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
 def test_ctrl_c_ends_everything_at_once(tmp_path):
     process = command(tmp_path, "memory_models:hangs", "--shape", "12", "--memory-limit", "100MB")
     time.sleep(5)
-    children = {pid.name for pid in Path("/proc").glob("[0-9]*") if _parent(pid) == str(process.pid)}
+    children = {
+        pid.name for pid in Path("/proc").glob("[0-9]*") if _parent(pid) == str(process.pid)
+    }
     assert children
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert error.strip() == "Stopped. Sizes that were tried are not kept: the same command tries them again."
+    assert (
+        error.strip()
+        == "Stopped. Sizes that were tried are not kept: the same command tries them again."
+    )
     for _ in range(50):
         if not any(_parent(Path("/proc") / pid) is not None for pid in children):
             return
@@ -140,25 +181,53 @@ def found_with(probes, **fields):
         "seconds": 9.0,
     }
     return MaxBatch(
-        **{"batch_size": 60, "peak_bytes": 6_100_000_000, "limit_bytes": 8_000_000_000, "first_failing": 72, "probes": probes, **steps, **fields}
+        **{
+            "batch_size": 60,
+            "peak_bytes": 6_100_000_000,
+            "limit_bytes": 8_000_000_000,
+            "first_failing": 72,
+            "probes": probes,
+            **steps,
+            **fields,
+        }
     )
 
 
 def test_the_sentence_says_from_where_on_speed_hardly_rises():
-    probes = tuple(Probe(size, "passed", size * 10**8, 1.0, (9.0, 0.01 + 0.001 * size, 0.01 + 0.001 * size)) for size in (10, 60))
+    probes = tuple(
+        Probe(size, "passed", size * 10**8, 1.0, (9.0, 0.01 + 0.001 * size, 0.01 + 0.001 * size))
+        for size in (10, 60)
+    )
     found = found_with(probes)
     assert str(found) == "batch 60 uses 6.1 of 8.0 GB; 72 is too large; confirmed with 10 steps"
     assert sentence(found) == f"{found}; 90% of the best speed is reached at 34"
 
 
 def test_the_sentence_says_no_speed_of_sizes_that_were_not_measured():
-    probes = tuple(Probe(size, "passed", size * 10**6, 1.0, (9.0, 0.001 * size, 0.001 * size)) for size in (105, 151))
-    assert sentence(found_with(probes)).endswith("; 90% of the best speed is reached at 105 or below")
+    probes = tuple(
+        Probe(size, "passed", size * 10**6, 1.0, (9.0, 0.001 * size, 0.001 * size))
+        for size in (105, 151)
+    )
+    assert sentence(found_with(probes)).endswith(
+        "; 90% of the best speed is reached at 105 or below"
+    )
 
 
 def test_the_sentence_echoes_the_limit_as_it_was_said_and_why_it_stopped():
     probes = (Probe(8192, "passed", 10**6, 1.0, (0.1, 0.1)),)
-    found = found_with(probes, batch_size=8192, limit_bytes=10**7, peak_bytes=10**6, first_failing=None, no_faster_from=8192)
-    assert str(found) == "batch 8192 uses 1 of 10 MB; larger ones are no faster; confirmed with 10 steps"
-    old = {name: value for name, value in dataclasses.asdict(found).items() if name != "no_faster_from"}
+    found = found_with(
+        probes,
+        batch_size=8192,
+        limit_bytes=10**7,
+        peak_bytes=10**6,
+        first_failing=None,
+        no_faster_from=8192,
+    )
+    assert (
+        str(found)
+        == "batch 8192 uses 1 of 10 MB; larger ones are no faster; confirmed with 10 steps"
+    )
+    old = {
+        name: value for name, value in dataclasses.asdict(found).items() if name != "no_faster_from"
+    }
     assert MaxBatch.from_dict(old).no_faster_from is None  # as earlier versions wrote it

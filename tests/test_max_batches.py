@@ -25,13 +25,17 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 def compare(space, most_probes):
     rows = []
-    table = max_batches(memory_models.dense, (16,), space=space, memory_limit=LIMIT, on_row=rows.append)
+    table = max_batches(
+        memory_models.dense, (16,), space=space, memory_limit=LIMIT, on_row=rows.append
+    )
     assert table.executed_probes <= most_probes
     assert sorted(map(str, rows)) == sorted(map(str, table))
     for row in table:
         recipe = Recipe(optimizer=row.optimizer, policy=row.policy, jit_compile=row.jit_compile)
         single = find_max_batch(memory_models.dense, (16,), recipe=recipe, memory_limit=LIMIT)
-        assert row.batch_size == pytest.approx(single.batch_size, rel=0.02 if row.jit_compile else 0.1)
+        assert row.batch_size == pytest.approx(
+            single.batch_size, rel=0.02 if row.jit_compile else 0.1
+        )
         assert 0 < row.accumulated_batch_size <= row.batch_size
         assert row.confirmed_steps >= 20
     return table
@@ -41,46 +45,89 @@ def compare(space, most_probes):
 def test_two_optimizers_cost_four_probes_at_most_and_a_second_call_none():
     table = compare(Space(policy="float32"), most_probes=4)
     tried = []
-    assert max_batches(memory_models.dense, (16,), space=Space(policy="float32"), memory_limit=LIMIT, on_probe=tried.append) == table
+    assert (
+        max_batches(
+            memory_models.dense,
+            (16,),
+            space=Space(policy="float32"),
+            memory_limit=LIMIT,
+            on_probe=tried.append,
+        )
+        == table
+    )
     assert not tried
 
 
 @pytest.mark.slow
 def test_eight_combinations_cost_at_most_twelve_probes():
-    table = compare(Space(policy=("float32", "mixed_bfloat16"), jit_compile=(False, True)), most_probes=12)
+    table = compare(
+        Space(policy=("float32", "mixed_bfloat16"), jit_compile=(False, True)), most_probes=12
+    )
     assert len(table) == 8
 
 
 @pytest.mark.slow
 def test_the_heaviest_augmentation_is_measured_and_a_ceiling_is_confirmed():
     space = Space(optimizer="sgd", policy="float32", augmentation=("none", "flip_shift", "flip"))
-    table = max_batches(memory_models.normed, (24, 24, 3), space=space, memory_limit="300MB", ceiling=8)
+    table = max_batches(
+        memory_models.normed, (24, 24, 3), space=space, memory_limit="300MB", ceiling=8
+    )
     assert table.augmentation == "flip_shift"
     assert [row.batch_size for row in table] == [8]
 
 
 def test_nothing_fits_or_nothing_is_known():
     with pytest.raises(MemoryLimitError, match="some recipe of the space"):
-        max_batches(memory_models.wide_activations, (1000, 1), space=Space(optimizer="sgd", policy="float32"), memory_limit="150MB")
+        max_batches(
+            memory_models.wide_activations,
+            (1000, 1),
+            space=Space(optimizer="sgd", policy="float32"),
+            memory_limit="150MB",
+        )
     with pytest.raises(MemoryLimitError, match="must have a memory limit"):
         max_batches(memory_models.dense, (16,), space=Space(optimizer="sgd", policy="float32"))
 
 
 def hypermodel_of(raw, max_batch):
-    space = Space(optimizer="sgd", policy="float32", batch_size=(16, 64, 512), learning_rate={"sgd": 0.01})
-    return HyperModel(raw, space, loss="binary_crossentropy", metrics=["accuracy"], seconds_per_trial=0.4, max_batch=max_batch)
+    space = Space(
+        optimizer="sgd", policy="float32", batch_size=(16, 64, 512), learning_rate={"sgd": 0.01}
+    )
+    return HyperModel(
+        raw,
+        space,
+        loss="binary_crossentropy",
+        metrics=["accuracy"],
+        seconds_per_trial=0.4,
+        max_batch=max_batch,
+    )
 
 
 def search(directory, max_batch, points, raw):
     (x, y), validation = points
-    tuner = keras_tuner.GridSearch(hypermodel_of(raw, max_batch), kbatch.objective(), max_trials=3, directory=str(directory), project_name="p")
+    tuner = keras_tuner.GridSearch(
+        hypermodel_of(raw, max_batch),
+        kbatch.objective(),
+        max_trials=3,
+        directory=str(directory),
+        project_name="p",
+    )
     tuner.search(x, y, validation_data=validation, verbose=0)
-    return {record.recipe.batch_size: record for record in Store(directory / "p" / "kbatch").records() if record.purpose == "search"}
+    return {
+        record.recipe.batch_size: record
+        for record in Store(directory / "p" / "kbatch").records()
+        if record.purpose == "search"
+    }
 
 
-def test_a_number_makes_large_batches_accumulate_and_leaves_out_what_cannot_fit(tmp_path, points, raw):
+def test_a_number_makes_large_batches_accumulate_and_leaves_out_what_cannot_fit(
+    tmp_path, points, raw
+):
     records = search(tmp_path, 16, points, raw)
-    assert {size: record.recipe.accumulation_steps for size, record in records.items()} == {16: 1, 64: 4, 512: 1}
+    assert {size: record.recipe.accumulation_steps for size, record in records.items()} == {
+        16: 1,
+        64: 4,
+        512: 1,
+    }
     assert records[64].outcome.ended == "horizon"
     assert records[512].outcome.ended == "out_of_memory"
     assert "not trained" in records[512].outcome.message
@@ -89,21 +136,49 @@ def test_a_number_makes_large_batches_accumulate_and_leaves_out_what_cannot_fit(
 
 
 def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, points, raw):
-    table = Table((Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
+    table = Table(
+        (Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),),
+        10**8,
+        "none",
+        3,
+        0,
+        1.0,
+    )
     records = search(tmp_path, table, points, raw)
-    assert {size: record.recipe.accumulation_steps for size, record in records.items()} == {16: 1, 64: 1, 512: 16}
+    assert {size: record.recipe.accumulation_steps for size, record in records.items()} == {
+        16: 1,
+        64: 1,
+        512: 16,
+    }
     project = Project(tmp_path / "p")
     assert Table.from_dict(project.facts()["table"]) == table
-    other = Table((Row(Combination("float32", "sgd", False), 60, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
+    other = Table(
+        (Row(Combination("float32", "sgd", False), 60, 32, 10**6, 70, 20),),
+        10**8,
+        "none",
+        3,
+        0,
+        1.0,
+    )
     assert max_batches(raw, (4,), project=tmp_path / "p") == table  # nothing is measured again
     hypermodel = hypermodel_of(raw, other)
     (x, y), validation = points
-    with pytest.raises(ProjectChangedError, match=r"max_batch.sgd, float32, jit False was \[64, 32\] and is now \[60, 32\]"):
+    with pytest.raises(
+        ProjectChangedError,
+        match=r"max_batch.sgd, float32, jit False was \[64, 32\] and is now \[60, 32\]",
+    ):
         hypermodel.terms.open(project, (x, y), {"validation_data": validation})
 
 
 def test_a_table_of_another_space_is_refused(raw):
-    table = Table((Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),), 10**8, "none", 3, 0, 1.0)
+    table = Table(
+        (Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),),
+        10**8,
+        "none",
+        3,
+        0,
+        1.0,
+    )
     with pytest.raises(SearchError, match="adam"):
         HyperModel(raw, Space(policy="float32"), loss="mse", seconds_per_trial=1, max_batch=table)
 
@@ -112,13 +187,45 @@ def test_the_driver_makes_the_table_before_tensorflow_and_resumes_with_it(tmp_pa
     import subprocess
     import sys
 
-    environment = {**os.environ, "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300", "KBATCH_CACHE": str(tmp_path / "cache")}
-    arguments = ["cats-vs-dogs", "--out", str(tmp_path / "out"), "--trials", "1", "--seconds-per-trial", "1", "--confirm", "0", "--image-size", "32"]
-    command = [sys.executable, "-m", "kbatch", *arguments, "--optimizers", "sgd", "--policies", "float32", "--batch-sizes", "16,64"]
+    environment = {
+        **os.environ,
+        "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300",
+        "KBATCH_CACHE": str(tmp_path / "cache"),
+    }
+    arguments = [
+        "cats-vs-dogs",
+        "--out",
+        str(tmp_path / "out"),
+        "--trials",
+        "1",
+        "--seconds-per-trial",
+        "1",
+        "--confirm",
+        "0",
+        "--image-size",
+        "32",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "kbatch",
+        *arguments,
+        "--optimizers",
+        "sgd",
+        "--policies",
+        "float32",
+        "--batch-sizes",
+        "16,64",
+    ]
     first = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert first.returncode == 0, first.stderr
     assert "largest batch" in first.stdout
-    again = subprocess.run(command, env={**environment, "KBATCH_CACHE": str(tmp_path / "empty")}, capture_output=True, text=True)
+    again = subprocess.run(
+        command,
+        env={**environment, "KBATCH_CACHE": str(tmp_path / "empty")},
+        capture_output=True,
+        text=True,
+    )
     assert again.returncode == 0, again.stderr
     assert "largest batch" not in again.stdout
     assert not (tmp_path / "empty").exists()
@@ -130,7 +237,10 @@ def test_the_sample_of_a_dataset_is_that_of_its_arrays():
     from kbatch.memory._workload import sample_of
 
     x, y = np.arange(60, dtype="float32").reshape(20, 3), np.arange(20)
-    (of_arrays, count), (of_dataset, other) = sample_of(x, y), sample_of(tf.data.Dataset.from_tensor_slices((x, y)))
+    (of_arrays, count), (of_dataset, other) = (
+        sample_of(x, y),
+        sample_of(tf.data.Dataset.from_tensor_slices((x, y))),
+    )
     assert count == other == 20
     for one, two in zip(of_arrays, of_dataset, strict=True):
         np.testing.assert_array_equal(one, two)

@@ -28,7 +28,10 @@ def model():
 
 
 def test_a_batch_in_the_place_of_the_plan_is_refused_in_a_word():
-    with pytest.raises(RecomputeError, match=r"`plan` must be a Plan. Received: ndarray. Pass measure\(model, plan, x, y\)"):
+    with pytest.raises(
+        RecomputeError,
+        match=r"`plan` must be a Plan. Received: ndarray. Pass measure\(model, plan, x, y\)",
+    ):
         recompute.measure(None, np.zeros((1000, 8)), np.zeros(1000))
 
 

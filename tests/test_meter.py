@@ -13,7 +13,9 @@ print(meter.bytes_now())
 """
 
 
-@pytest.mark.parametrize(("setting", "told"), [("true", True), ("1", True), ("false", False), ("", False)])
+@pytest.mark.parametrize(
+    ("setting", "told"), [("true", True), ("1", True), ("false", False), ("", False)]
+)
 def test_small_blocks_are_counted_or_nothing_is_said(setting, told, monkeypatch):
     monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", setting)
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)

@@ -13,7 +13,9 @@ from kbatch.memory._micro_batch import MOST_STEPS, check, facts, fitted, why_not
 TABLE = Table(
     tuple(
         Row(Combination(policy, optimizer, jit), size, size - 4, 10**9, None, 20)
-        for size, (policy, optimizer, jit) in enumerate(itertools.product(("float32", "mixed_float16"), ("sgd", "adam"), (False, True)), 60)
+        for size, (policy, optimizer, jit) in enumerate(
+            itertools.product(("float32", "mixed_float16"), ("sgd", "adam"), (False, True)), 60
+        )
     ),
     limit_bytes=8 * 10**9,
     augmentation="none",
@@ -27,7 +29,11 @@ TABLE = Table(
 @pytest.mark.parametrize("batch_size", [1, 7, 12, 32, 96, 100, 512])
 def test_fitted_equals_brute_force(limit, batch_size):
     recipe = Recipe(batch_size=batch_size)
-    wanted = [steps for steps in range(1, MOST_STEPS + 1) if batch_size % steps == 0 and batch_size // steps <= limit]
+    wanted = [
+        steps
+        for steps in range(1, MOST_STEPS + 1)
+        if batch_size % steps == 0 and batch_size // steps <= limit
+    ]
     got = fitted(recipe, limit)
     assert (got is None) == (not wanted)
     if got is not None:
@@ -40,8 +46,12 @@ def test_the_row_of_the_recipe_is_what_counts_and_accumulation_has_its_own():
     row = TABLE.row(Combination("float32", "adam", False))
     assert (row.batch_size, row.accumulated_batch_size) == (62, 58)
     assert fitted(adam, TABLE) == adam
-    assert fitted(Recipe(batch_size=124), TABLE).micro_batch_size == 31  # 62 would fit without accumulation only
-    assert fitted(Recipe(batch_size=60, optimizer="sgd", learning_rate=0.1), TABLE).accumulation_steps == 1
+    # 62 would fit without accumulation only
+    assert fitted(Recipe(batch_size=124), TABLE).micro_batch_size == 31
+    assert (
+        fitted(Recipe(batch_size=60, optimizer="sgd", learning_rate=0.1), TABLE).accumulation_steps
+        == 1
+    )
 
 
 def test_a_recipe_that_accumulates_already_accumulates_more_or_stays():

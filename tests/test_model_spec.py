@@ -63,16 +63,28 @@ def test_a_compiled_models_loss_metrics_and_weights_are_kept():
 
 def test_a_loss_given_beside_build_is_the_one_that_trains():
     """A copy of it by Keras would have another delta."""
-    model = ModelSpec(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), CompileArguments(keras.losses.Huber(0.25))).make(Recipe())
+    model = ModelSpec(
+        lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]),
+        CompileArguments(keras.losses.Huber(0.25)),
+    ).make(Recipe())
     x = np.zeros((2, 1), "float32")
-    assert model.evaluate(x, np.full((2, 1), 4.0), verbose=0) == pytest.approx(0.25 * (4 - 0.25 / 2))
+    assert model.evaluate(x, np.full((2, 1), 4.0), verbose=0) == pytest.approx(
+        0.25 * (4 - 0.25 / 2)
+    )
 
 
 def test_metrics_are_named_as_in_a_fresh_process_however_many_models_came_before():
     def build():
         x = keras.Input((3,))
         model = keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)])
-        model.compile("sgd", "mse", metrics=[[keras.metrics.AUC()], [keras.metrics.AUC(), keras.metrics.AUC(name="area_7")]])
+        model.compile(
+            "sgd",
+            "mse",
+            metrics=[
+                [keras.metrics.AUC()],
+                [keras.metrics.AUC(), keras.metrics.AUC(name="area_7")],
+            ],
+        )
         return model
 
     keras.backend.clear_session()
@@ -82,13 +94,20 @@ def test_metrics_are_named_as_in_a_fresh_process_however_many_models_came_before
     for _ in range(2):
         measured = ModelSpec(build).make(Recipe()).evaluate(x, y, verbose=0, return_dict=True)
         assert {"dense_auc", "dense_1_auc_1", "dense_1_area_7"} <= measured.keys()
-    assert (keras.layers.Dense(1).name, keras.metrics.AUC().name) == ("dense_1", "auc_1")  # the user's own counting goes on
+    # the user's own counting goes on
+    assert (keras.layers.Dense(1).name, keras.metrics.AUC().name) == ("dense_1", "auc_1")
 
 
 def test_metrics_given_beside_build_lose_the_number_that_keras_gave_them(raw):
     keras.metrics.AUC()
-    arguments = CompileArguments("binary_crossentropy", [keras.metrics.AUC(), keras.metrics.Precision(name="precision_of_3")])
-    measured = ModelSpec(raw, arguments).make(Recipe()).evaluate(np.zeros((4, 12)), np.array([0, 0, 1, 1]), verbose=0, return_dict=True)
+    arguments = CompileArguments(
+        "binary_crossentropy", [keras.metrics.AUC(), keras.metrics.Precision(name="precision_of_3")]
+    )
+    measured = (
+        ModelSpec(raw, arguments)
+        .make(Recipe())
+        .evaluate(np.zeros((4, 12)), np.array([0, 0, 1, 1]), verbose=0, return_dict=True)
+    )
     assert measured.keys() == {"loss", "auc", "precision_of_3"}
 
 
@@ -100,13 +119,19 @@ def test_layers_made_before_build_keep_their_names():
     def build():
         return keras.Sequential([keras.Input((3,)), shared, keras.layers.Dense(1)])
 
-    assert [layer.name for layer in ModelSpec(build, CompileArguments("mse")).make(Recipe()).layers] == ["dense", "dense_1"]
+    assert [
+        layer.name for layer in ModelSpec(build, CompileArguments("mse")).make(Recipe()).layers
+    ] == ["dense", "dense_1"]
 
 
 def test_the_baseline_has_the_models_own_optimizer_and_what_auto_makes_of_jit(build, raw):
     jit = bool(tf.config.list_physical_devices("GPU"))
-    assert ModelSpec(build).baseline(Recipe()) == Recipe(optimizer="compiled", learning_rate=None, jit_compile=jit)
-    assert ModelSpec(raw, CROSSENTROPY).baseline(Recipe(batch_size=64)) == Recipe(batch_size=64, jit_compile=jit)
+    assert ModelSpec(build).baseline(Recipe()) == Recipe(
+        optimizer="compiled", learning_rate=None, jit_compile=jit
+    )
+    assert ModelSpec(raw, CROSSENTROPY).baseline(Recipe(batch_size=64)) == Recipe(
+        batch_size=64, jit_compile=jit
+    )
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -116,18 +141,35 @@ def test_the_baseline_follows_the_users_own_policy(policy, raw):
     assert recipe.policy == policy
     assert model_spec.make(recipe).layers[0].compute_dtype == policy.removeprefix("mixed_")
     keras.config.set_dtype_policy("float32")
-    assert ModelSpec(raw, CROSSENTROPY).baseline(Recipe(policy="mixed_bfloat16")).policy == "mixed_bfloat16"
-    with pytest.raises(ModelError, match="global dtype policy must be one of float32, mixed_float16, mixed_bfloat16. Received: float64"):
+    assert (
+        ModelSpec(raw, CROSSENTROPY).baseline(Recipe(policy="mixed_bfloat16")).policy
+        == "mixed_bfloat16"
+    )
+    with pytest.raises(
+        ModelError,
+        match="global dtype policy must be one of float32, mixed_float16, mixed_bfloat16. Received: float64",
+    ):
         ModelSpec(raw, CROSSENTROPY, own_policy="float64").baseline(Recipe())
 
 
 def test_a_compiled_optimizer_accumulates_and_its_schedule_counts_updates():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.5])
-    optimizer = optimizer_of(Recipe(32, "compiled", None, micro_batch_size=8), keras.optimizers.SGD(schedule, momentum=0.0))
+    optimizer = optimizer_of(
+        Recipe(32, "compiled", None, micro_batch_size=8),
+        keras.optimizers.SGD(schedule, momentum=0.0),
+    )
     assert optimizer.gradient_accumulation_steps == 4
-    assert [float(optimizer._learning_rate(4 * update + 3)) for update in range(4)] == [1.0, 1.0, 0.5, 0.5]
+    assert [float(optimizer._learning_rate(4 * update + 3)) for update in range(4)] == [
+        1.0,
+        1.0,
+        0.5,
+        0.5,
+    ]
     with pytest.raises(RecipeError, match="use_ema"):
-        optimizer_of(Recipe(32, "compiled", None, micro_batch_size=8), keras.optimizers.SGD(0.1, use_ema=True))
+        optimizer_of(
+            Recipe(32, "compiled", None, micro_batch_size=8),
+            keras.optimizers.SGD(0.1, use_ema=True),
+        )
 
 
 def test_models_that_cannot_be_trained_are_refused(raw):
@@ -142,7 +184,9 @@ def test_models_that_cannot_be_trained_are_refused(raw):
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_another_backend_is_refused(backend, raw, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: backend)
-    with pytest.raises(ModelError, match=f"must run on TensorFlow. Received: the backend {backend}"):
+    with pytest.raises(
+        ModelError, match=f"must run on TensorFlow. Received: the backend {backend}"
+    ):
         ModelSpec(raw, CROSSENTROPY)
 
 
@@ -150,7 +194,9 @@ def test_another_backend_is_refused(backend, raw, monkeypatch):
 def test_a_seed_is_a_whole_number(seed, raw):
     with pytest.raises(SearchError, match="`seed` must be a whole number"):
         ModelSpec(raw, CROSSENTROPY, seed=seed)
-    assert [type(ModelSpec(raw, CROSSENTROPY, seed=kind(3)).seed) for kind in (int, np.int64, np.uint8)] == [int] * 3
+    assert [
+        type(ModelSpec(raw, CROSSENTROPY, seed=kind(3)).seed) for kind in (int, np.int64, np.uint8)
+    ] == [int] * 3
     assert ModelSpec(raw, CROSSENTROPY, seed=-1).seed == -1
 
 
@@ -204,11 +250,21 @@ def test_the_users_generators_go_on_as_if_nothing_had_happened():
         np.random.seed(7)
         tf.random.set_seed(7)
         keras.utils.set_random_seed(7)
-        first = (random.random(), np.random.rand(), float(tf.random.uniform(())), float(keras.random.uniform(())))
+        first = (
+            random.random(),
+            np.random.rand(),
+            float(tf.random.uniform(())),
+            float(keras.random.uniform(())),
+        )
         if disturb:
             with seed_scope(99):
                 random.random(), np.random.rand(), tf.random.uniform(()), keras.random.uniform(())
-        return first, (random.random(), np.random.rand(), float(tf.random.uniform(())), float(keras.random.uniform(())))
+        return first, (
+            random.random(),
+            np.random.rand(),
+            float(tf.random.uniform(())),
+            float(keras.random.uniform(())),
+        )
 
     assert draws(disturb=True) == draws(disturb=False)
 
@@ -225,15 +281,23 @@ def test_the_seed_scope_is_the_same_every_time():
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(policy, jit_compile, tmp_path):
+def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(
+    policy, jit_compile, tmp_path
+):
     def build():
-        layers = [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer="zeros", dtype="float32")]
+        layers = [
+            keras.Input((8, 8, 3)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, kernel_initializer="zeros", dtype="float32"),
+        ]
         return keras.Sequential(layers)
 
     images = np.zeros((4, 8, 8, 3), "uint8")
     images[:, 3, 1] = 200
     labels = np.ones((4, 1), "float32")
-    model = ModelSpec(build, CompileArguments("mse")).make(Recipe(policy=policy, optimizer="sgd", learning_rate=1e-6, jit_compile=jit_compile))
+    model = ModelSpec(build, CompileArguments("mse")).make(
+        Recipe(policy=policy, optimizer="sgd", learning_rate=1e-6, jit_compile=jit_compile)
+    )
     names, config = [layer.name for layer in model.layers], model.get_config()
     with augmented(model, augmentation.layers("flip_shift")):
         model.fit(images, labels, batch_size=4, epochs=30, verbose=0)
@@ -243,12 +307,22 @@ def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(polic
     assert "train_step" not in vars(model)
     assert [layer.name for layer in model.layers] == names
     assert model.get_config() == config
-    plain = ModelSpec(build, CompileArguments("mse")).make(Recipe(optimizer="sgd", learning_rate=1e-6))
+    plain = ModelSpec(build, CompileArguments("mse")).make(
+        Recipe(optimizer="sgd", learning_rate=1e-6)
+    )
     with augmented(plain, []):
         plain.fit(images, labels, batch_size=4, epochs=30, verbose=0)
     assert (np.abs(plain.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum() == 1
 
 
-@pytest.mark.parametrize("build", [lambda: "no hp", lambda hp: hp.Int("units", 4, 8), lambda hp=None: hp.Int("units", 4, 8), lambda units=4: units])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: "no hp",
+        lambda hp: hp.Int("units", 4, 8),
+        lambda hp=None: hp.Int("units", 4, 8),
+        lambda units=4: units,
+    ],
+)
 def test_build_gets_hp_where_it_asks_for_it(build):
     assert call_build(build, fresh(), frozenset()) in ("no hp", 4)

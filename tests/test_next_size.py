@@ -19,7 +19,9 @@ def curve_of(rng):
     lines = [(static, slope), (static * rng.uniform(1, 1.3), slope * rng.uniform(0.3, 0.9))]
     need = Need(tuple(lines))
     off = rng.uniform(0.75, 1.25)
-    return need, Need(tuple((static + (fixed - static) * off, slope * off) for fixed, slope in lines))
+    return need, Need(
+        tuple((static + (fixed - static) * off, slope * off) for fixed, slope in lines)
+    )
 
 
 def prober(need, rng=None, noise=0.0, slack=0.0, fails=0.0, log=None):
@@ -28,9 +30,12 @@ def prober(need, rng=None, noise=0.0, slack=0.0, fails=0.0, log=None):
             log.append(size)
         wanted = need.at(size) * (1 + (rng.uniform(-noise, noise) if noise else 0))
         ok = wanted <= LIMIT and not (fails and rng.random() < fails)
-        # The nearer to the limit, the more the allocator's slack makes the peak look like the limit.
+        # The nearer to the limit, the more the allocator's slack makes the peak look like the
+        # limit.
         peak = min(LIMIT, wanted * (1 + slack))
-        return Probe(size, "passed" if ok else "out_of_memory", int(peak) if ok else 0, 1.0, (0.1, 0.1))
+        return Probe(
+            size, "passed" if ok else "out_of_memory", int(peak) if ok else 0, 1.0, (0.1, 0.1)
+        )
 
     return probe
 
@@ -65,7 +70,8 @@ def test_jump_holds_with_noise_and_slack(seed):
     truth = need.largest(LIMIT)
     found = jump(prober(need, rng, noise=0.03, slack=0.08), predicted, LIMIT, 1 << 24, any_size)
     assert found.batch_size <= need.largest(LIMIT * 1.031)
-    assert found.batch_size >= min(truth - 2, 0.78 * truth)  # 8 % of slack, 3 % of noise twice, 3 % kept free, 5 % tolerance
+    # 8 % of slack, 3 % of noise twice, 3 % kept free, 5 % tolerance
+    assert found.batch_size >= min(truth - 2, 0.78 * truth)
     assert any(probe.batch_size == found.batch_size and probe.passed for probe in found.probes)
 
 
@@ -97,7 +103,9 @@ def test_nothing_fits():
 @pytest.mark.parametrize("ceiling", [1, 2, 7, 100])
 def test_a_ceiling_is_never_exceeded_and_reached_where_it_fits(ceiling):
     log = []
-    found = jump(prober(Need(((0.0, 1e6),)), log=log), Need(((0.0, 1e6),)), LIMIT, ceiling, any_size)
+    found = jump(
+        prober(Need(((0.0, 1e6),)), log=log), Need(((0.0, 1e6),)), LIMIT, ceiling, any_size
+    )
     assert max(log) <= max(ceiling, 1)
     assert found.batch_size == ceiling
 

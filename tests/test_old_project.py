@@ -17,7 +17,10 @@ KEPT = Path(__file__).parent / "projects" / "commit_1784984"
 
 
 def build(hp):
-    layers = [keras.layers.Dense(hp.Choice("units", [4, 8]), "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")]
+    layers = [
+        keras.layers.Dense(hp.Choice("units", [4, 8]), "relu"),
+        keras.layers.Dense(1, "sigmoid", dtype="float32"),
+    ]
     model = keras.Sequential([keras.Input((4,)), *layers])
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
     return model
@@ -38,7 +41,9 @@ def tuner(folder, trials, **axes):
     space = Space(**{"policy": "float32", "batch_size": (16, 32), **axes})
     hypermodel = kbatch.HyperModel(build, space, seconds_per_trial=0.3)
     settings = {"objective": kbatch.objective(), "max_trials": trials, "seed": 3}
-    return keras_tuner.RandomSearch(hypermodel, directory=str(folder.parent), project_name="old", **settings)
+    return keras_tuner.RandomSearch(
+        hypermodel, directory=str(folder.parent), project_name="old", **settings
+    )
 
 
 def test_an_old_project_goes_on_and_trains_nothing_again(folder):
@@ -69,4 +74,7 @@ def test_an_old_project_refuses_an_axis_that_came_later(folder):
 
 def test_the_keys_of_old_records_stay():
     assert key_of({}, Recipe(), 0, "baseline") == "8034ce19bf00bf0d"
-    assert key_of({"a": 1}, Recipe(64, "sgd", 0.1, recompute="minimal"), 0, "search") == "17a2cc66d465120e"
+    assert (
+        key_of({"a": 1}, Recipe(64, "sgd", 0.1, recompute="minimal"), 0, "search")
+        == "17a2cc66d465120e"
+    )

@@ -35,7 +35,8 @@ def test_a_rise_of_the_users_is_by_updates_under_any_accumulation(passes, warmup
     told = in_passes(rise, passes)
     updates = range(0, warmup + 4, max(warmup // 10, 1))
     wanted = [0.3 * min((update + 1) / (warmup + 1), 1) for update in updates]
-    assert rates(told, passes, updates) == pytest.approx(wanted, rel=1e-5, abs=2e-7)  # Keras computes in float32
+    # Keras computes in float32
+    assert rates(told, passes, updates) == pytest.approx(wanted, rel=1e-5, abs=2e-7)
 
 
 @pytest.mark.parametrize("passes", [2, 3, 8])
@@ -57,7 +58,9 @@ def test_a_rise_of_the_users_is_by_updates_under_any_accumulation(passes, warmup
 def test_schedules_of_keras_own_are_told_in_its_own_words(own, passes):
     told = in_passes(own, passes)
     assert type(told) is type(own)
-    assert rates(told, passes, range(15)) == pytest.approx([float(own(update)) for update in range(15)], rel=2e-5)
+    assert rates(told, passes, range(15)) == pytest.approx(
+        [float(own(update)) for update in range(15)], rel=2e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,17 +78,29 @@ def test_other_schedules_count_updates_through_kbatch_and_it_is_said(own):
     model.compile(optimizer_of(ACCUMULATING, keras.optimizers.SGD(own)), "mse")
     schedule = model.optimizer._learning_rate
     assert isinstance(schedule, PerUpdate)
-    assert rates(schedule, 4, range(15)) == pytest.approx([float(own(update)) for update in range(15)])
-    assert any("kbatch can be imported" in remark for remark in accumulation.remarks(model, ACCUMULATING))
+    assert rates(schedule, 4, range(15)) == pytest.approx(
+        [float(own(update)) for update in range(15)]
+    )
+    assert any(
+        "kbatch can be imported" in remark for remark in accumulation.remarks(model, ACCUMULATING)
+    )
 
 
 def test_a_model_saved_by_an_older_version_loads_where_kbatch_can_be_imported(tmp_path):
     """Older versions wrapped every warm-up under accumulation."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(PerUpdate(schedules.PolynomialDecay(0.1, 4, 0.5, power=1.0), 4), gradient_accumulation_steps=4), "mse")
+    model.compile(
+        keras.optimizers.Adam(
+            PerUpdate(schedules.PolynomialDecay(0.1, 4, 0.5, power=1.0), 4),
+            gradient_accumulation_steps=4,
+        ),
+        "mse",
+    )
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert rates(loaded.optimizer._learning_rate, 4, range(6)) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
+    assert rates(loaded.optimizer._learning_rate, 4, range(6)) == pytest.approx(
+        [0.1, 0.2, 0.3, 0.4, 0.5, 0.5]
+    )
 
 
 WITHOUT_KBATCH = """
@@ -105,7 +120,11 @@ def test_a_model_of_any_recipe_loads_without_kbatch(raw, points, tmp_path):
 
     def compiled():
         model = raw()
-        model.compile(keras.optimizers.AdamW(schedules.CosineDecay(0.01, 100)), "binary_crossentropy", metrics=["accuracy"])
+        model.compile(
+            keras.optimizers.AdamW(schedules.CosineDecay(0.01, 100)),
+            "binary_crossentropy",
+            metrics=["accuracy"],
+        )
         return model
 
     (x, y), validation = points
@@ -114,30 +133,52 @@ def test_a_model_of_any_recipe_loads_without_kbatch(raw, points, tmp_path):
     recipes = [
         Recipe(**whole),
         Recipe(**whole, micro_batch_size=16),
-        Recipe(**whole, micro_batch_size=16, optimizer="sgd", policy="mixed_float16", augmentation="loading_noise"),
+        Recipe(
+            **whole,
+            micro_batch_size=16,
+            optimizer="sgd",
+            policy="mixed_float16",
+            augmentation="loading_noise",
+        ),
         Recipe(**whole, jit_compile=True, recompute="minimal"),
         Recipe(64, "compiled", None, micro_batch_size=16),
     ]
     paths = []
     for number, recipe in enumerate(recipes):
-        own = {} if recipe.optimizer == "compiled" else {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
-        model, _ = kbatch.train(recipe, compiled if not own else raw, x, y, validation, epochs=1, **own)
+        own = (
+            {}
+            if recipe.optimizer == "compiled"
+            else {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
+        )
+        model, _ = kbatch.train(
+            recipe, compiled if not own else raw, x, y, validation, epochs=1, **own
+        )
         paths.append(str(tmp_path / f"{number}.keras"))
         model.save(paths[-1])
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", WITHOUT_KBATCH, *paths], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KBATCH, *paths],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["Adam", "Adam", "SGD", "Adam", "AdamW"]
 
 
 def sequence_model():
     tokens = keras.Input((6,), dtype="int32")
-    steps = keras.layers.LSTM(4, return_sequences=True)(keras.layers.Embedding(9, 4, mask_zero=True)(tokens))
+    steps = keras.layers.LSTM(4, return_sequences=True)(
+        keras.layers.Embedding(9, 4, mask_zero=True)(tokens)
+    )
     return keras.Model(tokens, keras.layers.Dense(3)(steps), name="tagger")
 
 
 def dense_model(*extra):
-    return keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, "tanh"), *extra, keras.layers.Dense(3)])
+    return keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dense(4, "tanh"), *extra, keras.layers.Dense(3)]
+    )
 
 
 SPARSE = keras.losses.SparseCategoricalCrossentropy
@@ -164,7 +205,11 @@ class OwnStep(keras.Sequential):
         (dense_model, SPARSE(True, reduction=None), "must be a mean"),
         (two_outputs, [SPARSE(True), SPARSE(True, ignore_class=0)], "with several outputs"),
         (regularized, SPARSE(True, ignore_class=0), "with an activity regularizer"),
-        (lambda: OwnStep([keras.Input((5,)), keras.layers.Dense(3)]), SPARSE(True, ignore_class=0), "with a train_step"),
+        (
+            lambda: OwnStep([keras.Input((5,)), keras.layers.Dense(3)]),
+            SPARSE(True, ignore_class=0),
+            "with a train_step",
+        ),
     ],
     ids=["sum", "none", "outputs", "activity", "train_step"],
 )
@@ -185,7 +230,10 @@ COUNTED = {
 }
 
 
-@pytest.mark.parametrize(("kind", "policy"), [*((kind, "float32") for kind in COUNTED), ("ignored class", "mixed_float16")])
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [*((kind, "float32") for kind in COUNTED), ("ignored class", "mixed_float16")],
+)
 def test_passes_that_count_differently_are_weighed_to_the_whole_batch(kind, policy):
     build, loss, weighted = COUNTED[kind]
     rng = np.random.default_rng(1)
@@ -203,23 +251,48 @@ def test_passes_that_count_differently_are_weighed_to_the_whole_batch(kind, poli
         model = ModelSpec(build, CompileArguments(loss)).make(recipe)
         before, config = model.get_weights(), model.optimizer.get_config()
         with weighed(model, recipe) if weigh else contextlib.nullcontext():
-            model.fit(x, y, batch_size=micro or 32, sample_weight=weights, shuffle=False, verbose=0)  # two updates
+            # two updates
+            model.fit(x, y, batch_size=micro or 32, sample_weight=weights, shuffle=False, verbose=0)
         assert "compute_loss" not in vars(model)
         assert model.optimizer.get_config() == config
-        moved.append(np.concatenate([(after - first).ravel() for after, first in zip(model.get_weights(), before, strict=True)]))
+        moved.append(
+            np.concatenate(
+                [
+                    (after - first).ravel()
+                    for after, first in zip(model.get_weights(), before, strict=True)
+                ]
+            )
+        )
     whole, accumulated, unweighed = moved
     tolerance = 1e-5 if policy == "float32" else 1e-2
-    assert np.linalg.norm(whole - accumulated) < tolerance * np.linalg.norm(whole) < np.linalg.norm(whole - unweighed)
+    assert (
+        np.linalg.norm(whole - accumulated)
+        < tolerance * np.linalg.norm(whole)
+        < np.linalg.norm(whole - unweighed)
+    )
 
 
 def test_a_mask_that_ends_inside_of_the_model_may_accumulate():
     def build():
-        return keras.Sequential([keras.Input((6,)), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(3)])
+        return keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Embedding(9, 4, mask_zero=True),
+                keras.layers.LSTM(4),
+                keras.layers.Dense(3),
+            ]
+        )
 
-    assert ModelSpec(build, CompileArguments(SPARSE(True))).make(Recipe(32, micro_batch_size=8)).compiled
+    assert (
+        ModelSpec(build, CompileArguments(SPARSE(True)))
+        .make(Recipe(32, micro_batch_size=8))
+        .compiled
+    )
 
 
-@pytest.mark.parametrize("kind", ["plain", "sample weights", "regularized", "mask inside", "class weights"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "sample weights", "regularized", "mask inside", "class weights"]
+)
 def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(32, 5)).astype("float32"), rng.integers(0, 3, 32)
@@ -229,23 +302,56 @@ def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
 
     def build():
         if kind == "mask inside":
-            return keras.Sequential([keras.Input((6,)), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(3)])
-        return dense_model(keras.layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l2")) if kind == "regularized" else dense_model()
+            return keras.Sequential(
+                [
+                    keras.Input((6,)),
+                    keras.layers.Embedding(9, 4, mask_zero=True),
+                    keras.layers.LSTM(4),
+                    keras.layers.Dense(3),
+                ]
+            )
+        return (
+            dense_model(keras.layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l2"))
+            if kind == "regularized"
+            else dense_model()
+        )
 
     moved = []
     for micro in (None, 8):
-        model = ModelSpec(build, CompileArguments(SPARSE(True))).make(Recipe(32, "sgd", 0.5, micro_batch_size=micro))
+        model = ModelSpec(build, CompileArguments(SPARSE(True))).make(
+            Recipe(32, "sgd", 0.5, micro_batch_size=micro)
+        )
         before = model.get_weights()
         class_weight = {0: 0.2, 1: 1.0, 2: 3.0} if kind == "class weights" else None
-        model.fit(x, y, batch_size=micro or 32, sample_weight=weights, class_weight=class_weight, shuffle=False, verbose=0)
-        moved.append(np.concatenate([(after - first).ravel() for after, first in zip(model.get_weights(), before, strict=True)]))
+        model.fit(
+            x,
+            y,
+            batch_size=micro or 32,
+            sample_weight=weights,
+            class_weight=class_weight,
+            shuffle=False,
+            verbose=0,
+        )
+        moved.append(
+            np.concatenate(
+                [
+                    (after - first).ravel()
+                    for after, first in zip(model.get_weights(), before, strict=True)
+                ]
+            )
+        )
     assert np.linalg.norm(moved[0] - moved[1]) < 1e-5 * np.linalg.norm(moved[0]) > 0
 
 
 def test_batch_normalization_under_accumulation_is_said():
-    model_spec = ModelSpec(lambda: dense_model(keras.layers.BatchNormalization()), CompileArguments(SPARSE(True)))
+    model_spec = ModelSpec(
+        lambda: dense_model(keras.layers.BatchNormalization()), CompileArguments(SPARSE(True))
+    )
     accumulating = Recipe(32, micro_batch_size=8)
-    assert "sees passes of 8, not the batch of 32" in accumulation.remarks(model_spec.make(accumulating), accumulating)[0]
+    assert (
+        "sees passes of 8, not the batch of 32"
+        in accumulation.remarks(model_spec.make(accumulating), accumulating)[0]
+    )
     assert accumulation.remarks(model_spec.make(Recipe(32)), Recipe(32)) == ()
 
 
@@ -257,15 +363,26 @@ def test_auto_scale_loss_false_is_kept():
 
     for scale in (True, False):
         model_spec = ModelSpec(lambda scale=scale: build(scale))
-        for recipe in (Recipe(policy="mixed_float16"), Recipe(32, "compiled", None, policy="mixed_float16", micro_batch_size=8)):
-            assert isinstance(model_spec.make(recipe).optimizer, keras.optimizers.LossScaleOptimizer) == scale
+        for recipe in (
+            Recipe(policy="mixed_float16"),
+            Recipe(32, "compiled", None, policy="mixed_float16", micro_batch_size=8),
+        ):
+            assert (
+                isinstance(model_spec.make(recipe).optimizer, keras.optimizers.LossScaleOptimizer)
+                == scale
+            )
 
 
 def test_a_loss_scale_optimizer_of_the_users_accumulates():
-    own = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25, momentum=0.5), initial_scale=64.0, dynamic_growth_steps=7)
+    own = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.25, momentum=0.5), initial_scale=64.0, dynamic_growth_steps=7
+    )
     kept = optimizer_of(ACCUMULATING, own)
     assert (kept.initial_scale, kept.dynamic_growth_steps) == (64.0, 7)
-    assert (kept.inner_optimizer.gradient_accumulation_steps, kept.inner_optimizer.momentum) == (4, 0.5)
+    assert (kept.inner_optimizer.gradient_accumulation_steps, kept.inner_optimizer.momentum) == (
+        4,
+        0.5,
+    )
     averaged = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25, use_ema=True))
     with pytest.raises(RecipeError, match="use_ema=True"):
         optimizer_of(ACCUMULATING, averaged)
@@ -276,4 +393,7 @@ def test_what_is_excluded_from_weight_decay_stays_so_under_accumulation():
     own.exclude_from_weight_decay(var_names=["bias"])
     model = dense_model()
     kept = optimizer_of(ACCUMULATING, own)
-    assert [kept._use_weight_decay(variable) for variable in model.trainable_variables[:2]] == [True, False]
+    assert [kept._use_weight_decay(variable) for variable in model.trainable_variables[:2]] == [
+        True,
+        False,
+    ]

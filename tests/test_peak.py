@@ -24,11 +24,19 @@ def traced(forward, backward, width=100):
 
 
 def test_what_is_written_into_the_upstream_takes_nothing():
-    assert traced(tf.nn.relu, lambda value, upstream: tf.raw_ops.ReluGrad(gradients=upstream, features=value)) == 0
+    assert (
+        traced(
+            tf.nn.relu,
+            lambda value, upstream: tf.raw_ops.ReluGrad(gradients=upstream, features=value),
+        )
+        == 0
+    )
 
 
 def test_what_the_forward_pass_made_is_not_counted():
-    assert traced(lambda x: [tf.tanh(x), tf.exp(x)], lambda values, upstream: tf.matmul(upstream, tf.eye(100))) == pytest.approx(1, abs=0.01)
+    assert traced(
+        lambda x: [tf.tanh(x), tf.exp(x)], lambda values, upstream: tf.matmul(upstream, tf.eye(100))
+    ) == pytest.approx(1, abs=0.01)
 
 
 def test_what_is_alive_at_once_is_counted_at_once():
@@ -45,7 +53,8 @@ def test_an_upstream_that_is_read_late_stays():
         other = tf.cumsum(one)
         return tf.reduce_sum(tf.concat([one, other, upstream], 0))
 
-    assert traced(tf.identity, backward) == pytest.approx(5, abs=0.01)  # both and their concatenation
+    # both and their concatenation
+    assert traced(tf.identity, backward) == pytest.approx(5, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,8 @@ def test_an_upstream_that_is_read_late_stays():
     [
         (tf.nn.relu, 1),
         (lambda x: tf.nn.relu(tf.exp(x)), 1),  # written into what it reads
-        (lambda x: tf.cumsum(tf.cumsum(tf.cumsum(x))), 2),  # the first is given up before the third is made
+        # the first is given up before the third is made
+        (lambda x: tf.cumsum(tf.cumsum(tf.cumsum(x))), 2),
         (lambda x: tf.reshape(x, (-1,)), 0),
     ],
 )

@@ -34,7 +34,8 @@ def test_bisect_is_exact_and_shrink_is_within_a_tenth(seed):
 
 
 def test_peers_take_the_steps_of_their_sources():
-    # Lightning's binsearch on a maximum of 11: 2, 4, 8, 16 (fails), then halves; accelerate's int(size * 0.9) from 128.
+    # Lightning's binsearch on a maximum of 11: 2, 4, 8, 16 (fails), then halves; accelerate's
+    # int(size * 0.9) from 128.
     log = []
     bisect(prober(Need(((0.0, LIMIT / 11.5),)), log=log), MANY)
     assert log == [2, 4, 8, 16, 12, 10, 11]

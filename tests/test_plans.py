@@ -21,7 +21,14 @@ HERE = Path(__file__).parent
 
 def run(*arguments, folder):
     command = [sys.executable, "-m", "kbatch", "recompute", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(HERE)}, timeout=120)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        timeout=120,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +37,32 @@ def deep():
 
 
 def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
-    said = run("memory_models:deep", "--shape", "32,32,3", "--memory-limit", "40MB", "--plan", "plan.json", folder=tmp_path)
+    said = run(
+        "memory_models:deep",
+        "--shape",
+        "32,32,3",
+        "--memory-limit",
+        "40MB",
+        "--plan",
+        "plan.json",
+        folder=tmp_path,
+    )
     assert said.returncode == 0, said.stderr
     assert said.stderr == ""
-    assert said.stdout.splitlines()[0].split() == ["plan", "segments", "run", "again", "kept", "MB", "peak", "MB", "more", "time", "largest", "batch"]
+    assert said.stdout.splitlines()[0].split() == [
+        "plan",
+        "segments",
+        "run",
+        "again",
+        "kept",
+        "MB",
+        "peak",
+        "MB",
+        "more",
+        "time",
+        "largest",
+        "batch",
+    ]
     assert (tmp_path / "recompute.png").read_bytes().startswith(b"\x89PNG")
     plan = recompute.Plan.from_json((tmp_path / "plan.json").read_text())
     assert str(plan).splitlines()[0] in said.stdout
@@ -54,11 +83,23 @@ def test_the_command_prints_draws_and_keeps_the_plan_that_fits(tmp_path, deep):
         (("nowhere:build",), "must be importable"),
         (("memory_models:deep", "--batch-size", "0"), "`batch_size` must be a whole number"),
         (("memory_models:raises",), "ZeroDivisionError: my own bug"),
-        (("memory_models:deep", "--figure", "missing/folder/a.png"), "--figure must be a .png file that can be written"),
-        (("memory_models:deep", "--figure", "."), "--figure must be a .png file that can be written"),
+        (
+            ("memory_models:deep", "--figure", "missing/folder/a.png"),
+            "--figure must be a .png file that can be written",
+        ),
+        (
+            ("memory_models:deep", "--figure", "."),
+            "--figure must be a .png file that can be written",
+        ),
         (("memory_models:deep", "--plan", "."), "--plan must be a .json file that can be written"),
-        (("memory_models:deep", "--figure", "/proc/a.png"), "--figure must be a .png file that can be written"),
-        (("memory_models:deep", "--plan", "/proc/a.json"), "--plan must be a .json file that can be written"),
+        (
+            ("memory_models:deep", "--figure", "/proc/a.png"),
+            "--figure must be a .png file that can be written",
+        ),
+        (
+            ("memory_models:deep", "--plan", "/proc/a.json"),
+            "--plan must be a .json file that can be written",
+        ),
         (("memory_models:deep", "--plan", "folder.json"), "Name a file, not a folder"),
         (("memory_models:deep", "--figure", "a.jpg"), "Name one that ends in .png"),
         (("memory_models:deep", "--optimizer", "compiled"), "--optimizer must be sgd or adam"),
@@ -86,7 +127,9 @@ def test_nonsense_is_one_sentence(arguments, says, tmp_path, monkeypatch):
         ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_sentence(text, says, tmp_path, monkeypatch, request):
+def test_a_module_that_cannot_be_imported_is_one_sentence(
+    text, says, tmp_path, monkeypatch, request
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = f"broken_{abs(hash(request.node.name))}"
@@ -115,7 +158,8 @@ def test_the_chosen_plan_is_the_fastest_that_fits_and_largest_is_exact(deep):
         assert choice.needed_bytes(resized(plans[-1], largest)) <= limit
         assert choice.needed_bytes(resized(plans[-1], largest + 1)) > limit
     assert Choice(plans, resized, static, None).chosen == plans[-1]
-    assert len(table(Choice(plans, resized, static, None)).splitlines()) == len(plans) + 4  # names above, and three lines below
+    # names above, and three lines below
+    assert len(table(Choice(plans, resized, static, None)).splitlines()) == len(plans) + 4
 
 
 def test_a_model_of_one_batch_size_takes_that_or_none(tmp_path, monkeypatch):
@@ -125,7 +169,12 @@ def test_a_model_of_one_batch_size_takes_that_or_none(tmp_path, monkeypatch):
     said = CliRunner().invoke(app, [*arguments, "20MB"])
     assert said.exit_code == 0, said.stderr
     lines = said.stdout.splitlines()
-    rows = [line.split() for line in lines[1 : next(index for index, line in enumerate(lines) if line.startswith("weights"))]]
+    rows = [
+        line.split()
+        for line in lines[
+            1 : next(index for index, line in enumerate(lines) if line.startswith("weights"))
+        ]
+    ]
     assert {row[-1] for row in rows} == {"0", "16"}
     said = CliRunner().invoke(app, [*arguments, "1MB"])
     assert said.exit_code == 2
@@ -134,4 +183,6 @@ def test_a_model_of_one_batch_size_takes_that_or_none(tmp_path, monkeypatch):
 
 def test_the_slots_of_the_optimizer_count():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1000)])
-    assert static_bytes(model, Recipe(optimizer="adam")) - static_bytes(model, Recipe(optimizer="sgd")) == pytest.approx(4 * 5000, abs=64)
+    assert static_bytes(model, Recipe(optimizer="adam")) - static_bytes(
+        model, Recipe(optimizer="sgd")
+    ) == pytest.approx(4 * 5000, abs=64)

@@ -19,7 +19,19 @@ def test_an_own_function_is_called_instead():
 def test_a_probe_is_a_line():
     text = io.StringIO()
     printing(Console(file=text, force_terminal=False, width=100))(PROBE)
-    assert text.getvalue().split() == ["batch", "64", "out", "of", "memory", "100", "MB", "2", "steps", "12.0", "s"]
+    assert text.getvalue().split() == [
+        "batch",
+        "64",
+        "out",
+        "of",
+        "memory",
+        "100",
+        "MB",
+        "2",
+        "steps",
+        "12.0",
+        "s",
+    ]
 
 
 def test_nobody_watches():
@@ -33,4 +45,6 @@ def test_a_training_that_takes_long_is_announced():
     lines.expect(64, 20, 3.0)
     assert text.getvalue() == ""
     lines.expect(7825, 20, 242.0)
-    assert "batch 7825   is confirmed by 20 steps in a fresh process, about 242 s" in text.getvalue()
+    assert (
+        "batch 7825   is confirmed by 20 steps in a fresh process, about 242 s" in text.getvalue()
+    )

@@ -85,4 +85,6 @@ def test_a_training_that_waits_for_memory_is_not_waited_for(workers):
         probing.confirm(8, 10)
         assert workers[-1].timeouts[-1] == probing.timeout_seconds  # nothing is known of its speed
         probing.confirm(8, 10)
-        assert workers[-1].timeouts[-1] == pytest.approx(PATIENCE_SECONDS + SLOWER * (2.0 + 10 * 0.1))
+        assert workers[-1].timeouts[-1] == pytest.approx(
+            PATIENCE_SECONDS + SLOWER * (2.0 + 10 * 0.1)
+        )

@@ -51,7 +51,12 @@ def test_a_trial_is_known_by_what_was_drawn_though_its_recipe_would_now_be_anoth
     before = Job("search", 3, 0, Recipe(batch_size=64, warmup_updates=19), drawn, 1e-3)
     once(Project(tmp_path), before, trained)
     now = Job("search", 5, 0, Recipe(batch_size=64, warmup_updates=9), drawn, 1e-3)
-    assert once(Project(tmp_path), now, lambda: pytest.fail("it was trained before")).recipe.warmup_updates == 19
+    assert (
+        once(
+            Project(tmp_path), now, lambda: pytest.fail("it was trained before")
+        ).recipe.warmup_updates
+        == 19
+    )
     assert Project(tmp_path).known(Job("search", 5, 1, now.recipe, drawn, 1e-3)) is None
     assert Project(tmp_path).known(Job("confirmation", 5, 0, now.recipe, drawn, 1e-3)) is None
 
@@ -66,7 +71,9 @@ def test_the_trials_of_an_old_project_are_answered(tmp_path):
     trials = [record for record in project.store.records() if record.purpose == "search"]
     assert len(trials) == 6
     for record in trials:
-        asked = Job("search", record.trial, record.seed, Recipe(batch_size=7), dict(record.values), None)
+        asked = Job(
+            "search", record.trial, record.seed, Recipe(batch_size=7), dict(record.values), None
+        )
         assert project.known(asked) == record
 
 
@@ -90,7 +97,9 @@ def test_records_that_are_gone_while_trials_are_there_are_missed(tmp_path):
     for status in ("RUNNING", "COMPLETED"):
         Project(tmp_path).check_complete()
         (tmp_path / "trial_0" / "trial.json").write_text(json.dumps({"status": status}))
-    with pytest.raises(RecordError, match=r"none, though KerasTuner's 1 trials are there. Bring records.jsonl back"):
+    with pytest.raises(
+        RecordError, match=r"none, though KerasTuner's 1 trials are there. Bring records.jsonl back"
+    ):
         Project(tmp_path).check_complete()
     once(Project(tmp_path), JOB, trained)
     Project(tmp_path).check_complete()

@@ -10,8 +10,30 @@ import pytest
 import kbatch
 
 NAMES = [
-    *("HyperModel", "Outcome", "Recipe", "Space", "best_recipe", "callbacks", "confirm", "errors", "find_max_batch", "max_batches", "memory"),
-    *("objective", "recompute", "register_augmentation", "report", "results", "score", "testing", "throughput", "train"),
+    *(
+        "HyperModel",
+        "Outcome",
+        "Recipe",
+        "Space",
+        "best_recipe",
+        "callbacks",
+        "confirm",
+        "errors",
+        "find_max_batch",
+        "max_batches",
+        "memory",
+    ),
+    *(
+        "objective",
+        "recompute",
+        "register_augmentation",
+        "report",
+        "results",
+        "score",
+        "testing",
+        "throughput",
+        "train",
+    ),
 ]
 
 
@@ -46,7 +68,9 @@ def test_an_unknown_name_is_an_attribute_error():
     ],
 )
 def test_tensorflow_is_not_imported_before_it_is_needed(code):
-    check = f"{code}\nimport sys\nassert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
+    check = (
+        f"{code}\nimport sys\nassert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
@@ -65,10 +89,15 @@ def public_members():
             if inspect.isfunction(member):
                 yield f"{room.__name__}.{name}", member
             if inspect.isclass(member):
-                own = inspect.getmembers(member, lambda each: inspect.isfunction(each) or isinstance(each, property))
+                own = inspect.getmembers(
+                    member, lambda each: inspect.isfunction(each) or isinstance(each, property)
+                )
                 for part, each in own:
                     if part == "__init__" or not part.startswith("_"):
-                        yield f"{room.__name__}.{name}.{part}", each.fget if isinstance(each, property) else each
+                        yield (
+                            f"{room.__name__}.{name}.{part}",
+                            each.fget if isinstance(each, property) else each,
+                        )
 
 
 MEMBERS = dict(public_members())
@@ -78,12 +107,20 @@ MEMBERS = dict(public_members())
 def test_every_type_that_it_takes_or_returns_has_a_public_path(name):
     """A path without a name that begins with an underscore."""
     signature = inspect.signature(MEMBERS[name])
-    texts = [str(each.annotation) for each in signature.parameters.values()] + [str(signature.return_annotation)]
+    texts = [str(each.annotation) for each in signature.parameters.values()] + [
+        str(signature.return_annotation)
+    ]
     words = {word for text in texts for word in re.findall(r"\b[A-Z][A-Za-z]+\b", text)}
-    exported = {each for room in (kbatch, kbatch.memory, kbatch.recompute, kbatch.results, kbatch.callbacks) for each in room.__all__}
+    exported = {
+        each
+        for room in (kbatch, kbatch.memory, kbatch.recompute, kbatch.results, kbatch.callbacks)
+        for each in room.__all__
+    }
     for word in words - exported:
         defined = DEFINED.get(word, set())
-        assert not defined or any("._" not in module for module in defined), f"{word} stands only in {defined}"
+        assert not defined or any("._" not in module for module in defined), (
+            f"{word} stands only in {defined}"
+        )
 
 
 def classes():
@@ -91,7 +128,9 @@ def classes():
     found = {}
     for module in pkgutil.walk_packages(kbatch.__path__, "kbatch."):
         if not module.name.endswith("__main__"):
-            for word, _ in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            for word, _ in inspect.getmembers(
+                importlib.import_module(module.name), inspect.isclass
+            ):
                 if getattr(sys.modules[module.name], word).__module__ == module.name:
                     found.setdefault(word, set()).add(module.name)
     return found
@@ -101,5 +140,7 @@ DEFINED = classes()
 
 
 def test_errors_and_testing_are_there_without_an_import():
-    code = "import kbatch; kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch"
+    code = (
+        "import kbatch; kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

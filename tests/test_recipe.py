@@ -11,8 +11,20 @@ from kbatch.errors import RecipeError
     "recipe",
     [
         Recipe(),
-        Recipe(batch_size=256, optimizer="sgd", learning_rate=0.1, warmup_updates=7, micro_batch_size=32),
-        Recipe(optimizer="compiled", learning_rate=None, policy="mixed_bfloat16", augmentation="flip", jit_compile=True),
+        Recipe(
+            batch_size=256,
+            optimizer="sgd",
+            learning_rate=0.1,
+            warmup_updates=7,
+            micro_batch_size=32,
+        ),
+        Recipe(
+            optimizer="compiled",
+            learning_rate=None,
+            policy="mixed_bfloat16",
+            augmentation="flip",
+            jit_compile=True,
+        ),
     ],
 )
 def test_json_round_trip(recipe):
@@ -29,7 +41,9 @@ def test_numpy_integers_become_plain_ones():
     assert type(Recipe(batch_size=np.int64(64)).batch_size) is int
 
 
-@pytest.mark.parametrize(("batch", "micro", "steps"), [(32, None, 1), (32, 32, 1), (512, 32, 16), (96, 32, 3)])
+@pytest.mark.parametrize(
+    ("batch", "micro", "steps"), [(32, None, 1), (32, 32, 1), (512, 32, 16), (96, 32, 3)]
+)
 def test_accumulation_steps(batch, micro, steps):
     assert Recipe(batch_size=batch, micro_batch_size=micro).accumulation_steps == steps
 

@@ -32,7 +32,21 @@ def test_a_strategy_is_read(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Minimal", "budget", "budget:", "budget:1", "budget:0", "budget:-1", "budget:nan", "minimal:0.5", "none:", None, 3]
+    "text",
+    [
+        "",
+        "Minimal",
+        "budget",
+        "budget:",
+        "budget:1",
+        "budget:0",
+        "budget:-1",
+        "budget:nan",
+        "minimal:0.5",
+        "none:",
+        None,
+        3,
+    ],
 )
 def test_nonsense_is_no_strategy(text):
     assert Strategy.parse(text) is None
@@ -47,19 +61,35 @@ def test_nonsense_is_no_strategy(text):
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_a_made_model_has_the_plan_of_its_recipe(policy):
     model_spec = ModelSpec(memory_models.normed)
-    made = model_spec.make(Recipe(optimizer="sgd", learning_rate=0.1, policy=policy, recompute="minimal"))
+    made = model_spec.make(
+        Recipe(optimizer="sgd", learning_rate=0.1, policy=policy, recompute="minimal")
+    )
     assert recompute.applied(made) == recompute.plan(made, PLANNED_BATCH_SIZE)
-    assert recompute.applied(model_spec.make(Recipe(optimizer="sgd", learning_rate=0.1, policy=policy))) is None
+    assert (
+        recompute.applied(
+            model_spec.make(Recipe(optimizer="sgd", learning_rate=0.1, policy=policy))
+        )
+        is None
+    )
 
 
 def test_the_cuts_do_not_depend_on_the_batch_size_and_the_bytes_are_those_of_the_micro_batch():
     model_spec = ModelSpec(memory_models.normed)
-    recipes = [Recipe(1, recompute="budget:0.6"), Recipe(256, recompute="budget:0.6"), Recipe(256, recompute="budget:0.6", micro_batch_size=64)]
+    recipes = [
+        Recipe(1, recompute="budget:0.6"),
+        Recipe(256, recompute="budget:0.6"),
+        Recipe(256, recompute="budget:0.6", micro_batch_size=64),
+    ]
     plans = [recompute.applied(model_spec.make(recipe)) for recipe in recipes]
     assert all(list(plan.stretches()) == list(plans[0].stretches()) for plan in plans)
     assert [plan.batch_size for plan in plans] == [1, 256, 64]
     for plan in plans:
-        assert plan.kept_bytes <= 0.6 * recompute.plan(memory_models.normed(), plan.batch_size, "none").kept_bytes * 1.01
+        assert (
+            plan.kept_bytes
+            <= 0.6
+            * recompute.plan(memory_models.normed(), plan.batch_size, "none").kept_bytes
+            * 1.01
+        )
 
 
 def test_a_model_that_hides_its_graph_is_refused_in_words():
@@ -84,9 +114,13 @@ def tuner_over(strategies, folder):
         model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
         return model
 
-    space = Space(optimizer="sgd", policy="float32", batch_size=16, recompute=strategies, warmup_passes=0.0)
+    space = Space(
+        optimizer="sgd", policy="float32", batch_size=16, recompute=strategies, warmup_passes=0.0
+    )
     hypermodel = HyperModel(build, space, seconds_per_trial=0.5)
-    return keras_tuner.GridSearch(hypermodel, objective=kbatch.objective(), max_trials=2, directory=folder, project_name="p")
+    return keras_tuner.GridSearch(
+        hypermodel, objective=kbatch.objective(), max_trials=2, directory=folder, project_name="p"
+    )
 
 
 def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
@@ -104,14 +138,18 @@ def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
     assert plans[:2] == ["", ""]
     again = memory_models.normed()
     recompute.apply(again, recompute.Plan.from_json(plans[2]))
-    assert list(recompute.applied(again).stretches()) == list(recompute.plan(again, PLANNED_BATCH_SIZE).stretches())
+    assert list(recompute.applied(again).stretches()) == list(
+        recompute.plan(again, PLANNED_BATCH_SIZE).stretches()
+    )
 
 
 def test_a_plan_that_the_model_cannot_have_ends_a_search_before_anything_is_trained(tmp_path):
     x, y = np.zeros((32, 24, 24, 3), "float32"), np.arange(32) % 10
 
     tuner = tuner_over(("none", "budget:0.01"), tmp_path)
-    with pytest.raises(RecomputeError, match=r"meet the budget.*kept_share=0\.01.*Raise the budget"):
+    with pytest.raises(
+        RecomputeError, match=r"meet the budget.*kept_share=0\.01.*Raise the budget"
+    ):
         tuner.search(x, y, validation_data=(x, y), verbose=0)
     assert not (tmp_path / "p" / "kbatch" / "records.jsonl").exists()
 
@@ -120,7 +158,10 @@ def test_a_plan_that_the_model_cannot_have_ends_a_search_before_anything_is_trai
 def test_the_table_has_its_rows_and_the_larger_batch_is_used():
     space = Space(optimizer="sgd", policy="float32", recompute=("none", "minimal"))
     table = kbatch.max_batches(memory_models.deep, (32, 32, 3), space=space, memory_limit=200 << 20)
-    plain, small = table.row(Combination("float32", "sgd", False)), table.row(Combination("float32", "sgd", False, "minimal"))
+    plain, small = (
+        table.row(Combination("float32", "sgd", False)),
+        table.row(Combination("float32", "sgd", False, "minimal")),
+    )
     assert small.batch_size > 1.5 * plain.batch_size
     assert table.executed_probes <= 8
     assert Table.from_dict(table.to_dict()) == table

@@ -31,12 +31,18 @@ class MadeUp:
 
     def __init__(self, rng, count):
         self.nodes = [
-            Node((position, *([rng.randrange(position)] if position and rng.random() < 0.2 else [])), (position + 1,)) for position in range(count)
+            Node(
+                (position, *([rng.randrange(position)] if position and rng.random() < 0.2 else [])),
+                (position + 1,),
+            )
+            for position in range(count)
         ]
         self.outputs = (count,)
 
     def live(self, position):
-        later = {number for node in self.nodes[position:] for number in node.reads} | set(self.outputs)
+        later = {number for node in self.nodes[position:] for number in node.reads} | set(
+            self.outputs
+        )
         return tuple(sorted(number for number in later if number <= position))
 
 
@@ -64,10 +70,15 @@ def made_up(seed, count=7):
 
 
 def every_plan(count):
-    for cuts in itertools.chain.from_iterable(itertools.combinations(range(1, count), size) for size in range(count)):
+    for cuts in itertools.chain.from_iterable(
+        itertools.combinations(range(1, count), size) for size in range(count)
+    ):
         ends = [0, *cuts, count]
         for kinds in itertools.product((False, True), repeat=len(ends) - 2):
-            yield [(start, stop, kind) for start, stop, kind in zip(ends, ends[1:], [*kinds, False], strict=False)]
+            yield [
+                (start, stop, kind)
+                for start, stop, kind in zip(ends, ends[1:], [*kinds, False], strict=False)
+            ]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -82,9 +93,16 @@ def test_the_lowest_peak_is_that_of_brute_force(seed):
 def test_under_a_budget_no_plan_is_faster(seed, share):
     predictor = made_up(seed)
     plain = predictor.predict([(0, 7, False)])
-    for budget in (Budget(peak_bytes=share * plain.peak_bytes), Budget(kept_bytes=share * plain.kept_bytes)):
+    for budget in (
+        Budget(peak_bytes=share * plain.peak_bytes),
+        Budget(kept_bytes=share * plain.kept_bytes),
+    ):
         predictions = [predictor.predict(stretches) for stretches in every_plan(7)]
-        fitting = [one.extra for one in predictions if one.peak_bytes <= budget.peak_bytes and one.kept_bytes <= budget.kept_bytes]
+        fitting = [
+            one.extra
+            for one in predictions
+            if one.peak_bytes <= budget.peak_bytes and one.kept_bytes <= budget.kept_bytes
+        ]
         found = _solver.cheapest(predictor, budget)
         assert (found is None) == (not fitting)
         if found is not None:
@@ -100,8 +118,13 @@ def model():
 
 
 def test_every_strategy_holds_every_operation_once(model):
-    plans = [recompute.plan(model, 32, strategy) for strategy in ("none", "minimal", "sqrt", "stages")]
-    plans += [recompute.plan(model, 32, "manual", layers=[model.layers[4].name]), recompute.plan(model, 32, "budget", kept_share=0.7)]
+    plans = [
+        recompute.plan(model, 32, strategy) for strategy in ("none", "minimal", "sqrt", "stages")
+    ]
+    plans += [
+        recompute.plan(model, 32, "manual", layers=[model.layers[4].name]),
+        recompute.plan(model, 32, "budget", kept_share=0.7),
+    ]
     for plan in plans:
         assert sum(segment.operations for segment in plan.segments) == len(model.layers) - 1
         assert not plan.segments[-1].recompute
@@ -176,8 +199,14 @@ def test_nonsense_is_one_clear_sentence(model, arguments, says):
         ({"peak_bytes": "many"}, "peak_bytes='many'"),
         ({"extra_seconds_ratio": float("nan")}, "extra_seconds_ratio=nan"),
         ({"segments": []}, r"segments=\(\)"),
-        ({"segments": [{"first": "a", "last": "a", "operations": "eight", "recompute": True}]}, "operations='eight'"),
-        ({"segments": [{"first": "a", "last": "a", "operations": 8, "recompute": 1}]}, "recompute=1"),
+        (
+            {"segments": [{"first": "a", "last": "a", "operations": "eight", "recompute": True}]},
+            "operations='eight'",
+        ),
+        (
+            {"segments": [{"first": "a", "last": "a", "operations": 8, "recompute": 1}]},
+            "recompute=1",
+        ),
         ({"segments": [{"first": "a"}]}, "missing 3 required"),
         ({"color": "red"}, "unexpected keyword argument 'color'"),
     ],
@@ -195,7 +224,9 @@ def test_what_a_model_costs_is_traced_once_for_all_that_are_built_alike(monkeypa
 
     def build(units):
         inputs = keras.Input((8,))
-        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(units, "relu")(inputs) + 1.0))
+        return keras.Model(
+            inputs, keras.layers.Dense(1)(keras.layers.Dense(units, "relu")(inputs) + 1.0)
+        )
 
     traced = []
     costs_of = _planner.costs_of
@@ -207,7 +238,9 @@ def test_what_a_model_costs_is_traced_once_for_all_that_are_built_alike(monkeypa
 
 def test_a_plan_holds_for_a_model_that_is_built_alike_and_no_other():
     def build(first):
-        return keras.Sequential([keras.Input((8,)), first, keras.layers.Dense(3), keras.layers.Dense(1)])
+        return keras.Sequential(
+            [keras.Input((8,)), first, keras.layers.Dense(3), keras.layers.Dense(1)]
+        )
 
     plan = recompute.plan(build(keras.layers.Dense(4)), batch_size=4, strategy="sqrt")
     recompute.apply(build(keras.layers.Dense(4)), plan)
@@ -218,14 +251,18 @@ def test_a_plan_holds_for_a_model_that_is_built_alike_and_no_other():
 def test_layers_of_a_nested_model_are_found_by_their_own_name(model):
     inputs = keras.Input((16, 16, 3))
     outer = keras.Model(inputs, layers.Dense(3)(model(inputs)))
-    with pytest.raises(RecomputeError, match=f"Pass names such as {model.name}/{model.layers[5].name}\\b"):
+    with pytest.raises(
+        RecomputeError, match=f"Pass names such as {model.name}/{model.layers[5].name}\\b"
+    ):
         recompute.plan(outer, 8, "manual", layers=[model.layers[5].name])
 
 
 def test_a_model_of_one_batch_size_is_planned_for_that_one():
     inputs = keras.Input(batch_shape=(16, 8))
     x = keras.ops.reshape(keras.layers.Dense(64, "relu")(inputs), (16, 4, 16))
-    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(keras.layers.Dense(16, "relu")(x))))
+    model = keras.Model(
+        inputs, keras.layers.Dense(2)(keras.layers.Flatten()(keras.layers.Dense(16, "relu")(x)))
+    )
     plan = recompute.plan(model, 16)
     assert plan.peak_bytes > 16 * 64 * 4
     with pytest.raises(RecomputeError, match=r"8, where .* has 16.*Pass batch_size=16"):
@@ -237,7 +274,12 @@ def test_a_model_of_one_batch_size_is_planned_for_that_one():
 @pytest.mark.parametrize("ask", [recompute.plan, recompute.front])
 def test_inputs_of_an_unknown_size_are_refused_and_the_plan_of_a_known_one_fits(ask):
     def build(size):
-        return keras.Sequential([keras.Input((size, size, 3)), *(keras.layers.Conv2D(4, 3, activation="relu", name=f"c{i}") for i in range(4))])
+        return keras.Sequential(
+            [
+                keras.Input((size, size, 3)),
+                *(keras.layers.Conv2D(4, 3, activation="relu", name=f"c{i}") for i in range(4)),
+            ]
+        )
 
     with pytest.raises(RecomputeError, match=r"known size .*\(None, None, None, 3\)"):
         ask(build(None), 16)
@@ -248,4 +290,7 @@ def test_inputs_of_an_unknown_size_are_refused_and_the_plan_of_a_known_one_fits(
 
 def test_a_budget_may_be_a_number_of_numpy(model):
     bytes_ = recompute.plan(model, 16).peak_bytes
-    assert recompute.plan(model, 16, "budget", peak_bytes=np.int64(2 * bytes_)).peak_bytes <= 2 * bytes_
+    assert (
+        recompute.plan(model, 16, "budget", peak_bytes=np.int64(2 * bytes_)).peak_bytes
+        <= 2 * bytes_
+    )

@@ -30,7 +30,10 @@ def every(model):
     """All cuts that there may be, and all segments but the last recomputed, those among them that no gradient comes to."""
     chain = Chain(model)
     nodes, positions = chain.nodes, Ordering(chain, check(chain)).positions
-    segments = (PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes)) for a, b in itertools.pairwise(positions))
+    segments = (
+        PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes))
+        for a, b in itertools.pairwise(positions)
+    )
     return Plan("every", tuple(segments), 8, 0, 0, 0.0)
 
 
@@ -40,24 +43,36 @@ def is_exact(model, plan, data):
     return plan.recomputes
 
 
-@pytest.mark.parametrize("build", [project_models.vae, project_models.triplet, project_models.heads], ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [project_models.vae, project_models.triplet, project_models.heads],
+    ids=lambda build: build.__name__,
+)
 def test_what_once_was_exact_but_for_the_last_digit_is_exact(build):
     model, data = build()
     assert not recompute.plan(model, 8, "none").recomputes
-    assert all(is_exact(model, plan, data) for plan in (recompute.plan(model, 8, "stages"), every(model)) if plan.recomputes)
+    assert all(
+        is_exact(model, plan, data)
+        for plan in (recompute.plan(model, 8, "stages"), every(model))
+        if plan.recomputes
+    )
 
 
 def test_a_segment_of_which_nothing_floating_leaves_is_exact():
     model, data = project_models.bert()
     plan = every(model)
-    assert any(segment.recompute and segment.first.startswith("not_equal") for segment in plan.segments)
+    assert any(
+        segment.recompute and segment.first.startswith("not_equal") for segment in plan.segments
+    )
     assert is_exact(model, plan, data)
 
 
 def test_a_model_in_time_distributed_is_cut_inside_and_exact():
     model, data = project_models.video()
     plain, plan = recompute.plan(model, 4, "none"), recompute.plan(model, 4)
-    assert any("time_distributed" in segment.first and "/3/" in segment.first for segment in plan.segments)
+    assert any(
+        "time_distributed" in segment.first and "/3/" in segment.first for segment in plan.segments
+    )
     assert plan.peak_bytes < 0.5 * plain.peak_bytes
     assert is_exact(model, plan, data)
 
@@ -67,11 +82,17 @@ def test_a_model_in_time_distributed_is_cut_inside_and_exact():
 def test_every_plan_of_every_project_is_exact_or_refused_in_words(build):
     model, data = build()
     size = len(keras.tree.flatten(data[0])[0])
-    plans = [recompute.plan(model, size, strategy) for strategy in ("minimal", "sqrt", "stages")] + recompute.front(model, size) + [every(model)]
+    plans = (
+        [recompute.plan(model, size, strategy) for strategy in ("minimal", "sqrt", "stages")]
+        + recompute.front(model, size)
+        + [every(model)]
+    )
     for plan in {tuple(plan.stretches()): plan for plan in plans}.values():
         is_exact(model, plan, data)
     try:
-        by_hand = recompute.plan(model, size, "manual", layers=[node.name for node in Chain(model).nodes])
+        by_hand = recompute.plan(
+            model, size, "manual", layers=[node.name for node in Chain(model).nodes]
+        )
     except RecomputeError as refused:
         assert "branches" in str(refused)
     else:
@@ -90,7 +111,9 @@ class NoisyCell(keras.layers.Layer):
         self.dense.build((*shape[:-1], shape[-1] + self.state_size))
 
     def call(self, inputs, states, training=None):
-        new = self.dropout(self.dense(keras.ops.concatenate([inputs, states[0]], -1)), training=training)
+        new = self.dropout(
+            self.dense(keras.ops.concatenate([inputs, states[0]], -1)), training=training
+        )
         return new, [new]
 
 
@@ -101,15 +124,27 @@ def test_random_numbers_that_a_loop_draws_in_each_turn_are_refused_with_the_laye
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.LSTM(4)(x)))
     model.compile("sgd", "mse", jit_compile=False)
     plan = every_node(model)
-    for ask in (lambda: recompute.apply(model, plan), lambda: recompute.verify(model, plan, np.ones((2, 6, 4)), np.ones((2, 1)))):
-        with pytest.raises(RecomputeError, match=r"in each turn of a loop \(dropout.*Draw them before the loop"):
+    for ask in (
+        lambda: recompute.apply(model, plan),
+        lambda: recompute.verify(model, plan, np.ones((2, 6, 4)), np.ones((2, 1))),
+    ):
+        with pytest.raises(
+            RecomputeError, match=r"in each turn of a loop \(dropout.*Draw them before the loop"
+        ):
             ask()
     assert recompute.applied(model) is None
 
 
 def every_node(model):
     nodes = Chain(model).nodes
-    return Plan("every", tuple(PlannedSegment(node.name, node.name, 1, node is not nodes[-1]) for node in nodes), 8, 0, 0, 0.0)
+    return Plan(
+        "every",
+        tuple(PlannedSegment(node.name, node.name, 1, node is not nodes[-1]) for node in nodes),
+        8,
+        0,
+        0,
+        0.0,
+    )
 
 
 def tied(regularizer=None):
@@ -130,12 +165,17 @@ def test_a_layer_used_many_times_in_turn_is_exact_however_it_is_cut(cuts):
     nodes = Chain(model).nodes
     ends = [0, *cuts, len(nodes)]
     kinds = [index % 2 == 0 for index in range(len(ends) - 2)] + [False]
-    segments = (PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, kind) for (a, b), kind in zip(itertools.pairwise(ends), kinds, strict=True))
+    segments = (
+        PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, kind)
+        for (a, b), kind in zip(itertools.pairwise(ends), kinds, strict=True)
+    )
     assert is_exact(model, Plan("test", tuple(segments), 8, 0, 0, 0.0), data)
 
 
 def test_with_a_regularizer_its_order_is_not_certain_and_the_cut_is_refused():
     model, _ = tied("l2")
-    with pytest.raises(RecomputeError, match=r"branches that use the weight 'tied/kernel'.*Do not cut after them"):
+    with pytest.raises(
+        RecomputeError, match=r"branches that use the weight 'tied/kernel'.*Do not cut after them"
+    ):
         recompute.apply(model, every_node(model))
     assert Ordering(Chain(model)).positions == [0, 10]

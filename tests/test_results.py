@@ -19,13 +19,28 @@ OLD = Path("/work/shared/data/old-project")
 
 @pytest.fixture
 def project(tmp_path):
-    values = {"units": 64, "dropout": 0.25, "batch_size": 64, "learning_rate_adam": 1e-3, "tuner/trial_id": "0"}
+    values = {
+        "units": 64,
+        "dropout": 0.25,
+        "batch_size": 64,
+        "learning_rate_adam": 1e-3,
+        "tuner/trial_id": "0",
+    }
     records = [record(-1, 0.2, "baseline"), record(0, 0.3, values=values, batch_size=64)]
-    best = {"batch_size": 128, "optimizer": "sgd", "learning_rate": 0.1, "micro_batch_size": 32, "values": {**values, "units": 32}}
+    best = {
+        "batch_size": 128,
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "micro_batch_size": 32,
+        "values": {**values, "units": 32},
+    }
     records += [record(1, 0.31, **best)]
     records += [failed(record(2, 0.0, batch_size=256), "nan")]
     for seed in (1, 2, 3):
-        records += [record(-1, 0.2 + 0.003 * seed, "confirmation", seed), record(1, 0.33 + 0.003 * seed, "confirmation", seed, 2.0, **best)]
+        records += [
+            record(-1, 0.2 + 0.003 * seed, "confirmation", seed),
+            record(1, 0.33 + 0.003 * seed, "confirmation", seed, 2.0, **best),
+        ]
     return keep(tmp_path, records)
 
 
@@ -47,8 +62,15 @@ def test_a_folder_without_records_is_refused(tmp_path):
 def test_the_baseline_stands_apart_and_those_within_noise_of_the_best_are_named(project):
     ranks = kbatch.report(project).ranks
     assert [rank.record.trial for rank in ranks] == [-1, 1, 0, 2]
-    assert [rank.verdict for rank in ranks] == ["one seed, not ranked", "best", "within noise of the best", ""]
-    assert ranks[1].standard_error == pytest.approx(scoring.standard_error(ranks[1].record.outcome.value, 400))
+    assert [rank.verdict for rank in ranks] == [
+        "one seed, not ranked",
+        "best",
+        "within noise of the best",
+        "",
+    ]
+    assert ranks[1].standard_error == pytest.approx(
+        scoring.standard_error(ranks[1].record.outcome.value, 400)
+    )
 
 
 def test_what_scores_below_the_baseline_is_not_called_best():
@@ -59,7 +81,13 @@ def test_what_scores_below_the_baseline_is_not_called_best():
 
 def test_the_report_is_written_whole_and_can_be_written_again(project):
     files = report.write(project)
-    assert {file.name for file in files} == {"trials.csv", "confirmations.csv", "report.md", "accuracy_over_seconds.png", "batch_size.png"}
+    assert {file.name for file in files} == {
+        "trials.csv",
+        "confirmations.csv",
+        "report.md",
+        "accuracy_over_seconds.png",
+        "batch_size.png",
+    }
     first = (project / "report.md").read_text()
     assert "batch 128 (4 x 32), sgd 0.1" in first
     assert "within noise of the best" in first
@@ -74,17 +102,34 @@ def test_the_printed_table_shows_what_matters_and_keeps_all_columns(project):
     trials = kbatch.results.load(project)
     assert isinstance(trials, pd.DataFrame)
     for text in (repr(trials), trials._repr_html_()):
-        assert all(name in text for name in ("trial", "recipe", "score", "val_accuracy", "train_seconds", "ended", "hp_units"))
+        assert all(
+            name in text
+            for name in (
+                "trial",
+                "recipe",
+                "score",
+                "val_accuracy",
+                "train_seconds",
+                "ended",
+                "hp_units",
+            )
+        )
         assert "batch 128 (4 x 32), sgd 0.1" in text
         assert "peak_bytes" not in text
         assert "..." not in text
         assert f"{len(trials.columns)} columns" in text
-    assert {"peak_bytes", "stopped_by", "final_learning_rate", "skipped_updates"} <= set(trials.columns)
+    assert {"peak_bytes", "stopped_by", "final_learning_rate", "skipped_updates"} <= set(
+        trials.columns
+    )
 
 
 def test_a_selection_is_shown_as_it_was_selected(project):
     trials = kbatch.results.load(project)
-    for part in (trials.sort_values("score", ascending=False).head(2), trials[trials.score > 0], trials.copy()):
+    for part in (
+        trials.sort_values("score", ascending=False).head(2),
+        trials[trials.score > 0],
+        trials.copy(),
+    ):
         assert "hp_units" in repr(part)
         assert "peak_bytes" not in repr(part)
     assert "peak_bytes" in repr(trials[["trial", "peak_bytes"]])
@@ -98,18 +143,25 @@ def test_a_project_without_an_ended_training_has_all_columns(project, tmp_path):
     (empty / "search" / "kbatch" / "records.jsonl").write_text('{"event": "started", "key": "a"}\n')
     trials = kbatch.results.load(empty)
     full = kbatch.results.load(project)
-    assert (len(trials), [name for name in full.columns if not name.startswith("hp_")]) == (0, list(trials.columns))
+    assert (len(trials), [name for name in full.columns if not name.startswith("hp_")]) == (
+        0,
+        list(trials.columns),
+    )
     assert trials.sort_values("score")["val_accuracy"].tolist() == []
     assert "score" in repr(trials)
     assert "nothing is claimed" in str(kbatch.report(empty))
     assert len(report.write(empty)) == 4
 
 
-@pytest.mark.parametrize("ask", [kbatch.results.load, kbatch.report, kbatch.best_recipe, report.write])
+@pytest.mark.parametrize(
+    "ask", [kbatch.results.load, kbatch.report, kbatch.best_recipe, report.write]
+)
 @pytest.mark.parametrize("what", ["missing", "empty", None, 3])
 def test_what_holds_no_search_is_refused_in_our_words(ask, what, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RecordError, match="Received: (no such folder|no records in it|NoneType|int)"):
+    with pytest.raises(
+        RecordError, match="Received: (no such folder|no records in it|NoneType|int)"
+    ):
         ask(tmp_path / what if isinstance(what, str) else what)
 
 
@@ -118,12 +170,23 @@ def test_a_row_makes_its_recipe_again(project, number):
     trials, records = kbatch.results.load(project), kbatch.report(project).records
     trials.to_csv(project / "kept.csv", index=False)
     kept = pd.read_csv(project / "kept.csv")
-    for row in (trials.iloc[number], trials.iloc[number].to_dict(), trials.to_dict("records")[number], kept.iloc[number]):
+    for row in (
+        trials.iloc[number],
+        trials.iloc[number].to_dict(),
+        trials.to_dict("records")[number],
+        kept.iloc[number],
+    ):
         assert Recipe.from_dict(row) == records[number].recipe
 
 
 def test_a_row_of_a_compiled_optimizer_makes_its_recipe_again(tmp_path):
-    recipe = {"optimizer": "compiled", "learning_rate": None, "jit_compile": True, "recompute": "sqrt", "policy": "mixed_float16"}
+    recipe = {
+        "optimizer": "compiled",
+        "learning_rate": None,
+        "jit_compile": True,
+        "recompute": "sqrt",
+        "policy": "mixed_float16",
+    }
     row = kbatch.results.load(keep(tmp_path, [record(-1, 0.2, "baseline", **recipe)])).iloc[0]
     assert row.learning_rate == 0.1
     assert Recipe.from_dict(row) == Recipe(**recipe)
@@ -140,7 +203,11 @@ def test_a_plain_dict_with_unknown_fields_is_still_refused(project):
 
 
 def test_the_best_recipe_is_the_confirmations_and_before_that_the_searchs(tmp_path):
-    trials = [record(-1, 0.1, "baseline"), record(0, 0.3, batch_size=64), record(1, 0.31, batch_size=128)]
+    trials = [
+        record(-1, 0.1, "baseline"),
+        record(0, 0.3, batch_size=64),
+        record(1, 0.31, batch_size=128),
+    ]
     assert kbatch.best_recipe(keep(tmp_path / "before", trials)) == Recipe(batch_size=128)
     folder = keep(tmp_path / "after", [*trials, *confirmation({-1: 0.1, 0: 0.3, 1: 0.2}, 2)])
     assert kbatch.best_recipe(folder) == Recipe(batch_size=64)
@@ -153,13 +220,22 @@ def test_the_best_recipe_says_when_the_baseline_is_better(tmp_path):
     with pytest.warns(UserWarning, match="The baseline did better"):
         assert kbatch.best_recipe(keep(tmp_path / "search", trials)).batch_size == 64
     with pytest.warns(UserWarning, match="The baseline did better"):
-        kbatch.best_recipe(keep(tmp_path / "confirmed", [record(-1, 0.1, "baseline"), trials[1], *confirmation({-1: 0.4, 0: 0.3}, 1)]))
+        kbatch.best_recipe(
+            keep(
+                tmp_path / "confirmed",
+                [record(-1, 0.1, "baseline"), trials[1], *confirmation({-1: 0.4, 0: 0.3}, 1)],
+            )
+        )
     with pytest.warns(UserWarning, match="No trial held more than chance"):
         kbatch.best_recipe(keep(tmp_path / "chance", [record(0, 0.0)]))
 
 
 def test_without_a_trial_that_ended_well_there_is_no_best_recipe(tmp_path):
-    for name, records in {"none": [], "baseline": [record(-1, 0.2, "baseline")], "failed": [failed(record(0, 0.2))]}.items():
+    for name, records in {
+        "none": [],
+        "baseline": [record(-1, 0.2, "baseline")],
+        "failed": [failed(record(0, 0.2))],
+    }.items():
         folder = keep(tmp_path / name, records)
         (folder / "search" / "kbatch" / "records.jsonl").touch()
         with pytest.raises(RecordError, match="must hold a trial that did not fail"):
@@ -181,7 +257,9 @@ def test_a_report_writes_nothing_and_prints_what_the_command_prints(project):
     text = str(kbatch.report(project))
     assert sorted(project.rglob("*")) == before
     code = f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app import app\napp(['report', {str(project)!r}])"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert printed.startswith(text + "\n")
     assert printed[len(text) :].lstrip().startswith("Written: ")
 
@@ -211,21 +289,37 @@ def test_the_optimizer_of_the_users_model_is_named_where_the_project_knows_it(pr
 
     assert load_own_optimizer(project) == ""
     folder = project / "search" / "kbatch"
-    fingerprint.save(folder, {**fingerprint.load(folder), "signature": {"optimizer": "AdamW 1234abcd"}})
+    fingerprint.save(
+        folder, {**fingerprint.load(folder), "signature": {"optimizer": "AdamW 1234abcd"}}
+    )
     assert load_own_optimizer(project) == "AdamW"
 
 
 def test_the_ending_says_when_and_by_whom(tmp_path):
-    stopped = {"ended": "callback", "train_seconds": 2.31, "stopped_by": "EarlyStopping", "learning_rate": 0.1, "final_learning_rate": 1e-5}
+    stopped = {
+        "ended": "callback",
+        "train_seconds": 2.31,
+        "stopped_by": "EarlyStopping",
+        "learning_rate": 0.1,
+        "final_learning_rate": 1e-5,
+    }
     one = record(0, 0.3, changes={**stopped, "skipped_updates": 3})
-    assert ended_text(one.outcome) == "EarlyStopping after 2.31 s, rate then 1e-05, 3 updates skipped"
-    assert ended_text(record(0, 0.4, goal={**GOAL, "target": 0.8}).outcome).startswith("target after ")
+    assert (
+        ended_text(one.outcome) == "EarlyStopping after 2.31 s, rate then 1e-05, 3 updates skipped"
+    )
+    assert ended_text(record(0, 0.4, goal={**GOAL, "target": 0.8}).outcome).startswith(
+        "target after "
+    )
     assert ended_text(record(0, 0.3).outcome) == "horizon"
     assert ended_text(failed(record(0, 0.3)).outcome).startswith("out of memory")
     folder = keep(tmp_path, [one])
     assert "EarlyStopping after 2.31 s" in kbatch.report(folder).markdown()
     row = kbatch.results.load(folder).iloc[0]
-    assert (row.stopped_by, row.final_learning_rate, row.skipped_updates) == ("EarlyStopping", 1e-5, 3)
+    assert (row.stopped_by, row.final_learning_rate, row.skipped_updates) == (
+        "EarlyStopping",
+        1e-5,
+        3,
+    )
 
 
 def test_scores_are_shown_in_one_unit(project):
@@ -245,7 +339,9 @@ def test_an_old_project_is_read_reported_on_and_drawn(tmp_path):
     folder = tmp_path / "old"
     for file in ("records.jsonl", "project.json"):
         (folder / "search" / "kbatch").mkdir(parents=True, exist_ok=True)
-        (folder / "search" / "kbatch" / file).write_bytes((OLD / "search" / "kbatch" / file).read_bytes())
+        (folder / "search" / "kbatch" / file).write_bytes(
+            (OLD / "search" / "kbatch" / file).read_bytes()
+        )
     assert len(report.write(folder)) == 5
     assert "Too few seeds to claim" in (folder / "report.md").read_text()
 
@@ -258,8 +354,17 @@ def test_values_show_themselves_as_tables_in_a_notebook():
     from kbatch.recompute._plan import Plan, PlannedSegment
 
     probe = Probe(64, "passed", 10**8, 1.0, (0.1,) * 60)
-    found = MaxBatch(151, 10**8, 4 * 10**8, 168, (probe,), (probe,), 175, 150, None, Recipe(), "jump", 3.0)
-    table = Table((Row(Combination("float32", "adam", False), 151, 140, 10**8, 168, 60),), 4 * 10**8, "none", 3, 0, 12.0)
+    found = MaxBatch(
+        151, 10**8, 4 * 10**8, 168, (probe,), (probe,), 175, 150, None, Recipe(), "jump", 3.0
+    )
+    table = Table(
+        (Row(Combination("float32", "adam", False), 151, 140, 10**8, 168, 60),),
+        4 * 10**8,
+        "none",
+        3,
+        0,
+        12.0,
+    )
     speeds = Throughput((Speed(2, 0.01, 200.0, 0), Speed(4, 0.015, 266.7, 0)), None, 4)
     plan = Plan("sqrt", (PlannedSegment("a", "b <c>", 2, True),), 32, 10, 20, 0.25)
     for value, words in ((found, "175"), (table, "151"), (speeds, "267"), (plan, "b &lt;c&gt;")):

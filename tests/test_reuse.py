@@ -29,7 +29,14 @@ def names_of(function, *arguments):
         graphs = context.export_run_metadata().partition_graphs
     finally:
         context.disable_graph_collection()
-    return [node.op for graph in graphs for node in [*graph.node, *(node for function in graph.library.function for node in function.node_def)]]
+    return [
+        node.op
+        for graph in graphs
+        for node in [
+            *graph.node,
+            *(node for function in graph.library.function for node in function.node_def),
+        ]
+    ]
 
 
 def normalised():
@@ -54,7 +61,9 @@ def test_small_is_what_was_reduced_and_what_comes_of_it():
     graph = step.get_concrete_function(tf.TensorSpec((None, 8, 8, 16)), tf.TensorSpec((16,))).graph
     large = {"half", "product", "sum", "wide"}
     assert large <= {operation.name for operation in graph.get_operations()}
-    names = {tensor.op.name for tensor in small_results(graph.get_operations(), {id(graph.inputs[1])})}
+    names = {
+        tensor.op.name for tensor in small_results(graph.get_operations(), {id(graph.inputs[1])})
+    }
     assert {"mean", "root"} <= names
     assert not large & names
 
@@ -68,7 +77,11 @@ def test_what_is_taken_from_a_large_table_is_not_small():
         return tf.gather(value, tf.cast(x, tf.int32), name="gathered")
 
     graph = step.get_concrete_function(tf.TensorSpec((None,))).graph
-    operations = [operation for operation in graph.get_operations() if operation.name.startswith(("gathered", "Cast"))]
+    operations = [
+        operation
+        for operation in graph.get_operations()
+        if operation.name.startswith(("gathered", "Cast"))
+    ]
     assert small_results(operations, set()) == []
 
 
@@ -86,7 +99,15 @@ def test_no_statistic_of_a_batch_is_computed_again():
     model, (x, y) = normalised()
     model.compile("sgd", "sparse_categorical_crossentropy")
     plain = names_of(gradients_of(model, tf.constant(x), tf.constant(y)))
-    recompute.apply(model, plan(model, len(x), "manual", layers=[layer.name for layer in model.layers if "conv2d" in layer.name]))
+    recompute.apply(
+        model,
+        plan(
+            model,
+            len(x),
+            "manual",
+            layers=[layer.name for layer in model.layers if "conv2d" in layer.name],
+        ),
+    )
     segments = names_of(gradients_of(model, tf.constant(x), tf.constant(y)))
     assert segments.count("AddV2") > plain.count("AddV2")  # the normalised activations are
     for name in ("Mean", "SquaredDifference"):
@@ -113,7 +134,15 @@ def test_a_gradient_of_a_function_that_takes_gradients_flows_through_what_was_kn
     state = model.get_weights()
     plain = penalty()
     model.set_weights(state)
-    recompute.apply(model, plan(model, len(x), "manual", layers=[layer.name for layer in model.layers if "conv2d" in layer.name]))
+    recompute.apply(
+        model,
+        plan(
+            model,
+            len(x),
+            "manual",
+            layers=[layer.name for layer in model.layers if "conv2d" in layer.name],
+        ),
+    )
     planned = penalty()
     for one, other in zip(tf.nest.flatten(plain), tf.nest.flatten(planned), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-8)
@@ -124,7 +153,10 @@ def test_predictions_count_them_as_known(policy):
     keras.config.set_dtype_policy(policy)
     model, _ = normalised()
     chain = Chain(model)
-    kinds = {type(node.operation).__name__: cost for node, cost in zip(chain.nodes, costs_of(chain).nodes, strict=True)}
+    kinds = {
+        type(node.operation).__name__: cost
+        for node, cost in zip(chain.nodes, costs_of(chain).nodes, strict=True)
+    }
     assert kinds["BatchNormalization"].again < 0.7 * kinds["BatchNormalization"].forward
     assert kinds["Conv2D"].again == kinds["Conv2D"].forward
     assert kinds["GlobalAveragePooling2D"].again == 0.0

@@ -26,18 +26,28 @@ def test_a_longer_validation_does_not_make_room_for_more_updates(points):
         a, b = tf.numpy_function(slow, [a, b], [tf.float32, tf.int32])
         return tf.ensure_shape(a, (12,)), tf.ensure_shape(b, ())
 
-    pipeline = tf.data.Dataset.from_tensor_slices((x, y)).map(one, num_parallel_calls=1).prefetch(200)
+    pipeline = (
+        tf.data.Dataset.from_tensor_slices((x, y)).map(one, num_parallel_calls=1).prefetch(200)
+    )
     updates = []
     for count in (64, 30_000):
         validation = many[0][:count], many[1][:count]
-        _, outcome = kbatch.train(Recipe(batch_size=16), small, pipeline, validation_data=validation, seconds=4.0)
+        _, outcome = kbatch.train(
+            Recipe(batch_size=16), small, pipeline, validation_data=validation, seconds=4.0
+        )
         updates.append(outcome.updates)
         assert outcome.examples_per_second <= 1.1 * outcome.input_examples_per_second
     assert abs(updates[1] - updates[0]) <= 0.1 * updates[0]
 
 
 def small(hp=None):
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+    model = keras.Sequential(
+        [
+            keras.Input((12,)),
+            keras.layers.Dense(8, "relu"),
+            keras.layers.Dense(1, "sigmoid", dtype="float32"),
+        ]
+    )
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
     return model
 
@@ -57,6 +67,13 @@ def test_one_example_that_overflows_in_float16_is_skipped_and_counted(points):
 
 def test_weights_that_are_not_finite_end_a_training(points):
     (x, y), validation = points
-    _, outcome = kbatch.train(Recipe(batch_size=32, optimizer="sgd", learning_rate=1e30), small, x, y, validation, seconds=5.0)
+    _, outcome = kbatch.train(
+        Recipe(batch_size=32, optimizer="sgd", learning_rate=1e30),
+        small,
+        x,
+        y,
+        validation,
+        seconds=5.0,
+    )
     assert outcome.ended == "nan"
     assert outcome.updates < 40

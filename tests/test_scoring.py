@@ -11,7 +11,10 @@ HORIZON = 12.0
 
 def rising(rng, points=12, noise=0.02, speed=1.0):
     times = np.asarray(scoring.marks(HORIZON))[:points]
-    return [(float(t), float(0.5 + 0.4 * (1 - math.exp(-speed * t / 3)) + rng.normal(0, noise))) for t in times]
+    return [
+        (float(t), float(0.5 + 0.4 * (1 - math.exp(-speed * t / 3)) + rng.normal(0, noise)))
+        for t in times
+    ]
 
 
 @pytest.fixture(params=range(20))
@@ -44,7 +47,9 @@ def test_swinging_never_helps(curve):
     swung = [(t, value + (0.1 if i % 2 else -0.1)) for i, (t, value) in enumerate(curve)]
     assert kbatch.score(swung, HORIZON, 0.5) <= kbatch.score(curve, HORIZON, 0.5)
     spike = [*curve[:5], (curve[5][0], 1.0), *curve[6:]]
-    assert kbatch.score(spike, HORIZON, 0.5) <= kbatch.score([*curve[:5], (curve[5][0], max(v for _, v in curve[3:8])), *curve[6:]], HORIZON, 0.5)
+    assert kbatch.score(spike, HORIZON, 0.5) <= kbatch.score(
+        [*curve[:5], (curve[5][0], max(v for _, v in curve[3:8])), *curve[6:]], HORIZON, 0.5
+    )
 
 
 def test_halving_the_speed_of_a_recipe_that_reaches_the_target_halves_its_score(curve):
@@ -67,7 +72,10 @@ def test_measuring_more_often_changes_the_score_by_less_than_its_noise():
 def test_a_chance_level_model_scores_zero():
     rng = np.random.default_rng(0)
     assert kbatch.score([(t, 0.5) for t in scoring.marks(HORIZON)], HORIZON, 0.5) == 0.0
-    assert kbatch.score([(t, 0.5 - abs(rng.normal())) for t in scoring.marks(HORIZON)], HORIZON, 0.5) == 0.0
+    assert (
+        kbatch.score([(t, 0.5 - abs(rng.normal())) for t in scoring.marks(HORIZON)], HORIZON, 0.5)
+        == 0.0
+    )
 
 
 @pytest.mark.parametrize("points", [0, 1, 2])
@@ -85,7 +93,9 @@ def test_a_minimized_metric_mirrors_a_maximized_one(curve):
     mirrored = [(t, -value) for t, value in curve]
     for target in (None, 0.7):
         there = None if target is None else -target
-        assert kbatch.score(mirrored, HORIZON, -0.5, there, direction="min") == pytest.approx(kbatch.score(curve, HORIZON, 0.5, target))
+        assert kbatch.score(mirrored, HORIZON, -0.5, there, direction="min") == pytest.approx(
+            kbatch.score(curve, HORIZON, 0.5, target)
+        )
 
 
 def test_a_target_caps_what_counts_and_divides_by_the_time_it_was_first_held():

@@ -24,7 +24,12 @@ def names(space):
 
 
 def test_a_tuner_sees_what_may_vary_and_batch_size_last():
-    assert names(Space(policy="float32")) == ["optimizer", "learning_rate_sgd", "learning_rate_adam", "batch_size"]
+    assert names(Space(policy="float32")) == [
+        "optimizer",
+        "learning_rate_sgd",
+        "learning_rate_adam",
+        "batch_size",
+    ]
     every = Space(
         policy=("float32", "mixed_bfloat16"),
         jit_compile=(False, True),
@@ -33,26 +38,52 @@ def test_a_tuner_sees_what_may_vary_and_batch_size_last():
         augmentation=("none", "flip"),
     )
     rates = ["learning_rate_sgd", "learning_rate_adam"]
-    assert names(every) == ["policy", "optimizer", *rates, "jit_compile", "recompute", "warmup_passes", "augmentation", "batch_size"]
+    assert names(every) == [
+        "policy",
+        "optimizer",
+        *rates,
+        "jit_compile",
+        "recompute",
+        "warmup_passes",
+        "augmentation",
+        "batch_size",
+    ]
 
 
 def test_a_rate_is_conditional_on_its_optimizer_where_that_may_vary():
     conditions = {axis.name: axis.conditions for axis in declared(Space()).space}
-    assert [(each.name, each.values) for each in conditions["learning_rate_adam"]] == [("optimizer", ["adam"])]
+    assert [(each.name, each.values) for each in conditions["learning_rate_adam"]] == [
+        ("optimizer", ["adam"])
+    ]
     assert names(Space(optimizer="adam", policy="float32")) == ["learning_rate_adam", "batch_size"]
-    assert names(Space(optimizer="adam", learning_rate={"adam": 0.01}, policy="float32", batch_size=64)) == []
+    assert (
+        names(
+            Space(optimizer="adam", learning_rate={"adam": 0.01}, policy="float32", batch_size=64)
+        )
+        == []
+    )
 
 
 def test_a_project_of_before_declared_the_fixed_axes_too():
     space = Space(optimizer="adam", policy="float32", batch_size=64)
     hp = declared(space)
-    for name, value in {"optimizer": "adam", "policy": "float32", "batch_size": 64, "jit_compile": False}.items():
+    for name, value in {
+        "optimizer": "adam",
+        "policy": "float32",
+        "batch_size": 64,
+        "jit_compile": False,
+    }.items():
         hp.Fixed(name, value)
     assert space.recipe(hp) == space.recipe(declared(space))
 
 
 def test_what_is_drawn_is_what_stands_in_the_recipe_whatever_is_fixed():
-    space = Space(optimizer=("adam", "compiled"), learning_rate={"adam": 0.01}, policy="float32", batch_size=(16, 64))
+    space = Space(
+        optimizer=("adam", "compiled"),
+        learning_rate={"adam": 0.01},
+        policy="float32",
+        batch_size=(16, 64),
+    )
     hp = declared(space)
     hp.values |= {"optimizer": "compiled", "batch_size": 64}
     assert "learning_rate_adam" not in space.drawn(hp)
@@ -66,7 +97,13 @@ def test_numbers_that_equal_truth_values_are_truth_values():
     assert space.recipe(declared(space)).jit_compile is False
 
 
-@pytest.mark.parametrize(("axes", "name"), [({"label_smoothing": 1.0}, "label_smoothing"), ({"label_smoothing": (0, "0.1")}, "label_smoothing")])
+@pytest.mark.parametrize(
+    ("axes", "name"),
+    [
+        ({"label_smoothing": 1.0}, "label_smoothing"),
+        ({"label_smoothing": (0, "0.1")}, "label_smoothing"),
+    ],
+)
 def test_a_value_that_cannot_be_searched_is_refused_with_its_axis(axes, name):
     with pytest.raises(SpaceError, match=f"`{name}` must"):
         Space(**axes)
@@ -74,12 +111,20 @@ def test_a_value_that_cannot_be_searched_is_refused_with_its_axis(axes, name):
 
 def test_the_size_of_a_space_counts_each_optimizers_rates():
     rates = {"sgd": [0.1, 0.01, 0.001], "adam": 0.001}
-    space = Space(optimizer=("sgd", "adam", "compiled"), learning_rate=rates, policy="float32", batch_size=(16, 32))
+    space = Space(
+        optimizer=("sgd", "adam", "compiled"),
+        learning_rate=rates,
+        policy="float32",
+        batch_size=(16, 32),
+    )
     assert space.size() == (3 + 1 + 1) * 2
     assert Space(policy="float32").size() is None
 
 
-@pytest.mark.parametrize(("optimizer", "batch", "factor"), [("sgd", 128, 4.0), ("adam", 128, 2.0), ("sgd", 16, 0.5), ("adam", 32, 1.0)])
+@pytest.mark.parametrize(
+    ("optimizer", "batch", "factor"),
+    [("sgd", 128, 4.0), ("adam", 128, 2.0), ("sgd", 16, 0.5), ("adam", 32, 1.0)],
+)
 def test_a_rate_given_at_32_is_carried_by_the_optimizers_rule_and_back(optimizer, batch, factor):
     space = Space(optimizer=optimizer, learning_rate={optimizer: 0.01}, batch_size=batch)
     recipe = space.recipe(declared(space))
@@ -91,7 +136,9 @@ def test_warm_up_grows_with_the_batch_from_nothing_and_without_a_step():
     for batch, updates in ((16, 0), (32, 0), (64, 5), (128, 4), (512, 1)):
         space = Space(batch_size=batch)
         assert space.recipe(declared(space), examples=640).warmup_updates == updates
-    passes = [warmup.updates(batch, 10**9) * batch / 1e9 for batch in (32, 33, 48, 64, 128, 1024, 8192)]
+    passes = [
+        warmup.updates(batch, 10**9) * batch / 1e9 for batch in (32, 33, 48, 64, 128, 1024, 8192)
+    ]
     assert passes == sorted(passes)
     assert passes[0] == 0
     assert passes[1] == pytest.approx(1 / 33, abs=1e-4)
@@ -101,7 +148,9 @@ def test_warm_up_grows_with_the_batch_from_nothing_and_without_a_step():
 
 def test_warm_up_takes_at_most_a_tenth_of_the_horizon():
     space = Space(batch_size=64)
-    assert space.recipe(declared(space), examples=20_000, horizon_examples=64 * 63).warmup_updates == 6
+    assert (
+        space.recipe(declared(space), examples=20_000, horizon_examples=64 * 63).warmup_updates == 6
+    )
     assert warmup.updates(64, 20_000, horizon_examples=64 * 9) == 0
 
 
@@ -114,7 +163,9 @@ def test_a_micro_batch_limit_accumulates_over_equal_passes():
 
 
 def test_a_list_of_rates_is_a_choice():
-    space = Space(optimizer="adam", learning_rate={"adam": [1e-4, 1e-3]}, policy="float32", batch_size=64)
+    space = Space(
+        optimizer="adam", learning_rate={"adam": [1e-4, 1e-3]}, policy="float32", batch_size=64
+    )
     by_name = {axis.name: type(axis).__name__ for axis in declared(space).space}
     assert by_name == {"learning_rate_adam": "Choice"}
 
@@ -164,7 +215,10 @@ def test_axes_that_cannot_be_searched_are_refused(axes):
 
 
 def test_a_batch_that_divides_badly_is_refused_with_one_that_does_not():
-    with pytest.raises(SpaceError, match=r"97, which takes 97 passes of 1 where 3 would do. Pass multiples of 48, such as 144"):
+    with pytest.raises(
+        SpaceError,
+        match=r"97, which takes 97 passes of 1 where 3 would do. Pass multiples of 48, such as 144",
+    ):
         Space(micro_batch_size=48, batch_size=(32, 97))
 
 
@@ -201,11 +255,15 @@ def test_what_numpy_holds_is_taken_as_plain_values():
     ],
     ids=["cpu", "pascal", "volta", "hopper", "a GPU that does not say"],
 )
-def test_the_default_policies_are_those_that_are_fast_on_the_machine(capability, policies, monkeypatch):
+def test_the_default_policies_are_those_that_are_fast_on_the_machine(
+    capability, policies, monkeypatch
+):
     import tensorflow as tf
 
     details = {"compute_capability": capability} if isinstance(capability, tuple) else {}
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [] if capability is None else ["GPU:0"])
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: [] if capability is None else ["GPU:0"]
+    )
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
     precision.fast_policies.cache_clear()
     try:
@@ -214,14 +272,22 @@ def test_the_default_policies_are_those_that_are_fast_on_the_machine(capability,
         assert {combination.policy for combination in combinations(space)} == set(policies)
         assert space.to_dict()["policy"] == policies
         assert space.recipe(declared(space)).policy == "float32"
-        assert Space(policy="mixed_float16").policies == ("mixed_float16",)  # named, it is taken on any machine
+        # named, it is taken on any machine
+        assert Space(policy="mixed_float16").policies == ("mixed_float16",)
     finally:
         precision.fast_policies.cache_clear()
 
 
 def test_a_space_is_a_value_that_asks_no_device():
     code = "import sys, kbatch; s = kbatch.Space(); assert s == kbatch.Space() and s.reserved and 'policy=None' in repr(s)"
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'tensorflow' not in sys.modules and 'numpy' not in sys.modules"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{code}; assert 'tensorflow' not in sys.modules and 'numpy' not in sys.modules",
+        ],
+        check=True,
+    )
 
 
 def test_the_space_describes_itself_in_json():

@@ -20,13 +20,18 @@ def test_smallest_is_the_smallest():
     best = line.examples_per_second(4000)
     brute = next(size for size in range(1, 4001) if line.examples_per_second(size) >= 0.95 * best)
     assert line.smallest() == brute
-    assert Line(0.013, 0.0007, largest=10**9).smallest() == pytest.approx(19 * 0.013 / 0.0007, abs=1)
+    assert Line(0.013, 0.0007, largest=10**9).smallest() == pytest.approx(
+        19 * 0.013 / 0.0007, abs=1
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_disturbed_step_and_a_disturbed_size_change_little(seed):
     rng = random.Random(seed)
-    seconds = {size: [(0.02 + 0.001 * size) * rng.uniform(0.97, 1.03) for _ in range(9)] for size in (4, 8, 16, 32, 64, 128)}
+    seconds = {
+        size: [(0.02 + 0.001 * size) * rng.uniform(0.97, 1.03) for _ in range(9)]
+        for size in (4, 8, 16, 32, 64, 128)
+    }
     for steps in seconds.values():
         steps[rng.randrange(9)] *= 10
     seconds[rng.choice([8, 16, 32])] = [1.0] * 9
@@ -37,7 +42,11 @@ def test_a_disturbed_step_and_a_disturbed_size_change_little(seed):
 def test_one_size_or_none_gives_no_line_and_first_steps_do_not_count():
     assert fit({}) is None
     assert fit({8: [1.0]}) is None
-    probes = [Probe(8, "passed", 1, 1.0, (9.0, 0.08, 0.08)), Probe(16, "passed", 1, 1.0, (9.0, 0.16)), Probe(32, "out_of_memory", 0, 10.0)]
+    probes = [
+        Probe(8, "passed", 1, 1.0, (9.0, 0.08, 0.08)),
+        Probe(16, "passed", 1, 1.0, (9.0, 0.16)),
+        Probe(32, "out_of_memory", 0, 10.0),
+    ]
     assert of_probes(probes).largest == 16
     assert of_probes(probes).seconds_per_example == pytest.approx(0.01)
 
@@ -55,7 +64,14 @@ def test_flat_from_is_where_twice_as_many_gain_no_more_than_that():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [([9.0], False), ([9.0, 0.3], False), ([9.0, 0.3, 9.0], True), ([9.0, 2.0, 6.0], False), ([0.1, 0.02, 0.9], False)]
+    ("seconds", "expected"),
+    [
+        ([9.0], False),
+        ([9.0, 0.3], False),
+        ([9.0, 0.3, 9.0], True),
+        ([9.0, 2.0, 6.0], False),
+        ([0.1, 0.02, 0.9], False),
+    ],
 )
 def test_a_step_that_waited_for_memory_is_told_from_a_slow_one(seconds, expected):
     assert waited(seconds) is expected

@@ -11,11 +11,22 @@ from kbatch.records.store import Store, read
 
 
 def record(trial=0, score=0.1, **fields):
-    outcome = Outcome(ended="horizon", curve=((1.0, 0.6), (2.0, 0.7), (3.0, 0.8)), value=0.6, seconds={"total": 3.5}, remarks=("a",))
+    outcome = Outcome(
+        ended="horizon",
+        curve=((1.0, 0.6), (2.0, 0.7), (3.0, 0.8)),
+        value=0.6,
+        seconds={"total": 3.5},
+        remarks=("a",),
+    )
     recipe = fields.pop("recipe", Recipe())
     fields = {"purpose": "search", "seed": 0, "values": {"units": 8}, **fields}
     return Record(
-        key=key_of(fields["values"], recipe, fields["seed"], f"{trial}"), trial=trial, recipe=recipe, outcome=outcome, score=score, **fields
+        key=key_of(fields["values"], recipe, fields["seed"], f"{trial}"),
+        trial=trial,
+        recipe=recipe,
+        outcome=outcome,
+        score=score,
+        **fields,
     )
 
 
@@ -29,7 +40,12 @@ def test_a_record_survives_its_file(tmp_path):
 
 def test_the_key_tells_trainings_apart_by_values_recipe_seed_and_purpose():
     base = ({"units": 8}, Recipe(), 0, "search")
-    others = [({"units": 16}, *base[1:]), (base[0], Recipe(64), 0, "search"), (base[0], Recipe(), 1, "search"), (*base[:3], "baseline")]
+    others = [
+        ({"units": 16}, *base[1:]),
+        (base[0], Recipe(64), 0, "search"),
+        (base[0], Recipe(), 1, "search"),
+        (*base[:3], "baseline"),
+    ]
     assert len({key_of(*arguments) for arguments in [base, *others]}) == 5
 
 
@@ -64,7 +80,9 @@ def test_a_line_with_half_of_a_character_is_refused(tmp_path):
     store.end(record(0))
     store.end(record(1))
     first, rest = store.path.read_text().split("\n", 1)
-    store.path.write_text(first.replace('"values": {', '"values": {"name": "\\ud800", ', 1) + "\n" + rest)
+    store.path.write_text(
+        first.replace('"values": {', '"values": {"name": "\\ud800", ', 1) + "\n" + rest
+    )
     assert "ud800" in store.path.read_text()
     with pytest.raises(RecordError, match="must be a record"):
         Store(tmp_path).records()
@@ -98,7 +116,9 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 def test_a_changed_fact_is_named_with_both_values(tmp_path):
     fingerprint.save(tmp_path, {"space": {"batch_size": [16, 32], "jit": [False]}, "seed": 0})
     fingerprint.check(tmp_path, {"space": {"batch_size": (16, 32), "jit": (False,)}, "new": 1})
-    with pytest.raises(ProjectChangedError, match=r"space.batch_size was \[16, 32\] and is now \[16\]"):
+    with pytest.raises(
+        ProjectChangedError, match=r"space.batch_size was \[16, 32\] and is now \[16\]"
+    ):
         fingerprint.check(tmp_path, {"space": {"batch_size": [16], "jit": [False]}})
 
 

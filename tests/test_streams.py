@@ -17,11 +17,21 @@ from kbatch.errors import DataError
 X = np.arange(10, dtype="float32")[:, None] * np.ones((1, 3), "float32")
 Y = np.arange(10, dtype="int32")
 DATASET = tf.data.Dataset.from_tensor_slices((X, Y))
-OLD_PROJECT = Path(__file__).resolve().parents[2] / "shared" / "data" / "old-project" / "search" / "kbatch" / "project.json"
+OLD_PROJECT = (
+    Path(__file__).resolve().parents[2]
+    / "shared"
+    / "data"
+    / "old-project"
+    / "search"
+    / "kbatch"
+    / "project.json"
+)
 
 
 def labels_of(dataset, count):
-    return [label for _, labels in dataset.take(count).as_numpy_iterator() for label in labels.tolist()]
+    return [
+        label for _, labels in dataset.take(count).as_numpy_iterator() for label in labels.tolist()
+    ]
 
 
 def reading(count, log, shape=(3,)):
@@ -33,13 +43,17 @@ def reading(count, log, shape=(3,)):
             yield np.full(shape, number, "float32"), number
 
     specs = (tf.TensorSpec(shape, tf.float32), tf.TensorSpec((), tf.int32))
-    return tf.data.Dataset.from_generator(generate, output_signature=specs).apply(tf.data.experimental.assert_cardinality(count))
+    return tf.data.Dataset.from_generator(generate, output_signature=specs).apply(
+        tf.data.experimental.assert_cardinality(count)
+    )
 
 
 def text(lengths):
     """Sequences of their own number, of these lengths."""
     specs = (tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int32))
-    return tf.data.Dataset.from_generator(lambda: ((np.full(n, i + 1), i) for i, n in enumerate(lengths)), output_signature=specs)
+    return tf.data.Dataset.from_generator(
+        lambda: ((np.full(n, i + 1), i) for i, n in enumerate(lengths)), output_signature=specs
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 10])
@@ -51,20 +65,30 @@ def test_arrays_come_once_a_pass_in_an_order_that_the_seed_alone_decides(batch_s
     assert len(set(passes)) > 8
     stream = source.stream(4, 5)
     assert labels_of(stream, 7)
-    assert labels_of(stream, 30) == order  # neither the batch size nor what was read before changes it
+    # neither the batch size nor what was read before changes it
+    assert labels_of(stream, 30) == order
     assert labels_of(source.stream(batch_size, 6), 120 // batch_size) != order
 
 
 def test_floats_come_as_keras_takes_them_and_text_stays_text():
-    x, _ = next(iter(streams.training_source({"a": X.astype("float64"), "b": Y.astype(str)}, Y).stream(2, 0)))
+    x, _ = next(
+        iter(
+            streams.training_source({"a": X.astype("float64"), "b": Y.astype(str)}, Y).stream(2, 0)
+        )
+    )
     assert x["a"].dtype == keras.config.floatx()
     assert x["b"].dtype == tf.string
 
 
 def test_checksums_of_numbers_are_those_of_older_projects():
-    x, y = {"a": X.astype("float64"), "b": np.arange(3000, dtype="uint8").reshape(10, 300)}, (Y, Y % 2 == 0)
+    x, y = (
+        {"a": X.astype("float64"), "b": np.arange(3000, dtype="uint8").reshape(10, 300)},
+        (Y, Y % 2 == 0),
+    )
     found = streams.training_source(x, y).fingerprint()
-    assert found["checksum"] == zlib.crc32(b"".join(array.tobytes() for array in (x["a"], x["b"], *y)))
+    assert found["checksum"] == zlib.crc32(
+        b"".join(array.tobytes() for array in (x["a"], x["b"], *y))
+    )
     assert found["shapes"] == [[3, "float64"], [300, "uint8"], ["int32"], ["bool"]]
 
 
@@ -82,7 +106,9 @@ def test_the_old_project_knows_its_data_again():
 @pytest.mark.parametrize("kind", [object, "U", "S"])
 def test_the_checksum_of_text_is_that_of_its_contents(kind):
     def of(*words):
-        return streams.training_source(np.array([f"{word}!" for word in words]).astype(kind), Y[:3]).fingerprint()["checksum"]
+        return streams.training_source(
+            np.array([f"{word}!" for word in words]).astype(kind), Y[:3]
+        ).fingerprint()["checksum"]
 
     assert of("a", "bb", "c") == of("a", "bb", "c")
     assert len({of("a", "bb", "c"), of("a", "b", "bc"), of("ab", "b", "c")}) == 3
@@ -94,7 +120,11 @@ def test_random_augmentation_of_a_dataset_is_drawn_anew_in_each_pass():
     for dataset in (drawn, drawn.batch(5)):
         source = streams.training_source(dataset, inputs=lambda: {"x": (3,)})
         taken = source.stream(10, 0).take(4).as_numpy_iterator()
-        versions = Counter((int(label), float(x[0])) for xs, labels in taken for x, label in zip(xs, labels, strict=True))
+        versions = Counter(
+            (int(label), float(x[0]))
+            for xs, labels in taken
+            for x, label in zip(xs, labels, strict=True)
+        )
         assert len(versions) == 40
         assert source.fingerprint()["checksum"] is None
 
@@ -120,7 +150,8 @@ def test_little_of_a_dataset_is_read_ahead():
     for _ in streams.training_source(reading(100, log)).stream(size, 0):
         taken += size
         time.sleep(0.02)  # a pause, in which buffers fill
-        # One is read for each that is taken, also over the end of a pass: no batch comes for nothing, none waits for a whole buffer.
+        # One is read for each that is taken, also over the end of a pass: no batch comes for
+        # nothing, none waits for a whole buffer.
         assert abs(len(log) - taken - buffer) <= 3 * size
         if taken == 250:
             break
@@ -137,11 +168,17 @@ def test_the_shuffle_buffer_is_cut_by_examples_and_by_bytes(monkeypatch):
     assert streams.training_source(DATASET.shuffle(10)).remarks == ()  # the user shuffles
     monkeypatch.setattr(datasets, "SHUFFLED_BYTES", 1 << 20)
     monkeypatch.setattr(datasets, "SHUFFLED_EXAMPLES", 3)
-    assert any("the shuffle buffer holds 3 of 10 examples" in remark for remark in streams.training_source(DATASET).remarks)
+    assert any(
+        "the shuffle buffer holds 3 of 10 examples" in remark
+        for remark in streams.training_source(DATASET).remarks
+    )
 
 
 def test_unknown_cardinality_is_counted_with_a_remark():
-    for dataset, inputs in ((DATASET.filter(lambda x, y: y > 3), None), (DATASET.batch(4).filter(lambda x, y: y[0] > 3), {"x": (3,)})):
+    for dataset, inputs in (
+        (DATASET.filter(lambda x, y: y > 3), None),
+        (DATASET.batch(4).filter(lambda x, y: y[0] > 3), {"x": (3,)}),
+    ):
         source = streams.training_source(dataset, inputs=lambda inputs=inputs: inputs)
         assert source.examples == 6
         assert any("6 were counted" in remark for remark in source.remarks)
@@ -166,7 +203,8 @@ def test_what_was_padded_nobody_knows_how_is_refused():
     for dataset in (text([3, 5, 2]).padded_batch(2).map(lambda x, y: (x + 1, y)), text([3, 5, 2])):
         with pytest.raises(DataError, match="padded_batch"):
             streams.training_source(dataset, inputs=lambda: {"tokens": (None,)})
-    assert streams.training_source(text([4, 4, 4])).examples == 3  # of one length, though the dataset does not know
+    # of one length, though the dataset does not know
+    assert streams.training_source(text([4, 4, 4])).examples == 3
 
 
 def test_a_dataset_without_a_fixed_order_has_no_checksum():
@@ -175,7 +213,12 @@ def test_a_dataset_without_a_fixed_order_has_no_checksum():
     fixed = streams.training_source(DATASET).fingerprint()["checksum"]
     assert fixed is not None
     parallel = DATASET.map(lambda x, y: (x, y), num_parallel_calls=2, deterministic=False)
-    for dataset in (DATASET.with_options(loose), parallel, DATASET.shuffle(10), DATASET.shuffle(10).prefetch(2)):
+    for dataset in (
+        DATASET.with_options(loose),
+        parallel,
+        DATASET.shuffle(10),
+        DATASET.shuffle(10).prefetch(2),
+    ):
         assert streams.training_source(dataset).fingerprint()["checksum"] is None
 
 
@@ -184,8 +227,19 @@ def test_tensorflow_still_tells_what_a_dataset_is_made_of():
     assert pipeline.is_shuffled(DATASET.shuffle(2).batch(2))
     assert not pipeline.is_cached(DATASET.batch(2))
     assert not pipeline.is_shuffled(DATASET.batch(2))
-    kept = DATASET.padded_batch(2, padding_values=(7.0, -1)).shuffle(2).take(3).skip(1).cache().with_options(tf.data.Options()).prefetch(1)
-    assert [int(value) for value in pipeline.padding_values(kept.apply(tf.data.experimental.assert_cardinality(2)))] == [7, -1]
+    kept = (
+        DATASET.padded_batch(2, padding_values=(7.0, -1))
+        .shuffle(2)
+        .take(3)
+        .skip(1)
+        .cache()
+        .with_options(tf.data.Options())
+        .prefetch(1)
+    )
+    assert [
+        int(value)
+        for value in pipeline.padding_values(kept.apply(tf.data.experimental.assert_cardinality(2)))
+    ] == [7, -1]
     assert pipeline.padding_values(kept.map(lambda x, y: (x, y))) is None
 
 
@@ -212,9 +266,19 @@ def test_batches_are_recognised_by_labels_or_by_the_models_inputs(x, y, inputs, 
 
 
 def test_inputs_of_a_dict_are_found_by_name():
-    element = ({"events": tf.TensorSpec((None, 5)), "picture": tf.TensorSpec((None, 8, 8)), "unused": tf.TensorSpec((None,))}, tf.TensorSpec((None,)))
+    element = (
+        {
+            "events": tf.TensorSpec((None, 5)),
+            "picture": tf.TensorSpec((None, 8, 8)),
+            "unused": tf.TensorSpec((None,)),
+        },
+        tf.TensorSpec((None,)),
+    )
     assert elements.are_batches(element, lambda: {"picture": (8, 8), "events": (5,)})
-    element = ({"events": tf.TensorSpec((None, 5)), "picture": tf.TensorSpec((None, 8))}, tf.TensorSpec((None, 1)))
+    element = (
+        {"events": tf.TensorSpec((None, 5)), "picture": tf.TensorSpec((None, 8))},
+        tf.TensorSpec((None, 1)),
+    )
     assert not elements.are_batches(element, lambda: {"picture": (None, 8), "events": (None, 5)})
 
 
@@ -254,9 +318,18 @@ def test_a_pydataset_is_read_batch_by_batch_and_told_of_its_epochs(workers):
     assert source.examples == 10
     began = squares.epochs
     taken = list(source.stream(5, 0).take(6).as_numpy_iterator())
-    assert sorted(label for _, labels in taken for label in labels.tolist()) == sorted(3 * list(range(10)))
-    assert all(x["a"][0].dtype == "float32" and np.array_equal(x["a"][0][:, 0], labels) for x, labels in taken)
-    assert {int(shift) for x, labels in taken for shift in x["b"] - labels} == {began, began + 1, began + 2}
+    assert sorted(label for _, labels in taken for label in labels.tolist()) == sorted(
+        3 * list(range(10))
+    )
+    assert all(
+        x["a"][0].dtype == "float32" and np.array_equal(x["a"][0][:, 0], labels)
+        for x, labels in taken
+    )
+    assert {int(shift) for x, labels in taken for shift in x["b"] - labels} == {
+        began,
+        began + 1,
+        began + 2,
+    }
 
 
 def test_a_pydataset_that_cannot_be_read_is_refused():
@@ -272,7 +345,11 @@ def test_a_pydataset_that_cannot_be_read_is_refused():
         def __getitem__(self, index):
             return (X, Y) if index else (X[:, 0], Y)
 
-    for given, words in ((Empty(), "length of at least 1"), (Alone(), "must be \\(x, y\\)"), (Odd(), "same arrays")):
+    for given, words in (
+        (Empty(), "length of at least 1"),
+        (Alone(), "must be \\(x, y\\)"),
+        (Odd(), "same arrays"),
+    ):
         with pytest.raises(DataError, match=words):
             streams.training_source(given)
     with pytest.raises(DataError, match="labels and weights itself"):

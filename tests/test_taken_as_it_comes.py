@@ -42,13 +42,21 @@ def two_inputs():
 
 def two_outputs():
     x = keras.Input((4,))
-    return compiled(x, [head(x, "first"), head(x, "second")], 2 * ["binary_crossentropy"], [["accuracy"], ["accuracy"]])
+    return compiled(
+        x,
+        [head(x, "first"), head(x, "second")],
+        2 * ["binary_crossentropy"],
+        [["accuracy"], ["accuracy"]],
+    )
 
 
 def by_name():
     """A model whose order of inputs is not that of the alphabet, and whose inputs differ in rank."""
     picture, events = keras.Input((2, 2), name="picture"), keras.Input((6,), name="events")
-    return compiled([picture, events], head(keras.layers.Concatenate()([keras.layers.Flatten()(picture), events])))
+    return compiled(
+        [picture, events],
+        head(keras.layers.Concatenate()([keras.layers.Flatten()(picture), events])),
+    )
 
 
 def squeezed():
@@ -64,12 +72,20 @@ def words():
 
 def tokens():
     x = keras.Input((None,), dtype="int32")
-    return compiled(x, head(keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(9, 2, mask_zero=True)(x))))
+    return compiled(
+        x,
+        head(
+            keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(9, 2, mask_zero=True)(x))
+        ),
+    )
 
 
 def variable_length():
     specs = (tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int64))
-    return tf.data.Dataset.from_generator(lambda: ((np.full(1 + i % 7, 1 + i % 8), label) for i, label in enumerate(Y)), output_signature=specs)
+    return tf.data.Dataset.from_generator(
+        lambda: ((np.full(1 + i % 7, 1 + i % 8), label) for i, label in enumerate(Y)),
+        output_signature=specs,
+    )
 
 
 class Batches(keras.utils.PyDataset):
@@ -98,11 +114,34 @@ SLOW = pytest.mark.slow
         pytest.param(words, WORDS, Y, id="strings"),
         pytest.param(words, WORDS.astype(object), Y, id="objects", marks=SLOW),
         pytest.param(one_input, dataset().batch(7), None, id="batched", marks=SLOW),
-        pytest.param(one_input, dataset().batch(7, drop_remainder=True).prefetch(2), None, id="even batches", marks=SLOW),
-        pytest.param(one_input, dataset().filter(lambda x, y: True), None, id="unknown cardinality", marks=SLOW),
-        pytest.param(by_name, dataset({"picture": A.reshape(-1, 2, 2), "events": B}).batch(7), None, id="batched dict"),
+        pytest.param(
+            one_input,
+            dataset().batch(7, drop_remainder=True).prefetch(2),
+            None,
+            id="even batches",
+            marks=SLOW,
+        ),
+        pytest.param(
+            one_input,
+            dataset().filter(lambda x, y: True),
+            None,
+            id="unknown cardinality",
+            marks=SLOW,
+        ),
+        pytest.param(
+            by_name,
+            dataset({"picture": A.reshape(-1, 2, 2), "events": B}).batch(7),
+            None,
+            id="batched dict",
+        ),
         pytest.param(squeezed, dataset(A.reshape(-1, 2, 2, 1)), None, id="squeezed dataset"),
-        pytest.param(squeezed, dataset(A.reshape(-1, 2, 2, 1)).batch(5), None, id="squeezed batches", marks=SLOW),
+        pytest.param(
+            squeezed,
+            dataset(A.reshape(-1, 2, 2, 1)).batch(5),
+            None,
+            id="squeezed batches",
+            marks=SLOW,
+        ),
         pytest.param(words, dataset(WORDS).batch(5), None, id="batched strings", marks=SLOW),
         pytest.param(tokens, variable_length().padded_batch(8), None, id="padded batches"),
         pytest.param(one_input, Batches(), None, id="PyDataset"),
@@ -110,7 +149,11 @@ SLOW = pytest.mark.slow
 )
 def test_it_trains(build, x, y):
     validation = (x, y) if y is not None else x
-    judged = {"metric": "val_first_accuracy", "chance": 0.5, "direction": "max"} if build is two_outputs else {}
+    judged = (
+        {"metric": "val_first_accuracy", "chance": 0.5, "direction": "max"}
+        if build is two_outputs
+        else {}
+    )
     _, outcome = kbatch.train(Recipe(16), build, x, y, validation, seconds=SECONDS, **judged)
     assert outcome.ended == "horizon"
     assert outcome.updates > 1
@@ -120,9 +163,17 @@ def test_pictures_of_a_directory_train_as_given(tmp_path):
     for kind, level in (("dark", 40), ("light", 200)):
         (tmp_path / kind).mkdir()
         for number in range(12):
-            keras.utils.save_img(tmp_path / kind / f"{number}.png", np.full((8, 8, 3), level + number), scale=False)
+            keras.utils.save_img(
+                tmp_path / kind / f"{number}.png", np.full((8, 8, 3), level + number), scale=False
+            )
     train, validation = keras.utils.image_dataset_from_directory(
-        tmp_path, image_size=(8, 8), batch_size=5, validation_split=0.25, subset="both", seed=1, verbose=False
+        tmp_path,
+        image_size=(8, 8),
+        batch_size=5,
+        validation_split=0.25,
+        subset="both",
+        seed=1,
+        verbose=False,
     )
 
     def build():
@@ -150,13 +201,24 @@ def test_what_the_model_does_not_tell_must_be_said():
     with pytest.raises(DataError, match="batched=True or batched=False"):
         kbatch.train(Recipe(16), build, dataset().batch(7), validation_data=(A, Y), seconds=SECONDS)
     for given, batched in ((dataset().batch(7), True), (dataset(), None)):
-        _, outcome = kbatch.train(Recipe(16), build, given, validation_data=(A, Y), seconds=SECONDS, batched=batched)
+        _, outcome = kbatch.train(
+            Recipe(16), build, given, validation_data=(A, Y), seconds=SECONDS, batched=batched
+        )
         assert outcome.ended == "horizon"
 
 
 def search(directory, x, y=None, build=one_input, max_trials=3, validation_data=(A, Y), **more):
-    hypermodel = HyperModel(build, Space(batch_size=(8, 16, 32), policy="float32"), seconds_per_trial=SECONDS)
-    tuner = keras_tuner.RandomSearch(hypermodel, kbatch.objective(), max_trials=max_trials, seed=1, directory=directory, project_name="p")
+    hypermodel = HyperModel(
+        build, Space(batch_size=(8, 16, 32), policy="float32"), seconds_per_trial=SECONDS
+    )
+    tuner = keras_tuner.RandomSearch(
+        hypermodel,
+        kbatch.objective(),
+        max_trials=max_trials,
+        seed=1,
+        directory=directory,
+        project_name="p",
+    )
     tuner.search(x, y, validation_data=validation_data, verbose=0, **more)
     return load_records(directory / "p")
 
@@ -168,7 +230,9 @@ def test_three_trials_prepare_their_data_once(tmp_path, monkeypatch):
         passes.append(1)
         yield from zip(A, Y, strict=True)
 
-    monkeypatch.setattr(arguments, "prepare", lambda *given: prepared.append(1) or batches.prepare(*given))
+    monkeypatch.setattr(
+        arguments, "prepare", lambda *given: prepared.append(1) or batches.prepare(*given)
+    )
     specs = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((), tf.int64))
     cached = tf.data.Dataset.from_generator(generate, output_signature=specs).cache()
     assert len(search(tmp_path, cached)) == 4
@@ -185,13 +249,36 @@ def test_a_dataset_without_a_fixed_order_can_be_searched_and_resumed(tmp_path):
     loose = tf.data.Options()
     loose.deterministic = False
     given = (
-        dataset().interleave(lambda x, y: dataset(x[None], y[None]), num_parallel_calls=2, cycle_length=4, deterministic=False).with_options(loose)
+        dataset()
+        .interleave(
+            lambda x, y: dataset(x[None], y[None]),
+            num_parallel_calls=2,
+            cycle_length=4,
+            deterministic=False,
+        )
+        .with_options(loose)
     )
     for trials in (1, 2):
-        assert len(search(tmp_path, given.apply(tf.data.experimental.assert_cardinality(120)), max_trials=trials)) == trials + 1
+        assert (
+            len(
+                search(
+                    tmp_path,
+                    given.apply(tf.data.experimental.assert_cardinality(120)),
+                    max_trials=trials,
+                )
+            )
+            == trials + 1
+        )
 
 
 def test_numpys_numbers_are_arguments():
-    parsed = arguments.FitArguments.parse((A, Y), {"epochs": np.int64(2), "validation_split": np.float32(0.2), "validation_batch_size": np.int64(8)})
+    parsed = arguments.FitArguments.parse(
+        (A, Y),
+        {
+            "epochs": np.int64(2),
+            "validation_split": np.float32(0.2),
+            "validation_batch_size": np.int64(8),
+        },
+    )
     assert type(parsed.epochs) is int
     assert parsed.data().training.examples == 96

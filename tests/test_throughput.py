@@ -8,7 +8,9 @@ from kbatch.memory._throughput import _throughput
 
 def probes(seconds):
     """One for each batch size, whose first step traces."""
-    return [Probe(size, "passed", 10**6, 1.0, (9.9, step, step, step)) for size, step in seconds.items()]
+    return [
+        Probe(size, "passed", 10**6, 1.0, (9.9, step, step, step)) for size, step in seconds.items()
+    ]
 
 
 def test_the_smallest_fast_batch_lies_between_sizes_that_were_measured():
@@ -17,7 +19,8 @@ def test_the_smallest_fast_batch_lies_between_sizes_that_were_measured():
 
 
 def test_a_batch_measured_to_be_as_fast_as_any_is_never_too_small():
-    milliseconds = [0.84, 0.90, 1.04, 1.03, 0.95, 0.82, 1.16, 0.95, 1.38, 2.50, 4.30, 9.28]  # of a real run, from batch 2 on
+    # of a real run, from batch 2 on
+    milliseconds = [0.84, 0.90, 1.04, 1.03, 0.95, 0.82, 1.16, 0.95, 1.38, 2.50, 4.30, 9.28]
     seconds = {2 ** (power + 1): step / 1e3 for power, step in enumerate(milliseconds)}
     speeds = _throughput(probes(seconds), None)
     assert speeds.line.smallest() > 2048

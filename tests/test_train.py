@@ -16,7 +16,9 @@ SECONDS = 0.4
 
 def train(build, points, recipe=None, **arguments):
     (x, y), validation = points
-    return kbatch.train(recipe or Recipe(), build, x, y, validation, **{"seconds": SECONDS, **arguments})
+    return kbatch.train(
+        recipe or Recipe(), build, x, y, validation, **{"seconds": SECONDS, **arguments}
+    )
 
 
 def test_the_outcome_says_what_was_measured(build, points):
@@ -25,7 +27,9 @@ def test_the_outcome_says_what_was_measured(build, points):
     assert outcome.train_seconds == outcome.curve[-1][0]
     assert outcome.examples == outcome.updates * 32
     assert outcome.learning_rate == pytest.approx(1e-3)
-    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(outcome.value)
+    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(
+        outcome.value
+    )
     assert outcome.metrics["val_accuracy"] == outcome.value
     assert outcome.input_examples_per_second > 0
 
@@ -39,7 +43,14 @@ def test_stored_curves_score_again_to_the_live_score(build, points):
 
 def test_the_parts_of_a_trial_explain_its_whole(build, points):
     _, outcome = train(build, points, seconds=1.0)
-    assert outcome.seconds.keys() >= {"build", "first_step", "training", "validation", "checkpoint", "total"}
+    assert outcome.seconds.keys() >= {
+        "build",
+        "first_step",
+        "training",
+        "validation",
+        "checkpoint",
+        "total",
+    }
     assert all(seconds >= 0 for seconds in outcome.seconds.values())
     assert abs(outcome.unexplained_seconds) <= 0.02 * outcome.seconds["total"]
 
@@ -47,7 +58,13 @@ def test_the_parts_of_a_trial_explain_its_whole(build, points):
 def test_an_unbatched_dataset_trains_like_arrays(build, points):
     (x, y), (x_val, y_val) = points
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
-    model, outcome = kbatch.train(Recipe(64), build, dataset, validation_data=tf.data.Dataset.from_tensor_slices((x_val, y_val)), seconds=SECONDS)
+    model, outcome = kbatch.train(
+        Recipe(64),
+        build,
+        dataset,
+        validation_data=tf.data.Dataset.from_tensor_slices((x_val, y_val)),
+        seconds=SECONDS,
+    )
     assert outcome.value > 0.6
 
 
@@ -61,7 +78,9 @@ def test_a_custom_train_step_is_the_one_that_runs(points):
         def __init__(self):
             super().__init__()
             self.dense = keras.layers.Dense(1, "sigmoid")
-            self.steps = self.add_weight(shape=(), initializer="zeros", trainable=False, name="steps")
+            self.steps = self.add_weight(
+                shape=(), initializer="zeros", trainable=False, name="steps"
+            )
 
         def call(self, x):
             return self.dense(x)
@@ -89,7 +108,9 @@ def test_out_of_memory_is_an_outcome(points):
     class Hungry(keras.layers.Layer):
         def call(self, x, training=False):
             if training:
-                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[1]")
+                raise tf.errors.ResourceExhaustedError(
+                    None, None, "OOM when allocating tensor with shape[1]"
+                )
             return x
 
     def build():
@@ -115,7 +136,9 @@ def test_a_callback_of_the_users_may_end_it(build, points):
 
 
 def test_a_target_ends_it(build, points):
-    _, outcome = train(build, points, Recipe(optimizer="sgd", learning_rate=0.1), seconds=20.0, target=0.65)
+    _, outcome = train(
+        build, points, Recipe(optimizer="sgd", learning_rate=0.1), seconds=20.0, target=0.65
+    )
     assert outcome.ended == "target"
     assert outcome.train_seconds < 20.0
 
@@ -123,15 +146,21 @@ def test_a_target_ends_it(build, points):
 def test_class_weights_and_sample_weights_pass_through(raw, points):
     (x, y), validation = points
     arguments = {"seconds": SECONDS, "loss": "binary_crossentropy", "metrics": ["accuracy"]}
-    for weights in ({"class_weight": {0: 1.0, 1: 0.0}}, {"sample_weight": (y == 0).astype("float32")}):
+    for weights in (
+        {"class_weight": {0: 1.0, 1: 0.0}},
+        {"sample_weight": (y == 0).astype("float32")},
+    ):
         model, _ = kbatch.train(Recipe(), raw, x, y, validation, **arguments, **weights)
-        assert (model.predict(validation[0], verbose=0) < 0.5).mean() > 0.7  # about half without them, however slow the machine
+        # about half without them, however slow the machine
+        assert (model.predict(validation[0], verbose=0) < 0.5).mean() > 0.7
 
 
 def test_one_seed_trains_one_model(build, points):
     def first_weights(seed):
         seen = []
-        stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))
+        stop = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append(logs["loss"])
+        )
         train(build, points, seed=seed, callbacks=[stop], seconds=0.2)
         return seen[:10]
 
@@ -140,7 +169,9 @@ def test_one_seed_trains_one_model(build, points):
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_every_policy_trains_with_and_without_jit_and_does_not_leak(policy, jit_compile, raw, points):
+def test_every_policy_trains_with_and_without_jit_and_does_not_leak(
+    policy, jit_compile, raw, points
+):
     recipe = Recipe(optimizer="sgd", learning_rate=0.1, policy=policy, jit_compile=jit_compile)
     _, outcome = train(raw, points, recipe, loss="binary_crossentropy", metrics=["accuracy"])
     assert outcome.value > 0.6
@@ -171,17 +202,29 @@ def test_a_trial_that_waits_for_input_says_so_and_what_can_be_done(build, points
         features, label = tf.numpy_function(slow, [index], (tf.float32, tf.int32))
         return tf.ensure_shape(features, (12,)), tf.ensure_shape(label, ())
 
-    _, outcome = kbatch.train(Recipe(), build, tf.data.Dataset.range(600).map(load), validation_data=validation, seconds=0.5)
-    assert any("waits for input" in remark and "put `.cache()`" in remark for remark in outcome.remarks)
+    _, outcome = kbatch.train(
+        Recipe(),
+        build,
+        tf.data.Dataset.range(600).map(load),
+        validation_data=validation,
+        seconds=0.5,
+    )
+    assert any(
+        "waits for input" in remark and "put `.cache()`" in remark for remark in outcome.remarks
+    )
 
 
 def test_peak_bytes_grow_with_the_batch(points):
     def build():
-        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4096, "relu"), keras.layers.Dense(1, "sigmoid")])
+        model = keras.Sequential(
+            [keras.Input((12,)), keras.layers.Dense(4096, "relu"), keras.layers.Dense(1, "sigmoid")]
+        )
         model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
         return model
 
-    small, large = (train(build, points, Recipe(size, "sgd", 0.01))[1].peak_bytes for size in (8, 512))
+    small, large = (
+        train(build, points, Recipe(size, "sgd", 0.01))[1].peak_bytes for size in (8, 512)
+    )
     if small is None:
         pytest.skip("this device cannot tell its bytes")
     assert large > small + 504 * 4096 * 4
@@ -190,7 +233,9 @@ def test_peak_bytes_grow_with_the_batch(points):
 def test_the_returned_model_holds_the_kept_weights_whatever_others_restore(points, build):
     stopping = keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
     model, outcome = train(build, points, seconds=20.0, callbacks=[stopping])
-    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(outcome.value)
+    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(
+        outcome.value
+    )
 
 
 @pytest.mark.parametrize("batched", [None, True])
@@ -198,29 +243,50 @@ def test_the_returned_model_holds_the_kept_weights_whatever_others_restore(point
 def test_a_batched_dataset_is_taken_apart(drop_remainder, batched, build, points):
     (x, y), validation = points
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(10, drop_remainder=drop_remainder)
-    _, outcome = kbatch.train(Recipe(), build, dataset, validation_data=validation, seconds=SECONDS, batched=batched)
+    _, outcome = kbatch.train(
+        Recipe(), build, dataset, validation_data=validation, seconds=SECONDS, batched=batched
+    )
     assert outcome.ended == "horizon"
 
 
 def test_endless_validation_data_are_refused(build, points):
     (x, y), validation = points
     with pytest.raises(DataError, match="repeat"):
-        kbatch.train(Recipe(), build, x, y, tf.data.Dataset.from_tensor_slices(validation).repeat(), seconds=1)
+        kbatch.train(
+            Recipe(),
+            build,
+            x,
+            y,
+            tf.data.Dataset.from_tensor_slices(validation).repeat(),
+            seconds=1,
+        )
 
 
 def test_epochs_are_exactly_so_many_passes_measured_at_twelve_marks(build, points):
     for batch_size, updates in ((32, 57), (64, 29)):  # 3 x 600 examples in whole updates
         _, outcome = train(build, points, Recipe(batch_size), seconds=None, epochs=3)
-        assert (outcome.ended, outcome.updates, outcome.examples) == ("horizon", updates, updates * batch_size)
+        assert (outcome.ended, outcome.updates, outcome.examples) == (
+            "horizon",
+            updates,
+            updates * batch_size,
+        )
         assert len(outcome.curve) in (10, 11, 12)  # the first marks of so few updates fall together
         assert outcome.curve[-1][0] == outcome.train_seconds > 0
         assert not any("inf" in remark or "horizon" in remark for remark in outcome.remarks)
 
 
 def test_epochs_count_whole_updates_under_accumulation_and_may_end_at_a_target(build, points):
-    _, outcome = train(build, points, Recipe(64, "sgd", 0.1, 3, micro_batch_size=16), seconds=None, epochs=np.int64(2))
+    _, outcome = train(
+        build,
+        points,
+        Recipe(64, "sgd", 0.1, 3, micro_batch_size=16),
+        seconds=None,
+        epochs=np.int64(2),
+    )
     assert outcome.updates == 19
-    _, outcome = train(build, points, Recipe(32, "sgd", 0.1), seconds=None, epochs=500, target=np.float32(0.65))
+    _, outcome = train(
+        build, points, Recipe(32, "sgd", 0.1), seconds=None, epochs=500, target=np.float32(0.65)
+    )
     assert outcome.ended == "target"
     assert outcome.updates < 500 * 19
 
@@ -244,14 +310,24 @@ def test_what_says_no_training_is_refused(length, text, build, points):
 
 
 def sized(hp):
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(hp.Int("units", 4, 64), "relu"), keras.layers.Dense(1, "sigmoid")])
+    model = keras.Sequential(
+        [
+            keras.Input((12,)),
+            keras.layers.Dense(hp.Int("units", 4, 64), "relu"),
+            keras.layers.Dense(1, "sigmoid"),
+        ]
+    )
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
     return model
 
 
 def test_values_are_the_users_own_hyperparameters(points):
     def units(**arguments):
-        return train(arguments.pop("build", sized), points, seconds=None, epochs=1, **arguments)[0].layers[0].units
+        return (
+            train(arguments.pop("build", sized), points, seconds=None, epochs=1, **arguments)[0]
+            .layers[0]
+            .units
+        )
 
     class Sized(keras_tuner.HyperModel):
         def build(self, hp):
@@ -259,15 +335,20 @@ def test_values_are_the_users_own_hyperparameters(points):
 
     assert units() == 4
     assert units(values={"units": 48}) == units(build=Sized(), values={"units": 48}) == 48
-    assert units(values={"units": 8, "batch_size": 256, "learning_rate_sgd": 0.1}) == 8  # kbatch's own are the recipe's
-    with pytest.raises(SearchError, match=r"that `build` declares \(units\). Received: unit, width"):
+    # kbatch's own are the recipe's
+    assert units(values={"units": 8, "batch_size": 256, "learning_rate_sgd": 0.1}) == 8
+    with pytest.raises(
+        SearchError, match=r"that `build` declares \(units\). Received: unit, width"
+    ):
         units(values={"units": 8, "unit": 9, "width": 1})
 
 
 def test_a_metric_without_a_name_is_the_same_in_every_training_of_a_process(points):
     def build():
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
-        model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(), keras.metrics.Precision()])
+        model.compile(
+            "adam", "binary_crossentropy", metrics=[keras.metrics.AUC(), keras.metrics.Precision()]
+        )
         return model
 
     for _ in range(2):
@@ -280,13 +361,18 @@ def test_a_metric_of_a_value_per_class_may_stand_beside_the_one_asked_for(points
 
     def build():
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(2, "softmax")])
-        model.compile("adam", "categorical_crossentropy", metrics=["accuracy", keras.metrics.F1Score()])
+        model.compile(
+            "adam", "categorical_crossentropy", metrics=["accuracy", keras.metrics.F1Score()]
+        )
         return model
 
     one_hot = (x, np.eye(2)[y], (x_val, np.eye(2)[y_val]))
     _, outcome = kbatch.train(Recipe(), build, *one_hot, epochs=1)
     assert outcome.metrics.keys() == {"val_loss", "val_accuracy"}
-    with pytest.raises(KbatchError, match=r"must be one number that the model measures \(val_accuracy, val_loss\). Received: val_f1_score"):
+    with pytest.raises(
+        KbatchError,
+        match=r"must be one number that the model measures \(val_accuracy, val_loss\). Received: val_f1_score",
+    ):
         kbatch.train(Recipe(), build, *one_hot, epochs=1, metric="val_f1_score", chance=0.3)
 
 
@@ -299,7 +385,15 @@ def test_regression_says_what_chance_it_was_measured_against(points):
         return model
 
     y, y_val = x[:, 0] * 3 + 1, x_val[:, 0] * 3 + 1
-    _, outcome = kbatch.train(Recipe(learning_rate=0.05), build, x, y, (x_val, y_val), epochs=2, metric="val_mean_absolute_error")
+    _, outcome = kbatch.train(
+        Recipe(learning_rate=0.05),
+        build,
+        x,
+        y,
+        (x_val, y_val),
+        epochs=2,
+        metric="val_mean_absolute_error",
+    )
     chance = min(np.abs(y_val - constant(y)).mean() for constant in (np.mean, np.median))
     assert any(f"chance is {chance:.4g}" in remark for remark in outcome.remarks)
     assert outcome.value < chance
@@ -307,7 +401,13 @@ def test_regression_says_what_chance_it_was_measured_against(points):
 
 def test_what_is_worth_knowing_of_accumulation_is_a_remark(points):
     def build():
-        model = keras.Sequential([keras.Input((12,)), keras.layers.BatchNormalization(), keras.layers.Dense(1, "sigmoid")])
+        model = keras.Sequential(
+            [
+                keras.Input((12,)),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(1, "sigmoid"),
+            ]
+        )
         model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
         return model
 

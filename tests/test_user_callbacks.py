@@ -21,30 +21,47 @@ WARM = Space(batch_size=128, policy="float32", optimizer="sgd", learning_rate={"
 
 
 def build(hp=None):
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1, "sigmoid")])
+    model = keras.Sequential(
+        [keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1, "sigmoid")]
+    )
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
     return model
 
 
 def searched(directory, points, callbacks, trials=1, seconds=0.5, space=WARM, model=build):
     hypermodel = HyperModel(model, space, seconds_per_trial=seconds)
-    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective(), max_trials=trials, directory=directory, project_name="p", seed=1)
+    tuner = keras_tuner.RandomSearch(
+        hypermodel,
+        objective=kbatch.objective(),
+        max_trials=trials,
+        directory=directory,
+        project_name="p",
+        seed=1,
+    )
     (x, y), validation = points
     tuner.search(x, y, validation_data=validation, verbose=0, callbacks=callbacks)
     return tuner, load_records(directory / "p")
 
 
-def test_tensorboard_writes_trials_baseline_and_confirmations_into_folders_of_their_own(points, tmp_path):
+def test_tensorboard_writes_trials_baseline_and_confirmations_into_folders_of_their_own(
+    points, tmp_path
+):
     board = keras.callbacks.TensorBoard(str(tmp_path / "tb"))
     tuner, records = searched(tmp_path, points, [board])
     assert [record.outcome.ended for record in records] == ["horizon", "horizon"]
     (x, y), validation = points
     kbatch.confirm(tuner, x, y, validation, top=1, seeds=1, verbose=0, callbacks=[board])
-    folders = {path.parent.relative_to(tmp_path / "tb").parts[0] for path in (tmp_path / "tb").rglob("events*")}
+    folders = {
+        path.parent.relative_to(tmp_path / "tb").parts[0]
+        for path in (tmp_path / "tb").rglob("events*")
+    }
     assert folders == {"0", "baseline", "confirmation_baseline_seed1", "confirmation_trial0_seed1"}
     hparams = list((tmp_path / "tb" / "0").rglob("events*"))
     assert any(b"session_start_info" in path.read_bytes() for path in hparams)
-    assert not any(b"session_start_info" in path.read_bytes() for path in (tmp_path / "tb" / "baseline").rglob("events*"))
+    assert not any(
+        b"session_start_info" in path.read_bytes()
+        for path in (tmp_path / "tb" / "baseline").rglob("events*")
+    )
 
 
 def test_rates_that_callbacks_set_are_obeyed_and_recorded(points, tmp_path):
@@ -54,7 +71,9 @@ def test_rates_that_callbacks_set_are_obeyed_and_recorded(points, tmp_path):
     assert records[1].recipe.warmup_updates > 0
     assert outcome.final_learning_rate < records[1].recipe.learning_rate
     passes = -(-outcome.updates // 5)  # 600 examples at batch 128
-    assert outcome.final_learning_rate == pytest.approx(records[1].recipe.learning_rate * 0.9**passes, rel=1e-3)
+    assert outcome.final_learning_rate == pytest.approx(
+        records[1].recipe.learning_rate * 0.9**passes, rel=1e-3
+    )
     assert any("the learning rate ended at" in remark for remark in outcome.remarks)
 
 
@@ -77,18 +96,30 @@ def test_early_stopping_and_plateaus_count_measurements_not_epochs(points, tmp_p
 def test_a_callback_that_stops_a_training_is_named(points, tmp_path):
     stop = keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=10.0)
     _, records = searched(tmp_path, points, [keras.callbacks.Callback(), stop], seconds=5.0)
-    assert [(record.outcome.ended, record.outcome.stopped_by) for record in records] == 2 * [("callback", "EarlyStopping")]
+    assert [(record.outcome.ended, record.outcome.stopped_by) for record in records] == 2 * [
+        ("callback", "EarlyStopping")
+    ]
 
 
 def test_files_named_by_what_was_measured_and_logs_are_written(points, tmp_path):
-    named = keras.callbacks.ModelCheckpoint(str(tmp_path / "w_{epoch}_{val_accuracy:.2f}.weights.h5"), save_weights_only=True)
-    best = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "val_accuracy", save_best_only=True)
-    _, records = searched(tmp_path, points, [named, best, keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))])
+    named = keras.callbacks.ModelCheckpoint(
+        str(tmp_path / "w_{epoch}_{val_accuracy:.2f}.weights.h5"), save_weights_only=True
+    )
+    best = keras.callbacks.ModelCheckpoint(
+        str(tmp_path / "best.keras"), "val_accuracy", save_best_only=True
+    )
+    _, records = searched(
+        tmp_path, points, [named, best, keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))]
+    )
     assert records[1].outcome.ended == "horizon"
     assert list(tmp_path.glob("w_*.weights.h5"))
     assert {path.name for path in tmp_path.glob("*.keras")} == {"best.keras", "baseline.best.keras"}
     rows = list(csv.DictReader((tmp_path / "log.csv").open()))
-    assert 0 < sum(row["val_accuracy"] not in ("", "NA") for row in rows) <= len(records[1].outcome.curve)
+    assert (
+        0
+        < sum(row["val_accuracy"] not in ("", "NA") for row in rows)
+        <= len(records[1].outcome.curve)
+    )
     assert "score" not in rows[0]
 
 
@@ -96,11 +127,17 @@ def test_files_named_by_what_was_measured_and_logs_are_written(points, tmp_path)
     ("callback", "schedule", "text"),
     [
         (lambda path: keras.callbacks.BackupAndRestore(path), False, "Received: BackupAndRestore"),
-        (lambda path: keras.callbacks.ReduceLROnPlateau(), True, "ReduceLROnPlateau, and a model compiled with a learning-rate schedule"),
+        (
+            lambda path: keras.callbacks.ReduceLROnPlateau(),
+            True,
+            "ReduceLROnPlateau, and a model compiled with a learning-rate schedule",
+        ),
         (lambda path: print, False, "must be Keras callbacks"),
     ],
 )
-def test_callbacks_that_cannot_work_are_refused_by_name_before_anything_trains(callback, schedule, text, points, tmp_path):
+def test_callbacks_that_cannot_work_are_refused_by_name_before_anything_trains(
+    callback, schedule, text, points, tmp_path
+):
     with pytest.raises(SearchError, match=text):
         user_callbacks.check([callback(tmp_path / "backup")], schedule=schedule)
 
@@ -130,14 +167,27 @@ def test_warmup_is_linear_at_every_update(passes, policy, optimizer, points):
     (x, y), _ = points
     keras.config.set_dtype_policy(policy)
     try:
-        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid", dtype="float32")])
+        model = keras.Sequential(
+            [keras.Input((12,)), keras.layers.Dense(1, "sigmoid", dtype="float32")]
+        )
         kind = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[optimizer]
-        model.compile(kind(0.01, gradient_accumulation_steps=passes if passes > 1 else None), "binary_crossentropy")
+        model.compile(
+            kind(0.01, gradient_accumulation_steps=passes if passes > 1 else None),
+            "binary_crossentropy",
+        )
     finally:
         keras.config.set_dtype_policy("float32")
     clock, rates = TrainingClock(passes), Rates(passes)
     warmup = Warmup(clock, 7)
-    model.fit(x, y, batch_size=8, steps_per_epoch=4 * passes, epochs=4, verbose=0, callbacks=[clock, warmup.before, warmup.after, rates])
+    model.fit(
+        x,
+        y,
+        batch_size=8,
+        steps_per_epoch=4 * passes,
+        epochs=4,
+        verbose=0,
+        callbacks=[clock, warmup.before, warmup.after, rates],
+    )
     wanted = [0.01 * min((update + 1) / 8, 1.0) for update in range(16)]
     np.testing.assert_allclose(rates.seen, wanted, rtol=1e-6)
 
@@ -146,9 +196,17 @@ def test_warmup_in_a_training_reaches_the_recipes_rate(points):
     (x, y), validation = points
     rates = Rates(1)
     model, outcome = kbatch.train(
-        Recipe(batch_size=64, optimizer="sgd", learning_rate=0.1, warmup_updates=10), build, x, y, validation, seconds=0.3, callbacks=[rates]
+        Recipe(batch_size=64, optimizer="sgd", learning_rate=0.1, warmup_updates=10),
+        build,
+        x,
+        y,
+        validation,
+        seconds=0.3,
+        callbacks=[rates],
     )
-    np.testing.assert_allclose(rates.seen[:12], [0.1 * min((i + 1) / 11, 1) for i in range(12)], rtol=1e-5)
+    np.testing.assert_allclose(
+        rates.seen[:12], [0.1 * min((i + 1) / 11, 1) for i in range(12)], rtol=1e-5
+    )
     assert outcome.final_learning_rate == pytest.approx(0.1)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
 
@@ -159,7 +217,9 @@ def test_what_a_callback_does_at_batches_is_not_charged(points):
             time.sleep(0.1)
 
     (x, y), validation = points
-    _, outcome = kbatch.train(Recipe(batch_size=32), build, x, y, validation, seconds=0.1, callbacks=[Slow()])
+    _, outcome = kbatch.train(
+        Recipe(batch_size=32), build, x, y, validation, seconds=0.1, callbacks=[Slow()]
+    )
     assert outcome.updates >= 3  # each with its 0.1 s on the clock, not one would fit
     assert outcome.seconds["callbacks"] >= 0.1 * outcome.updates
     assert outcome.median_update_seconds < 0.1

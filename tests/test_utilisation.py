@@ -82,7 +82,14 @@ def test_mean_and_maximum_over_the_samples(monkeypatch):
 
 
 def test_errors_in_the_middle_are_survived(monkeypatch):
-    nvml = FakeNvml([(10, 100), RuntimeError("NVML_ERROR_UNKNOWN"), RuntimeError("NVML_ERROR_GPU_IS_LOST"), (30, 300)])
+    nvml = FakeNvml(
+        [
+            (10, 100),
+            RuntimeError("NVML_ERROR_UNKNOWN"),
+            RuntimeError("NVML_ERROR_GPU_IS_LOST"),
+            (30, 300),
+        ]
+    )
     assert sample(monkeypatch, nvml).result() == Utilisation(20.0, 30.0, 200.0, 300, 2)
 
 
@@ -145,7 +152,14 @@ def test_a_thread_that_cannot_start_is_done_without(monkeypatch):
 
 @pytest.mark.parametrize(
     ("visible", "card"),
-    [("0", 0), ("1,0", 1), (" 1 ", 1), ("GPU-aaaa-1", 0), ("GPU-bbbb,GPU-aaaa", 1), ("MIG-cccc", "MIG-cccc")],
+    [
+        ("0", 0),
+        ("1,0", 1),
+        (" 1 ", 1),
+        ("GPU-aaaa-1", 0),
+        ("GPU-bbbb,GPU-aaaa", 1),
+        ("MIG-cccc", "MIG-cccc"),
+    ],
 )
 def test_the_first_visible_card_is_asked(monkeypatch, visible, card):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

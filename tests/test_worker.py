@@ -55,7 +55,10 @@ def interrupted():
 
 def gone(pid):
     for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]:
+        if (
+            not Path(f"/proc/{pid}").exists()
+            or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
+        ):
             return True
         time.sleep(0.1)
     return False
@@ -67,7 +70,9 @@ def worker():
         yield worker
 
 
-@pytest.mark.parametrize(("die", "code"), [(killed, -9), (aborted, -6), (left, 3), (segfaulted, -11)])
+@pytest.mark.parametrize(
+    ("die", "code"), [(killed, -9), (aborted, -6), (left, 3), (segfaulted, -11)]
+)
 def test_a_death_is_told_and_the_next_call_has_a_new_process(worker, die, code):
     first = worker.call(os.getpid, timeout_seconds=60)
     assert worker.call(die, timeout_seconds=60).exit_code == code
@@ -111,7 +116,8 @@ def test_functions_without_a_module_travel(worker):
     factor = 3
     assert worker.call(lambda number: number * factor, 5, timeout_seconds=60) == 15
     scope: dict = {"__name__": "__main__"}
-    exec("def twice(number):\n    return number * two\ntwo = 2", scope)  # as a notebook's cell defines it
+    # as a notebook's cell defines it
+    exec("def twice(number):\n    return number * two\ntwo = 2", scope)
     assert worker.call(scope["twice"], 5, timeout_seconds=60) == 10
 
 
@@ -154,7 +160,9 @@ def test_no_process_is_left_when_the_parent_is_killed():
         "import os, time\nfrom kbatch.runtime.worker import Worker\nworker = Worker()\n"
         "print(worker.call(os.getpid, timeout_seconds=60), flush=True)\nworker.call(time.sleep, 600, timeout_seconds=600)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+    )
     pid = int(parent.stdout.readline())
     parent.kill()
     parent.wait()

@@ -17,7 +17,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = tfds.features.FeaturesDict(
-            {"image": tfds.features.Image(shape=(IMAGE_SIZE, IMAGE_SIZE, 3)), "label": tfds.features.ClassLabel(names=["cat", "dog"])}
+            {
+                "image": tfds.features.Image(shape=(IMAGE_SIZE, IMAGE_SIZE, 3)),
+                "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+            }
         )
         return self.dataset_info_from_configs(features=features, supervised_keys=("image", "label"))
 
@@ -25,7 +28,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         folder = dl_manager.manual_dir / "PetImages"
         source = folder if folder.is_dir() else dl_manager.manual_dir / "PetImages.zip"
         found = pictures(str(source), IMAGE_SIZE)
-        return {name: self._generate_examples(getattr(found, name)) for name in ("train", "validation", "test")}
+        return {
+            name: self._generate_examples(getattr(found, name))
+            for name in ("train", "validation", "test")
+        }
 
     def _generate_examples(self, part):
         for index, (image, label) in enumerate(zip(*part, strict=True)):

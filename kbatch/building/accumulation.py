@@ -15,8 +15,8 @@ from kbatch.recipe import Recipe
 def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
     """Refuse a model whose passes cannot be made the whole batch.
 
-    Keras averages the gradients of the passes, so that a loss must be a mean. One over another count in each pass is
-    weighed by it (see `kbatch.building.pass_weights`).
+    Keras averages the gradients of the passes, so that a loss must be a mean. One over another
+    count in each pass is weighed by it (see `kbatch.building.pass_weights`).
 
     Args:
         model: `keras.Model`, as `build` returned it.
@@ -24,7 +24,8 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
         loss: What it is compiled with.
 
     Raises:
-        ModelError: If the recipe accumulates and the loss is a sum, or one of several that count differently.
+        ModelError: If the recipe accumulates and the loss is a sum, or one of several that count
+            differently.
     """
     if recipe.accumulation_steps == 1:
         return
@@ -49,9 +50,15 @@ def _unweighable(model: keras.Model, loss: Any) -> str:
     """Why the passes of a model that count differently cannot be weighed; empty if they can."""
     if len(keras.tree.flatten(loss)) != 1 or len(getattr(model, "outputs", None) or [None]) != 1:
         return "several outputs"
-    if type(model).train_step is not keras.Model.train_step or type(model).compute_loss is not keras.Model.compute_loss:
+    if (
+        type(model).train_step is not keras.Model.train_step
+        or type(model).compute_loss is not keras.Model.compute_loss
+    ):
         return "a train_step or compute_loss of its own"
-    if any(getattr(layer, "activity_regularizer", None) is not None for layer in model._flatten_layers()):
+    if any(
+        getattr(layer, "activity_regularizer", None) is not None
+        for layer in model._flatten_layers()
+    ):
         return "an activity regularizer"
     return "" if model.built else "an input shape that only the data tell"
 
@@ -61,7 +68,11 @@ def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
     if recipe.accumulation_steps == 1 or not model.compiled:
         return ()
     said = []
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable]
+    layers = [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
     if layers:
         said.append(
             f"batch normalization sees passes of {recipe.micro_batch_size}, not the batch of {recipe.batch_size}: "
@@ -70,7 +81,9 @@ def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if isinstance(optimizer._learning_rate, PerUpdate):
         name = type(optimizer._learning_rate.schedule).__name__
-        said.append(f"the schedule {name} counts updates through kbatch: a saved model loads where kbatch can be imported, or with compile=False")
+        said.append(
+            f"the schedule {name} counts updates through kbatch: a saved model loads where kbatch can be imported, or with compile=False"
+        )
     return tuple(said)
 
 

@@ -13,8 +13,9 @@ import keras
 def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
     """Let `fit` train the model on augmented inputs inside the `with`.
 
-    The train step is wrapped on the instance: the model object, its layers, and what is saved stay the same, and the
-    layers run on the device inside the compiled step, whatever `train_step` the model has.
+    The train step is wrapped on the instance: the model object, its layers, and what is saved stay
+    the same, and the layers run on the device inside the compiled step, whatever `train_step` the
+    model has.
 
     Args:
         model: Compiled model.

@@ -51,7 +51,8 @@ def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments)
         arguments: Loss and metrics for a model that is not compiled.
 
     Raises:
-        ModelError: If there is no loss, or two, or the model cannot be trained the way the recipe says.
+        ModelError: If there is no loss, or two, or the model cannot be trained the way the recipe
+            says.
     """
     _check(model, recipe, arguments)
     _compile(model, recipe, said_of(model, arguments))
@@ -66,8 +67,14 @@ def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
     """
     parts = [f"its batch size ({recipe.batch_size})"]
     if recipe.accumulation_steps > 1:
-        parts = [f"its batch size (batch_size={recipe.micro_batch_size}, of which {recipe.accumulation_steps} make an update)"]
-    if recipe.learning_rate is not None and warmup_passes and recipe.batch_size > REFERENCE_BATCH_SIZE:
+        parts = [
+            f"its batch size (batch_size={recipe.micro_batch_size}, of which {recipe.accumulation_steps} make an update)"
+        ]
+    if (
+        recipe.learning_rate is not None
+        and warmup_passes
+        and recipe.batch_size > REFERENCE_BATCH_SIZE
+    ):
         parts.append("its warm-up")
     if recipe.augmentation != "none":
         parts.append(f"its augmentation ({recipe.augmentation})")
@@ -81,21 +88,45 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     accumulation.check(model, recipe, own.get("loss"))
     kept = {name: own[name] for name in KEPT if name in own}
     kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)
-    scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras keeps auto_scale_loss nowhere else
-    model.compile(optimizer=optimizer_of(recipe, own.get("optimizer")), jit_compile=recipe.jit_compile, auto_scale_loss=scaled, **kept)
+    # Keras keeps auto_scale_loss nowhere else
+    scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    model.compile(
+        optimizer=optimizer_of(recipe, own.get("optimizer")),
+        jit_compile=recipe.jit_compile,
+        auto_scale_loss=scaled,
+        **kept,
+    )
     if model.jit_compile != recipe.jit_compile:
-        raise ModelError("jit_compile=True must be possible for every layer", model.name, "Search Space(jit_compile=(False,)), or replace that layer")
+        raise ModelError(
+            "jit_compile=True must be possible for every layer",
+            model.name,
+            "Search Space(jit_compile=(False,)), or replace that layer",
+        )
 
 
 def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
     if not isinstance(model, keras.Model):
-        raise ModelError("`build` must return a keras.Model", type(model).__name__, "Return the model")
+        raise ModelError(
+            "`build` must return a keras.Model", type(model).__name__, "Return the model"
+        )
     if model.compiled and arguments.loss is not None:
-        raise ModelError("Loss and metrics must be said once", "a compiled model, and `loss=`", "Leave out compile() in `build`, or `loss=`")
+        raise ModelError(
+            "Loss and metrics must be said once",
+            "a compiled model, and `loss=`",
+            "Leave out compile() in `build`, or `loss=`",
+        )
     if not model.compiled and arguments.loss is None:
-        raise ModelError("A model must have a loss", "an uncompiled model and no `loss=`", "Compile it in `build`, or pass loss= and metrics=")
+        raise ModelError(
+            "A model must have a loss",
+            "an uncompiled model and no `loss=`",
+            "Compile it in `build`, or pass loss= and metrics=",
+        )
     if type(model).compile is not keras.Model.compile:
-        raise ModelError("A model must be compiled by Keras' own compile()", f"{type(model).__name__}.compile", "Do not override compile()")
+        raise ModelError(
+            "A model must be compiled by Keras' own compile()",
+            f"{type(model).__name__}.compile",
+            "Do not override compile()",
+        )
     if model.dtype_policy.name != recipe.policy:
         raise ModelError(
             f"A model must be built under the recipe's policy, {recipe.policy}",
@@ -104,13 +135,18 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
         )
     steps = compiled_by_user(model).get("steps_per_execution") or 1
     if steps != 1:
-        raise ModelError("steps_per_execution must be 1: the clock is read after every update", steps, "Leave it out of compile()")
+        raise ModelError(
+            "steps_per_execution must be 1: the clock is read after every update",
+            steps,
+            "Leave it out of compile()",
+        )
 
 
 def _fresh(metrics: Any) -> Any:
     """A copy of metrics, which hold the state of the model they were used in; a loss holds none, and Keras' copies of some lose arguments.
 
-    Keras numbers what it names by itself, so that a second `AUC()` of a process is `auc_1`; the copy is `auc` again.
+    Keras numbers what it names by itself, so that a second `AUC()` of a process is `auc_1`; the
+    copy is `auc` again.
     """
     fresh = copy.deepcopy(metrics)
     for metric in keras.tree.flatten(fresh):

@@ -28,7 +28,11 @@ def parts_of(build: Any) -> tuple[Build, Declare]:
     if not isinstance(build, keras_tuner.HyperModel):
         return build, nothing
     if type(build).fit is not keras_tuner.HyperModel.fit:
-        raise SearchError("A HyperModel given as `build` must not override fit()", type(build).__name__, "Leave fit() out: kbatch trains")
+        raise SearchError(
+            "A HyperModel given as `build` must not override fit()",
+            type(build).__name__,
+            "Leave fit() out: kbatch trains",
+        )
     return build.build, build.declare_hyperparameters
 
 
@@ -47,7 +51,9 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
     def _retrieve(self, hp: Any) -> Any:
         if hp.name in self.__dict__["_kbatch_reserved"]:
             raise SpaceError(
-                "A hyperparameter in `build` must not have the name of one of kbatch's", hp.name, f"Rename it, or narrow it with Space({hp.name}=…)"
+                "A hyperparameter in `build` must not have the name of one of kbatch's",
+                hp.name,
+                f"Rename it, or narrow it with Space({hp.name}=…)",
             )
         return super()._retrieve(hp)
 
@@ -59,8 +65,14 @@ def fresh(values: Mapping[str, Any] | None = None) -> keras_tuner.HyperParameter
     return hp
 
 
-def call_build(build: Build, hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> keras.Model:
+def call_build(
+    build: Build, hp: keras_tuner.HyperParameters, reserved: frozenset[str]
+) -> keras.Model:
     """The model that the user's `build(hp)`, or `build()`, returns."""
-    positional = [p for p in inspect.signature(build).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        p
+        for p in inspect.signature(build).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     takes_hp = any(p.name == "hp" or p.default is p.empty for p in positional)
     return build(GuardedHyperParameters(hp, reserved)) if takes_hp else build()

@@ -12,7 +12,10 @@ from kbatch.building.model_spec import ModelSpec
 from kbatch.building.signature import signature
 
 # Two models are built to try one, so only names that tell of an optimizer are tried.
-OF_OPTIMIZERS = re.compile(r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*|schedule\w*)(_|\d|$)", re.IGNORECASE)
+OF_OPTIMIZERS = re.compile(
+    r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*|schedule\w*)(_|\d|$)",
+    re.IGNORECASE,
+)
 
 
 def idle(model_spec: ModelSpec, policy: str, axes: Iterable[Any]) -> tuple[str, ...]:
@@ -23,18 +26,27 @@ def idle(model_spec: ModelSpec, policy: str, axes: Iterable[Any]) -> tuple[str, 
         policy: Dtype policy to make them under.
         axes: KerasTuner's hyperparameters, kbatch's own among them.
     """
-    tried = [axis for axis in axes if axis.name not in model_spec.reserved and OF_OPTIMIZERS.search(axis.name)]
+    tried = [
+        axis
+        for axis in axes
+        if axis.name not in model_spec.reserved and OF_OPTIMIZERS.search(axis.name)
+    ]
     found = []
     for axis in tried:
         others = [value for value in axis.values if value != axis.default]
         if others:
-            first, second = (model_spec.raw(policy, model_spec.hyperparameters({axis.name: value})) for value in (axis.default, others[-1]))
+            first, second = (
+                model_spec.raw(policy, model_spec.hyperparameters({axis.name: value}))
+                for value in (axis.default, others[-1])
+            )
             if _differ_in_the_optimizer_alone(first, second, model_spec):
                 found.append(axis.name)
     return tuple(dict.fromkeys(found))
 
 
-def _differ_in_the_optimizer_alone(first: keras.Model, second: keras.Model, model_spec: ModelSpec) -> bool:
+def _differ_in_the_optimizer_alone(
+    first: keras.Model, second: keras.Model, model_spec: ModelSpec
+) -> bool:
     if not getattr(first, "outputs", None) or not first.compiled or not second.compiled:
         return False  # a model that cannot tell its configuration may differ in what does not show
     told = [signature(model, model_spec.arguments) for model in (first, second)]

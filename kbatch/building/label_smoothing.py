@@ -28,12 +28,14 @@ BY_NAME: dict[str, type[keras.losses.Loss]] = {
 def smoothed(loss: Any, amount: float) -> Any:
     """What a model is compiled with so that its labels are softened (Szegedy et al. 2016).
 
-    A label of one among `K` classes becomes `1 - amount + amount / K` for that class and `amount / K` for the others.
-    Labels that are numbers of classes are softened inside the loss. A model that is saved with it loads where kbatch
-    is not installed, and then trains on without softening.
+    A label of one among `K` classes becomes `1 - amount + amount / K` for that class and
+    `amount / K` for the others. Labels that are numbers of classes are softened inside the loss. A
+    model that is saved with it loads where kbatch is not installed, and then trains on without
+    softening.
 
     Args:
-        loss: What the user compiles with: a name, a loss, a function of Keras', or a structure of them.
+        loss: What the user compiles with: a name, a loss, a function of Keras', or a structure of
+            them.
         amount: Float, at least 0 and below 1; 0 leaves the loss as it is.
 
     Raises:
@@ -69,7 +71,9 @@ def _smoothed(part: Any, amount: float) -> Any:
     if type(loss) not in SOFT:
         raise ModelError(
             f"`label_smoothing` needs a loss over classes ({', '.join(BY_NAME)}; without ignore_class)",
-            part if isinstance(part, str) else getattr(part, "name", None) or getattr(part, "__name__", type(part).__name__),
+            part
+            if isinstance(part, str)
+            else getattr(part, "name", None) or getattr(part, "__name__", type(part).__name__),
             "Leave label_smoothing out, or compile the model with one of these",
         )
     config = loss.get_config()
@@ -96,10 +100,20 @@ def _sparse(loss: Any, amount: float) -> Any:
     made = SPARSE.from_config(loss.get_config())
     plain = made.fn
 
-    def soft(y_true: Any, y_pred: Any, from_logits: bool = False, ignore_class: int | None = None, axis: int = -1) -> Any:
+    def soft(
+        y_true: Any,
+        y_pred: Any,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+    ) -> Any:
         right = plain(y_true, y_pred, from_logits=from_logits, ignore_class=ignore_class, axis=axis)
-        evenly = keras.ops.ones_like(y_pred) / keras.ops.cast(keras.ops.shape(y_pred)[axis], y_pred.dtype)
-        spread = keras.ops.categorical_crossentropy(evenly, y_pred, from_logits=from_logits, axis=axis)
+        evenly = keras.ops.ones_like(y_pred) / keras.ops.cast(
+            keras.ops.shape(y_pred)[axis], y_pred.dtype
+        )
+        spread = keras.ops.categorical_crossentropy(
+            evenly, y_pred, from_logits=from_logits, axis=axis
+        )
         return (1 - amount) * right + amount * spread
 
     made.fn = soft

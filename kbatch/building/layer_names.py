@@ -17,7 +17,8 @@ NOT_UNIQUE = re.compile("unique names|names should be unique")
 def counting_anew() -> Iterator[None]:
     """Name inside the `with` as in a fresh process, and go on counting afterwards where the user's process was.
 
-    Keras numbers what has no name (`auc`, `auc_1`, …), so that the same `build` gives other metrics' names each time.
+    Keras numbers what has no name (`auc`, `auc_1`, …), so that the same `build` gives other
+    metrics' names each time.
     """
     counted = global_state.get_global_attribute(COUNTERS)
     global_state.set_global_attribute(COUNTERS, None)

@@ -10,9 +10,14 @@ import tensorflow as tf
 
 def counts(model: keras.Model, loss: Any) -> bool:
     """Whether the loss of a pass is divided by a count of its own."""
-    masked = any(getattr(output, "_keras_mask", None) is not None for output in getattr(model, "outputs", None) or [])
+    masked = any(
+        getattr(output, "_keras_mask", None) is not None
+        for output in getattr(model, "outputs", None) or []
+    )
     parts = keras.tree.flatten(loss)
-    return masked or any(getattr(part, "ignore_class", None) is not None or _by_weights(part) for part in parts)
+    return masked or any(
+        getattr(part, "ignore_class", None) is not None or _by_weights(part) for part in parts
+    )
 
 
 def _by_weights(loss: Any) -> bool:
@@ -27,7 +32,15 @@ def count(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     if mask is not None:
         parts.append(tf.cast(mask, "float32"))
     if getattr(loss, "ignore_class", None) is not None:
-        parts.append(tf.cast(tf.reshape(tf.not_equal(tf.cast(y, "float32"), float(loss.ignore_class)), tf.shape(y_pred)[:-1]), "float32"))
+        parts.append(
+            tf.cast(
+                tf.reshape(
+                    tf.not_equal(tf.cast(y, "float32"), float(loss.ignore_class)),
+                    tf.shape(y_pred)[:-1],
+                ),
+                "float32",
+            )
+        )
     if _by_weights(loss) and sample_weight is not None:
         parts.append(tf.cast(keras.tree.flatten(sample_weight)[0], "float32"))
     if not parts:

@@ -10,7 +10,14 @@ import keras
 
 from kbatch.building import layer_names
 from kbatch.building.compiled import CompileArguments, compile_for
-from kbatch.building.hyperparameters import Build, Declare, GuardedHyperParameters, call_build, fresh, nothing
+from kbatch.building.hyperparameters import (
+    Build,
+    Declare,
+    GuardedHyperParameters,
+    call_build,
+    fresh,
+    nothing,
+)
 from kbatch.building.policy_scope import policy_scope
 from kbatch.building.seed_scope import seed_scope
 from kbatch.errors import ModelError, SearchError
@@ -27,7 +34,9 @@ def _own_policy() -> str:
 def _among_policies(policy: str) -> str:
     if policy not in POLICIES:
         raise ModelError(
-            f"The global dtype policy must be one of {', '.join(POLICIES)}", policy, 'Call keras.config.set_dtype_policy("float32"), say, before'
+            f"The global dtype policy must be one of {', '.join(POLICIES)}",
+            policy,
+            'Call keras.config.set_dtype_policy("float32"), say, before',
         )
     return policy
 
@@ -41,7 +50,8 @@ class ModelSpec:
         arguments: Loss and metrics, if `build` does not compile.
         seed: Integer, seed of the weights.
         reserved: Hyperparameter names that `build` must not declare.
-        declare: The user's `declare_hyperparameters(hp)`, called before `build` on hyperparameters that no tuner made.
+        declare: The user's `declare_hyperparameters(hp)`, called before `build` on hyperparameters
+            that no tuner made.
         own_policy: The user's own dtype policy, read when this object is made.
     """
 
@@ -67,7 +77,11 @@ class ModelSpec:
             )
         seed = whole_number(self.seed, LEAST_SEED)
         if seed is None:
-            raise SearchError("`seed` must be a whole number: every trial begins with the same weights", self.seed, "Pass seed=0, say")
+            raise SearchError(
+                "`seed` must be a whole number: every trial begins with the same weights",
+                self.seed,
+                "Pass seed=0, say",
+            )
         object.__setattr__(self, "seed", seed)
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
@@ -75,7 +89,8 @@ class ModelSpec:
 
         Args:
             recipe: `Recipe` to compile for.
-            hp: `keras_tuner.HyperParameters` for `build`. Defaults to the defaults that `build` declares.
+            hp: `keras_tuner.HyperParameters` for `build`. Defaults to the defaults that `build`
+                declares.
         """
         model = self.raw(recipe.policy, hp)
         with policy_scope(recipe.policy, self.own_policy):
@@ -95,7 +110,9 @@ class ModelSpec:
 
     def _built(self, policy: str, hp: Any) -> keras.Model:
         with policy_scope(policy, self.own_policy), seed_scope(self.seed):
-            return call_build(self.build, self.hyperparameters() if hp is None else hp, self.reserved)
+            return call_build(
+                self.build, self.hyperparameters() if hp is None else hp, self.reserved
+            )
 
     def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
         """Hyperparameters with these values; the user's others take their defaults."""
@@ -106,7 +123,8 @@ class ModelSpec:
     def baseline(self, recipe: Recipe) -> Recipe:
         """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit.
 
-        A baseline of policy `"float32"`, which is what it has if nobody says another, gets the user's global policy.
+        A baseline of policy `"float32"`, which is what it has if nobody says another, gets the
+        user's global policy.
         """
         policy = recipe.policy if recipe.policy != "float32" else _among_policies(self.own_policy)
         model = self.raw(policy)

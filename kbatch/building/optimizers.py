@@ -11,16 +11,18 @@ from kbatch.errors import RecipeError
 from kbatch.recipe import Recipe
 
 MOMENTUM = 0.9
-EXCLUDED_FROM_DECAY = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")  # said to the optimizer, but not in its config
+# said to the optimizer, but not in its config
+EXCLUDED_FROM_DECAY = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 
 
 @keras.saving.register_keras_serializable(package="kbatch")
 class PerUpdate(Schedule):
     """A learning-rate schedule that counts weight updates under gradient accumulation.
 
-    Keras calls a schedule with the number of batches, of which an accumulating optimizer needs several per update. Only
-    schedules of the user's that `in_passes` cannot tell in Keras' own words come in this wrapper, with which a saved
-    model loads only where kbatch can be imported; older versions saved every warm-up under accumulation in it.
+    Keras calls a schedule with the number of batches, of which an accumulating optimizer needs
+    several per update. Only schedules of the user's that `in_passes` cannot tell in Keras' own
+    words come in this wrapper, with which a saved model loads only where kbatch can be imported;
+    older versions saved every warm-up under accumulation in it.
 
     Args:
         schedule: The schedule to follow, in weight updates.
@@ -42,10 +44,14 @@ class PerUpdate(Schedule):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PerUpdate:
         """Build it again from `get_config`."""
-        return cls(keras.optimizers.schedules.deserialize(config["schedule"]), config["accumulation_steps"])
+        return cls(
+            keras.optimizers.schedules.deserialize(config["schedule"]), config["accumulation_steps"]
+        )
 
 
-def optimizer_of(recipe: Recipe, compiled: keras.optimizers.Optimizer | None = None) -> keras.optimizers.Optimizer:
+def optimizer_of(
+    recipe: Recipe, compiled: keras.optimizers.Optimizer | None = None
+) -> keras.optimizers.Optimizer:
     """A fresh optimizer that does what the recipe says.
 
     Args:
@@ -53,14 +59,18 @@ def optimizer_of(recipe: Recipe, compiled: keras.optimizers.Optimizer | None = N
         compiled: The optimizer that the user compiled the model with, if any.
 
     Raises:
-        RecipeError: If the recipe asks for the compiled optimizer and there is none, or it cannot accumulate.
+        RecipeError: If the recipe asks for the compiled optimizer and there is none, or it cannot
+            accumulate.
     """
     accumulation = recipe.accumulation_steps if recipe.accumulation_steps > 1 else None
     if recipe.optimizer == "compiled":
         return _compiled(compiled, accumulation)
-    rate = recipe.learning_rate  # a callback lets it rise: so it stays a number that other callbacks may set
+    # a callback lets it rise: so it stays a number that other callbacks may set
+    rate = recipe.learning_rate
     if recipe.optimizer == "sgd":
-        return keras.optimizers.SGD(rate, momentum=MOMENTUM, gradient_accumulation_steps=accumulation)
+        return keras.optimizers.SGD(
+            rate, momentum=MOMENTUM, gradient_accumulation_steps=accumulation
+        )
     return keras.optimizers.Adam(rate, gradient_accumulation_steps=accumulation)
 
 
@@ -76,14 +86,22 @@ def _per_update(schedule: Schedule, accumulation: int) -> Schedule:
     return in_passes(schedule, accumulation) or PerUpdate(schedule, accumulation)
 
 
-def _compiled(optimizer: keras.optimizers.Optimizer | None, accumulation: int | None) -> keras.optimizers.Optimizer:
+def _compiled(
+    optimizer: keras.optimizers.Optimizer | None, accumulation: int | None
+) -> keras.optimizers.Optimizer:
     if optimizer is None:
-        raise RecipeError('optimizer="compiled" must come with a compiled model', "a model without an optimizer", "Compile it in `build`")
+        raise RecipeError(
+            'optimizer="compiled" must come with a compiled model',
+            "a model without an optimizer",
+            "Compile it in `build`",
+        )
     if accumulation is None:
         return optimizer
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         inner = _compiled(optimizer.inner_optimizer, accumulation)
-        return keras.optimizers.LossScaleOptimizer(inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name)
+        return keras.optimizers.LossScaleOptimizer(
+            inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name
+        )
     config = optimizer.get_config()
     if config.get("use_ema") or config.get("gradient_accumulation_steps"):
         raise RecipeError(
@@ -95,8 +113,11 @@ def _compiled(optimizer: keras.optimizers.Optimizer | None, accumulation: int | 
     if isinstance(rate, Schedule):
         config["learning_rate"] = _per_update(rate, accumulation)
     elif callable(rate) and not isinstance(rate, keras.Variable):
-        config["learning_rate"] = rate  # called without a count, so that there is nothing to stretch
-    accumulating = type(optimizer).from_config({**config, "gradient_accumulation_steps": accumulation})
+        # called without a count, so that there is nothing to stretch
+        config["learning_rate"] = rate
+    accumulating = type(optimizer).from_config(
+        {**config, "gradient_accumulation_steps": accumulation}
+    )
     for name in EXCLUDED_FROM_DECAY:
         if hasattr(optimizer, name):
             setattr(accumulating, name, getattr(optimizer, name))

@@ -18,10 +18,11 @@ from kbatch.recipe import Recipe
 def weighed(model: keras.Model, recipe: Recipe) -> Iterator[None]:
     """Let an update of `fit` inside the `with` be that of the whole batch, though its passes count differently.
 
-    A masked loss, one that ignores a class, and one that divides by the examples' weights are sums `S` over a count `n`.
-    Keras averages `S/n` over the passes, where the whole batch has the sum of `S` over the sum of `n`. So each pass's
-    gradient is weighed by its `n`, and the last one of an update divides by their sum. As with augmentation, methods are
-    wrapped on the instance: the model, its optimizer, and what is saved stay the same.
+    A masked loss, one that ignores a class, and one that divides by the examples' weights are sums
+    `S` over a count `n`. Keras averages `S/n` over the passes, where the whole batch has the sum of
+    `S` over the sum of `n`. So each pass's gradient is weighed by its `n`, and the last one of an
+    update divides by their sum. As with augmentation, methods are wrapped on the instance: the
+    model, its optimizer, and what is saved stay the same.
 
     Args:
         model: Compiled model, which `kbatch.building.accumulation.check` has passed.
@@ -32,7 +33,8 @@ def weighed(model: keras.Model, recipe: Recipe) -> Iterator[None]:
         return
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)  # Keras does so within the first step, which needs the sums of gradients
+        # Keras does so within the first step, which needs the sums of gradients
+        model.optimizer.build(model.trainable_variables)
     weigher = _Weigher(model, optimizer)
     model.compute_loss, optimizer.apply = weigher.compute_loss, weigher.apply
     model.train_function = None
@@ -53,7 +55,14 @@ class _Weigher:
         self._counted = tf.Variable(0.0, trainable=False)  # of the passes since the last update
         self._count: Any = None
 
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True) -> Any:
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
         """The model's own loss."""
         if training:
             self._count = count(self._loss, y, y_pred, sample_weight)
@@ -66,8 +75,13 @@ class _Weigher:
         share = tf.where(last, tf.math.divide_no_nan(float(self._passes), counted), 1.0)
         for sum_before in self._optimizer._accumulated_gradients:
             if sum_before is not None:
-                sum_before.assign(tf.convert_to_tensor(sum_before) * tf.cast(share, sum_before.dtype))
+                sum_before.assign(
+                    tf.convert_to_tensor(sum_before) * tf.cast(share, sum_before.dtype)
+                )
         self._counted.assign(tf.where(last, 0.0, counted))
         weight = self._count * share
-        weighed_grads = [None if grad is None else tf.convert_to_tensor(grad) * tf.cast(weight, grad.dtype) for grad in grads]
+        weighed_grads = [
+            None if grad is None else tf.convert_to_tensor(grad) * tf.cast(weight, grad.dtype)
+            for grad in grads
+        ]
         self._apply(weighed_grads, trainable_variables)

@@ -14,7 +14,8 @@ def policy_scope(policy: str, restore: str | keras.DTypePolicy) -> Iterator[None
 
     Args:
         policy: Name of the policy inside the `with`.
-        restore: The user's own policy. Given, not read here: KerasTuner's `clear_session` has reset it by then.
+        restore: The user's own policy. Given, not read here: KerasTuner's `clear_session` has reset
+            it by then.
     """
     keras.config.set_dtype_policy(policy)
     try:

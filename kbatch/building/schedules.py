@@ -14,16 +14,17 @@ Config = dict[str, Any]
 def in_passes(schedule: Schedule, passes: int) -> Schedule | None:
     """The same schedule for an optimizer that is called `passes` times per weight update, as a schedule of Keras' own.
 
-    Keras calls a schedule with the number of passes, of which update `u` (from 0) happens at `passes * u + passes - 1`.
-    A schedule of Keras' own can be stretched and moved so that it gives there what the user's gives at `u`; the saved
-    model then loads without kbatch.
+    Keras calls a schedule with the number of passes, of which update `u` (from 0) happens at
+    `passes * u + passes - 1`. A schedule of Keras' own can be stretched and moved so that it gives
+    there what the user's gives at `u`; the saved model then loads without kbatch.
 
     Args:
         schedule: Schedule that counts weight updates.
         passes: Integer, passes per weight update.
 
     Returns:
-        A schedule that counts passes, or `None` if Keras' own class cannot say it: `CosineDecayRestarts`, a
+        A schedule that counts passes, or `None` if Keras' own class cannot say it:
+        `CosineDecayRestarts`, a
         `PolynomialDecay` that cycles, and classes of the user's.
     """
     if passes == 1:
@@ -34,7 +35,10 @@ def in_passes(schedule: Schedule, passes: int) -> Schedule | None:
 
 
 def _piecewise(config: Config, passes: int) -> Config | None:
-    return {**config, "boundaries": [passes * boundary + passes - 1 for boundary in config["boundaries"]]}
+    return {
+        **config,
+        "boundaries": [passes * boundary + passes - 1 for boundary in config["boundaries"]],
+    }
 
 
 def _polynomial(config: Config, passes: int) -> Config | None:
@@ -51,7 +55,12 @@ def _exponential(config: Config, passes: int) -> Config | None:
     span = passes * config["decay_steps"]
     if config["staircase"]:
         return _stairs(config, span)
-    return {**config, "initial_learning_rate": config["initial_learning_rate"] * config["decay_rate"] ** (-(passes - 1) / span), "decay_steps": span}
+    return {
+        **config,
+        "initial_learning_rate": config["initial_learning_rate"]
+        * config["decay_rate"] ** (-(passes - 1) / span),
+        "decay_steps": span,
+    }
 
 
 def _inverse_time(config: Config, passes: int) -> Config | None:
@@ -82,7 +91,13 @@ def _cosine(config: Config, passes: int) -> Config | None:
     steps = rise + passes - 1
     if rise:
         start = top - (top - config["initial_learning_rate"]) * steps / rise
-    return {**config, "initial_learning_rate": start, "warmup_target": top, "warmup_steps": steps, "decay_steps": passes * config["decay_steps"]}
+    return {
+        **config,
+        "initial_learning_rate": start,
+        "warmup_target": top,
+        "warmup_steps": steps,
+        "decay_steps": passes * config["decay_steps"],
+    }
 
 
 _STRETCHED: dict[type[Schedule], Callable[[Config, int], Config | None]] = {

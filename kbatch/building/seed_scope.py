@@ -17,15 +17,19 @@ KERAS_STATE = ("global_random_seed", "global_seed_generator")
 def seed_scope(seed: int) -> Iterator[None]:
     """Seed Python, NumPy, TensorFlow and Keras, and put the state of all four back afterwards.
 
-    Keras draws the seeds of initializers and of Dropout from Python's generator. TensorFlow's and Keras' global seeds
-    cannot be read publicly, so this module alone touches them.
+    Keras draws the seeds of initializers and of Dropout from Python's generator. TensorFlow's and
+    Keras' global seeds cannot be read publicly, so this module alone touches them.
 
     Args:
         seed: Integer, the seed inside the `with`.
     """
     tensorflow_context = context.context()
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    tensorflow_state = {name: tensorflow_context.__dict__[name] for name in ("_seed", "_rng") if name in tensorflow_context.__dict__}
+    tensorflow_state = {
+        name: tensorflow_context.__dict__[name]
+        for name in ("_seed", "_rng")
+        if name in tensorflow_context.__dict__
+    }
     keras_state = {name: global_state.get_global_attribute(name) for name in KERAS_STATE}
     random.seed(seed)
     np.random.seed(seed % 2**32)

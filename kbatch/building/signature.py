@@ -24,8 +24,16 @@ def signature(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]
         arguments: Loss and metrics for a model that is not compiled.
     """
     own = compiled_by_user(model) or {"loss": arguments.loss, "metrics": arguments.metrics}
-    said = {name: described(own[name]) for name in ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics") if own.get(name) is not None}
-    return {"parameters": int(sum(variable.shape.num_elements() for variable in _tensors(model))), "architecture": _architecture(model), **said}
+    said = {
+        name: described(own[name])
+        for name in ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics")
+        if own.get(name) is not None
+    }
+    return {
+        "parameters": int(sum(variable.shape.num_elements() for variable in _tensors(model))),
+        "architecture": _architecture(model),
+        **said,
+    }
 
 
 def described(part: Any) -> Any:

@@ -13,7 +13,8 @@ from kbatch.callbacks.training_clock import TrainingClock
 class EpochEnd:
     """Times the user's callbacks and the checkpoint, and settles a training that a callback of the user's stopped.
 
-    Put its three callbacks around the others: `[clock, before, horizon, *user's, between, *checkpoint, after]`.
+    Put its three callbacks around the others:
+    `[clock, before, horizon, *user's, between, *checkpoint, after]`.
 
     Args:
         clock: `TrainingClock` that runs again once the last callback is done.
@@ -21,8 +22,10 @@ class EpochEnd:
         now: Function that gives the time in seconds.
 
     Attributes:
-        callback_seconds: Float, wall-clock seconds of the user's `on_epoch_end`, measurements taken away.
-        checkpoint_seconds: Float, wall-clock seconds of the callbacks between `between` and `after`.
+        callback_seconds: Float, wall-clock seconds of the user's `on_epoch_end`, measurements taken
+            away.
+        checkpoint_seconds: Float, wall-clock seconds of the callbacks between `between` and
+            `after`.
         ended_at: Float, when the last epoch's callbacks were done.
     """
 

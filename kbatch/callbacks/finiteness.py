@@ -14,8 +14,8 @@ MOST_IN_A_ROW = 20  # loss scaling finds its scale within these: it halves at ea
 class Finiteness:
     """Watches the loss of each update.
 
-    A loss that is not finite is no end by itself: loss scaling skips such an update. Training is lost once a weight is
-    not finite, or once twenty updates in a row had no finite loss.
+    A loss that is not finite is no end by itself: loss scaling skips such an update. Training is
+    lost once a weight is not finite, or once twenty updates in a row had no finite loss.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,8 @@ class Finiteness:
         """Whether training is lost after an update with these logs.
 
         Args:
-            model: Model in the middle of `fit`. Metrics that the update spoiled begin anew, since Keras' running means would stay NaN.
+            model: Model in the middle of `fit`. Metrics that the update spoiled begin anew, since
+                Keras' running means would stay NaN.
             logs: What Keras logs of the update.
         """
         if math.isfinite((logs or {}).get("loss", 0.0)):
@@ -47,9 +48,17 @@ def weights_are_finite(model: keras.Model) -> bool:
 
 def _are_finite(variables: list[keras.Variable]) -> bool:
     numbers = [tf.convert_to_tensor(variable) for variable in variables]
-    return all(bool(tf.reduce_all(tf.math.is_finite(number))) for number in numbers if number.dtype.is_floating)
+    return all(
+        bool(tf.reduce_all(tf.math.is_finite(number)))
+        for number in numbers
+        if number.dtype.is_floating
+    )
 
 
 def scaled_updates(model: keras.Model) -> int | None:
     """Weight updates made under loss scaling, without those that it skipped; `None` where nothing scales the loss."""
-    return int(model.optimizer.iterations) if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) else None
+    return (
+        int(model.optimizer.iterations)
+        if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+        else None
+    )

@@ -23,13 +23,15 @@ PROGRESS_SECONDS = 0.1  # showing progress is charged to training, so it must be
 class Horizon(keras.callbacks.Callback):
     """Ends training at a number of seconds on the clock and measures how validation rises on the way.
 
-    Use it in a plain `model.fit` to give two ways of training the same seconds. Validation is measured after the first
-    whole update at or past each of twelve marks (`seconds * (k / 12) ** 2`) and once at the end; no update begins that
-    would end past the horizon. With a target, it is measured more often the nearer the target comes. The clock stands
-    still meanwhile, and neither weights nor training metrics change. At the end the weights of the value *held* (the
-    worst of the best three consecutive measurements) are put back.
+    Use it in a plain `model.fit` to give two ways of training the same seconds. Validation is
+    measured after the first whole update at or past each of twelve marks
+    (`seconds * (k / 12) ** 2`) and once at the end; no update begins that would end past the
+    horizon. With a target, it is measured more often the nearer the target comes. The clock stands
+    still meanwhile, and neither weights nor training metrics change. At the end the weights of the
+    value *held* (the worst of the best three consecutive measurements) are put back.
 
-    `val_…` stands in the logs of those epochs only in which something was measured, as with Keras' `validation_freq`.
+    `val_…` stands in the logs of those epochs only in which something was measured, as with Keras'
+    `validation_freq`.
 
     Args:
         seconds: Float, training seconds until the end.
@@ -39,22 +41,25 @@ class Horizon(keras.callbacks.Callback):
         direction: `"max"` or `"min"`, where the metric should go. Defaults to `"max"`.
         target: Float, the value that is good enough: training ends once it is held. Optional.
         now: Function that gives the time in seconds. Defaults to `time.perf_counter`.
-        on_progress: Function called every tenth of a training second with the training seconds and the last value
-            measured (or `None`). Optional.
+        on_progress: Function called every tenth of a training second with the training seconds and
+            the last value measured (or `None`). Optional.
 
     Attributes:
         curve: List of `(train_seconds, value)`.
-        ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped it, or `fit` ran out of epochs);
+        ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped it, or
+            `fit` ran out of epochs);
             `None` while training goes on.
-        stopped_by: Name of the class of the user's callback that stopped training, where `UserCallback` saw it.
-        measured_in_epoch: Boolean, whether something was measured in the epoch that runs or just ended.
+        stopped_by: Name of the class of the user's callback that stopped training, where
+            `UserCallback` saw it.
+        measured_in_epoch: Boolean, whether something was measured in the epoch that runs or just
+            ended.
         value: Float, the metric of the weights that were kept; `None` if nothing was measured.
         metrics: All that was measured together with `value`.
         validation_seconds: Float, wall-clock seconds spent on measuring.
 
     Raises:
-        ModelError: At the first mark, if the model has no such metric; the message lists those it has. At the first
-            batch, if the clock is not among the callbacks.
+        ModelError: At the first mark, if the model has no such metric; the message lists those it
+            has. At the first batch, if the clock is not among the callbacks.
 
     Example:
     ```python
@@ -102,7 +107,11 @@ class Horizon(keras.callbacks.Callback):
         """After each whole update: measure if a mark was passed, stop if the next update would end too late."""
         clock = self.clock
         if not clock.running:
-            raise ModelError("The clock must be a callback of the same fit", "one that counts nothing", "Pass callbacks=[clock, horizon]")
+            raise ModelError(
+                "The clock must be a callback of the same fit",
+                "one that counts nothing",
+                "Pass callbacks=[clock, horizon]",
+            )
         if clock.updates == self._updates_seen or self.ended:
             return
         self._updates_seen = clock.updates
@@ -126,7 +135,11 @@ class Horizon(keras.callbacks.Callback):
         if self.model.stop_training:
             self.finish()
         if logs is not None and self.measured_in_epoch:
-            ours = {name: value for name, value in self._last.items() if name not in logs or name in self._put}
+            ours = {
+                name: value
+                for name, value in self._last.items()
+                if name not in logs or name in self._put
+            }
             self._put.update(ours)  # the others are of validation data that `fit` itself was given
             logs.update(ours)
 
@@ -183,12 +196,18 @@ class Horizon(keras.callbacks.Callback):
             return weights_are_finite(self.model)
 
     def _target_held(self) -> bool:
-        return self.target is not None and scoring.seconds_to(self.curve, self.target, self.direction) is not None
+        return (
+            self.target is not None
+            and scoring.seconds_to(self.curve, self.target, self.direction) is not None
+        )
 
     def _measure(self) -> None:
         began = self._now()
         with self.clock.paused():
-            measured = {f"val_{name}": value for name, value in measure(self.model, self.validation_data).items()}
+            measured = {
+                f"val_{name}": value
+                for name, value in measure(self.model, self.validation_data).items()
+            }
             if self.metric not in measured:
                 raise ModelError(
                     f"`metric` must be one number that the model measures ({', '.join(measured)})",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-MOST_READY = 64  # updates; pipelines were seen to hold about ten batches ready after a pause, and these are more
+# updates; pipelines were seen to hold about ten batches ready after a pause, and these are more
+MOST_READY = 64
 STEADY = 16  # updates without a pause that show what the pipeline really takes
 
 
 class InputCharge:
     """Charges input that a pipeline made during a pause, which would otherwise come for nothing.
 
-    A pipeline fills its buffers while validation or a callback runs. The updates after a pause, as many as the pipeline
-    can have made ready in it, cost at least what the pipeline alone takes.
+    A pipeline fills its buffers while validation or a callback runs. The updates after a pause, as
+    many as the pipeline can have made ready in it, cost at least what the pipeline alone takes.
 
     Args:
-        input_seconds: Float, seconds that the input pipeline alone takes for an update; `0` charges nothing.
+        input_seconds: Float, seconds that the input pipeline alone takes for an update; `0` charges
+            nothing.
     """
 
     def __init__(self, input_seconds: float = 0.0) -> None:

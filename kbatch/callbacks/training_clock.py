@@ -18,28 +18,32 @@ from kbatch.errors import ModelError
 class TrainingClock(keras.callbacks.Callback):
     """Measures the seconds that training takes, without validation, checkpoints and compilation.
 
-    Use it in any `model.fit` to know what an update costs; put it first among the callbacks. The clock runs from the
-    first batch on, waits for the device before it is read, and stands still inside `paused()` and from each
-    `on_epoch_end` to the next epoch. The first update traces and compiles, so it is charged the median of the later
-    ones, and its excess is `first_step_seconds`. Input that the pipeline made while the clock stood still is charged
-    what the pipeline alone takes for it.
+    Use it in any `model.fit` to know what an update costs; put it first among the callbacks. The
+    clock runs from the first batch on, waits for the device before it is read, and stands still
+    inside `paused()` and from each
+    `on_epoch_end` to the next epoch. The first update traces and compiles, so it is charged the
+    median of the later ones, and its excess is `first_step_seconds`. Input that the pipeline made
+    while the clock stood still is charged what the pipeline alone takes for it.
 
     Args:
         accumulation_steps: Integer, batches per weight update. Defaults to `1`.
-        input_seconds: Float, seconds that the input pipeline alone takes for one weight update. Defaults to `0.0`,
-            which charges only what was waited for.
+        input_seconds: Float, seconds that the input pipeline alone takes for one weight update.
+            Defaults to `0.0`, which charges only what was waited for.
         now: Function that gives the time in seconds. Defaults to `time.perf_counter`.
-        wait: Function that returns once the device has done its work. Defaults to waiting for the GPU, if there is one.
+        wait: Function that returns once the device has done its work. Defaults to waiting for the
+            GPU, if there is one.
 
     Attributes:
         updates: Integer, weight updates made.
-        seconds: Float, training seconds so far; `0.0` until the second update tells what the first is charged.
+        seconds: Float, training seconds so far; `0.0` until the second update tells what the first
+            is charged.
         median_update_seconds: Float, the median update after the first; `None` before there is one.
         first_step_seconds: Float, what the first update took beyond the median.
         update_seconds: List of floats, what each update took, the first among them.
 
     Raises:
-        ModelError: If the model runs several batches per call (`steps_per_execution`), which hides single updates.
+        ModelError: If the model runs several batches per call (`steps_per_execution`), which hides
+            single updates.
 
     Example:
     ```python
@@ -84,7 +88,9 @@ class TrainingClock(keras.callbacks.Callback):
     @property
     def first_step_seconds(self) -> float:
         """What the first update took beyond the median: trace, compile, autotune. Can be slightly below 0."""
-        return (self.update_seconds[0] if self.update_seconds else 0.0) - (self.median_update_seconds or 0.0)
+        return (self.update_seconds[0] if self.update_seconds else 0.0) - (
+            self.median_update_seconds or 0.0
+        )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -113,7 +119,11 @@ class TrainingClock(keras.callbacks.Callback):
         """Refuse a model whose single updates cannot be seen."""
         steps = getattr(self.model, "steps_per_execution", 1)
         if steps != 1:
-            raise ModelError("steps_per_execution must be 1: the clock is read after every update", steps, "Leave it out of compile()")
+            raise ModelError(
+                "steps_per_execution must be 1: the clock is read after every update",
+                steps,
+                "Leave it out of compile()",
+            )
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Start the clock at the very first batch."""

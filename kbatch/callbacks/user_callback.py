@@ -15,17 +15,20 @@ from kbatch.callbacks.horizon import Horizon
 class UserCallback(keras.callbacks.Callback):
     """Stands for one callback of the user's during a training.
 
-    Validation is measured at the marks of the horizon, not after every epoch. A callback that looks at a validation
-    value is called at the end of those epochs only in which one was measured, so that its patience counts these.
+    Validation is measured at the marks of the horizon, not after every epoch. A callback that looks
+    at a validation value is called at the end of those epochs only in which one was measured, so
+    that its patience counts these.
 
-    The clock stands still while the callback works, at the end of a batch too: TensorBoard draws its graph after the first.
+    The clock stands still while the callback works, at the end of a batch too: TensorBoard draws
+    its graph after the first.
 
     Args:
         callback: The user's callback.
         horizon: `Horizon` that measures, and that is told who stopped the training.
 
     Attributes:
-        batch_seconds: Float, wall-clock seconds of the callback at the beginning and the end of batches.
+        batch_seconds: Float, wall-clock seconds of the callback at the beginning and the end of
+            batches.
     """
 
     def __init__(self, callback: keras.callbacks.Callback, horizon: Horizon) -> None:
@@ -85,7 +88,11 @@ class UserCallback(keras.callbacks.Callback):
         self.batch_seconds += time.perf_counter() - began
 
     def _note(self) -> None:
-        if self.model.stop_training and self._horizon.ended is None and not self._horizon.stopped_by:
+        if (
+            self.model.stop_training
+            and self._horizon.ended is None
+            and not self._horizon.stopped_by
+        ):
             self._horizon.stopped_by = type(self._callback).__name__
 
 
@@ -100,4 +107,8 @@ def looks_at_validation(callback: keras.callbacks.Callback) -> bool:
 def works_at_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback does anything at the beginning or the end of batches."""
     hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-    return any(hook in vars(callback) or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook) for hook in hooks)
+    return any(
+        hook in vars(callback)
+        or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+        for hook in hooks
+    )

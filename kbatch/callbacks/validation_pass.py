@@ -13,8 +13,8 @@ import tensorflow as tf
 def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
     """What the model reaches on the validation batches, such as `{"loss": 0.6, "accuracy": 0.7}`.
 
-    `model.evaluate` resets the metrics that `fit` is still adding to, so they are put back. Weights, optimizer and seed
-    generators are not touched by an evaluation.
+    `model.evaluate` resets the metrics that `fit` is still adding to, so they are put back.
+    Weights, optimizer and seed generators are not touched by an evaluation.
 
     Args:
         model: Compiled model, possibly in the middle of `fit`.
@@ -22,7 +22,8 @@ def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
     """
     before = [variable.numpy() for variable in model.metrics_variables]
     values = model.evaluate(batches, verbose=0, return_dict=True)
-    for variable, value in zip(model.metrics_variables, before, strict=False):  # metrics built by this evaluation come last
+    # metrics built by this evaluation come last
+    for variable, value in zip(model.metrics_variables, before, strict=False):
         variable.assign(value)
     return numbers(values)
 

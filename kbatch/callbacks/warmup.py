@@ -13,8 +13,9 @@ from kbatch.callbacks.training_clock import TrainingClock
 class Warmup:
     """Lets the learning rate rise linearly over the first weight updates.
 
-    Update `i` (counted from 0) of `n` trains at `rate * (i + 1) / (n + 1)`, so that none is wasted at rate 0. The rate stays a variable of the
-    optimizer. At the beginning and at the end of an epoch the callbacks between `before` and `after` see the full rate, and may set another.
+    Update `i` (counted from 0) of `n` trains at `rate * (i + 1) / (n + 1)`, so that none is wasted
+    at rate 0. The rate stays a variable of the optimizer. At the beginning and at the end of an
+    epoch the callbacks between `before` and `after` see the full rate, and may set another.
 
     Put its two callbacks around the user's: `[clock, warmup.before, *user's, warmup.after]`.
 
@@ -26,9 +27,14 @@ class Warmup:
     def __init__(self, clock: TrainingClock, updates: int) -> None:
         self._clock, self._updates = clock, updates
         self._full = self._shown = 0.0
-        self.before = keras.callbacks.LambdaCallback(on_epoch_begin=self._show, on_epoch_end=self._show)
+        self.before = keras.callbacks.LambdaCallback(
+            on_epoch_begin=self._show, on_epoch_end=self._show
+        )
         self.after = keras.callbacks.LambdaCallback(
-            on_train_begin=self._take, on_epoch_begin=self._take, on_epoch_end=self._take, on_train_batch_begin=self._rise
+            on_train_begin=self._take,
+            on_epoch_begin=self._take,
+            on_epoch_end=self._take,
+            on_train_batch_begin=self._rise,
         )
 
     @property

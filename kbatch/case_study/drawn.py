@@ -8,14 +8,29 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 CLASSES = ("cat", "dog")
-FURS = ((60, 50, 45), (120, 85, 55), (190, 140, 90), (225, 200, 165), (150, 150, 150), (95, 95, 105), (235, 230, 225), (175, 100, 50))
+FURS = (
+    (60, 50, 45),
+    (120, 85, 55),
+    (190, 140, 90),
+    (225, 200, 165),
+    (150, 150, 150),
+    (95, 95, 105),
+    (235, 230, 225),
+    (175, 100, 50),
+)
 SCALE = 2  # drawn at twice the size, then shrunk, which softens the edges
 
 
-def drawn_pets(examples: int, image_size: int = 64, seed: int = 0, on_progress: Callable[[int], None] | None = None) -> dict[str, np.ndarray]:
+def drawn_pets(
+    examples: int,
+    image_size: int = 64,
+    seed: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+) -> dict[str, np.ndarray]:
     """Cats and dogs drawn by code.
 
-    Pose, colours, size, background, occlusion, light and noise vary; only ears, snout and eyes tell a cat from a dog.
+    Pose, colours, size, background, occlusion, light and noise vary; only ears, snout and eyes tell
+    a cat from a dog.
 
     Args:
         examples: Integer, images of each class.
@@ -51,7 +66,9 @@ def _picture(name: str, image_size: int, rng: np.random.Generator) -> np.ndarray
     canvas = canvas.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.0, 0.012) * side)))
     pixels = np.asarray(canvas.resize((image_size, image_size), Image.Resampling.BOX), "float32")
     contrast, light = rng.uniform(0.6, 1.1), rng.uniform(5, 45)
-    pixels = (pixels - 128) * contrast + 128 + light + rng.normal(0, rng.uniform(35, 60), pixels.shape)
+    pixels = (
+        (pixels - 128) * contrast + 128 + light + rng.normal(0, rng.uniform(35, 60), pixels.shape)
+    )
     return np.asarray(np.clip(pixels, 0, 255), "uint8")
 
 
@@ -60,22 +77,32 @@ def _background(side: int, rng: np.random.Generator) -> Image.Image:
     ramp = np.linspace(0, 1, side)[:, None, None]
     first, second = rng.integers(20, 236, (2, 3))
     gradient = np.broadcast_to(first * (1 - ramp) + second * ramp, (side, side, 3))
-    canvas = Image.fromarray(np.asarray(gradient, "uint8")).rotate(float(rng.choice([0, 90, 180, 270])))
+    canvas = Image.fromarray(np.asarray(gradient, "uint8")).rotate(
+        float(rng.choice([0, 90, 180, 270]))
+    )
     _clutter(ImageDraw.Draw(canvas), side, rng, pieces=int(rng.integers(2, 7)), largest=0.4)
     return canvas
 
 
-def _clutter(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator, pieces: int, largest: float) -> None:
+def _clutter(
+    draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator, pieces: int, largest: float
+) -> None:
     """Shapes of any colour, triangles and ellipses among them, so that no shape alone betrays a class."""
     for _ in range(pieces):
         x, y = rng.uniform(-0.1, 1.0, 2) * side
         width, height = rng.uniform(0.05, largest, 2) * side
-        colour = FURS[rng.integers(len(FURS))] if rng.random() < 0.5 else tuple(int(v) for v in rng.integers(0, 256, 3))
+        colour = (
+            FURS[rng.integers(len(FURS))]
+            if rng.random() < 0.5
+            else tuple(int(v) for v in rng.integers(0, 256, 3))
+        )
         kind = rng.integers(4)
         if kind == 0:
             draw.ellipse((x, y, x + width, y + height), fill=colour)
         elif kind == 1:
-            draw.polygon([(x, y + height), (x + width / 2, y), (x + width, y + height)], fill=colour)
+            draw.polygon(
+                [(x, y + height), (x + width / 2, y), (x + width, y + height)], fill=colour
+            )
         elif kind == 2:
             draw.rectangle((x, y, x + width, y + height), fill=colour)
         else:
@@ -113,7 +140,10 @@ def _cat_ears(draw, at, oval, coat, dark, rng) -> None:  # type: ignore[no-untyp
     """Two upright triangles."""
     tall, lean = rng.uniform(1.25, 1.7), rng.uniform(-0.15, 0.25)
     for sign in (-1, 1):
-        draw.polygon([at(sign * 0.95, -0.2), at(sign * (0.75 + lean), -tall), at(sign * 0.15, -0.85)], fill=dark if rng.random() < 0.5 else coat)
+        draw.polygon(
+            [at(sign * 0.95, -0.2), at(sign * (0.75 + lean), -tall), at(sign * 0.15, -0.85)],
+            fill=dark if rng.random() < 0.5 else coat,
+        )
 
 
 def _dog_ears(draw, at, oval, coat, dark, rng) -> None:  # type: ignore[no-untyped-def]
@@ -124,7 +154,13 @@ def _dog_ears(draw, at, oval, coat, dark, rng) -> None:  # type: ignore[no-untyp
         return
     drop = rng.uniform(0.0, 0.45)
     for sign in (-1, 1):
-        oval(sign * rng.uniform(0.9, 1.1), drop, rng.uniform(0.25, 0.4), rng.uniform(0.55, 0.85), dark)
+        oval(
+            sign * rng.uniform(0.9, 1.1),
+            drop,
+            rng.uniform(0.25, 0.4),
+            rng.uniform(0.55, 0.85),
+            dark,
+        )
 
 
 def _cat_face(draw, at, oval, dark, rng) -> None:  # type: ignore[no-untyped-def]
@@ -134,7 +170,11 @@ def _cat_face(draw, at, oval, dark, rng) -> None:  # type: ignore[no-untyped-def
         oval(sign * 0.42, -0.15, 0.22, 0.17, iris)
         oval(sign * 0.42, -0.15, rng.uniform(0.04, 0.12), 0.16, (15, 15, 15))
         for tilt in (-0.1, 0.1):
-            draw.line((*at(sign * 0.2, 0.4), *at(sign * 1.2, 0.4 + 2 * tilt)), fill=(230, 230, 230), width=1)
+            draw.line(
+                (*at(sign * 0.2, 0.4), *at(sign * 1.2, 0.4 + 2 * tilt)),
+                fill=(230, 230, 230),
+                width=1,
+            )
     draw.polygon([at(-0.12, 0.25), at(0.12, 0.25), at(0, 0.4)], fill=(200, 120, 120))
 
 

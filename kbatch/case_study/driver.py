@@ -26,7 +26,8 @@ from kbatch.space import Space
 if TYPE_CHECKING:
     from kbatch.case_study.pictures import Pictures
 
-WALL_PER_TRAINING_SECOND = 1.35  # validation, build, first step; on a CPU, for the announcement only
+# validation, build, first step; on a CPU, for the announcement only
+WALL_PER_TRAINING_SECOND = 1.35
 
 
 def run(options: Options, console: Console) -> None:
@@ -51,10 +52,14 @@ def run(options: Options, console: Console) -> None:
         found_limits = limits.of_options(options, space, folder, console)
         _import_tensorflow()
         found = _pictures(options, console)
-        _search_and_confirm(options, _held_by(found, options, space, console), found_limits, found, folder, console)
+        _search_and_confirm(
+            options, _held_by(found, options, space, console), found_limits, found, folder, console
+        )
         files = report.write(folder)
     show(folder, console)
-    console.print("Written: " + ", ".join(str(file) for file in files), highlight=False, soft_wrap=True)
+    console.print(
+        "Written: " + ", ".join(str(file) for file in files), highlight=False, soft_wrap=True
+    )
 
 
 def show(folder: Path | str, console: Console) -> None:
@@ -69,7 +74,9 @@ def show(folder: Path | str, console: Console) -> None:
 
 def _announce(options: Options, space: Space, folder: Path, console: Console) -> None:
     if options.tuner == "grid":
-        console.print(f"The grid holds {space.size()} recipes, of which {_trials(options, space)} are tried, batch size varying first.")
+        console.print(
+            f"The grid holds {space.size()} recipes, of which {_trials(options, space)} are tried, batch size varying first."
+        )
     trainings = _trainings(options, space)
     if options.seconds_per_trial:
         kept = min(_kept(folder), trainings)
@@ -82,12 +89,18 @@ def _announce(options: Options, space: Space, folder: Path, console: Console) ->
             soft_wrap=True,
         )
     else:
-        console.print(f"{trainings} trainings, each as long as {options.epochs} epochs of the baseline; that is measured first.", highlight=False)
+        console.print(
+            f"{trainings} trainings, each as long as {options.epochs} epochs of the baseline; that is measured first.",
+            highlight=False,
+        )
 
 
 def _kept(folder: Path) -> int:
     """How many trainings of this search an earlier run has ended."""
-    return sum(line.record is not None for line in store.read(folder / PROJECT / fingerprint.FOLDER / store.FILE))
+    return sum(
+        line.record is not None
+        for line in store.read(folder / PROJECT / fingerprint.FOLDER / store.FILE)
+    )
 
 
 def _minutes(trainings: int, seconds: float) -> float:
@@ -119,15 +132,34 @@ def _import_tensorflow() -> None:
 def _pictures(options: Options, console: Console) -> Pictures:
     from kbatch.case_study.pictures import PER_CLASS
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task("pictures", total=2 * PER_CLASS)
-        found = sources.pictures(options.data, options.image_size, options.seed, lambda count: progress.update(task, completed=count))
-    train, validation, test = (f"{len(part[1]):,}" for part in (found.train, found.validation, found.test))
+        found = sources.pictures(
+            options.data,
+            options.image_size,
+            options.seed,
+            lambda count: progress.update(task, completed=count),
+        )
+    train, validation, test = (
+        f"{len(part[1]):,}" for part in (found.train, found.validation, found.test)
+    )
     sizes = f"{train} to train, {validation} to validate, {test} to test"
-    console.print(f"Data: {found.name}, {options.image_size} px: {sizes}.", highlight=False, soft_wrap=True)
+    console.print(
+        f"Data: {found.name}, {options.image_size} px: {sizes}.", highlight=False, soft_wrap=True
+    )
     if found.skipped:
-        console.print(f"{len(found.skipped)} files could not be read and were skipped: {', '.join(found.skipped)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{len(found.skipped)} files could not be read and were skipped: {', '.join(found.skipped)}",
+            highlight=False,
+            soft_wrap=True,
+        )
     return found
 
 
@@ -137,18 +169,39 @@ def _held_by(found: Pictures, options: Options, space: Space, console: Console) 
     sizes = tuple(size for size in space.batch_size if size <= examples)
     if "batch_size" in options.axes or sizes == space.batch_size:
         return space
-    console.print(f"Batch sizes above the {examples} examples to train on are left out.", style="yellow", highlight=False)
+    console.print(
+        f"Batch sizes above the {examples} examples to train on are left out.",
+        style="yellow",
+        highlight=False,
+    )
     return dataclasses.replace(space, batch_size=sizes)
 
 
 def _note_run(options: Options, found: Pictures, folder: Path) -> None:
     """What the report says of the run, kept so that `kbatch report` can say it again."""
-    flags = shlex.join(text for name, value in options.told().items() if value is not None for text in (f"--{name}", str(value)))
-    notes: dict[str, Any] = {"command": f"kbatch cats-vs-dogs {flags}", "data": found.name, "model": options.model, "skipped": list(found.skipped)}
+    flags = shlex.join(
+        text
+        for name, value in options.told().items()
+        if value is not None
+        for text in (f"--{name}", str(value))
+    )
+    notes: dict[str, Any] = {
+        "command": f"kbatch cats-vs-dogs {flags}",
+        "data": found.name,
+        "model": options.model,
+        "skipped": list(found.skipped),
+    }
     atomic_file.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
 
 
-def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, found: Pictures, folder: Path, console: Console) -> None:
+def _search_and_confirm(
+    options: Options,
+    space: Space,
+    max_batch: MaxBatches,
+    found: Pictures,
+    folder: Path,
+    console: Console,
+) -> None:
     from kbatch.case_study.live import Live
     from kbatch.case_study.tuners import opened
     from kbatch.hypermodel import HyperModel
@@ -170,19 +223,41 @@ def _search_and_confirm(options: Options, space: Space, max_batch: MaxBatches, f
         fit_arguments["epochs"] = options.epochs
     project = Project(folder / PROJECT)
     project.check_complete()
-    project.agree({"model": options.model, "image_size": options.image_size, "tuner": options.tuner})
+    project.agree(
+        {"model": options.model, "image_size": options.image_size, "tuner": options.tuner}
+    )
     if options.epochs is not None and "goal" not in project.facts():
         console.print("Measuring the baseline's updates for the horizon …")
     goal = hypermodel.terms.open(project, found.train, fit_arguments).goal
     if options.epochs is not None:
         minutes = _minutes(_trainings(options, space), goal.seconds)
-        console.print(f"Every training gets {goal.seconds:.2f} s: about {minutes:.1f} minutes.", highlight=False)
+        console.print(
+            f"Every training gets {goal.seconds:.2f} s: about {minutes:.1f} minutes.",
+            highlight=False,
+        )
     _note_run(options, found, folder)
     tuner, aside = opened(options.tuner, hypermodel, options.trials, folder, options.seed)
     if aside:
-        console.print(f"KerasTuner's files could not be read and were moved to {aside}; the records were kept.", style="yellow", soft_wrap=True)
-    with Live(console, _trials(options, space), _trainings(options, space), goal.seconds, project.store.records()) as live:
+        console.print(
+            f"KerasTuner's files could not be read and were moved to {aside}; the records were kept.",
+            style="yellow",
+            soft_wrap=True,
+        )
+    with Live(
+        console,
+        _trials(options, space),
+        _trainings(options, space),
+        goal.seconds,
+        project.store.records(),
+    ) as live:
         hypermodel.watcher = live
         tuner.search(*found.train, **fit_arguments)
         if options.confirm:
-            confirm(tuner, *found.train, top=options.confirm_top, seeds=options.confirm, test_data=found.test, **fit_arguments)
+            confirm(
+                tuner,
+                *found.train,
+                top=options.confirm_top,
+                seeds=options.confirm,
+                test_data=found.test,
+                **fit_arguments,
+            )

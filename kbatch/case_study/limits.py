@@ -45,13 +45,21 @@ def of_options(options: Options, space: Space, folder: Path, console: Console) -
     if "max_batch" in facts and facts["max_batch"] is None:
         return None  # the project was begun where there was no limit
     if not has_limit():
-        console.print("This CPU has no memory limit, so batch sizes are not checked beforehand (see `kbatch doctor`).", style="dim", highlight=False)
+        console.print(
+            "This CPU has no memory limit, so batch sizes are not checked beforehand (see `kbatch doctor`).",
+            style="dim",
+            highlight=False,
+        )
         return None
 
     try:
         table = _table(options, space, console)
     except NoMemoryLimitError:
-        console.print("TensorFlow has no device with a memory limit here, so batch sizes are not checked beforehand.", style="dim", highlight=False)
+        console.print(
+            "TensorFlow has no device with a memory limit here, so batch sizes are not checked beforehand.",
+            style="dim",
+            highlight=False,
+        )
         return None
     console.print(str(table), highlight=False)
     return table
@@ -65,7 +73,16 @@ def _table(options: Options, space: Space, console: Console) -> Table:
         shape = (options.image_size, options.image_size, 3)
         build = functools.partial(model, options.model, options.image_size)
         loss, metrics, most = "binary_crossentropy", ["accuracy"], max(space.batch_size)
-        return max_batches(build, shape, space=space, ceiling=most, loss=loss, metrics=metrics, seed=options.seed, on_row=show)
+        return max_batches(
+            build,
+            shape,
+            space=space,
+            ceiling=most,
+            loss=loss,
+            metrics=metrics,
+            seed=options.seed,
+            on_row=show,
+        )
 
 
 def has_limit() -> bool:

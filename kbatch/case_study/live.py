@@ -27,20 +27,43 @@ class Live(Watcher):
         earlier: Records of the trainings that earlier runs of this search ended.
     """
 
-    def __init__(self, console: Console, trials: int, trainings: int, seconds: float, earlier: Sequence[Record] = ()) -> None:
-        self._console, self._trials, self._trainings, self._seconds = console, trials, trainings, seconds
+    def __init__(
+        self,
+        console: Console,
+        trials: int,
+        trainings: int,
+        seconds: float,
+        earlier: Sequence[Record] = (),
+    ) -> None:
+        self._console, self._trials, self._trainings, self._seconds = (
+            console,
+            trials,
+            trainings,
+            seconds,
+        )
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.completed:.1f} of {task.total:.1f} s {task.fields[now]}", markup=False),
+            TextColumn(
+                "{task.completed:.1f} of {task.total:.1f} s {task.fields[now]}", markup=False
+            ),
         )
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._task: TaskID | None = None
         self._began = 0.0
-        self._walls = [record.outcome.seconds["total"] for record in earlier if "total" in record.outcome.seconds]
-        self._beside = {record.key for record in earlier if record.purpose != "search"}  # baseline and confirmations that are done
+        self._walls = [
+            record.outcome.seconds["total"]
+            for record in earlier
+            if "total" in record.outcome.seconds
+        ]
+        # baseline and confirmations that are done
+        self._beside = {record.key for record in earlier if record.purpose != "search"}
         self._shown: set[str] = set()
-        self._search_done = max((record.trial + 1 for record in earlier if record.purpose == "search"), default=0)
+        self._search_done = max(
+            (record.trial + 1 for record in earlier if record.purpose == "search"), default=0
+        )
         self._best: Record | None = None
         for record in earlier:
             self._compare(record)
@@ -55,7 +78,9 @@ class Live(Watcher):
     @property
     def seconds_left(self) -> float:
         """Wall-clock seconds that the remaining trainings will take, going by those so far."""
-        per_training = sum(self._walls) / len(self._walls) if self._walls else FIRST_GUESS * self._seconds
+        per_training = (
+            sum(self._walls) / len(self._walls) if self._walls else FIRST_GUESS * self._seconds
+        )
         return max(self._trainings - self.done, 0) * per_training
 
     @property
@@ -72,7 +97,11 @@ class Live(Watcher):
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
         if self._task is not None:
-            now = ("" if value is None else f"now {value:.3f}, ") + self._best_words() + f"{_clock(self.seconds_left)} left"
+            now = (
+                ("" if value is None else f"now {value:.3f}, ")
+                + self._best_words()
+                + f"{_clock(self.seconds_left)} left"
+            )
             self._progress.update(self._task, completed=train_seconds, now=now)
 
     def _best_words(self) -> str:
@@ -90,7 +119,8 @@ class Live(Watcher):
 
     def answered(self, record: Record) -> None:
         """Print one line for a training whose record the project has, from an earlier run or another trial."""
-        if record.purpose == "search" or record.key not in self._shown:  # every trial asks for the baseline
+        # every trial asks for the baseline
+        if record.purpose == "search" or record.key not in self._shown:
             self._finish(record, " (not trained again: the project has its record)")
 
     def _finish(self, record: Record, note: str) -> None:
@@ -99,14 +129,18 @@ class Live(Watcher):
             self._task = None
         self._shown.add(record.key)
         if record.purpose == "search":
-            self._search_done = max(self._search_done, record.trial + 1)  # KerasTuner counts trials from 0
+            # KerasTuner counts trials from 0
+            self._search_done = max(self._search_done, record.trial + 1)
         else:
             self._beside.add(record.key)
         self._compare(record)
         value = "" if record.outcome.value is None else f"{record.outcome.value:.3f} held, "
         words = ended_text(record.outcome)
         ended = "" if words == "horizon" else f", ended by {words}"
-        names = {"search": f"trial {record.trial} ({record.trial + 1} of {self._trials})", "confirmation": f"confirmation, seed {record.seed}"}
+        names = {
+            "search": f"trial {record.trial} ({record.trial + 1} of {self._trials})",
+            "confirmation": f"confirmation, seed {record.seed}",
+        }
         name = names.get(record.purpose, record.purpose)
         line = f"{name}: {record.recipe}: {value}score {score_text(record.score)} per second{ended}{note}"
         self._console.print(line, highlight=False, soft_wrap=True)
@@ -114,7 +148,9 @@ class Live(Watcher):
             self._console.print(f"    {remark}", style="yellow", highlight=False, soft_wrap=True)
 
     def _compare(self, record: Record) -> None:
-        if record.purpose != "confirmation" and (self._best is None or record.score > self._best.score):
+        if record.purpose != "confirmation" and (
+            self._best is None or record.score > self._best.score
+        ):
             self._best = record
 
 

@@ -18,7 +18,9 @@ def cnn(image_size: int) -> keras.Model:
         [
             keras.Input((image_size, image_size, 3)),
             layers.Rescaling(1 / 255),
-            layers.Conv2D(32, 3, activation="relu", kernel_initializer="he_uniform", padding="same"),
+            layers.Conv2D(
+                32, 3, activation="relu", kernel_initializer="he_uniform", padding="same"
+            ),
             layers.MaxPooling2D(2),
             layers.Flatten(),
             layers.Dense(128, activation="relu", kernel_initializer="he_uniform"),

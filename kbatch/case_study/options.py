@@ -68,16 +68,30 @@ class Options:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 option = name.replace("_", "-")
-                raise SearchError(f"--{option} must be at least {least:,} and at most {most:,}", value, "Pass a number between these")
+                raise SearchError(
+                    f"--{option} must be at least {least:,} and at most {most:,}",
+                    value,
+                    "Pass a number between these",
+                )
         if (self.seconds_per_trial is None) == (self.epochs is None):
             received = "neither" if self.epochs is None else "both"
-            raise SearchError("One of --seconds-per-trial and --epochs must be given", received, "Leave one out")
+            raise SearchError(
+                "One of --seconds-per-trial and --epochs must be given", received, "Leave one out"
+            )
         if self.target is not None and not CHANCE < self.target <= 1:
-            raise SearchError(f"--target must be an accuracy above chance, {CHANCE}, and at most 1", self.target, "Pass 0.8, say")
+            raise SearchError(
+                f"--target must be an accuracy above chance, {CHANCE}, and at most 1",
+                self.target,
+                "Pass 0.8, say",
+            )
         self.max_batch_number()
         for name, allowed in (("tuner", TUNERS), ("model", ("cnn", "small-resnet"))):
             if getattr(self, name) not in allowed:
-                raise SearchError(f"--{name} must be one of {', '.join(allowed)}", getattr(self, name), "Pass one of these names")
+                raise SearchError(
+                    f"--{name} must be one of {', '.join(allowed)}",
+                    getattr(self, name),
+                    "Pass one of these names",
+                )
 
     def max_batch_number(self) -> int | None:
         """The number that --max-batch is; `None` for `auto` and `off`.
@@ -89,7 +103,11 @@ class Options:
             return None
         number = number_text.whole(self.max_batch) or 0
         if not 1 <= number <= number_text.MOST:
-            raise SearchError("--max-batch must be auto, off or a whole number of at least 1", self.max_batch, "Pass one of these")
+            raise SearchError(
+                "--max-batch must be auto, off or a whole number of at least 1",
+                self.max_batch,
+                "Pass one of these",
+            )
         return number
 
     def space(self) -> Space:
@@ -117,8 +135,14 @@ class Options:
 
     def told(self) -> dict[str, Any]:
         """What was asked for by the names of the options."""
-        own = {name.replace("_", "-"): value for name, value in vars(self).items() if name != "axes"}
-        given = {axis.option.name: self.axes[axis.name] for axis in AXES if axis.option and axis.name in self.axes}
+        own = {
+            name.replace("_", "-"): value for name, value in vars(self).items() if name != "axes"
+        }
+        given = {
+            axis.option.name: self.axes[axis.name]
+            for axis in AXES
+            if axis.option and axis.name in self.axes
+        }
         return {**own, **given}
 
     def as_begun(self, facts: Mapping[str, Any]) -> Options:
@@ -128,8 +152,14 @@ class Options:
             facts: What the project was started with; empty if it was not.
         """
         begun = facts.get("space")
-        if "policy" not in self.axes and isinstance(begun, dict) and kinds.fits(begun.get("policy"), list[str]):
-            return dataclasses.replace(self, axes={**self.axes, "policy": ",".join(begun["policy"])})
+        if (
+            "policy" not in self.axes
+            and isinstance(begun, dict)
+            and kinds.fits(begun.get("policy"), list[str])
+        ):
+            return dataclasses.replace(
+                self, axes={**self.axes, "policy": ",".join(begun["policy"])}
+            )
         return self
 
     def ready_folder(self) -> Path:
@@ -146,10 +176,16 @@ class Options:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except ValueError as error:
-            raise SearchError("--out must be the name of a folder, in UTF-8", repr(self.out), "Pass another folder") from error
+            raise SearchError(
+                "--out must be the name of a folder, in UTF-8",
+                repr(self.out),
+                "Pass another folder",
+            ) from error
         except OSError as error:
             received = f"{folder}: {error.strerror or error}"
-            raise disk.trouble(error) or SearchError("--out must be a folder that can be written", received, "Pass another folder") from error
+            raise disk.trouble(error) or SearchError(
+                "--out must be a folder that can be written", received, "Pass another folder"
+            ) from error
         return folder
 
 

@@ -42,8 +42,9 @@ def read_images(
     """The first readable images of each class, in the order of their numbers.
 
     Args:
-        path: A folder with one folder per class (or a `PetImages` folder with them), or a zip of one. Files whose
-            ending is not an image's are ignored; what is no regular file, such as a pipe or a device, is not opened.
+        path: A folder with one folder per class (or a `PetImages` folder with them), or a zip of
+            one. Files whose ending is not an image's are ignored; what is no regular file, such as
+            a pipe or a device, is not opened.
         image_size: Integer, height and width in pixels that every image is resized to.
         per_class: Integer, images wanted of each class.
         classes: Integer, classes there must be. Defaults to `2`.
@@ -51,9 +52,9 @@ def read_images(
         least: Integer, images of each class that are enough. Defaults to `per_class`.
 
     Returns:
-        A dictionary from class to uint8 images of shape `(n, image_size, image_size, 3)`, where `n` is `per_class`, or what
-        the smallest class has if that is fewer and enough; and the names of the files, among all of those classes, that were
-        reached and could not be read.
+        A dictionary from class to uint8 images of shape `(n, image_size, image_size, 3)`, where `n`
+        is `per_class`, or what the smallest class has if that is fewer and enough; and the names of
+        the files, among all of those classes, that were reached and could not be read.
 
     Raises:
         DataError: If the folder is missing, holds other classes, or too few readable images.
@@ -76,14 +77,26 @@ def read_images(
         found: dict[str, np.ndarray] = {}
         skipped: list[str] = []
         for label in sorted(by_class):
-            images, unreadable = _read_class(sorted(by_class[label], key=_natural), image_size, per_class, len(found) * per_class, on_progress)
+            images, unreadable = _read_class(
+                sorted(by_class[label], key=_natural),
+                image_size,
+                per_class,
+                len(found) * per_class,
+                on_progress,
+            )
             found[label] = images
             skipped += unreadable
     least = per_class if least is None else least
     few = {label: len(images) for label, images in found.items() if len(images) < least}
     if few:
-        received = ", ".join(f"{count} of {label}" for label, count in few.items()) + (f"; {len(skipped)} files could not be read" if skipped else "")
-        raise DataError(f"{path} must hold {least} readable images of each class", received, "Add images, or pass another folder")
+        received = ", ".join(f"{count} of {label}" for label, count in few.items()) + (
+            f"; {len(skipped)} files could not be read" if skipped else ""
+        )
+        raise DataError(
+            f"{path} must hold {least} readable images of each class",
+            received,
+            "Add images, or pass another folder",
+        )
     smallest = min(map(len, found.values()))
     return {label: images[:smallest] for label, images in found.items()}, tuple(skipped)
 
@@ -100,11 +113,18 @@ def decode(content: bytes, image_size: int) -> np.ndarray:
     """
     with Image.open(io.BytesIO(content)) as image:
         image.load()
-        return np.asarray(image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR), "uint8")
+        return np.asarray(
+            image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR),
+            "uint8",
+        )
 
 
 def _read_class(
-    entries: list[Entry], image_size: int, wanted: int, before: int, on_progress: Callable[[int], None] | None
+    entries: list[Entry],
+    image_size: int,
+    wanted: int,
+    before: int,
+    on_progress: Callable[[int], None] | None,
 ) -> tuple[np.ndarray, list[str]]:
     """Read until there are enough; of a class with few files more than wanted, all are looked at and named if bad."""
     images: list[np.ndarray] = []
@@ -128,21 +148,36 @@ def _open(path: Path) -> Iterator[list[Entry]]:
     if path.is_dir():
         root = path / "PetImages" if (path / "PetImages").is_dir() else path
         files = [file for file in root.glob("*/*") if file.suffix.lower() in ENDINGS]
-        yield [Entry(file.parent.name, f"{file.parent.name}/{file.name}", functools.partial(_regular, file)) for file in files]
+        yield [
+            Entry(
+                file.parent.name,
+                f"{file.parent.name}/{file.name}",
+                functools.partial(_regular, file),
+            )
+            for file in files
+        ]
     elif path.is_file() and zipfile.is_zipfile(path):
         try:
             archive = zipfile.ZipFile(path)
         except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-            raise DataError("A zip of photographs must be whole", f"{path}: {error}", "Download it again") from error
+            raise DataError(
+                "A zip of photographs must be whole", f"{path}: {error}", "Download it again"
+            ) from error
         with archive:
             yield list(_zipped(archive))
     else:
-        raise DataError("Photographs must be in a folder or a zip", f"{path} is neither", "Pass a folder with one folder of photographs per class")
+        raise DataError(
+            "Photographs must be in a folder or a zip",
+            f"{path} is neither",
+            "Pass a folder with one folder of photographs per class",
+        )
 
 
 def _regular(file: Path) -> bytes:
     """The bytes of a regular file; a pipe or a device would be read without an end."""
-    with open(os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as opened:
+    with open(
+        os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
+    ) as opened:
         known = os.fstat(opened.fileno())
         if not stat.S_ISREG(known.st_mode) or known.st_size > LARGEST_BYTES:
             raise OSError(f"{file} is no photograph")
@@ -157,14 +192,19 @@ def _unzipped(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _shown(name: str) -> str:
     """A file's name as a terminal and a report can show it."""
-    return "".join(letter if letter.isprintable() else letter.encode("utf-8", "surrogatepass").hex() for letter in name)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("utf-8", "surrogatepass").hex()
+        for letter in name
+    )
 
 
 def _zipped(archive: zipfile.ZipFile) -> Iterator[Entry]:
     for name in archive.namelist():
         parts = Path(name).parts
         if len(parts) >= 2 and Path(name).suffix.lower() in ENDINGS:
-            yield Entry(parts[-2], f"{parts[-2]}/{parts[-1]}", functools.partial(_unzipped, archive, name))
+            yield Entry(
+                parts[-2], f"{parts[-2]}/{parts[-1]}", functools.partial(_unzipped, archive, name)
+            )
 
 
 def _natural(entry: Entry) -> tuple[int, str]:

@@ -9,7 +9,8 @@ import numpy as np
 
 PER_CLASS = 1000  # as in the case study
 LEAST_PER_CLASS = 100  # below it 20 to validate on tell nothing apart
-FIFTHS = (3, 1, 1)  # to train, to validate and to test: 600, 200 and 200 of each class in the case study
+# to train, to validate and to test: 600, 200 and 200 of each class in the case study
+FIFTHS = (3, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Pictures:
 
     Attributes:
         name: What they are, in words.
-        train, validation, test: Tuples of images, uint8 of shape `(n, size, size, 3)`, and labels, int32 of shape `(n,)`.
+        train, validation, test: Tuples of images, uint8 of shape `(n, size, size, 3)`, and labels,
+        int32 of shape `(n,)`.
         classes: Names of the classes, in the order of the labels.
         skipped: Names of the files that could not be read.
     """

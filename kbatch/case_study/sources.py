@@ -32,18 +32,33 @@ def check(source: str) -> None:
         there = path.is_dir() or path.is_file()
         odd = not there and path.exists()
     except OSError as error:  # a name that is too long, say
-        raise DataError("--data must be 'drawn', 'tfds', or a folder or zip of photographs", f"{error.strerror}", "Check the path") from error
+        raise DataError(
+            "--data must be 'drawn', 'tfds', or a folder or zip of photographs",
+            f"{error.strerror}",
+            "Check the path",
+        ) from error
     if odd:
-        raise DataError("--data must be 'drawn', 'tfds', or a folder or zip of photographs", f"{source}, a pipe or a device", "Check the path")
+        raise DataError(
+            "--data must be 'drawn', 'tfds', or a folder or zip of photographs",
+            f"{source}, a pipe or a device",
+            "Check the path",
+        )
     if not there:
-        raise DataError("--data must be 'drawn', 'tfds', or a folder or zip of photographs that exists", source, "Check the path")
+        raise DataError(
+            "--data must be 'drawn', 'tfds', or a folder or zip of photographs that exists",
+            source,
+            "Check the path",
+        )
 
 
-def pictures(source: str, image_size: int, seed: int = 0, on_progress: Progress | None = None) -> Pictures:
+def pictures(
+    source: str, image_size: int, seed: int = 0, on_progress: Progress | None = None
+) -> Pictures:
     """The case study's 2,000 pictures, or as many photographs of two other classes as a folder holds.
 
     Args:
-        source: `"drawn"`, `"tfds"`, or the path of a folder with two folders of photographs, such as `PetImages`, or of a zip of one.
+        source: `"drawn"`, `"tfds"`, or the path of a folder with two folders of photographs, such
+            as `PetImages`, or of a zip of one.
         image_size: Integer, height and width in pixels.
         seed: Integer, which pictures are drawn.
         on_progress: Function called with the number of pictures ready so far. Optional.
@@ -54,15 +69,28 @@ def pictures(source: str, image_size: int, seed: int = 0, on_progress: Progress 
     check(source)
     try:
         if source == DRAWN:
-            return split("2,000 cats and dogs drawn by code (no photographs)", drawn_pets(PER_CLASS, image_size, seed, on_progress))
+            return split(
+                "2,000 cats and dogs drawn by code (no photographs)",
+                drawn_pets(PER_CLASS, image_size, seed, on_progress),
+            )
         if source == TFDS:
-            return split("2,000 photographs of TFDS cats_vs_dogs", from_tfds(image_size, on_progress))
-        images, skipped = read_images(source, image_size, PER_CLASS, on_progress=on_progress, least=LEAST_PER_CLASS)
+            return split(
+                "2,000 photographs of TFDS cats_vs_dogs", from_tfds(image_size, on_progress)
+            )
+        images, skipped = read_images(
+            source, image_size, PER_CLASS, on_progress=on_progress, least=LEAST_PER_CLASS
+        )
     except MemoryError as error:
-        raise DataError("The pictures must fit into memory", f"--image-size {image_size}", "Pass a smaller one") from error
+        raise DataError(
+            "The pictures must fit into memory", f"--image-size {image_size}", "Pass a smaller one"
+        ) from error
     except OSError as error:
-        raise DataError("--data must be a folder that can be read", f"{error}", "Check the path") from error
-    return split(f"{sum(map(len, images.values())):,} photographs of {Path(source).name}", images, skipped)
+        raise DataError(
+            "--data must be a folder that can be read", f"{error}", "Check the path"
+        ) from error
+    return split(
+        f"{sum(map(len, images.values())):,} photographs of {Path(source).name}", images, skipped
+    )
 
 
 def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str, np.ndarray]:
@@ -78,18 +106,28 @@ def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str,
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
-        raise DataError("--data tfds needs tensorflow-datasets", "it is not installed", "pip install 'kbatch[tfds]'") from error
+        raise DataError(
+            "--data tfds needs tensorflow-datasets",
+            "it is not installed",
+            "pip install 'kbatch[tfds]'",
+        ) from error
     try:
-        dataset, info = tfds.load("cats_vs_dogs", split="train", shuffle_files=False, with_info=True)
+        dataset, info = tfds.load(
+            "cats_vs_dogs", split="train", shuffle_files=False, with_info=True
+        )
     except Exception as error:  # TFDS raises whatever its downloader and its file systems raise
         raise DataError(
-            "TFDS must be able to prepare cats_vs_dogs", f"{type(error).__name__}: {str(error)[:300]}", "Check the network, or pass a folder"
+            "TFDS must be able to prepare cats_vs_dogs",
+            f"{type(error).__name__}: {str(error)[:300]}",
+            "Check the network, or pass a folder",
         ) from error
     names = info.features["label"].names
     return collect(tfds.as_numpy(dataset), names, image_size, on_progress)
 
 
-def collect(examples: object, names: list[str], image_size: int, on_progress: Progress | None = None) -> dict[str, np.ndarray]:
+def collect(
+    examples: object, names: list[str], image_size: int, on_progress: Progress | None = None
+) -> dict[str, np.ndarray]:
     """The first 1,000 images of each class out of TFDS-like examples.
 
     Args:
@@ -107,11 +145,17 @@ def collect(examples: object, names: list[str], image_size: int, on_progress: Pr
     for example in examples:  # type: ignore[attr-defined]
         images = found[names[int(example["label"])]]
         if len(images) < PER_CLASS:
-            picture = Image.fromarray(example["image"]).convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR)
+            picture = (
+                Image.fromarray(example["image"])
+                .convert("RGB")
+                .resize((image_size, image_size), Image.Resampling.BILINEAR)
+            )
             images.append(np.asarray(picture, "uint8"))
             if on_progress:
                 on_progress(sum(map(len, found.values())))
         if all(len(images) == PER_CLASS for images in found.values()):
             return {name: np.array(images) for name, images in found.items()}
     counts = ", ".join(f"{len(images)} of {name}" for name, images in found.items())
-    raise DataError(f"TFDS must hold {PER_CLASS} images of each class", counts, "Prepare the whole data set")
+    raise DataError(
+        f"TFDS must hold {PER_CLASS} images of each class", counts, "Prepare the whole data set"
+    )

@@ -19,7 +19,8 @@ from kbatch.errors import RecordError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.records import atomic_file, disk, kinds
 
-# Two trainings of one recipe with different seeds rank alike at a correlation of only 0.5 (shared measurements), so a
+# Two trainings of one recipe with different seeds rank alike at a correlation of only 0.5 (shared
+# measurements), so a
 # third of the variance of normalized scores is told to the Gaussian process as noise.
 SCORE_NOISE = 0.3
 
@@ -48,7 +49,9 @@ TRIAL: dict[str, Any] = {
 }
 
 
-def tuner_of(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int) -> keras_tuner.Tuner:
+def tuner_of(
+    kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int
+) -> keras_tuner.Tuner:
     """A stock tuner over the hypermodel, in the folder `search`.
 
     Args:
@@ -58,20 +61,31 @@ def tuner_of(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed:
         folder: Where its project is kept.
         seed: Integer, seed of the tuner's draws.
     """
-    common = {"objective": objective(), "max_trials": trials, "directory": str(folder), "project_name": PROJECT}
+    common = {
+        "objective": objective(),
+        "max_trials": trials,
+        "directory": str(folder),
+        "project_name": PROJECT,
+    }
     common["seed"] = seed + 1  # KerasTuner takes 0 for no seed at all
     with contextlib.redirect_stdout(io.StringIO()):  # "Reloading Tuner from …"
         if kind == "bayesian":
-            return keras_tuner.BayesianOptimization(hypermodel, num_initial_points=max(3, trials // 3), alpha=SCORE_NOISE, **common)
-        return {"random": keras_tuner.RandomSearch, "grid": keras_tuner.GridSearch}[kind](hypermodel, **common)
+            return keras_tuner.BayesianOptimization(
+                hypermodel, num_initial_points=max(3, trials // 3), alpha=SCORE_NOISE, **common
+            )
+        return {"random": keras_tuner.RandomSearch, "grid": keras_tuner.GridSearch}[kind](
+            hypermodel, **common
+        )
 
 
-def opened(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int) -> tuple[keras_tuner.Tuner, Path | None]:
+def opened(
+    kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int
+) -> tuple[keras_tuner.Tuner, Path | None]:
     """The tuner over its project, and where KerasTuner's own files were moved to, if they were not what it writes.
 
-    KerasTuner writes them in place, so a process that is killed may leave half a file, on which it cannot start. The
-    records and the kept weights stay; with the same seed it draws the same trials again, which are then answered from
-    the records.
+    KerasTuner writes them in place, so a process that is killed may leave half a file, on which it
+    cannot start. The records and the kept weights stay; with the same seed it draws the same trials
+    again, which are then answered from the records.
 
     Args:
         kind: As `tuner_of` takes it, like the rest.
@@ -83,7 +97,8 @@ def opened(kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: i
     project = folder / PROJECT
     aside = None if readable(project) else set_aside(project)
     if aside is None and _files(project):
-        with contextlib.suppress(Exception):  # KerasTuner raises whatever comes of states that it did not write
+        # KerasTuner raises whatever comes of states that it did not write
+        with contextlib.suppress(Exception):
             tuner = tuner_of(kind, hypermodel, trials, folder, seed)
             _go_through(tuner, hypermodel)
             return tuner, None
@@ -104,7 +119,11 @@ def set_aside(project: Path) -> Path:
         RecordError: If they cannot be moved.
     """
     name = f"set-aside-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    aside = next(path for number in itertools.count() if not (path := project / (f"{name}-{number}" if number else name)).exists())
+    aside = next(
+        path
+        for number in itertools.count()
+        if not (path := project / (f"{name}-{number}" if number else name)).exists()
+    )
     try:
         for file in _files(project):
             target = aside / file.relative_to(project)
@@ -128,10 +147,19 @@ def readable(project: Path) -> bool:
         return True
     if oracle is None or not _of_kinds(oracle, ORACLE):
         return False
-    trials = {file.parent.name.removeprefix("trial_"): state for file, state in states.items() if file.name == "trial.json"}
-    if None in states.values() or not all(_of_kinds(state, TRIAL) and state["trial_id"] == name for name, state in trials.items() if state):
+    trials = {
+        file.parent.name.removeprefix("trial_"): state
+        for file, state in states.items()
+        if file.name == "trial.json"
+    }
+    if None in states.values() or not all(
+        _of_kinds(state, TRIAL) and state["trial_id"] == name
+        for name, state in trials.items()
+        if state
+    ):
         return False
-    return trials.keys() <= set(oracle["start_order"])  # a kill between its two writes leaves a trial that the oracle does not know and never runs
+    # a kill between its two writes leaves a trial that the oracle does not know and never runs
+    return trials.keys() <= set(oracle["start_order"])
 
 
 def _go_through(tuner: keras_tuner.Tuner, hypermodel: HyperModel) -> None:
@@ -152,7 +180,11 @@ def _files(project: Path) -> list[Path]:
         names = sorted(os.listdir(project))
     except OSError:
         return []
-    own = [project / name for name in names if name == "oracle.json" or fnmatch.fnmatch(name, "tuner*.json")]
+    own = [
+        project / name
+        for name in names
+        if name == "oracle.json" or fnmatch.fnmatch(name, "tuner*.json")
+    ]
     trials = [project / name / "trial.json" for name in names if name.startswith("trial_")]
     return [*own, *(file for file in trials if os.path.lexists(file))]
 

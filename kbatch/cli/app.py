@@ -57,14 +57,25 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")] = False) -> None:
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and leave."
+        ),
+    ] = False,
+) -> None:
     """Which way of training this model on this device buys the most validation accuracy per second?"""
 
 
 def _asks_for_axes(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for every axis of the table, instead of its argument `axes`, which gets what was said."""
     options = {axis.option.parameter: axis for axis in AXES if axis.option is not None}
-    own = [parameter for name, parameter in inspect.signature(command, eval_str=True).parameters.items() if name != "axes"]
+    own = [
+        parameter
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
+        if name != "axes"
+    ]
     last = own.index(next(parameter for parameter in own if parameter.name == "micro_batch_size"))
 
     @functools.wraps(command)
@@ -79,9 +90,13 @@ def _asks_for_axes(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(option: Option) -> inspect.Parameter:
     """An option as typer reads it from a function's signature."""
-    asked = typer.Option(help=option.help, show_default=option.default_words or True, rich_help_panel=PANEL)
+    asked = typer.Option(
+        help=option.help, show_default=option.default_words or True, rich_help_panel=PANEL
+    )
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Parameter(option.parameter, kind, default=option.default, annotation=Annotated[str | None, asked])
+    return inspect.Parameter(
+        option.parameter, kind, default=option.default, annotation=Annotated[str | None, asked]
+    )
 
 
 @app.command("cats-vs-dogs")
@@ -89,35 +104,74 @@ def _parameter(option: Option) -> inspect.Parameter:
 def cats_vs_dogs(
     data: Annotated[
         str,
-        typer.Option(help="'drawn' (by code, no download), 'tfds', or a folder or zip with two folders of photographs, 100 of each class at least."),
+        typer.Option(
+            help="'drawn' (by code, no download), 'tfds', or a folder or zip with two folders of photographs, 100 of each class at least."
+        ),
     ] = "drawn",
     image_size: Annotated[int, typer.Option(**WHOLE, help="Height and width in pixels.")] = 64,
     trials: Annotated[int, typer.Option(**WHOLE, help="Recipes to try.")] = 6,
     seconds_per_trial: Annotated[
-        float | None, typer.Option(**NUMBER, show_default="8, unless --epochs", help="Training seconds of every trial.")
+        float | None,
+        typer.Option(
+            **NUMBER, show_default="8, unless --epochs", help="Training seconds of every trial."
+        ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(**WHOLE, help="Instead of seconds: as long as the baseline takes for so many epochs.")] = None,
-    tuner: Annotated[str, typer.Option(help="random, bayesian or grid (three rates an optimizer).")] = "random",
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            **WHOLE, help="Instead of seconds: as long as the baseline takes for so many epochs."
+        ),
+    ] = None,
+    tuner: Annotated[
+        str, typer.Option(help="random, bayesian or grid (three rates an optimizer).")
+    ] = "random",
     model: Annotated[str, typer.Option(help="cnn (the case study's) or small-resnet.")] = "cnn",
-    target: Annotated[float | None, typer.Option(**NUMBER, help="Accuracy that is good enough: a trial ends once it is held.")] = None,
-    confirm: Annotated[int, typer.Option(**WHOLE, help="Fresh seeds per recipe for the confirmation; a claim takes 3, and 0 leaves it out.")] = 3,
-    confirm_top: Annotated[int, typer.Option(**WHOLE, help="Leading recipes to confirm, besides the baseline.")] = 2,
-    seed: Annotated[int, typer.Option(**WHOLE, help="Seed of drawn data, tuner, weights and data order.")] = 0,
-    out: Annotated[str, typer.Option(help="Folder of records, tables, figures and report; the same command resumes.")] = "kbatch-cats-vs-dogs",
+    target: Annotated[
+        float | None,
+        typer.Option(**NUMBER, help="Accuracy that is good enough: a trial ends once it is held."),
+    ] = None,
+    confirm: Annotated[
+        int,
+        typer.Option(
+            **WHOLE,
+            help="Fresh seeds per recipe for the confirmation; a claim takes 3, and 0 leaves it out.",
+        ),
+    ] = 3,
+    confirm_top: Annotated[
+        int, typer.Option(**WHOLE, help="Leading recipes to confirm, besides the baseline.")
+    ] = 2,
+    seed: Annotated[
+        int, typer.Option(**WHOLE, help="Seed of drawn data, tuner, weights and data order.")
+    ] = 0,
+    out: Annotated[
+        str,
+        typer.Option(
+            help="Folder of records, tables, figures and report; the same command resumes."
+        ),
+    ] = "kbatch-cats-vs-dogs",
     micro_batch_size: Annotated[
-        int | None, typer.Option(**WHOLE, help="Most examples per pass; larger batches accumulate gradients.", rich_help_panel=PANEL)
+        int | None,
+        typer.Option(
+            **WHOLE,
+            help="Most examples per pass; larger batches accumulate gradients.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     max_batch: Annotated[
         str,
-        typer.Option(help="Largest micro-batch: auto (found first, where the device has a memory limit), off or a number.", rich_help_panel=PANEL),
+        typer.Option(
+            help="Largest micro-batch: auto (found first, where the device has a memory limit), off or a number.",
+            rich_help_panel=PANEL,
+        ),
     ] = "auto",
     *,
     axes: dict[str, str],
 ) -> None:
     """Search how to train the cats-vs-dogs model, confirm what leads with fresh seeds, and say what it buys.
 
-    Every trial trains for the same seconds and is scored by the validation accuracy it holds above chance, per second. Stop it with Ctrl-C whenever
-    you like: the same command goes on where it was.
+    Every trial trains for the same seconds and is scored by the validation accuracy it holds above
+    chance, per second. Stop it with Ctrl-C whenever you like: the same command goes on where it
+    was.
     """
     if seconds_per_trial is None and epochs is None:
         seconds_per_trial = 8.0
@@ -147,60 +201,144 @@ def cats_vs_dogs(
 
 @app.command("max-batch")
 def largest_batch(
-    build: Annotated[str, typer.Argument(help="module:function of the function that returns the model, importable from here.")],
-    shape: Annotated[str | None, typer.Option(show_default="the model's keras.Input", help="Shape of one example, such as 224,224,3.")] = None,
-    dtype: Annotated[str | None, typer.Option(show_default="float32", help="Type of the examples, with --shape.")] = None,
-    policy: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16; several make a table.")] = "float32",
-    optimizer: Annotated[str, typer.Option(help="sgd, adam, compiled; several make a table.")] = "adam",
+    build: Annotated[
+        str,
+        typer.Argument(
+            help="module:function of the function that returns the model, importable from here."
+        ),
+    ],
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            show_default="the model's keras.Input", help="Shape of one example, such as 224,224,3."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(show_default="float32", help="Type of the examples, with --shape.")
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="float32, mixed_float16, mixed_bfloat16; several make a table.")
+    ] = "float32",
+    optimizer: Annotated[
+        str, typer.Option(help="sgd, adam, compiled; several make a table.")
+    ] = "adam",
     jit: Annotated[str, typer.Option(help="XLA: off, on or both.")] = "off",
-    recompute: Annotated[str, typer.Option(help="none, minimal, sqrt, stages, budget:0.5; several make a table.")] = "none",
-    memory_limit: Annotated[str | None, typer.Option(show_default="what the GPU has, or a CPU's set limit", help="Such as 8GB.")] = None,
+    recompute: Annotated[
+        str, typer.Option(help="none, minimal, sqrt, stages, budget:0.5; several make a table.")
+    ] = "none",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(show_default="what the GPU has, or a CPU's set limit", help="Such as 8GB."),
+    ] = None,
     ceiling: Annotated[int | None, typer.Option(**WHOLE, help="Largest batch size to try.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss by Keras' name, if the function does not compile the model.")] = None,
-    accumulation: Annotated[int, typer.Option(**WHOLE, help="Passes per weight update; the answer is the largest micro-batch.")] = 1,
-    taken: Annotated[str, typer.Option("--sizes", help="any, powers_of_two or multiples_of_8.")] = "any",
-    table: Annotated[bool, typer.Option("--table", help="One row per policy, optimizer, jit and recompute, also if there is only one.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
+    loss: Annotated[
+        str | None,
+        typer.Option(help="Loss by Keras' name, if the function does not compile the model."),
+    ] = None,
+    accumulation: Annotated[
+        int,
+        typer.Option(
+            **WHOLE, help="Passes per weight update; the answer is the largest micro-batch."
+        ),
+    ] = 1,
+    taken: Annotated[
+        str, typer.Option("--sizes", help="any, powers_of_two or multiples_of_8.")
+    ] = "any",
+    table: Annotated[
+        bool,
+        typer.Option(
+            "--table",
+            help="One row per policy, optimizer, jit and recompute, also if there is only one.",
+        ),
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+    ] = False,
 ) -> None:
     """Find the largest batch that safely trains, from a handful of probes in a process that may die.
 
-    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again without a probe; --fresh measures again.
+    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again
+    without a probe; --fresh measures again.
     """
-    with _told_plainly(stopped=" Sizes that were tried are not kept: the same command tries them again."):
+    with _told_plainly(
+        stopped=" Sizes that were tried are not kept: the same command tries them again."
+    ):
         with ctrl_c.at_once():
             from kbatch.max_batch import Asked, answer
 
         answer(
-            Asked(build, shape, dtype, policy, optimizer, jit, recompute, memory_limit, ceiling, loss, accumulation, taken, table, fresh),
+            Asked(
+                build,
+                shape,
+                dtype,
+                policy,
+                optimizer,
+                jit,
+                recompute,
+                memory_limit,
+                ceiling,
+                loss,
+                accumulation,
+                taken,
+                table,
+                fresh,
+            ),
             _console(),
         )
 
 
 @app.command("recompute")
 def plans_of(
-    build: Annotated[str, typer.Argument(help="module:function of the function that returns the model, importable from here.")],
-    shape: Annotated[str | None, typer.Option(help="Shape of one example, such as 224,224,3, if the model has no keras.Input.")] = None,
-    policy: Annotated[str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.")] = "float32",
-    optimizer: Annotated[str, typer.Option(help="sgd or adam, whose slots take room beside the weights.")] = "adam",
-    batch_size: Annotated[int, typer.Option(**WHOLE, help="Examples per step, for which bytes are given.")] = 32,
-    memory_limit: Annotated[str | None, typer.Option(help="Such as 8GB: the fastest plan that fits is shown, and the largest batch of each.")] = None,
+    build: Annotated[
+        str,
+        typer.Argument(
+            help="module:function of the function that returns the model, importable from here."
+        ),
+    ],
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Shape of one example, such as 224,224,3, if the model has no keras.Input."
+        ),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="float32, mixed_float16, mixed_bfloat16.")
+    ] = "float32",
+    optimizer: Annotated[
+        str, typer.Option(help="sgd or adam, whose slots take room beside the weights.")
+    ] = "adam",
+    batch_size: Annotated[
+        int, typer.Option(**WHOLE, help="Examples per step, for which bytes are given.")
+    ] = 32,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Such as 8GB: the fastest plan that fits is shown, and the largest batch of each."
+        ),
+    ] = None,
     figure: Annotated[str, typer.Option(help="PNG file for peak against time.")] = "recompute.png",
     plan: Annotated[str | None, typer.Option(help="JSON file for the plan that is shown.")] = None,
 ) -> None:
     """Show how much memory gradient checkpointing saves in a model, for how much more time, and where to cut it.
 
-    Each operation is traced forward and backward once; nothing is trained. Without a limit the plan of the lowest peak is shown in words.
+    Each operation is traced forward and backward once; nothing is trained. Without a limit the plan
+    of the lowest peak is shown in words.
     """
     with _told_plainly():
         from kbatch.runtime import quiet_import
 
         with ctrl_c.at_once(), quiet_import.turned_away():
             from kbatch.cli.recompute import Asked, answer
-        answer(Asked(build, shape, policy, optimizer, batch_size, memory_limit, figure, plan), _console())
+        answer(
+            Asked(build, shape, policy, optimizer, batch_size, memory_limit, figure, plan),
+            _console(),
+        )
 
 
 @app.command()
-def report(directory: Annotated[str, typer.Argument(help="Folder of a search, or what --out was.")]) -> None:
+def report(
+    directory: Annotated[str, typer.Argument(help="Folder of a search, or what --out was.")],
+) -> None:
     """Write trials.csv, report.md and the figures of a search again. Needs no TensorFlow."""
     with _told_plainly():
         with ctrl_c.at_once():
@@ -234,7 +372,8 @@ def _told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may be in no encoding at all
+            # names of files may be in no encoding at all
+            stream.reconfigure(errors="backslashreplace")
     _be_silent_of_disks()
     warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
     try:
@@ -242,11 +381,17 @@ def _told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
             yield
     except KeyboardInterrupt as error:
         ctrl_c.ignore()
-        kept = f" Trials that had finished are kept: `kbatch report {out}` shows them, and the same command goes on." if out else stopped
+        kept = (
+            f" Trials that had finished are kept: `kbatch report {out}` shows them, and the same command goes on."
+            if out
+            else stopped
+        )
         print(f"\nStopped.{kept}", file=sys.stderr)
         raise typer.Exit(getattr(error, "exit_code", 130)) from error
     except SystemExit as error:  # which of our own parts none raises
-        raise _refused(f"A module that is imported must not end the command. Received: sys.exit({error.code!r}). Take that line out.") from error
+        raise _refused(
+            f"A module that is imported must not end the command. Received: sys.exit({error.code!r}). Take that line out."
+        ) from error
     except Exception as error:
         full = disk.trouble(error)
         if full is not None and ".h5" in str(full):
@@ -263,7 +408,9 @@ def _told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
 def _be_silent_of_disks() -> None:
     """Leave out what a file that could not be written says again when it is cleared away: the sentence has said it."""
     if sys.unraisablehook is sys.__unraisablehook__:
-        excepthook = sys.excepthook  # typer's; Cython calls it for what is raised where nothing can catch it
+        excepthook = (
+            sys.excepthook
+        )  # typer's; Cython calls it for what is raised where nothing can catch it
 
         def silent(lost: Any) -> None:
             if lost.exc_value is None or disk.trouble(lost.exc_value) is None:

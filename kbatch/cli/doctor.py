@@ -1,6 +1,7 @@
 """Doctor: what a bug report needs to know of this machine, and what stands in a search's way on it.
 
-TensorFlow is asked in a process of its own: a broken one may end that process, and a card that it takes is given back.
+TensorFlow is asked in a process of its own: a broken one may end that process, and a card that it
+takes is given back.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def findings() -> list[Finding]:
         *(Finding(name, _version(name)) for name in LIBRARIES),
         _tensorboard(),
         *_devices(told),
-        *(Finding(name, _one_line(value)) for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)),
+        *(
+            Finding(name, _one_line(value))
+            for name, value in sorted(os.environ.items())
+            if VARIABLES.fullmatch(name)
+        ),
     ]
 
 
@@ -110,7 +115,12 @@ def ask_tensorflow() -> dict[str, Any]:
     """What TensorFlow and Keras say of themselves and their devices; `"error"` holds why they do not."""
     try:
         process = subprocess.run(
-            [sys.executable, "-c", QUESTIONS], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            [sys.executable, "-c", QUESTIONS],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {TIMEOUT_SECONDS} seconds"}
@@ -124,7 +134,11 @@ def ask_tensorflow() -> dict[str, Any]:
 
 def _ending(code: int) -> str:
     names = {member.value: member.name for member in signal.Signals}
-    return f"died of {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with code {code} and said nothing"
+    return (
+        f"died of {names.get(-code, f'signal {-code}')}"
+        if code < 0
+        else f"ended with code {code} and said nothing"
+    )
 
 
 def _tensorflow(told: Mapping[str, Any]) -> Finding:
@@ -132,18 +146,39 @@ def _tensorflow(told: Mapping[str, Any]) -> Finding:
         do = "Install it again with `pip install --force-reinstall tensorflow`, with an NVIDIA card `'tensorflow[and-cuda]'`"
         if "SIGILL" in told["error"]:
             do = "Its wheels need a processor with AVX: take another machine, or build TensorFlow for this one"
-        return Finding("tensorflow", told.get("tensorflow", "not usable"), f"TensorFlow does not work here: {_one_line(told['error'])}", do)
-    build = ", ".join(f"{name.removesuffix('_version')} {value}" for name, value in sorted(told.get("build", {}).items()))
-    return Finding("tensorflow", f"{told['tensorflow']}, built {'with' if told.get('cuda') else 'without'} CUDA{f' ({build})' if build else ''}")
+        return Finding(
+            "tensorflow",
+            told.get("tensorflow", "not usable"),
+            f"TensorFlow does not work here: {_one_line(told['error'])}",
+            do,
+        )
+    build = ", ".join(
+        f"{name.removesuffix('_version')} {value}"
+        for name, value in sorted(told.get("build", {}).items())
+    )
+    return Finding(
+        "tensorflow",
+        f"{told['tensorflow']}, built {'with' if told.get('cuda') else 'without'} CUDA{f' ({build})' if build else ''}",
+    )
 
 
 def _keras(told: Mapping[str, Any]) -> Finding:
     backend = told.get("backend") or os.environ.get("KERAS_BACKEND") or "unknown"
     value = f"{told.get('keras') or _version('keras')}, backend {backend}"
     if backend not in ("tensorflow", "unknown"):
-        return Finding("keras", value, f"kbatch trains on TensorFlow, and Keras is set to {backend}", "Set KERAS_BACKEND=tensorflow")
+        return Finding(
+            "keras",
+            value,
+            f"kbatch trains on TensorFlow, and Keras is set to {backend}",
+            "Set KERAS_BACKEND=tensorflow",
+        )
     if "keras_error" in told and "error" not in told:
-        return Finding("keras", value, f"Keras cannot be imported: {_one_line(told['keras_error'])}", "Run `pip install 'keras>=3.8'`")
+        return Finding(
+            "keras",
+            value,
+            f"Keras cannot be imported: {_one_line(told['keras_error'])}",
+            "Run `pip install 'keras>=3.8'`",
+        )
     return Finding("keras", value)
 
 
@@ -157,7 +192,9 @@ def _tensorboard() -> Finding:
 def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
     gpus = told.get("gpus", [])
     yield Finding("cpu", told.get("cpu") or f"{platform.machine()}, {os.cpu_count()} cores")
-    yield Finding("gpu", ", ".join(gpus) or ("unknown" if "error" in told else "none that TensorFlow sees"))
+    yield Finding(
+        "gpu", ", ".join(gpus) or ("unknown" if "error" in told else "none that TensorFlow sees")
+    )
     yield _nvidia(told)
     yield Finding("memory limit", _limit(told))
     yield Finding("tells its bytes", _tells_bytes(told))
@@ -170,17 +207,36 @@ def _nvidia(told: Mapping[str, Any]) -> Finding:
         return Finding("nvidia cards", cards or "none")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
-        return Finding("nvidia cards", cards, f"CUDA_VISIBLE_DEVICES={hidden!r} hides the NVIDIA card from TensorFlow", "Unset it")
+        return Finding(
+            "nvidia cards",
+            cards,
+            f"CUDA_VISIBLE_DEVICES={hidden!r} hides the NVIDIA card from TensorFlow",
+            "Unset it",
+        )
     problem = (
-        "TensorFlow does not see the NVIDIA card" if told.get("cuda") else "This TensorFlow is built without CUDA and cannot use the NVIDIA card"
+        "TensorFlow does not see the NVIDIA card"
+        if told.get("cuda")
+        else "This TensorFlow is built without CUDA and cannot use the NVIDIA card"
     )
-    return Finding("nvidia cards", cards, problem, f"Run `pip install 'tensorflow[and-cuda]=={told['tensorflow']}'`, or see examples/docker/")
+    return Finding(
+        "nvidia cards",
+        cards,
+        problem,
+        f"Run `pip install 'tensorflow[and-cuda]=={told['tensorflow']}'`, or see examples/docker/",
+    )
 
 
 def _cards() -> str:
     """The NVIDIA cards that the driver knows, whatever TensorFlow sees; empty if there is none."""
     try:
-        process = subprocess.run(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=True)
+        process = subprocess.run(
+            ["nvidia-smi", "-L"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
         return _one_line(process.stdout)
     except (OSError, subprocess.SubprocessError):  # no such tool, or it cannot reach the driver
         return "/dev/nvidia0" if os.path.exists("/dev/nvidia0") else ""
@@ -198,7 +254,11 @@ def _limit(told: Mapping[str, Any]) -> str:
 def _tells_bytes(told: Mapping[str, Any]) -> str:
     if "tells_bytes" not in told:
         return "unknown"
-    return "yes" if told["tells_bytes"] else "no (a CPU does with TF_CPU_ALLOCATOR_USE_BFC=true when TensorFlow is imported)"
+    return (
+        "yes"
+        if told["tells_bytes"]
+        else "no (a CPU does with TF_CPU_ALLOCATOR_USE_BFC=true when TensorFlow is imported)"
+    )
 
 
 def _version(library: str) -> str:

@@ -54,20 +54,36 @@ def answer(asked: Asked, console: Console) -> None:
         KbatchError: If something the user gave cannot be used.
     """
     sys.path.insert(0, os.getcwd())
-    build, example, jits = imported(asked.build), _example(asked.shape, asked.dtype), _jits(asked.jit)
+    build, example, jits = (
+        imported(asked.build),
+        _example(asked.shape, asked.dtype),
+        _jits(asked.jit),
+    )
     texts = (asked.policies, asked.optimizers, asked.recomputes)
-    policies, optimizers, recomputes = (tuple(part.strip() for part in text.split(",")) for text in texts)
+    policies, optimizers, recomputes = (
+        tuple(part.strip() for part in text.split(",")) for text in texts
+    )
     several = asked.table or len(policies) * len(optimizers) * len(jits) * len(recomputes) > 1
     slow = [policy for policy in policies if policy in POLICIES and policy != "float32"]
     if slow and not has_card():
-        console.print(f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower than float32.", style="dim", highlight=False)
+        console.print(
+            f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower than float32.",
+            style="dim",
+            highlight=False,
+        )
     with console.status("Making the model …") as status:
         shown = _Shown(console, status)
         if several:
             if asked.accumulation > 1 or asked.sizes != "any":
                 received = f"--accumulation {asked.accumulation} --sizes {asked.sizes}"
-                raise SearchError("--table must come without --accumulation and --sizes", received, "Leave them out, or name one recipe")
-            space = Space(policy=policies, optimizer=optimizers, jit_compile=jits, recompute=recomputes)
+                raise SearchError(
+                    "--table must come without --accumulation and --sizes",
+                    received,
+                    "Leave them out, or name one recipe",
+                )
+            space = Space(
+                policy=policies, optimizer=optimizers, jit_compile=jits, recompute=recomputes
+            )
             found = max_batches(
                 build,
                 example,
@@ -81,7 +97,9 @@ def answer(asked: Asked, console: Console) -> None:
             )
             console.print(str(found), highlight=False)
             return
-        recipe = _recipe(Combination(policies[0], optimizers[0], jits[0], recomputes[0]), asked.accumulation)
+        recipe = _recipe(
+            Combination(policies[0], optimizers[0], jits[0], recomputes[0]), asked.accumulation
+        )
         one = find_max_batch(
             build,
             example,
@@ -130,11 +148,17 @@ def _example(shape: str | None, dtype: str | None) -> object:
 
     if shape is None:
         if dtype is not None:
-            raise DataError("--dtype must come with --shape", f"--dtype {dtype}", "Pass --shape too; without both, the model's keras.Input is taken")
+            raise DataError(
+                "--dtype must come with --shape",
+                f"--dtype {dtype}",
+                "Pass --shape too; without both, the model's keras.Input is taken",
+            )
         return None
     dtype = dtype or "float32"
     sizes = example_shape(shape)
-    kind = np.dtype(dtype) if re.fullmatch(r"[a-z]+[0-9]*", dtype) and dtype in np.sctypeDict else None
+    kind = (
+        np.dtype(dtype) if re.fullmatch(r"[a-z]+[0-9]*", dtype) and dtype in np.sctypeDict else None
+    )
     if kind is None or kind.kind not in "biuf" or kind.itemsize > 8:
         raise DataError("--dtype must be a NumPy type of numbers", dtype, "Write --dtype float32")
     return _Shape(sizes, kind.name)
@@ -155,7 +179,11 @@ def _jits(text: str) -> tuple[bool, ...]:
 
 def _recipe(combination: Combination, accumulation: int) -> Recipe:
     if accumulation < 1:
-        raise SearchError("--accumulation must be at least 1", accumulation, "Pass the passes per weight update, such as 4")
+        raise SearchError(
+            "--accumulation must be at least 1",
+            accumulation,
+            "Pass the passes per weight update, such as 4",
+        )
     micro = 1 if accumulation > 1 else None
     rate = None if combination.optimizer == "compiled" else 1e-3
     return Recipe(accumulation, learning_rate=rate, micro_batch_size=micro, **combination._asdict())

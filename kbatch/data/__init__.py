@@ -1,3 +1,4 @@
 """Data: one endless stream for training, and fixed batches for validation."""
 
-VALIDATION_BATCH_SIZE = 32  # Keras' own default, so that `model.evaluate(x, y)` gives the same number
+# Keras' own default, so that `model.evaluate(x, y)` gives the same number
+VALIDATION_BATCH_SIZE = 32

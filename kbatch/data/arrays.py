@@ -29,9 +29,17 @@ def as_arrays(structure: Any) -> Any:
 
 def _as_array(part: Any) -> np.ndarray:
     array = np.asarray(part)
-    if array.dtype.kind in STRINGS and not all(isinstance(item, (str, bytes)) for item in array.flat):
-        others = sorted({type(item).__name__ for item in array.flat if not isinstance(item, (str, bytes))})
-        raise DataError("Arrays must hold numbers or text", f"{array.dtype} of {', '.join(others)}", "Convert with astype('float32')")
+    if array.dtype.kind in STRINGS and not all(
+        isinstance(item, (str, bytes)) for item in array.flat
+    ):
+        others = sorted(
+            {type(item).__name__ for item in array.flat if not isinstance(item, (str, bytes))}
+        )
+        raise DataError(
+            "Arrays must hold numbers or text",
+            f"{array.dtype} of {', '.join(others)}",
+            "Convert with astype('float32')",
+        )
     return array
 
 
@@ -45,7 +53,11 @@ def _as_tensor(array: np.ndarray) -> tf.Tensor:
     try:
         tensor = tf.convert_to_tensor(array)
     except (TypeError, ValueError) as error:
-        raise DataError("Arrays must be of a type that TensorFlow has", f"{array.dtype}", "Convert with astype('float32')") from error
+        raise DataError(
+            "Arrays must be of a type that TensorFlow has",
+            f"{array.dtype}",
+            "Convert with astype('float32')",
+        ) from error
     return tf.cast(tensor, keras.config.floatx()) if tensor.dtype.is_floating else tensor
 
 
@@ -68,7 +80,9 @@ def check_labels(kinds: Iterable[str]) -> None:
     """
     if "string" in kinds:
         raise DataError(
-            "Labels must be numbers", "text", "Convert them, for example with keras.layers.StringLookup or numpy.unique(return_inverse=True)"
+            "Labels must be numbers",
+            "text",
+            "Convert them, for example with keras.layers.StringLookup or numpy.unique(return_inverse=True)",
         )
 
 
@@ -77,8 +91,14 @@ def common_length(arrays: Any) -> int:
     lengths = {int(array.shape[0]) for array in keras.tree.flatten(arrays)}
     if len(lengths) != 1 or lengths == {0}:
         if lengths == {0}:
-            raise DataError("Arrays must hold examples", "0 examples", "Pass arrays that are not empty")
-        raise DataError("All arrays must hold the same number of examples", sorted(lengths), "Cut them to the same length")
+            raise DataError(
+                "Arrays must hold examples", "0 examples", "Pass arrays that are not empty"
+            )
+        raise DataError(
+            "All arrays must hold the same number of examples",
+            sorted(lengths),
+            "Cut them to the same length",
+        )
     return lengths.pop()
 
 
@@ -99,6 +119,9 @@ def bytes_of(tensor: Any) -> bytes:
     """The contents of a tensor, for a checksum; for text each piece with its length, since the array itself holds addresses."""
     array = np.asarray(tensor)
     if array.dtype.kind in STRINGS:
-        pieces = (piece if isinstance(piece, bytes) else str(piece).encode() for piece in array.reshape(-1).tolist())
+        pieces = (
+            piece if isinstance(piece, bytes) else str(piece).encode()
+            for piece in array.reshape(-1).tolist()
+        )
         return b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces)
     return bytes(np.ascontiguousarray(array).tobytes())

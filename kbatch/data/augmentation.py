@@ -16,11 +16,12 @@ Pipeline = Callable[[], Sequence[keras.layers.Layer]]
 class RandomShift(keras.layers.Layer):
     """Moves each image by a random number of pixels, repeating its edge.
 
-    `keras.layers.RandomTranslation` uses an operation that XLA cannot compile; this one gathers rows and columns, so
-    that it also runs under `jit_compile=True`.
+    `keras.layers.RandomTranslation` uses an operation that XLA cannot compile; this one gathers
+    rows and columns, so that it also runs under `jit_compile=True`.
 
     Args:
-        factor: Float, the largest shift as a share of the height and of the width. Defaults to `0.1`.
+        factor: Float, the largest shift as a share of the height and of the width. Defaults to
+            `0.1`.
 
     Call arguments:
         images: Tensor of shape `(batch, height, width, channels)`.
@@ -42,7 +43,9 @@ class RandomShift(keras.layers.Layer):
         """Shift along one axis by gathering, for each image, its own rows or columns."""
         size = images.shape[axis]
         most = max(int(size * self.factor), 1)
-        shift = keras.random.randint((tf.shape(images)[0], 1), -most, most + 1, seed=self.seed_generator)
+        shift = keras.random.randint(
+            (tf.shape(images)[0], 1), -most, most + 1, seed=self.seed_generator
+        )
         source = tf.clip_by_value(tf.range(size)[None, :] + tf.cast(shift, tf.int32), 0, size - 1)
         return tf.gather(images, source, axis=axis, batch_dims=1)
 
@@ -63,7 +66,12 @@ def _flip_shift_contrast() -> list[keras.layers.Layer]:
     return [*_flip_shift(), keras.layers.RandomContrast(0.3, value_range=(0, 255), dtype="float32")]
 
 
-_pipelines: dict[str, Pipeline] = {"none": _none, "flip": _flip, "flip_shift": _flip_shift, "flip_shift_contrast": _flip_shift_contrast}
+_pipelines: dict[str, Pipeline] = {
+    "none": _none,
+    "flip": _flip,
+    "flip_shift": _flip_shift,
+    "flip_shift_contrast": _flip_shift_contrast,
+}
 
 
 def names() -> tuple[str, ...]:
@@ -83,10 +91,11 @@ def register_augmentation(name: str, pipeline: Pipeline) -> None:
 
     Args:
         name: String, how recipes and tables call it.
-        pipeline: Function without arguments that returns fresh Keras layers, applied in order to `x` alone. They must
-            keep the shape, and with `jit_compile=True` be of operations that XLA can compile. Built in are `none`,
-            `flip`, `flip_shift` and `flip_shift_contrast` (images of shape `(batch, height, width, channels)`, the
-            last with pixels from 0 to 255).
+        pipeline: Function without arguments that returns fresh Keras layers, applied in order to
+            `x` alone. They must keep the shape, and with `jit_compile=True` be of operations that
+            XLA can compile. Built in are `none`,
+            `flip`, `flip_shift` and `flip_shift_contrast` (images of shape
+            `(batch, height, width, channels)`, the last with pixels from 0 to 255).
 
     Raises:
         RecipeError: If the name is empty or taken by another pipeline.
@@ -96,7 +105,9 @@ def register_augmentation(name: str, pipeline: Pipeline) -> None:
     >>> register_augmentation("noise", lambda: [keras.layers.GaussianNoise(0.1)])
     """
     if not isinstance(name, str) or not name or _pipelines.get(name, pipeline) is not pipeline:
-        raise RecipeError("An augmentation's name must be new and not empty", name, "Choose another name")
+        raise RecipeError(
+            "An augmentation's name must be new and not empty", name, "Choose another name"
+        )
     _pipelines[name] = pipeline
 
 
@@ -107,5 +118,9 @@ def layers(name: str) -> list[keras.layers.Layer]:
         RecipeError: If there is no such pipeline.
     """
     if name not in _pipelines:
-        raise RecipeError(f"`augmentation` must be one of {', '.join(_pipelines)}", name, "Register it with kbatch.register_augmentation")
+        raise RecipeError(
+            f"`augmentation` must be one of {', '.join(_pipelines)}",
+            name,
+            "Register it with kbatch.register_augmentation",
+        )
     return list(_pipelines[name]())

@@ -21,48 +21,81 @@ FINGERPRINT_EXAMPLES = 4
 class DatasetSource:
     """Single examples of a `tf.data.Dataset`, read anew in every pass: kbatch keeps none, so a random `map` stays random.
 
-    A dataset is read through once beforehand if it caches (so that no training pays for filling the cache), or does
-    not tell how many examples it holds, or of what shape.
+    A dataset is read through once beforehand if it caches (so that no training pays for filling the
+    cache), or does not tell how many examples it holds, or of what shape.
 
     Args:
-        dataset: Dataset whose elements are `(x, y)` or `(x, y, sample_weight)` of one example or of a batch.
-        batched: Boolean, whether its elements are batches; they are taken apart. Defaults to `False`.
+        dataset: Dataset whose elements are `(x, y)` or `(x, y, sample_weight)` of one example or of
+            a batch.
+        batched: Boolean, whether its elements are batches; they are taken apart. Defaults to
+            `False`.
         known: `Survey` of the dataset, if there was one.
         remedy: What a user can do if training waits for the dataset; found out if it is not given.
 
     Raises:
-        DataError: If it holds nothing, never ends, or has examples of several shapes that kbatch cannot batch again.
+        DataError: If it holds nothing, never ends, or has examples of several shapes that kbatch
+            cannot batch again.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, *, batched: bool = False, known: Survey | None = None, remedy: str = "") -> None:
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        batched: bool = False,
+        known: Survey | None = None,
+        remedy: str = "",
+    ) -> None:
         if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise DataError("A training dataset must end after one pass", "one that repeats for ever", "Leave out `repeat()`: kbatch repeats it")
+            raise DataError(
+                "A training dataset must end after one pass",
+                "one that repeats for ever",
+                "Leave out `repeat()`: kbatch repeats it",
+            )
         self._given = dataset
         self._one_by_one = dataset.unbatch() if batched else dataset
         self.element_spec = self._one_by_one.element_spec
         known = known or self._survey(batched)
         self.examples = known.examples if known else int(self._one_by_one.cardinality())
         if self.examples == 0:
-            raise DataError("A training dataset must hold examples", "0 examples", "Pass one that is not empty")
-        bytes_of_example = bytes_of_one(self.element_spec) or (known.total_bytes // known.examples if known else 0)
-        self._buffer = max(min(self.examples, SHUFFLED_EXAMPLES, SHUFFLED_BYTES // max(bytes_of_example, 1)), 1)
+            raise DataError(
+                "A training dataset must hold examples", "0 examples", "Pass one that is not empty"
+            )
+        bytes_of_example = bytes_of_one(self.element_spec) or (
+            known.total_bytes // known.examples if known else 0
+        )
+        self._buffer = max(
+            min(self.examples, SHUFFLED_EXAMPLES, SHUFFLED_BYTES // max(bytes_of_example, 1)), 1
+        )
         self._padding = _padding(dataset, batched) if known and known.uneven else None
         self.remarks = tuple(self._remarks(bytes_of_example))
         self.remedy = remedy or _remedy(dataset)
 
     def _survey(self, batched: bool) -> Survey | None:
-        told = int(self._one_by_one.cardinality()) != tf.data.UNKNOWN_CARDINALITY and bytes_of_one(self.element_spec) is not None
-        return None if told and not pipeline.is_cached(self._given) else survey(self._given, batched=batched)
+        told = (
+            int(self._one_by_one.cardinality()) != tf.data.UNKNOWN_CARDINALITY
+            and bytes_of_one(self.element_spec) is not None
+        )
+        return (
+            None
+            if told and not pipeline.is_cached(self._given)
+            else survey(self._given, batched=batched)
+        )
 
     def _remarks(self, bytes_of_example: int) -> Sequence[str]:
         found = []
         if int(self._given.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
-            found.append(f"the dataset did not tell how many examples it holds: {self.examples} were counted in one pass before training")
+            found.append(
+                f"the dataset did not tell how many examples it holds: {self.examples} were counted in one pass before training"
+            )
         if self._buffer < self.examples and not pipeline.is_shuffled(self._given):
             held = f"{self._buffer} of {self.examples} examples ({self._buffer * bytes_of_example / 2**20:.0f} MB)"
-            found.append(f"the shuffle buffer holds {held}: shuffle the dataset where its elements are small, such as file names")
+            found.append(
+                f"the shuffle buffer holds {held}: shuffle the dataset where its elements are small, such as file names"
+            )
         if self._padding is not None:
-            found.append("examples differ in length: each batch is padded to its longest, as padded_batch did")
+            found.append(
+                "examples differ in length: each batch is padded to its longest, as padded_batch did"
+            )
         return found
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
@@ -76,12 +109,15 @@ class DatasetSource:
 
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         options = tf.data.Options()
-        # Apart, the two steps read a whole pass at once at its beginning; fused, an example for each that is taken.
+        # Apart, the two steps read a whole pass at once at its beginning; fused, an example for
+        # each that is taken.
         options.experimental_optimization.shuffle_and_repeat_fusion = True
         if self._padding is None:
             batches = examples.batch(batch_size, drop_remainder=True)
         else:
-            batches = examples.padded_batch(batch_size, padding_values=self._padding, drop_remainder=True)
+            batches = examples.padded_batch(
+                batch_size, padding_values=self._padding, drop_remainder=True
+            )
         return batches.with_options(options).prefetch(1)
 
     def labels(self) -> None:
@@ -90,16 +126,23 @@ class DatasetSource:
     def fingerprint(self) -> dict[str, Any]:
         """Number, shapes, types and, if it always begins the same, a checksum of the first examples.
 
-        A dataset that shuffles or draws anew in each pass has no checksum; see `Source.fingerprint`.
+        A dataset that shuffles or draws anew in each pass has no checksum; see
+        `Source.fingerprint`.
         """
         return {
             "examples": self.examples,
-            "shapes": [[*part.shape.as_list(), part.dtype.name] for part in tf.nest.flatten(self.element_spec)],
+            "shapes": [
+                [*part.shape.as_list(), part.dtype.name]
+                for part in tf.nest.flatten(self.element_spec)
+            ],
             "checksum": self._checksum() if pipeline.has_fixed_order(self._given) else None,
         }
 
     def _checksum(self) -> int | None:
-        first, again = ([tf.nest.flatten(example) for example in self._one_by_one.take(COMPARED_EXAMPLES)] for _ in range(2))
+        first, again = (
+            [tf.nest.flatten(example) for example in self._one_by_one.take(COMPARED_EXAMPLES)]
+            for _ in range(2)
+        )
         if [checksum(parts) for parts in first] != [checksum(parts) for parts in again]:
             return None
         return checksum(part for parts in first[:FINGERPRINT_EXAMPLES] for part in parts)
@@ -118,5 +161,7 @@ def _padding(dataset: tf.data.Dataset, batched: bool) -> Any:
 
 def _remedy(dataset: tf.data.Dataset) -> str:
     if pipeline.is_cached(dataset):
-        return "what comes after `.cache()` in the dataset is the limit: do less there, or in parallel"
+        return (
+            "what comes after `.cache()` in the dataset is the limit: do less there, or in parallel"
+        )
     return "kbatch caches nothing of a dataset: put `.cache()` after what is the same in each pass, before random augmentation"

@@ -28,12 +28,24 @@ def check_pairs(dataset: tf.data.Dataset) -> None:
     """Refuse a dataset whose elements are not pairs of inputs and labels in tensors of a known number of dimensions."""
     spec = dataset.element_spec
     if not isinstance(spec, tuple) or len(spec) not in (2, 3):
-        raise DataError("A dataset's elements must be (x, y) or (x, y, sample_weight)", spec, "Map it to such pairs")
+        raise DataError(
+            "A dataset's elements must be (x, y) or (x, y, sample_weight)",
+            spec,
+            "Map it to such pairs",
+        )
     for part in tf.nest.flatten(spec):
         if not isinstance(part, tf.TensorSpec):
-            raise DataError("A dataset must hold dense tensors", type(part).__name__, "Map them with to_tensor(), or tf.sparse.to_dense")
+            raise DataError(
+                "A dataset must hold dense tensors",
+                type(part).__name__,
+                "Map them with to_tensor(), or tf.sparse.to_dense",
+            )
         if part.shape.rank is None:
-            raise DataError("A dataset must know how many dimensions its tensors have", "an unknown shape", "Map them with tf.ensure_shape")
+            raise DataError(
+                "A dataset must know how many dimensions its tensors have",
+                "an unknown shape",
+                "Map them with tf.ensure_shape",
+            )
 
 
 def are_batches(spec: Any, inputs: Inputs = unknown_inputs) -> bool:
@@ -41,7 +53,8 @@ def are_batches(spec: Any, inputs: Inputs = unknown_inputs) -> bool:
 
     Args:
         spec: Spec of an element, `(x, y)` or `(x, y, sample_weight)`.
-        inputs: Function that gives the names and shapes of the model's inputs, or `None`; called only if it matters.
+        inputs: Function that gives the names and shapes of the model's inputs, or `None`; called
+            only if it matters.
 
     Raises:
         DataError: If neither tells.
@@ -69,7 +82,9 @@ def agree_on_batches(spec: Any, example_spec: Any) -> bool:
     """
     if any(part.shape.rank == 0 for part in tf.nest.flatten(spec)):
         return False
-    votes = [_agreed(part, example) for part, example in zip(spec[:2], example_spec[:2], strict=True)]
+    votes = [
+        _agreed(part, example) for part, example in zip(spec[:2], example_spec[:2], strict=True)
+    ]
     return next((vote for vote in votes if vote is not None), False)
 
 
@@ -102,15 +117,18 @@ def _told(x: Any, wanted: dict[str, Shape]) -> bool | None:
     given = [x[name] for name in wanted] if by_name else tf.nest.flatten(x)
     if len(given) != len(wanted):
         return None
-    votes = {_is_batch(tuple(part.shape), shape) for part, shape in zip(given, wanted.values(), strict=True)} - {None}
+    votes = {
+        _is_batch(tuple(part.shape), shape)
+        for part, shape in zip(given, wanted.values(), strict=True)
+    } - {None}
     return votes.pop() if len(votes) == 1 else None
 
 
 def _is_batch(shape: Shape, wanted: Shape) -> bool | None:
     """Whether a shape is that of a batch of examples of the wanted shape; `None` if it may be both or is neither.
 
-    Keras takes an example with one dimension of size 1 too many or too few at its end, but only if no other reading is
-    nearer; and a size that is not known says less than one that is.
+    Keras takes an example with one dimension of size 1 too many or too few at its end, but only if
+    no other reading is nearer; and a size that is not known says less than one that is.
     """
     for loose in (False, True):
         for near in (_same, _but_for_one):
@@ -122,7 +140,9 @@ def _is_batch(shape: Shape, wanted: Shape) -> bool | None:
 
 def _same(shape: Shape, wanted: Shape, loose: bool) -> bool:
     pairs = zip(shape, wanted, strict=False)
-    return len(shape) == len(wanted) and all(want is None or size == want or (loose and size is None) for size, want in pairs)
+    return len(shape) == len(wanted) and all(
+        want is None or size == want or (loose and size is None) for size, want in pairs
+    )
 
 
 def _but_for_one(shape: Shape, wanted: Shape, loose: bool) -> bool:

@@ -19,23 +19,39 @@ REMEDY = "the PyDataset is the limit: give it more `workers`, or make its batche
 def from_pydataset(given: Any) -> tuple[tf.data.Dataset, Survey]:
     """A dataset of the batches of a `keras.utils.PyDataset`, and what one pass over it told.
 
-    Every pass asks for each batch once, in as many threads as the PyDataset has workers, between its `on_epoch_begin`
-    and its `on_epoch_end`, so that a PyDataset that shuffles or augments does so anew.
+    Every pass asks for each batch once, in as many threads as the PyDataset has workers, between
+    its `on_epoch_begin` and its `on_epoch_end`, so that a PyDataset that shuffles or augments does
+    so anew.
 
     Raises:
         DataError: If it has no length, or its batches do not go together.
     """
     length = given.num_batches
     if not length:
-        raise DataError("A PyDataset must have a length of at least 1", length, "Let `__len__` return its number of batches")
+        raise DataError(
+            "A PyDataset must have a length of at least 1",
+            length,
+            "Let `__len__` return its number of batches",
+        )
     structure, specs, known = _read_once(given, length)
 
     def read(number: Any) -> Any:
-        parts = tf.numpy_function(lambda i: keras.tree.flatten(_batch(given, int(i))), [number], [spec.dtype for spec in specs])
-        return keras.tree.pack_sequence_as(structure, [tf.ensure_shape(part, spec.shape) for part, spec in zip(parts, specs, strict=True)])
+        parts = tf.numpy_function(
+            lambda i: keras.tree.flatten(_batch(given, int(i))),
+            [number],
+            [spec.dtype for spec in specs],
+        )
+        return keras.tree.pack_sequence_as(
+            structure,
+            [tf.ensure_shape(part, spec.shape) for part, spec in zip(parts, specs, strict=True)],
+        )
 
-    batches = tf.data.Dataset.range(length).map(read, num_parallel_calls=max(int(given.workers), 1), deterministic=True)
-    begin, end = (_none_but_call(method).map(read) for method in (given.on_epoch_begin, given.on_epoch_end))
+    batches = tf.data.Dataset.range(length).map(
+        read, num_parallel_calls=max(int(given.workers), 1), deterministic=True
+    )
+    begin, end = (
+        _none_but_call(method).map(read) for method in (given.on_epoch_begin, given.on_epoch_end)
+    )
     return begin.concatenate(batches).concatenate(end), known
 
 
@@ -46,7 +62,9 @@ def _none_but_call(method: Callable[[], Any]) -> tf.data.Dataset:
         method()
         return False
 
-    return tf.data.Dataset.range(1).filter(lambda number: tf.ensure_shape(tf.numpy_function(call, [number], tf.bool), ()))
+    return tf.data.Dataset.range(1).filter(
+        lambda number: tf.ensure_shape(tf.numpy_function(call, [number], tf.bool), ())
+    )
 
 
 def _read_once(given: Any, length: int) -> tuple[Any, list[tf.TensorSpec], Survey]:
@@ -58,12 +76,24 @@ def _read_once(given: Any, length: int) -> tuple[Any, list[tf.TensorSpec], Surve
     examples = total_bytes = 0
     for number in range(length):
         parts = keras.tree.flatten(_batch(given, number))
-        if [(part.ndim, type_name(part)) for part in parts] != [(part.ndim, type_name(part)) for part in first]:
-            raise DataError("All batches of a PyDataset must hold the same arrays", f"others in batch {number}", "Let `__getitem__` return the same")
+        if [(part.ndim, type_name(part)) for part in parts] != [
+            (part.ndim, type_name(part)) for part in first
+        ]:
+            raise DataError(
+                "All batches of a PyDataset must hold the same arrays",
+                f"others in batch {number}",
+                "Let `__getitem__` return the same",
+            )
         shapes = [_common(shape, part.shape[1:]) for shape, part in zip(shapes, parts, strict=True)]
-        examples, total_bytes = examples + len(parts[0]), total_bytes + sum(part.nbytes for part in parts)
+        examples, total_bytes = (
+            examples + len(parts[0]),
+            total_bytes + sum(part.nbytes for part in parts),
+        )
     given.on_epoch_end()
-    specs = [tf.TensorSpec((None, *shape), type_name(part)) for shape, part in zip(shapes, first, strict=True)]
+    specs = [
+        tf.TensorSpec((None, *shape), type_name(part))
+        for shape, part in zip(shapes, first, strict=True)
+    ]
     return structure, specs, Survey(examples, total_bytes, any(None in shape for shape in shapes))
 
 
@@ -74,9 +104,15 @@ def _common(one: list[int | None], other: tuple[int, ...]) -> list[int | None]:
 def _batch(given: Any, number: int) -> Any:
     """One batch as arrays in a tuple of `(x, y)` or `(x, y, sample_weight)`, with floating-point numbers as Keras takes them."""
     item = given[number]
-    parts = tuple(part for part in item if part is not None) if isinstance(item, (tuple, list)) else ()
+    parts = (
+        tuple(part for part in item if part is not None) if isinstance(item, (tuple, list)) else ()
+    )
     if len(parts) not in (2, 3):
-        raise DataError("A PyDataset's batches must be (x, y) or (x, y, sample_weight)", type(item).__name__, "Return such a tuple")
+        raise DataError(
+            "A PyDataset's batches must be (x, y) or (x, y, sample_weight)",
+            type(item).__name__,
+            "Return such a tuple",
+        )
     return keras.tree.map_structure(_cast, as_arrays(parts))
 
 

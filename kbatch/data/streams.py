@@ -8,7 +8,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.data.arrays import as_arrays, as_tensors, check_labels, checksum, common_length, type_name
+from kbatch.data.arrays import (
+    as_arrays,
+    as_tensors,
+    check_labels,
+    checksum,
+    common_length,
+    type_name,
+)
 from kbatch.data.datasets import DatasetSource
 from kbatch.data.elements import Inputs, are_batches, check_pairs, unknown_inputs
 from kbatch.data.order import shuffled_batches
@@ -16,8 +23,11 @@ from kbatch.data.pydatasets import REMEDY, from_pydataset
 from kbatch.errors import DataError
 
 FINGERPRINT_EXAMPLES = 1000
-GATHERED_EXAMPLES, GATHERED_BYTES = 1024, 1 << 20  # at most so much more than a batch is gathered at once
-GATHERED_AT_ONCE = 2  # large batches; one by one costs 1.1 times Keras' own adapter at 4096 examples: threads wait for each other
+# at most so much more than a batch is gathered at once
+GATHERED_EXAMPLES, GATHERED_BYTES = 1024, 1 << 20
+# large batches; one by one costs 1.1 times Keras' own adapter at 4096 examples: threads wait for
+# each other
+GATHERED_AT_ONCE = 2
 
 
 class Source(Protocol):
@@ -52,7 +62,8 @@ class ArraySource:
     """Examples held in memory, gathered a whole batch at a time, or several of a small one.
 
     Args:
-        arrays: `(x, y)` or `(x, y, sample_weight)` of arrays in tuples and dicts that share their first dimension.
+        arrays: `(x, y)` or `(x, y, sample_weight)` of arrays in tuples and dicts that share their
+            first dimension.
     """
 
     remedy = "kbatch gathers the rows of the arrays: rows of fewer bytes, such as uint8 or smaller pictures, take less"
@@ -62,7 +73,9 @@ class ArraySource:
         self.remarks: tuple[str, ...] = ()
         self._given = arrays
         self._arrays = as_tensors(arrays)
-        self.element_spec = keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape[1:], array.dtype), self._arrays)
+        self.element_spec = keras.tree.map_structure(
+            lambda array: tf.TensorSpec(array.shape[1:], array.dtype), self._arrays
+        )
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         """Full batches without end; see `Source.stream`."""
@@ -72,10 +85,17 @@ class ArraySource:
             return keras.tree.map_structure(lambda array: tf.gather(array, indices), self._arrays)
 
         def gather_several(indices: tf.Tensor) -> Any:
-            return keras.tree.map_structure(lambda array: tf.reshape(array, (together, batch_size, *array.shape[1:])), gather(indices))
+            return keras.tree.map_structure(
+                lambda array: tf.reshape(array, (together, batch_size, *array.shape[1:])),
+                gather(indices),
+            )
 
         indices = shuffled_batches(self.examples, batch_size * together, seed)
-        batches = indices.map(gather, num_parallel_calls=GATHERED_AT_ONCE) if together == 1 else indices.map(gather_several).unbatch()
+        batches = (
+            indices.map(gather, num_parallel_calls=GATHERED_AT_ONCE)
+            if together == 1
+            else indices.map(gather_several).unbatch()
+        )
         options = tf.data.Options()
         options.autotune.enabled = False  # nothing here is left to be tuned, and watching it costs
         options.experimental_optimization.apply_default_optimizations = False
@@ -87,8 +107,12 @@ class ArraySource:
 
     def _batches_at_once(self, batch_size: int) -> int:
         """How many batches are gathered by one call, whose own cost would be most of that of a small batch."""
-        bytes_of_example = sum(array.nbytes for array in keras.tree.flatten(self._given)) // self.examples
-        return max(min(GATHERED_EXAMPLES, GATHERED_BYTES // max(bytes_of_example, 1)) // batch_size, 1)
+        bytes_of_example = (
+            sum(array.nbytes for array in keras.tree.flatten(self._given)) // self.examples
+        )
+        return max(
+            min(GATHERED_EXAMPLES, GATHERED_BYTES // max(bytes_of_example, 1)) // batch_size, 1
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """Number, shapes, types and a checksum; see `Source.fingerprint`."""
@@ -107,25 +131,39 @@ class ArraySource:
         return np.asarray(arrays[0]) if len(arrays) == 1 else None
 
 
-def training_source(x: Any, y: Any = None, sample_weight: Any = None, *, batched: bool | None = None, inputs: Inputs = unknown_inputs) -> Source:
+def training_source(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batched: bool | None = None,
+    inputs: Inputs = unknown_inputs,
+) -> Source:
     """The training examples in whatever form the user holds them.
 
     Args:
-        x: Array, tensor, or list, tuple or dict of them, with the examples along the first dimension; a
-            `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, of single examples or of batches; or a
+        x: Array, tensor, or list, tuple or dict of them, with the examples along the first
+            dimension; a
+            `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, of single examples or of
+            batches; or a
             `keras.utils.PyDataset`.
         y: Labels, for arrays.
         sample_weight: Weights of the examples, for arrays. Optional.
-        batched: Boolean, whether a dataset's elements are batches; they are taken apart. Defaults to finding out.
-        inputs: Function that gives the names and shapes of the model's inputs, or `None`; called only where the
-            dataset does not tell by itself whether it is batched.
+        batched: Boolean, whether a dataset's elements are batches; they are taken apart. Defaults
+            to finding out.
+        inputs: Function that gives the names and shapes of the model's inputs, or `None`; called
+            only where the dataset does not tell by itself whether it is batched.
 
     Raises:
         DataError: If kbatch cannot make an endless stream of it.
     """
-    if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)) and (y is not None or sample_weight is not None):
+    if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)) and (
+        y is not None or sample_weight is not None
+    ):
         raise DataError(
-            "A dataset must hold its labels and weights itself", "a dataset as `x`, and `y` or `sample_weight`", "Zip them into the dataset"
+            "A dataset must hold its labels and weights itself",
+            "a dataset as `x`, and `y` or `sample_weight`",
+            "Zip them into the dataset",
         )
     if isinstance(x, keras.utils.PyDataset):
         dataset, known = from_pydataset(x)
@@ -133,11 +171,19 @@ def training_source(x: Any, y: Any = None, sample_weight: Any = None, *, batched
         return DatasetSource(dataset, batched=True, known=known, remedy=REMEDY)
     if isinstance(x, tf.data.Dataset):
         check_dataset(x)
-        return DatasetSource(x, batched=are_batches(x.element_spec, inputs) if batched is None else bool(batched))
+        return DatasetSource(
+            x, batched=are_batches(x.element_spec, inputs) if batched is None else bool(batched)
+        )
     arrays = as_arrays(x)
     if y is None:
-        raise DataError("Labels must come with arrays", "y=None", "Pass `y`, or a dataset of (x, y)")
-    parts = (arrays, as_arrays(y)) if sample_weight is None else (arrays, as_arrays(y), as_arrays(sample_weight))
+        raise DataError(
+            "Labels must come with arrays", "y=None", "Pass `y`, or a dataset of (x, y)"
+        )
+    parts = (
+        (arrays, as_arrays(y))
+        if sample_weight is None
+        else (arrays, as_arrays(y), as_arrays(sample_weight))
+    )
     check_labels(type_name(array) for array in keras.tree.flatten(parts[1]))
     return ArraySource(parts)
 

@@ -31,14 +31,19 @@ def survey(dataset: tf.data.Dataset, *, batched: bool) -> Survey:
 
     Args:
         dataset: Dataset that ends.
-        batched: Boolean, whether its elements are batches, whose first dimension is not part of an example.
+        batched: Boolean, whether its elements are batches, whose first dimension is not part of an
+            example.
     """
 
     def measure(*element: Any) -> tuple[Any, Any, Any]:
         parts = tf.nest.flatten(element)
         shapes = [tf.shape(part, out_type=tf.int64) for part in parts]
         examples = shapes[0][0] if batched else tf.constant(1, tf.int64)
-        return examples, tf.add_n([_bytes(part) for part in parts]), tf.concat([shape[int(batched) :] for shape in shapes], 0)
+        return (
+            examples,
+            tf.add_n([_bytes(part) for part in parts]),
+            tf.concat([shape[int(batched) :] for shape in shapes], 0),
+        )
 
     examples = total_bytes = 0
     lowest: Any = None

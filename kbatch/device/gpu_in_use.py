@@ -37,4 +37,6 @@ def is_held() -> bool:
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    return context.context()._context_handle is not None and bool(tf.config.list_physical_devices("GPU"))
+    return context.context()._context_handle is not None and bool(
+        tf.config.list_physical_devices("GPU")
+    )

@@ -1,6 +1,7 @@
 """Limit: how many bytes the training device may use, said by the user or asked of the device.
 
-Imports no TensorFlow before it is asked of the device, so that a parent can prepare a worker's environment.
+Imports no TensorFlow before it is asked of the device, so that a parent can prepare a worker's
+environment.
 """
 
 from __future__ import annotations
@@ -13,10 +14,23 @@ from kbatch.device import utilisation
 from kbatch.errors import MemoryLimitError, NoMemoryLimitError
 
 MIB = 1 << 20
-LEAST = 32 * MIB  # TensorFlow takes blocks of whole MiB: below it, what a model needs is lost among them (5 MB took minutes and ended in deaths)
-MARGIN = 0.07  # of the limit: without XLA a step needs a few percent more than the median one (bench_max_batch.py --spread)
+# TensorFlow takes blocks of whole MiB: below it, what a model needs is lost among them (5 MB took
+# minutes and ended in deaths)
+LEAST = 32 * MIB
+# of the limit: without XLA a step needs a few percent more than the median one (bench_max_batch.py
+# --spread)
+MARGIN = 0.07
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
 
 
 def bytes_of(limit: int | float | str) -> int:
@@ -34,11 +48,19 @@ def bytes_of(limit: int | float | str) -> int:
     """
     found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
     try:
-        size = float(found.group(1)) * UNITS[found.group(2)] if found and not isinstance(limit, bool) else 0.0
+        size = (
+            float(found.group(1)) * UNITS[found.group(2)]
+            if found and not isinstance(limit, bool)
+            else 0.0
+        )
     except (KeyError, ValueError):
         size = 0.0
     if not 0 < size < math.inf:
-        raise MemoryLimitError("`memory_limit` must be bytes above 0", limit, 'Pass a number of bytes, or text such as "8GB" or "900MiB"')
+        raise MemoryLimitError(
+            "`memory_limit` must be bytes above 0",
+            limit,
+            'Pass a number of bytes, or text such as "8GB" or "900MiB"',
+        )
     return int(size)
 
 
@@ -46,17 +68,24 @@ def checked(limit: int | float | str | None) -> int | None:
     """A limit under which something is to be trained here, in bytes; `None` for what the device has.
 
     Raises:
-        MemoryLimitError: If it is no limit, or one that TensorFlow cannot keep or this machine does not have.
+        MemoryLimitError: If it is no limit, or one that TensorFlow cannot keep or this machine does
+            not have.
     """
     if limit is None:
         return None
     size = bytes_of(limit)
     if size < LEAST:
-        raise MemoryLimitError(f"`memory_limit` must be at least {LEAST // MIB} MiB, or TensorFlow itself has no room", limit, "Raise the limit")
+        raise MemoryLimitError(
+            f"`memory_limit` must be at least {LEAST // MIB} MiB, or TensorFlow itself has no room",
+            limit,
+            "Raise the limit",
+        )
     most = most_bytes()
     if most is not None and size > most:
         raise MemoryLimitError(
-            f"`memory_limit` must be at most what this machine has, {most / 1e9:.1f} GB", limit, "Lower the limit: sizes are tried, not computed"
+            f"`memory_limit` must be at most what this machine has, {most / 1e9:.1f} GB",
+            limit,
+            "Lower the limit: sizes are tried, not computed",
         )
     return size
 
@@ -93,8 +122,8 @@ def environment(limit_bytes: int | None) -> dict[str, str]:
 def apply(limit_bytes: int | None) -> int | None:
     """Keep this process, in which TensorFlow has not begun yet, to a limit, and give the limit it really has.
 
-    A CPU keeps to it by its environment (see `environment`), a GPU by a logical device of that size. `None` if the
-    device cannot tell: a CPU without a limit.
+    A CPU keeps to it by its environment (see `environment`), a GPU by a logical device of that
+    size. `None` if the device cannot tell: a CPU without a limit.
     """
     import tensorflow as tf
 
@@ -102,12 +131,16 @@ def apply(limit_bytes: int | None) -> int | None:
     if not gpus:
         return of_cpu()
     for name in (CPU_BFC, CPU_LIMIT):
-        os.environ.pop(name, None)  # they would limit the host's memory, where batches wait, to what the GPU may use
+        # they would limit the host's memory, where batches wait, to what the GPU may use
+        os.environ.pop(name, None)
     if limit_bytes is None:
-        tf.config.list_logical_devices("GPU")  # the allocator is made as training makes it, before it is asked
+        # the allocator is made as training makes it, before it is asked
+        tf.config.list_logical_devices("GPU")
         return of_gpu()
     mebibytes = max(1, limit_bytes // MIB)
-    tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=mebibytes)])
+    tf.config.set_logical_device_configuration(
+        gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=mebibytes)]
+    )
     return mebibytes * MIB
 
 
@@ -126,7 +159,11 @@ def of_gpu() -> int | None:
     """What TensorFlow's allocator has of the first GPU."""
     from tensorflow.python.client import device_lib
 
-    found = [device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU"]
+    found = [
+        device.memory_limit
+        for device in device_lib.list_local_devices()
+        if device.device_type == "GPU"
+    ]
     return int(found[0]) if found and found[0] else None
 
 

@@ -1,7 +1,7 @@
 """Meter: bytes in use on the training device, where the device can tell.
 
-A CPU tells them all only with `TF_CPU_ALLOCATOR_USE_BFC=true`: oneDNN's allocator leaves out what is below 256 KiB, so that a
-small model would seem to need nothing.
+A CPU tells them all only with `TF_CPU_ALLOCATOR_USE_BFC=true`: oneDNN's allocator leaves out what
+is below 256 KiB, so that a small model would seem to need nothing.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def _info(which: str) -> int | None:
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+            return next(
+                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         return platform.machine()

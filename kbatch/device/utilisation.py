@@ -1,7 +1,8 @@
 """Utilisation: how busy and how full the NVIDIA card was while something ran, sampled by a thread of its own.
 
-The card is asked through `pynvml` (the package nvidia-ml-py), which is optional. NVML sees all processes on the card; and TensorFlow
-takes most of a card's memory at its start unless memory growth is on, so the bytes are those that others cannot have.
+The card is asked through `pynvml` (the package nvidia-ml-py), which is optional. NVML sees all
+processes on the card; and TensorFlow takes most of a card's memory at its start unless memory
+growth is on, so the bytes are those that others cannot have.
 """
 
 from __future__ import annotations
@@ -58,14 +59,25 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._samples, self._stop = [], threading.Event()
-        with contextlib.suppress(Exception):  # a measurement beside the training must not end it, however broken `pynvml` is
+        # a measurement beside the training must not end it, however broken `pynvml` is
+        with contextlib.suppress(Exception):
             nvml = importlib.import_module("pynvml")
-            thread = threading.Thread(target=self._sample, args=(nvml, self._samples, self._stop), name="kbatch-utilisation", daemon=True)
+            thread = threading.Thread(
+                target=self._sample,
+                args=(nvml, self._samples, self._stop),
+                name="kbatch-utilisation",
+                daemon=True,
+            )
             thread.start()
             self._thread = thread
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(STOPPING_SECONDS)
@@ -77,16 +89,25 @@ class Sampler:
         if not taken:
             return None
         percents, used = zip(*taken, strict=True)
-        return Utilisation(sum(percents) / len(taken), max(percents), sum(used) / len(taken), max(used), len(taken))
+        return Utilisation(
+            sum(percents) / len(taken), max(percents), sum(used) / len(taken), max(used), len(taken)
+        )
 
-    def _sample(self, nvml: ModuleType, samples: list[tuple[float, int]], stop: threading.Event) -> None:
+    def _sample(
+        self, nvml: ModuleType, samples: list[tuple[float, int]], stop: threading.Event
+    ) -> None:
         with contextlib.suppress(Exception):  # no driver, or no such card
             nvml.nvmlInit()
             try:
                 card = _first_visible(nvml)
                 while card is not None:
                     with contextlib.suppress(Exception):  # what fails once may answer the next time
-                        samples.append((float(nvml.nvmlDeviceGetUtilizationRates(card).gpu), int(nvml.nvmlDeviceGetMemoryInfo(card).used)))
+                        samples.append(
+                            (
+                                float(nvml.nvmlDeviceGetUtilizationRates(card).gpu),
+                                int(nvml.nvmlDeviceGetMemoryInfo(card).used),
+                            )
+                        )
                     if stop.wait(self.interval_seconds):
                         return
             finally:
@@ -96,13 +117,16 @@ class Sampler:
 def _first_visible(nvml: ModuleType) -> Any:
     """The card that CUDA calls 0, or `None` if none is visible.
 
-    NVML counts by bus, and so does CUDA among equal cards; with mixed cards only a UUID, or `CUDA_DEVICE_ORDER=PCI_BUS_ID`, is sure.
+    NVML counts by bus, and so does CUDA among equal cards; with mixed cards only a UUID, or
+    `CUDA_DEVICE_ORDER=PCI_BUS_ID`, is sure.
     """
     entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if entry.isdecimal():
         return nvml.nvmlDeviceGetHandleByIndex(int(entry))
     if entry.startswith("GPU-"):  # CUDA takes the beginning of a UUID, NVML the whole only
-        cards = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        cards = [
+            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
+        ]
         return next((card for card in cards if _uuid(nvml, card).startswith(entry)), None)
     return nvml.nvmlDeviceGetHandleByUUID(entry) if entry.startswith("MIG-") else None
 

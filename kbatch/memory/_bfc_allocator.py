@@ -1,7 +1,8 @@
 """BFC allocator: a model of where TensorFlow's best-fit allocator with growing regions places allocations.
 
-With XLA a step's temporary buffers are one allocation, so the largest *contiguous* free block decides what fits, and
-that depends on where the variables lie. A limited CPU grows its memory by regions that double; a GPU has one region.
+With XLA a step's temporary buffers are one allocation, so the largest *contiguous* free block
+decides what fits, and that depends on where the variables lie. A limited CPU grows its memory by
+regions that double; a GPU has one region.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ class Allocator:
 
     Args:
         limit_bytes: Integer, the most bytes of all regions.
-        first_region: Integer, bytes of the first region; each later one is twice as large as the one before, if
-            that is enough. Defaults to 2 MiB.
+        first_region: Integer, bytes of the first region; each later one is twice as large as the
+            one before, if that is enough. Defaults to 2 MiB.
     """
 
     def __init__(self, limit_bytes: int, first_region: int = FIRST_REGION) -> None:
         self.limit_bytes = limit_bytes
         self._next_region = min(first_region, limit_bytes)
-        self._regions: list[list[list[int]]] = []  # of each region its chunks in order: [bytes, 1 if in use]
+        # of each region its chunks in order: [bytes, 1 if in use]
+        self._regions: list[list[list[int]]] = []
 
     def allocate(self, size: int) -> list[int] | None:
         """A chunk of at least so many bytes, to be given back to `free`; `None` if there is none."""
@@ -49,7 +51,9 @@ class Allocator:
 
     def largest(self) -> int:
         """The largest allocation that would succeed now."""
-        free = max((chunk[0] for chunks in self._regions for chunk in chunks if not chunk[1]), default=0)
+        free = max(
+            (chunk[0] for chunks in self._regions for chunk in chunks if not chunk[1]), default=0
+        )
         return max(free, self._available() // ALIGNMENT * ALIGNMENT)
 
     def _available(self) -> int:
@@ -57,7 +61,10 @@ class Allocator:
 
     def _take(self, rounded: int) -> list[int] | None:
         fitting = [
-            (chunk[0], region, index) for region, chunks in enumerate(self._regions) for index, chunk in enumerate(chunks) if _fits(chunk, rounded)
+            (chunk[0], region, index)
+            for region, chunks in enumerate(self._regions)
+            for index, chunk in enumerate(chunks)
+            if _fits(chunk, rounded)
         ]
         if not fitting:
             return None
@@ -83,18 +90,23 @@ class Allocator:
         return True
 
 
-def contiguous(limit_bytes: int, variables: Iterable[tuple[int, bool]], first_region: int = FIRST_REGION) -> int:
+def contiguous(
+    limit_bytes: int, variables: Iterable[tuple[int, bool]], first_region: int = FIRST_REGION
+) -> int:
     """The largest free block once some variables are made; one that is drawn at random takes its bytes thrice meanwhile.
 
     Args:
         limit_bytes: Integer, what the device may use.
-        variables: Bytes of the variables in the order in which they are made, and whether each is drawn.
-        first_region: See `Allocator`; pass `limit_bytes` for a device with one region, such as a GPU.
+        variables: Bytes of the variables in the order in which they are made, and whether each is
+            drawn.
+        first_region: See `Allocator`; pass `limit_bytes` for a device with one region, such as a
+            GPU.
     """
     allocator = Allocator(limit_bytes, first_region)
     allocator.allocate(ALIGNMENT)  # TensorFlow has made some small constant by then
     for size, drawn in variables:
-        # What was drawn, what it was scaled to, and what it was moved to: that one is the variable's own buffer.
+        # What was drawn, what it was scaled to, and what it was moved to: that one is the
+        # variable's own buffer.
         *before, value = (allocator.allocate(size) for _ in range(3 if drawn else 1))
         if value is None:
             return 0

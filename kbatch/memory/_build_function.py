@@ -36,7 +36,11 @@ class Imported:
         found = getattr(importlib.import_module(self.module), self.name, None)
         if not callable(found) or hasattr(found, "train_step"):
             received = "nothing" if found is None else type(found).__name__
-            raise ModelError(f"`{self.name}` in {self.module} must be a function that returns a model", received, "Name a function")
+            raise ModelError(
+                f"`{self.name}` in {self.module} must be a function that returns a model",
+                received,
+                "Name a function",
+            )
         return found  # type: ignore[no-any-return]
 
 
@@ -48,11 +52,21 @@ def imported(text: str) -> Imported:
     """
     module, _, name = text.partition(":")
     if not module or not name.isidentifier():
-        raise ModelError("A build function must be named as module:function", text, "Write mymodel:build for the function `build` in mymodel.py")
+        raise ModelError(
+            "A build function must be named as module:function",
+            text,
+            "Write mymodel:build for the function `build` in mymodel.py",
+        )
     try:
-        spec = importlib.util.find_spec(module.removesuffix(".py") if module.endswith(".py") else module)
+        spec = importlib.util.find_spec(
+            module.removesuffix(".py") if module.endswith(".py") else module
+        )
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.origin:
-        raise ModelError("The module must be importable from here", module, "Run the command in the module's folder, or set PYTHONPATH")
+        raise ModelError(
+            "The module must be importable from here",
+            module,
+            "Run the command in the module's folder, or set PYTHONPATH",
+        )
     return Imported(spec.name, name)

@@ -23,13 +23,19 @@ SILENT = ("TF_CPP_MIN_LOG_LEVEL", "TF_CLI_CONFIG_FILE")
 def folder() -> Path:
     """Where answers are kept: `$KBATCH_CACHE`, else `kbatch` in the user's cache folder."""
     own = os.environ.get(VARIABLE)
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
+    return (
+        Path(own)
+        if own
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
+    )
 
 
 def key(facts: Mapping[str, Any]) -> str:
     """One name for these facts, this device, these versions and the settings that TensorFlow reads."""
     everything = {**facts, "versions": _versions(), "device": device(), "settings": _settings()}
-    return hashlib.sha256(json.dumps(everything, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(everything, sort_keys=True, default=str).encode()).hexdigest()[
+        :32
+    ]
 
 
 def load(name: str) -> Any | None:
@@ -43,7 +49,9 @@ def save(name: str, answer: Any) -> None:
     """Keep an answer; the file appears whole or not at all, and a folder that cannot be written is no error."""
     with contextlib.suppress(OSError):
         folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder(), suffix=".tmp", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=folder(), suffix=".tmp", delete=False, encoding="utf-8"
+        ) as file:
             json.dump(answer, file)
         os.replace(file.name, folder() / f"{name}.json")
 
@@ -55,8 +63,12 @@ def device() -> str:
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:
             cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model")]
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")][:1]
-    return f"{', '.join(cards) or platform.processor()}; {platform.machine()}, {os.cpu_count()} cores"
+        cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")][
+            :1
+        ]
+    return (
+        f"{', '.join(cards) or platform.processor()}; {platform.machine()}, {os.cpu_count()} cores"
+    )
 
 
 def _versions() -> dict[str, str]:
@@ -68,4 +80,8 @@ def _versions() -> dict[str, str]:
 
 
 def _settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in SILENT}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(SETTINGS) and name not in SILENT
+    }

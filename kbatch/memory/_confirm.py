@@ -28,12 +28,23 @@ class Confirmed:
     @property
     def steps(self) -> int:
         """Steps that the size was trained, in all processes together."""
-        return sum(len(probe.step_seconds) for probe in self.probes if probe.passed and probe.batch_size == self.batch_size)
+        return sum(
+            len(probe.step_seconds)
+            for probe in self.probes
+            if probe.passed and probe.batch_size == self.batch_size
+        )
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes in use when the size was confirmed."""
-        return max((probe.peak_bytes for probe in self.probes if probe.passed and probe.batch_size == self.batch_size), default=0)
+        return max(
+            (
+                probe.peak_bytes
+                for probe in self.probes
+                if probe.passed and probe.batch_size == self.batch_size
+            ),
+            default=0,
+        )
 
 
 def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) -> Confirmed:
@@ -42,8 +53,9 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) 
     Args:
         confirm: Function that trains a size, long enough to rely on.
         batch_size: Integer, where to begin; 0 if nothing is left to confirm.
-        step: Float, the part of a size that is taken off after it failed; from the third failure on twice as much as before, and then the
-            middle is tried until what passed and what failed are one step apart.
+        step: Float, the part of a size that is taken off after it failed; from the third failure on
+            twice as much as before, and then the middle is tried until what passed and what failed
+            are one step apart.
         allowed: Function that rounds a size down to one that may be used.
     """
     probes: list[Probe] = []
@@ -59,7 +71,8 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) 
     while size >= 1 and not passes(size):
         part = min(0.5, step * 2 ** max(0, len(failed) - EQUAL_STEPS))
         size = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0
-    while size and failed and min(failed) - size > math.ceil(step * min(failed)):  # the steps down had become long
+    # the steps down had become long
+    while size and failed and min(failed) - size > math.ceil(step * min(failed)):
         middle = allowed((size + min(failed)) // 2)
         if middle <= size:
             break

@@ -21,10 +21,12 @@ class Estimate:
     Attributes:
         batch_size: Integer, examples per forward and backward pass.
         weights: Bytes of the model's variables.
-        optimizer_slots: Bytes of the optimizer's variables; those of gradient accumulation are among them.
+        optimizer_slots: Bytes of the optimizer's variables; those of gradient accumulation are
+            among them.
         gradients: Bytes of the gradients of weights that are alive then.
         activations: Bytes of all else that grows with the batch, the batch itself among it.
-        workspace: Bytes of what does not, and of what the allocator gives beyond what was asked for.
+        workspace: Bytes of what does not, and of what the allocator gives beyond what was asked
+            for.
     """
 
     batch_size: int
@@ -37,12 +39,19 @@ class Estimate:
     @property
     def total(self) -> int:
         """All parts together."""
-        return self.weights + self.optimizer_slots + self.gradients + self.activations + self.workspace
+        return (
+            self.weights + self.optimizer_slots + self.gradients + self.activations + self.workspace
+        )
 
     def __str__(self) -> str:
         parts = ("weights", "optimizer_slots", "gradients", "activations", "workspace")
-        lines = [f"{name.replace('_', ' '):<16}{getattr(self, name) / 1e6:>12,.1f} MB {getattr(self, name) / self.total:>6.0%}" for name in parts]
-        return "\n".join([*lines, f"{'total':<16}{self.total / 1e6:>12,.1f} MB  at batch {self.batch_size}"])
+        lines = [
+            f"{name.replace('_', ' '):<16}{getattr(self, name) / 1e6:>12,.1f} MB {getattr(self, name) / self.total:>6.0%}"
+            for name in parts
+        ]
+        return "\n".join(
+            [*lines, f"{'total':<16}{self.total / 1e6:>12,.1f} MB  at batch {self.batch_size}"]
+        )
 
 
 def estimate(
@@ -58,18 +67,20 @@ def estimate(
 ) -> Estimate:
     """Bytes that a train step needs at a batch size, by part, without running it.
 
-    Use it to see where memory goes. Without XLA, one train step is traced and the liveness of its tensors followed; what
-    kernels take for themselves shows in no trace, so that it is a guess for small batches and small convolution nets.
-    With `jit_compile`, XLA compiles the step and tells its buffers exactly, but not which are activations: what grows
-    with the batch counts as such.
+    Use it to see where memory goes. Without XLA, one train step is traced and the liveness of its
+    tensors followed; what kernels take for themselves shows in no trace, so that it is a guess for
+    small batches and small convolution nets. With `jit_compile`, XLA compiles the step and tells
+    its buffers exactly, but not which are activations: what grows with the batch counts as such.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
-            shape of one example. Defaults to the shape of the model's `keras.Input`.
+        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches,
+            `keras.utils.PyDataset`, or the shape of one example. Defaults to the shape of the
+            model's `keras.Input`.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
-        batch_size: Integer, examples per forward and backward pass. Defaults to the recipe's micro-batch, or batch.
+        batch_size: Integer, examples per forward and backward pass. Defaults to the recipe's
+            micro-batch, or batch.
         loss: Loss, if `build` does not compile.
         metrics: Metrics, if `build` does not compile.
         seed: Integer, seed of the weights. Defaults to `0`.
@@ -89,14 +100,26 @@ def estimate(
     size = check_size("batch_size", batch_size) or recipe.examples_per_pass
     sample, _ = sample_of(x, y)
     gpu_in_use.check_free()
-    with Prober(Workload(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))), None) as prober:
+    with Prober(
+        Workload(
+            build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))
+        ),
+        None,
+    ) as prober:
         facts = prober.facts()
         if recipe.jit_compile:
             whole, half = prober.compiled_bytes(size), prober.compiled_bytes(max(1, size // 2))
             growing = (whole - half) * size / (size - size // 2) if size > 1 else 0
             rest = max(0, whole - facts.static_bytes - int(growing))
             gradients = min(facts.gradient_bytes, rest)
-            return Estimate(size, facts.weight_bytes, facts.slot_bytes, gradients, int(growing), rest - gradients)
+            return Estimate(
+                size,
+                facts.weight_bytes,
+                facts.slot_bytes,
+                gradients,
+                int(growing),
+                rest - gradients,
+            )
         moments = prober.moments()
         top = max(moments, key=lambda moment: moment.total.at(size))
         slack = (ALLOCATOR_SLACK - 1) * top.total.at(size)

@@ -40,42 +40,50 @@ def find_max_batch(
 ) -> MaxBatch:
     """The largest batch size that safely trains a model by a recipe on this device.
 
-    Use it before anything else in a process touches the GPU. It predicts the need from a trace (from XLA's buffer
-    assignment with `jit_compile`), corrects it by one probe, and trains what is near the limit in a fresh process
-    that has 7 % less: the answer has that to spare, since without XLA the need varies from step to step.
-    It stops at the number of examples, and where larger batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
-    `~/.cache/kbatch`) under the traced train step, recipe, device, limit and versions: asked again, the model is made
-    and traced, and nothing is trained.
+    Use it before anything else in a process touches the GPU. It predicts the need from a trace
+    (from XLA's buffer assignment with `jit_compile`), corrects it by one probe, and trains what is
+    near the limit in a fresh process that has 7 % less: the answer has that to spare, since without
+    XLA the need varies from step to step. It stops at the number of examples, and where larger
+    batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
+    `~/.cache/kbatch`) under the traced train step, recipe, device, limit and versions: asked again,
+    the model is made and traced, and nothing is trained.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
-            shape of one example, such as `(224, 224, 3)` or `keras.KerasTensor`s. With data, the answer is at most their
-            number. To make a dataset is to make TensorFlow hold a GPU: there, pass arrays or a shape. Defaults to the
-            shape of the model's `keras.Input`.
+        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches,
+            `keras.utils.PyDataset`, or the shape of one example, such as `(224, 224, 3)` or
+            `keras.KerasTensor`s. With data, the answer is at most their number. To make a dataset
+            is to make TensorFlow hold a GPU: there, pass arrays or a shape. Defaults to the shape
+            of the model's `keras.Input`.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
-        recipe: `Recipe` to train by. Its batch size is not used; of an accumulating recipe the number of passes per
-            update is kept and the answer is the largest micro-batch. Defaults to `Recipe()`.
-        memory_limit: Bytes that the device may use, as a number or such as `"8GB"`. Defaults to what a GPU has, and on
-            a CPU to `TF_CPU_BFC_MEM_LIMIT_IN_MB`.
+        recipe: `Recipe` to train by. Its batch size is not used; of an accumulating recipe the
+            number of passes per update is kept and the answer is the largest micro-batch. Defaults
+            to `Recipe()`.
+        memory_limit: Bytes that the device may use, as a number or such as `"8GB"`. Defaults to
+            what a GPU has, and on a CPU to `TF_CPU_BFC_MEM_LIMIT_IN_MB`.
         ceiling: Integer, the largest batch size to try. Optional.
         loss: Loss, if `build` does not compile.
         metrics: Metrics, if `build` does not compile.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
-        confirmed_steps: Integer, steps to train at the answer with 7 % less memory, before a full and a partial validation batch;
+        confirmed_steps: Integer, steps to train at the answer with 7 % less memory, before a full
+            and a partial validation batch;
             `0` leaves the confirmation out. Defaults to `20`.
-        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`. A confirmation has 30 seconds and
-            four times what the probes let expect: what takes longer only waits for memory.
+        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`. A
+            confirmation has 30 seconds and four times what the probes let expect: what takes longer
+            only waits for memory.
         seed: Integer, seed of the weights. Defaults to `0`.
-        values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults.
+        values: Values of the hyperparameters that `build(hp)` declares; the others take their
+            defaults.
         fresh: Boolean, whether to measure again what was measured before. Defaults to `False`.
-        on_probe: Function called with every `Probe`, as soon as it is known. Defaults to a line each where people see it.
+        on_probe: Function called with every `Probe`, as soon as it is known. Defaults to a line
+            each where people see it.
 
     Returns:
         The `MaxBatch`; its `str()` is one sentence.
 
     Raises:
-        MemoryLimitError: If there is no limit, not even one example fits, or TensorFlow holds the GPU already.
+        MemoryLimitError: If there is no limit, not even one example fits, or TensorFlow holds the
+            GPU already.
         KbatchError: If model, data or arguments cannot be used.
 
     Example:
@@ -86,13 +94,38 @@ def find_max_batch(
     """
     sample, examples = sample_of(x, y)
     recipe = recipe or Recipe()
-    workload = Workload(build, sample, recipe, loss, metrics, seed, values=dict(values or {}), pipelines=pipelines((recipe.augmentation,)))
-    options = SearchOptions(smaller(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
+    workload = Workload(
+        build,
+        sample,
+        recipe,
+        loss,
+        metrics,
+        seed,
+        values=dict(values or {}),
+        pipelines=pipelines((recipe.augmentation,)),
+    )
+    options = SearchOptions(
+        smaller(check_size("ceiling", ceiling), examples), sizes, confirmed_steps
+    )
     check_options(options)
     limit_bytes = limit.checked(memory_limit)
-    facts = {"what": "max_batch", **room(limit_bytes), "timeout_seconds": timeout_seconds, "options": dataclasses.asdict(options)}
-    with Prober(workload, limit_bytes, timeout_seconds, shown(on_probe), gpu_in_use.environment()) as prober:
-        name = _cache.key({**facts, "model": prober.digest(), "shapes": workload.shapes, "recipe": recipe.to_json()})
+    facts = {
+        "what": "max_batch",
+        **room(limit_bytes),
+        "timeout_seconds": timeout_seconds,
+        "options": dataclasses.asdict(options),
+    }
+    with Prober(
+        workload, limit_bytes, timeout_seconds, shown(on_probe), gpu_in_use.environment()
+    ) as prober:
+        name = _cache.key(
+            {
+                **facts,
+                "model": prober.digest(),
+                "shapes": workload.shapes,
+                "recipe": recipe.to_json(),
+            }
+        )
         known = None if fresh else _cache.load(name)
         if known is not None:
             return MaxBatch.from_dict(known)
@@ -120,7 +153,11 @@ def check_size(name: str, size: int | None) -> int | None:
         return None
     whole = whole_number(size)
     if whole is None:
-        raise MemoryLimitError(f"`{name}` must be a whole number of at least 1", size, "Pass a batch size, or leave it out")
+        raise MemoryLimitError(
+            f"`{name}` must be a whole number of at least 1",
+            size,
+            "Pass a batch size, or leave it out",
+        )
     return whole
 
 
@@ -132,6 +169,12 @@ def smaller(one: int | None, other: int | None) -> int | None:
 def check_options(options: SearchOptions) -> None:
     """Refuse names that are unknown."""
     if options.sizes not in ALLOWED:
-        raise SearchError(f"`sizes` must be one of {', '.join(ALLOWED)}", options.sizes, "Pass one of these names")
+        raise SearchError(
+            f"`sizes` must be one of {', '.join(ALLOWED)}", options.sizes, "Pass one of these names"
+        )
     if not isinstance(options.confirmed_steps, int) or options.confirmed_steps < 0:
-        raise SearchError("`confirmed_steps` must be a whole number of at least 0", options.confirmed_steps, "Pass 20, say")
+        raise SearchError(
+            "`confirmed_steps` must be a whole number of at least 0",
+            options.confirmed_steps,
+            "Pass 20, say",
+        )

@@ -20,19 +20,22 @@ class MaxBatch:
         batch_size: Integer, the largest micro-batch: examples per forward and backward pass.
         peak_bytes: Integer, the most bytes in use while that size was trained.
         limit_bytes: Integer, what the device may use.
-        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did: with the whole
-            limit, or with 7 % less.
-        probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which they were tried.
-        confirmations: Tuple of `Probe`, the longer trainings, in a fresh process that has 7 % less than the limit: what passes
-            there has that to spare, since without XLA the need varies from step to step. A ceiling that takes
-            less than three quarters of the limit has room enough in any.
-        confirmed_steps: Integer, steps that the size was trained at last, before a full and a partial validation
-            batch; 0 if that was left out.
+        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did:
+            with the whole limit, or with 7 % less.
+        probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which
+            they were tried.
+        confirmations: Tuple of `Probe`, the longer trainings, in a fresh process that has 7 % less
+            than the limit: what passes there has that to spare, since without XLA the need varies
+            from step to step. A ceiling that takes less than three quarters of the limit has room
+            enough in any.
+        confirmed_steps: Integer, steps that the size was trained at last, before a full and a
+            partial validation batch; 0 if that was left out.
         predicted: Integer, what was predicted before the first probe, or `None`.
         ceiling: Integer, the largest that was allowed, or `None`.
         recipe: `Recipe` that it holds for.
         seconds: Float, wall-clock seconds that it took.
-        no_faster_from: Integer, the size from which on larger ones gain no speed, if that is why it is not larger; else `None`.
+        no_faster_from: Integer, the size from which on larger ones gain no speed, if that is why it
+            is not larger; else `None`.
     """
 
     batch_size: int
@@ -68,17 +71,36 @@ class MaxBatch:
             text += "; larger ones are no faster"
         elif self.first_failing is not None:
             text += f"; {self.first_failing} is too large"
-        return text + (f"; confirmed with {self.confirmed_steps} steps" if self.confirmed_steps else "; not confirmed")
+        return text + (
+            f"; confirmed with {self.confirmed_steps} steps"
+            if self.confirmed_steps
+            else "; not confirmed"
+        )
 
     def _repr_html_(self) -> str:
         tried = [
-            [probe.batch_size, probe.ended.replace("_", " "), f"{probe.peak_bytes / 1e6:,.0f}", len(probe.step_seconds)] for probe in self.probes
+            [
+                probe.batch_size,
+                probe.ended.replace("_", " "),
+                f"{probe.peak_bytes / 1e6:,.0f}",
+                len(probe.step_seconds),
+            ]
+            for probe in self.probes
         ]
         again = [
-            [probe.batch_size, f"{probe.ended.replace('_', ' ')}, confirming", f"{probe.peak_bytes / 1e6:,.0f}", len(probe.step_seconds)]
+            [
+                probe.batch_size,
+                f"{probe.ended.replace('_', ' ')}, confirming",
+                f"{probe.peak_bytes / 1e6:,.0f}",
+                len(probe.step_seconds),
+            ]
             for probe in self.confirmations
         ]
-        return notebook.table(["batch", "ended", "peak MB", "steps"], [*tried, *again], [str(self), f"recipe: {self.recipe}"])
+        return notebook.table(
+            ["batch", "ended", "peak MB", "steps"],
+            [*tried, *again],
+            [str(self), f"recipe: {self.recipe}"],
+        )
 
     def to_json(self) -> str:
         """All of it as one line of JSON."""
@@ -93,7 +115,19 @@ class MaxBatch:
     def from_dict(cls, fields: dict[str, Any]) -> MaxBatch:
         """What `dataclasses.asdict` made, also after JSON."""
         probes, confirmations = (
-            tuple(Probe(**{**probe, "step_seconds": tuple(probe["step_seconds"])}) for probe in fields[name]) for name in ("probes", "confirmations")
+            tuple(
+                Probe(**{**probe, "step_seconds": tuple(probe["step_seconds"])})
+                for probe in fields[name]
+            )
+            for name in ("probes", "confirmations")
         )
-        known = {name: value for name, value in fields.items() if name != "strategy"}  # which early answers had
-        return cls(**{**known, "probes": probes, "confirmations": confirmations, "recipe": Recipe.from_dict(fields["recipe"])})
+        # which early answers had
+        known = {name: value for name, value in fields.items() if name != "strategy"}
+        return cls(
+            **{
+                **known,
+                "probes": probes,
+                "confirmations": confirmations,
+                "recipe": Recipe.from_dict(fields["recipe"]),
+            }
+        )

@@ -23,12 +23,16 @@ class Row:
     """The largest micro-batches of one combination.
 
     Attributes:
-        combination: `Combination` that the row is for: `policy`, `optimizer`, `jit_compile` and `recompute`.
-        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one example fits.
-        accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held. Computed.
+        combination: `Combination` that the row is for: `policy`, `optimizer`, `jit_compile` and
+            `recompute`.
+        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one
+            example fits.
+        accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held.
+            Computed.
         peak_bytes: Integer, the most bytes in use while that size was trained.
         first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
-        confirmed_steps: Integer, steps that it was trained in a process that had 7 % less than the limit.
+        confirmed_steps: Integer, steps that it was trained in a process that had 7 % less than the
+            limit.
     """
 
     combination: Combination
@@ -60,13 +64,19 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """The row in JSON's own types, the parts of its combination by their own names."""
-        return {**self.combination._asdict(), **{name: value for name, value in vars(self).items() if name != "combination"}}
+        return {
+            **self.combination._asdict(),
+            **{name: value for name, value in vars(self).items() if name != "combination"},
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Row:
         """The row that `to_dict` gave; parts of the combination that are missing are a plain recipe's."""
         parts = {name: value for name, value in fields.items() if name in Combination._fields}
-        return cls(Combination(**parts), **{name: value for name, value in fields.items() if name not in parts})
+        return cls(
+            Combination(**parts),
+            **{name: value for name, value in fields.items() if name not in parts},
+        )
 
     def __str__(self) -> str:
         return f"{self.combination}: {self.batch_size}"
@@ -79,7 +89,8 @@ class Table:
     Attributes:
         rows: Tuple of `Row`.
         limit_bytes: Integer, what the device may use.
-        augmentation: Name of the space's pipeline with the most layers, under which all was measured.
+        augmentation: Name of the space's pipeline with the most layers, under which all was
+            measured.
         executed_probes: Integer, batch sizes that were trained, confirmations among them.
         compilations: Integer, steps that XLA compiled without running them.
         seconds: Float, wall-clock seconds that it took.
@@ -131,18 +142,32 @@ class Table:
     def _repr_html_(self) -> str:
         head = ["recipe", "largest batch", "accumulating", "peak MB"]
         rows = [
-            [row.combination, row.batch_size or "none fits", row.accumulated_batch_size or "none fits", f"{row.peak_bytes / 1e6:,.0f}"]
+            [
+                row.combination,
+                row.batch_size or "none fits",
+                row.accumulated_batch_size or "none fits",
+                f"{row.peak_bytes / 1e6:,.0f}",
+            ]
             for row in self
         ]
         return notebook.table(head, rows, [str(self).splitlines()[-1]])
 
     def __str__(self) -> str:
-        lines = [f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'recompute':<12}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"]
+        lines = [
+            f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'recompute':<12}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"
+        ]
         for row in self.rows:
             jit = "yes" if row.jit_compile else "no"
             sizes = f"{row.batch_size or 'none fits':>14}{row.accumulated_batch_size or 'none fits':>14}"
-            lines.append(f"{row.policy:<16}{row.optimizer:<11}{jit:<5}{row.recompute:<12}{sizes}{row.peak_bytes / 1e6:>10,.0f}")
-        return "\n".join([*lines, f"limit {self.limit_bytes / 1e6:,.0f} MB; {self.executed_probes} batch sizes trained, {self.seconds:.0f} s"])
+            lines.append(
+                f"{row.policy:<16}{row.optimizer:<11}{jit:<5}{row.recompute:<12}{sizes}{row.peak_bytes / 1e6:>10,.0f}"
+            )
+        return "\n".join(
+            [
+                *lines,
+                f"limit {self.limit_bytes / 1e6:,.0f} MB; {self.executed_probes} batch sizes trained, {self.seconds:.0f} s",
+            ]
+        )
 
 
 def recipe_of(combination: Combination, augmentation: str) -> Recipe:

@@ -25,7 +25,9 @@ def check(limits: Any, space: Space) -> MaxBatches:
     if limits is None:
         return None
     if isinstance(limits, Table):
-        missing = [combination for combination in combinations(space) if limits.row(combination) is None]
+        missing = [
+            combination for combination in combinations(space) if limits.row(combination) is None
+        ]
         if missing:
             raise SearchError(
                 f"`max_batch` must have a row for every {', '.join(Combination._fields)} of the space",
@@ -35,7 +37,11 @@ def check(limits: Any, space: Space) -> MaxBatches:
         return limits
     number = whole_number(limits)
     if number is None:
-        raise SearchError("`max_batch` must be None, a whole number of at least 1, or a table of kbatch.max_batches", limits, "Pass one of these")
+        raise SearchError(
+            "`max_batch` must be None, a whole number of at least 1, or a table of kbatch.max_batches",
+            limits,
+            "Pass one of these",
+        )
     return number
 
 
@@ -47,7 +53,11 @@ def check_steps(most_steps: Any) -> int:
     """
     number = whole_number(most_steps)
     if number is None:
-        raise SearchError("`max_accumulation_steps` must be a whole number of at least 1", most_steps, "Pass 16, say")
+        raise SearchError(
+            "`max_accumulation_steps` must be a whole number of at least 1",
+            most_steps,
+            "Pass 16, say",
+        )
     return number
 
 
@@ -102,4 +112,11 @@ def facts(limits: MaxBatches) -> Any:
 
 def _named(combination: Combination) -> str:
     """A combination as projects keep it."""
-    return ", ".join([combination.optimizer, combination.policy, f"jit {combination.jit_compile}", *combination.later_words()])
+    return ", ".join(
+        [
+            combination.optimizer,
+            combination.policy,
+            f"jit {combination.jit_compile}",
+            *combination.later_words(),
+        ]
+    )

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from kbatch.memory._need import Need
 from kbatch.memory._probe import Probe
 
-FIRST_SHARE = 0.5  # of what the limit leaves beside what no batch changes: far enough from both ends to be measured well
-TARGET_SHARE = 0.97  # of the limit: without XLA the same batch needs up to a few percent more or less in each step
+# of what the limit leaves beside what no batch changes: far enough from both ends to be measured
+# well
+FIRST_SHARE = 0.5
+# of the limit: without XLA the same batch needs up to a few percent more or less in each step
+TARGET_SHARE = 0.97
 TOLERANCE = 0.05
-NEAR = 0.04  # of a corrected prediction: closer than the tolerance, which leaves some of the limit as well
+# of a corrected prediction: closer than the tolerance, which leaves some of the limit as well
+NEAR = 0.04
 TRUSTED = 0.7  # a prediction that was further off than this is not believed at the end either
 ROUNDED_UP = 1.33  # a power of two is worth a failure where the prediction excludes it so narrowly
 
@@ -77,8 +81,8 @@ class Log:
 def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: Allowed) -> Found:
     """Probe near half of the limit, correct the prediction by what was measured, jump to the limit, close in.
 
-    Stops when the largest that passed is within 5 % (or 1) of the smallest that failed, or of the corrected prediction.
-    A peak near the limit is no reason to stop
+    Stops when the largest that passed is within 5 % (or 1) of the smallest that failed, or of the
+    corrected prediction. A peak near the limit is no reason to stop
     before; one above it ends the steps that go beyond a prediction which was far off.
     """
     log, low, high, failures = Log(probe), 0, None, 0
@@ -91,14 +95,25 @@ def jump(probe: ProbeOf, need: Need, limit_bytes: float, ceiling: int, allowed: 
             failures += 1
             high = size if high is None else min(high, size)
             low = low if low < high else 0
-        guess = max(curve.largest(TARGET_SHARE * limit_bytes) for curve in need.corrected(log.probes, limit_bytes))
+        guess = max(
+            curve.largest(TARGET_SHARE * limit_bytes)
+            for curve in need.corrected(log.probes, limit_bytes)
+        )
         if high is not None:
             size = _between(low, high, guess, failures, allowed)
         else:
-            size = max(allowed(min(ceiling, guess)), allowed(min(ceiling, int(guess * ROUNDED_UP))) if allowed is power_of_two else 0)
+            size = max(
+                allowed(min(ceiling, guess)),
+                allowed(min(ceiling, int(guess * ROUNDED_UP))) if allowed is power_of_two else 0,
+            )
             near = size <= low * (1 + NEAR)
-            if near and not low * TRUSTED <= predicted <= low / TRUSTED and log.probes[-1].peak_bytes <= limit_bytes:
-                # Wrong about the start, wrong perhaps about the end: a little further, so that a failure ends the search.
+            if (
+                near
+                and not low * TRUSTED <= predicted <= low / TRUSTED
+                and log.probes[-1].peak_bytes <= limit_bytes
+            ):
+                # Wrong about the start, wrong perhaps about the end: a little further, so that a
+                # failure ends the search.
                 size = allowed(min(ceiling, low + max(1, int(stride * low))))
                 stride *= 2
             elif near and size < allowed(ceiling):
@@ -127,10 +142,15 @@ def _between(low: int, high: int, guess: int, failures: int, allowed: Allowed) -
     if high - low <= max(1, TOLERANCE * low):
         return 0
     if guess >= high and failures == 1:
-        guess = int(high / (1 + TOLERANCE))  # a prediction that is a little too high: just below what failed
+        # a prediction that is a little too high: just below what failed
+        guess = int(high / (1 + TOLERANCE))
     # A guess far down, or one that failed before, has been wrong already: halve what is left.
     size = allowed(guess if low + (high - low) // 8 < guess < high else (low + high) // 2)
     return size if size > low else 0
 
 
-ALLOWED: dict[str, Allowed] = {"any": any_size, "powers_of_two": power_of_two, "multiples_of_8": multiple_of_8}
+ALLOWED: dict[str, Allowed] = {
+    "any": any_size,
+    "powers_of_two": power_of_two,
+    "multiples_of_8": multiple_of_8,
+}

@@ -18,9 +18,10 @@ class Probe:
 
     Attributes:
         batch_size: Integer, examples per forward and backward pass.
-        ended: `"passed"`, `"out_of_memory"`, or what means that only if a smaller batch passes: `"suspect"` (an error
-            that large batches die of), `"died"` (the process did), `"hung"`.
-        peak_bytes: Integer, the most bytes in use during the steps; of one that did not pass, until then.
+        ended: `"passed"`, `"out_of_memory"`, or what means that only if a smaller batch passes:
+            `"suspect"` (an error that large batches die of), `"died"` (the process did), `"hung"`.
+        peak_bytes: Integer, the most bytes in use during the steps; of one that did not pass, until
+            then.
         seconds: Float, wall-clock seconds of the whole probe.
         step_seconds: Tuple of floats, of each step that passed; the first one traces and compiles.
         message: String, what was said by what failed.
@@ -51,7 +52,8 @@ class Facts:
         weight_bytes: Integer, of the model's variables.
         slot_bytes: Integer, of the optimizer's variables.
         gradient_bytes: Integer, of one gradient, that is of the trainable weights.
-        contiguous_bytes: Integer, the largest block that is free once the variables are made, where the margin is kept back.
+        contiguous_bytes: Integer, the largest block that is free once the variables are made, where
+            the margin is kept back.
     """
 
     limit_bytes: int | None
@@ -80,7 +82,8 @@ class Refusal:
         """The error to raise in the parent.
 
         Args:
-            doing: String, what the worker was to do, as a clause such as `"`build` must return a model"`.
+            doing: String, what the worker was to do, as a clause such as
+                `"`build` must return a model"`.
             limit_bytes: Integer, the limit that the worker keeps to, or `None`.
         """
         if self.must:
@@ -89,8 +92,16 @@ class Refusal:
         if self.kind == "MemoryLimitError":
             room = "what the device has" if limit_bytes is None else f"{limit_bytes / 1e6:,.1f} MB"
             received = f"{room}, in which they do not ({self.received.splitlines()[0]})"
-            return MemoryLimitError("A model and its optimizer must fit into the memory limit", received, "Raise the limit, or take a smaller model")
-        return ModelError(doing, self.received, "Train it with model.fit on a few examples first: the same error shows there")
+            return MemoryLimitError(
+                "A model and its optimizer must fit into the memory limit",
+                received,
+                "Raise the limit, or take a smaller model",
+            )
+        return ModelError(
+            doing,
+            self.received,
+            "Train it with model.fit on a few examples first: the same error shows there",
+        )
 
 
 def waited(step_seconds: Sequence[float]) -> bool:
@@ -103,4 +114,6 @@ def waited(step_seconds: Sequence[float]) -> bool:
     >>> waited([4.0, 0.3, 0.3]), waited([4.0, 0.3, 9.8])
     (False, True)
     """
-    return len(step_seconds) > 1 and step_seconds[-1] > max(WAITED_SECONDS, WAITED_TIMES * min(step_seconds))
+    return len(step_seconds) > 1 and step_seconds[-1] > max(
+        WAITED_SECONDS, WAITED_TIMES * min(step_seconds)
+    )

@@ -22,9 +22,12 @@ from kbatch.tracing.size import Moment
 
 STEPS = 3
 TIMEOUT_SECONDS = 600.0
-SLOWER, PATIENCE_SECONDS = 4, 30.0  # times what was measured, and beside it: where a longer training only waits for memory
-GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")  # what TensorFlow says when it is imported
-WORKER, TRACES = "kbatch.memory._worker", "kbatch.memory._traces"  # by name: their modules import TensorFlow
+# times what was measured, and beside it: where a longer training only waits for memory
+SLOWER, PATIENCE_SECONDS = 4, 30.0
+# what TensorFlow says when it is imported
+GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")
+# by name: their modules import TensorFlow
+WORKER, TRACES = "kbatch.memory._worker", "kbatch.memory._traces"
 DOING = "A model must be made and train a step on these data"
 
 
@@ -43,7 +46,8 @@ class Prober:
         workload: What to try.
         limit_bytes: Integer, bytes that the device may use; `None` for what it has.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
-        on_probe: Called with every probe, as soon as it is known; if it has a method `expect`, also before a long one.
+        on_probe: Called with every probe, as soon as it is known; if it has a method `expect`, also
+            before a long one.
         environment: Environment variables that the process has besides.
     """
 
@@ -55,9 +59,17 @@ class Prober:
         on_probe: Callable[[Probe], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.workload, self.limit_bytes, self.timeout_seconds = workload, limit_bytes, timeout_seconds
+        self.workload, self.limit_bytes, self.timeout_seconds = (
+            workload,
+            limit_bytes,
+            timeout_seconds,
+        )
         self._whole = None if limit_bytes is None else limit_bytes // limit.MIB * limit.MIB
-        self._environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "false", **(environment or {})}
+        self._environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "TF_FORCE_GPU_ALLOW_GROWTH": "false",
+            **(environment or {}),
+        }
         self._on_probe = on_probe or _ignore
         self._dump = tempfile.TemporaryDirectory(prefix="kbatch-xla-", ignore_cleanup_errors=True)
         self._worker = self._within(limit_bytes)
@@ -74,11 +86,24 @@ class Prober:
         """
         if self._facts is None or not self._worker.alive:
             try:
-                answer = self._worker.call(f"{WORKER}:begin", self.workload, self._limit_bytes, timeout_seconds=self.timeout_seconds)
+                answer = self._worker.call(
+                    f"{WORKER}:begin",
+                    self.workload,
+                    self._limit_bytes,
+                    timeout_seconds=self.timeout_seconds,
+                )
             except (pickle.PicklingError, TypeError, AttributeError) as error:
-                raise ModelError("`build` must be able to travel to another process", str(error), "Move what it holds into the function") from error
+                raise ModelError(
+                    "`build` must be able to travel to another process",
+                    str(error),
+                    "Move what it holds into the function",
+                ) from error
             facts: Facts = self._answer(answer)
-            self._facts = facts if self._whole is None else dataclasses.replace(facts, limit_bytes=self._whole)
+            self._facts = (
+                facts
+                if self._whole is None
+                else dataclasses.replace(facts, limit_bytes=self._whole)
+            )
             self._whole = self._facts.limit_bytes
         return self._facts
 
@@ -106,7 +131,8 @@ class Prober:
         Args:
             batch_size: Integer, examples of each step.
             steps: Integer, how many steps.
-            validation_batch_size: Integer, examples of a validation batch. Defaults to `batch_size`, as in Keras' `fit`.
+            validation_batch_size: Integer, examples of a validation batch. Defaults to
+                `batch_size`, as in Keras' `fit`.
         """
         self.facts()
         timeout = self.timeout_seconds
@@ -115,12 +141,17 @@ class Prober:
             timeout = PATIENCE_SECONDS + SLOWER * expected
             if isinstance(self._on_probe, Patience):
                 self._on_probe.expect(batch_size, steps, expected)
-        return self._try(f"{WORKER}:confirm", (batch_size, steps, validation_batch_size or batch_size), timeout)
+        return self._try(
+            f"{WORKER}:confirm", (batch_size, steps, validation_batch_size or batch_size), timeout
+        )
 
-    def confirm(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
+    def confirm(
+        self, batch_size: int, steps: int, validation_batch_size: int | None = None
+    ) -> Probe:
         """The same in a fresh process with a little less memory than the limit: what passes there has that to spare.
 
-        Another size leaves the allocator's regions cut to its own measure: what passes among them may fail by itself.
+        Another size leaves the allocator's regions cut to its own measure: what passes among them
+        may fail by itself.
 
         Args:
             batch_size: See `train`.
@@ -136,22 +167,34 @@ class Prober:
     def moments(self) -> list[Moment]:
         """See `_traces.moments`."""
         self.facts()
-        return self._answer(self._worker.call(f"{TRACES}:moments", timeout_seconds=self.timeout_seconds))
+        return self._answer(
+            self._worker.call(f"{TRACES}:moments", timeout_seconds=self.timeout_seconds)
+        )
 
     def digest(self) -> str:
         """See `_traces.digest`."""
         self.facts()
-        return self._answer(self._worker.call(f"{TRACES}:digest", timeout_seconds=self.timeout_seconds))
+        return self._answer(
+            self._worker.call(f"{TRACES}:digest", timeout_seconds=self.timeout_seconds)
+        )
 
     def compiled_bytes(self, batch_size: int) -> int:
         """See `_traces.compiled_bytes`."""
         self.facts()
-        return self._answer(self._worker.call(f"{TRACES}:compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds))
+        return self._answer(
+            self._worker.call(
+                f"{TRACES}:compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds
+            )
+        )
 
     def heaviest(self, augmentations: tuple[str, ...]) -> str:
         """The augmentation pipeline with the most layers."""
         self.facts()
-        return self._answer(self._worker.call(f"{WORKER}:heaviest", augmentations, timeout_seconds=self.timeout_seconds))
+        return self._answer(
+            self._worker.call(
+                f"{WORKER}:heaviest", augmentations, timeout_seconds=self.timeout_seconds
+            )
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -209,7 +252,12 @@ class Prober:
     def __enter__(self) -> Prober:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 

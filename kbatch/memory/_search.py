@@ -18,9 +18,11 @@ from kbatch.memory._speed_line import of_probes
 from kbatch.memory._xla import TOO_LARGE
 from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
 
-CONFIRMED_STEPS = 20  # with some memory to spare: what runs out at all does so at any step, not at once
+# with some memory to spare: what runs out at all does so at any step, not at once
+CONFIRMED_STEPS = 20
 FAR_SHARE = 0.75
-AIMED_SHARE = 0.98  # of what a confirmation has: each that fails costs a process and a wait for memory
+# of what a confirmation has: each that fails costs a process and a wait for memory
+AIMED_SHARE = 0.98
 STEP_DOWN, BELOW_FAILED = 0.05, 0.1
 COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
 FIRST_COMPILED, MOST_COMPILED = 16, 6
@@ -54,7 +56,11 @@ def find(prober: Prober, options: SearchOptions) -> MaxBatch:
     facts = prober.facts()
     if facts.limit_bytes is None:
         raise limit.refuse_none()
-    allowed, most, usable = ALLOWED[options.sizes], options.ceiling or UNBOUNDED, limit.spared(facts.limit_bytes)
+    allowed, most, usable = (
+        ALLOWED[options.sizes],
+        options.ceiling or UNBOUNDED,
+        limit.spared(facts.limit_bytes),
+    )
     if options.confirmed_steps:
         prober.prepare()
     guess: int | None = None
@@ -72,17 +78,30 @@ def find(prober: Prober, options: SearchOptions) -> MaxBatch:
         raise nothing_fits(found.probes[-1], facts)
     size, failing, sure = found.batch_size, found.first_failing, Confirmed(0, None, ())
     if options.confirmed_steps:
-        near = facts.limit_bytes if prober.workload.recipe.jit_compile else usable  # XLA needs the same each time, in blocks that fit
-        begin, used = first_confirmed(found, near, allowed), max(probe.peak_bytes for probe in found.probes if probe.passed)
-        roomy = size == speed.most(most) and used <= FAR_SHARE * usable  # nothing that less memory could show
+        # XLA needs the same each time, in blocks that fit
+        near = facts.limit_bytes if prober.workload.recipe.jit_compile else usable
+        begin, used = (
+            first_confirmed(found, near, allowed),
+            max(probe.peak_bytes for probe in found.probes if probe.passed),
+        )
+        # nothing that less memory could show
+        roomy = size == speed.most(most) and used <= FAR_SHARE * usable
         train = prober.train if roomy else prober.confirm
-        sure = confirmed(lambda batch_size: train(batch_size, options.confirmed_steps), begin, STEP_DOWN, allowed)
+        sure = confirmed(
+            lambda batch_size: train(batch_size, options.confirmed_steps), begin, STEP_DOWN, allowed
+        )
         if not sure.batch_size:
             raise nothing_fits(sure.probes[-1], facts)
-        size, failing = sure.batch_size, min((failed for failed in (failing, sure.first_failing) if failed), default=None)
+        size, failing = (
+            sure.batch_size,
+            min((failed for failed in (failing, sure.first_failing) if failed), default=None),
+        )
     return MaxBatch(
         batch_size=size,
-        peak_bytes=sure.peak_bytes or max(probe.peak_bytes for probe in found.probes if probe.batch_size == size and probe.passed),
+        peak_bytes=sure.peak_bytes
+        or max(
+            probe.peak_bytes for probe in found.probes if probe.batch_size == size and probe.passed
+        ),
         limit_bytes=prober.limit_bytes or facts.limit_bytes,
         first_failing=failing,
         probes=(*speed.probes, *found.probes),
@@ -92,7 +111,9 @@ def find(prober: Prober, options: SearchOptions) -> MaxBatch:
         ceiling=options.ceiling,
         recipe=prober.workload.recipe,
         seconds=time.perf_counter() - began,
-        no_faster_from=speed.flat if speed.flat is not None and size >= allowed(speed.flat) else None,
+        no_faster_from=speed.flat
+        if speed.flat is not None and size >= allowed(speed.flat)
+        else None,
     )
 
 
@@ -120,7 +141,8 @@ class Speeds:
 
     Attributes:
         probes: Tuple of `Probe` that showed it.
-        flat: Integer, the size from which on twice as many examples gain less than 2 % of speed; `None` if nobody asked.
+        flat: Integer, the size from which on twice as many examples gain less than 2 % of speed;
+            `None` if nobody asked.
     """
 
     probes: tuple[Probe, ...]
@@ -142,14 +164,21 @@ def speeds(prober: Prober, most: int) -> Speeds:
         return Speeds((), None)
     probes = tuple(prober.steps(size, SPEED_STEPS) for size in SPEED_SIZES)
     fitted = of_probes(probes)
-    return Speeds(probes, None if fitted is None else max(SPEED_SIZES[-1], fitted.flat_from(SPEED_GAIN)))
+    return Speeds(
+        probes, None if fitted is None else max(SPEED_SIZES[-1], fitted.flat_from(SPEED_GAIN))
+    )
 
 
 def traced_need(moments: list[Moment], facts: Facts) -> Need:
     """The need of a step that TensorFlow runs operation by operation."""
     fixed = float(facts.static_bytes)
     lines = ((moment.total.fixed, moment.total.per_example) for moment in moments)
-    return Need(tuple((fixed + ALLOCATOR_SLACK * constant, ALLOCATOR_SLACK * slope) for constant, slope in lines))
+    return Need(
+        tuple(
+            (fixed + ALLOCATOR_SLACK * constant, ALLOCATOR_SLACK * slope)
+            for constant, slope in lines
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -196,14 +225,25 @@ def compiled_maximum(compiled_bytes: Callable[[int], int], facts: Facts, most: i
 
 def _around(known: dict[int, int], room: float) -> tuple[int, int]:
     """The two sizes to draw a line through: around the room if there are such, else the two largest."""
-    fitting, failing = [size for size in known if known[size] <= room], [size for size in known if known[size] > room]
-    return (max(fitting), min(failing)) if fitting and failing else (sorted(known)[-2], sorted(known)[-1])
+    fitting, failing = (
+        [size for size in known if known[size] <= room],
+        [size for size in known if known[size] > room],
+    )
+    return (
+        (max(fitting), min(failing))
+        if fitting and failing
+        else (sorted(known)[-2], sorted(known)[-1])
+    )
 
 
 def nothing_fits(probe: Probe, facts: Facts) -> MemoryLimitError | ModelError:
     """The error for a model of which not even one example trains."""
     if probe.ended in SUSPECTS:
-        return ModelError("A model must train one step on one example", f"{probe.ended}: {probe.message}", "Train it with model.fit to see why")
+        return ModelError(
+            "A model must train one step on one example",
+            f"{probe.ended}: {probe.message}",
+            "Train it with model.fit to see why",
+        )
     return MemoryLimitError(
         f"One example must fit into the memory limit of {(facts.limit_bytes or 0) / 1e6:,.0f} MB",
         f"a model whose weights and optimizer take {facts.static_bytes / 1e6:,.0f} MB, and more for the step",

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from kbatch.memory._probe import Probe
 
-UNSTEADY = 1  # steps of a probe that are not counted: the first traces, compiles and fills the input pipeline
+# steps of a probe that are not counted: the first traces, compiles and fills the input pipeline
+UNSTEADY = 1
 NEARLY = 0.95
 
 
@@ -50,7 +51,9 @@ class Line:
         >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
         245
         """
-        return max(1, math.ceil(self.overhead_seconds / self.seconds_per_example * (1 / gain - 1) / 2))
+        return max(
+            1, math.ceil(self.overhead_seconds / self.seconds_per_example * (1 / gain - 1) / 2)
+        )
 
 
 def fit(seconds: Mapping[int, Sequence[float]]) -> Line | None:
@@ -60,16 +63,21 @@ def fit(seconds: Mapping[int, Sequence[float]]) -> Line | None:
         seconds: Steady seconds of steps, by batch size.
 
     Returns:
-        The `Line`, or `None` if there are not two sizes. Its slope is the median of those between all pairs (Theil
-        1950, Sen 1968), each pair weighted by how far apart it is.
+        The `Line`, or `None` if there are not two sizes. Its slope is the median of those between
+        all pairs (Theil 1950, Sen 1968), each pair weighted by how far apart it is.
     """
     medians = {size: statistics.median(steps) for size, steps in seconds.items() if steps}
     pairs = [(small, large) for small, large in itertools.combinations(sorted(medians), 2)]
     if not pairs:
         return None
-    slopes = sorted(((medians[large] - medians[small]) / (large - small), large - small) for small, large in pairs)
+    slopes = sorted(
+        ((medians[large] - medians[small]) / (large - small), large - small)
+        for small, large in pairs
+    )
     slope = max(_weighted_median(slopes), 1e-12)
-    overhead = max(0.0, statistics.median(second - slope * size for size, second in medians.items()))
+    overhead = max(
+        0.0, statistics.median(second - slope * size for size, second in medians.items())
+    )
     if overhead == 0.0:
         slope = statistics.median(second / size for size, second in medians.items())
     return Line(overhead, slope, max(medians))

@@ -42,16 +42,18 @@ def max_batches(
 ) -> Table:
     """The largest batch of every (policy, optimizer, jit, recompute) of a space, from far fewer probes than a search for each.
 
-    Use it before a search, before TensorFlow touches the GPU, and pass it on: `HyperModel(build, max_batch=table)` then
-    never trains a recipe that cannot fit. Per policy one combination is probed; what the others need beside it is
-    computed from their traces, and each answer confirmed with 7 % less memory. With `jit_compile` XLA tells the need
-    exactly and only the answer is trained. The table is kept on disk as `find_max_batch` keeps its answers.
+    Use it before a search, before TensorFlow touches the GPU, and pass it on:
+    `HyperModel(build, max_batch=table)` then never trains a recipe that cannot fit. Per policy one
+    combination is probed; what the others need beside it is computed from their traces, and each
+    answer confirmed with 7 % less memory. With `jit_compile` XLA tells the need exactly and only
+    the answer is trained. The table is kept on disk as `find_max_batch` keeps its answers.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
         x: See `kbatch.find_max_batch`.
         y: See `kbatch.find_max_batch`.
-        space: `Space` whose policies, optimizers, `jit_compile` and `recompute` are combined. Defaults to `Space()`.
+        space: `Space` whose policies, optimizers, `jit_compile` and `recompute` are combined.
+            Defaults to `Space()`.
         memory_limit: See `kbatch.find_max_batch`.
         ceiling: Integer, the largest batch size to try. Optional.
         loss: Loss, if `build` does not compile.
@@ -60,18 +62,22 @@ def max_batches(
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         on_probe: Function called with every `Probe`. Defaults to a line each where people see it.
         on_row: Function called with every `Row`. Optional.
-        declare: Function that declares the hyperparameters of `build`, if it does not itself. Optional.
-        values: Values of the hyperparameters that `build(hp)` declares; the others take their defaults. The table holds
-            for these alone: if a search varies the size of the model too, pass the largest.
-        project: Folder of a search's KerasTuner project. If it was begun with a table, that one is returned and nothing
-            is measured, whatever else is passed: a resumed search must keep its sizes. Optional.
+        declare: Function that declares the hyperparameters of `build`, if it does not itself.
+            Optional.
+        values: Values of the hyperparameters that `build(hp)` declares; the others take their
+            defaults. The table holds for these alone: if a search varies the size of the model too,
+            pass the largest.
+        project: Folder of a search's KerasTuner project. If it was begun with a table, that one is
+            returned and nothing is measured, whatever else is passed: a resumed search must keep
+            its sizes. Optional.
         fresh: Boolean, whether to measure again what was measured before. Defaults to `False`.
 
     Returns:
         The `Table`; its `str()` is one for people, `.frame` is a pandas `DataFrame`.
 
     Raises:
-        MemoryLimitError: If nothing fits at all, there is no limit, or TensorFlow holds the GPU already.
+        MemoryLimitError: If nothing fits at all, there is no limit, or TensorFlow holds the GPU
+            already.
         KbatchError: If model, data or arguments cannot be used.
 
     Example:
@@ -86,25 +92,55 @@ def max_batches(
     space = space or Space()
     sample, examples = sample_of(x, y)
     workload = Workload(
-        build, sample, Recipe(), loss, metrics, seed, space.reserved, declare, dict(values or {}), pipelines=pipelines(space.augmentation)
+        build,
+        sample,
+        Recipe(),
+        loss,
+        metrics,
+        seed,
+        space.reserved,
+        declare,
+        dict(values or {}),
+        pipelines=pipelines(space.augmentation),
     )
     wanted = combinations(space)
     limit_bytes = limit.checked(memory_limit)
     most = smaller(check_size("ceiling", ceiling), examples)
-    facts = {"what": "table", "of": wanted, "under": space.augmentation, **room(limit_bytes), "ceiling": most, "shapes": workload.shapes}
-    with Prober(workload.of(_plain(wanted[0], space.augmentation[0])), limit_bytes, timeout_seconds, None, gpu_in_use.environment()) as prober:
-        augmentation = space.augmentation[0] if len(space.augmentation) == 1 else prober.heaviest(space.augmentation)
+    facts = {
+        "what": "table",
+        "of": wanted,
+        "under": space.augmentation,
+        **room(limit_bytes),
+        "ceiling": most,
+        "shapes": workload.shapes,
+    }
+    with Prober(
+        workload.of(_plain(wanted[0], space.augmentation[0])),
+        limit_bytes,
+        timeout_seconds,
+        None,
+        gpu_in_use.environment(),
+    ) as prober:
+        augmentation = (
+            space.augmentation[0]
+            if len(space.augmentation) == 1
+            else prober.heaviest(space.augmentation)
+        )
         name = _cache.key({**facts, "models": _models(prober, wanted, augmentation)})
     known = None if fresh else _cache.load(name)
     if known is not None:
         return Table.from_dict(known)
     gpu_in_use.check_free()
-    table = Tabulating(workload, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row).table(wanted)
+    table = Tabulating(
+        workload, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row
+    ).table(wanted)
     _cache.save(name, table.to_dict())
     return table
 
 
-def _models(prober: Prober, combinations: Sequence[Combination], augmentation: str) -> dict[str, str]:
+def _models(
+    prober: Prober, combinations: Sequence[Combination], augmentation: str
+) -> dict[str, str]:
     """What tells the user's model from others, by policy: optimizer, jit and recompute come to it from outside, the policy it can see."""
     models: dict[str, str] = {}
     own_optimizer_first = sorted(combinations, key=lambda each: each.optimizer != "compiled")

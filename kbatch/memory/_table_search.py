@@ -15,7 +15,14 @@ from kbatch.memory._need import UNBOUNDED, Need
 from kbatch.memory._next_size import TARGET_SHARE, any_size, first
 from kbatch.memory._probe import SUSPECTS, Facts, Probe
 from kbatch.memory._prober import Prober
-from kbatch.memory._search import CONFIRMED_STEPS, STEP_DOWN, compiled_maximum, nothing_fits, speeds, traced_need
+from kbatch.memory._search import (
+    CONFIRMED_STEPS,
+    STEP_DOWN,
+    compiled_maximum,
+    nothing_fits,
+    speeds,
+    traced_need,
+)
 from kbatch.memory._workload import Workload
 from kbatch.recipe import Recipe
 
@@ -45,7 +52,12 @@ class Tabulating:
         on_probe: Callable[[Probe], None] | None,
         on_row: Callable[[Row], None] | None,
     ) -> None:
-        self.workload, self.augmentation, self.limit_bytes, self.ceiling = workload, augmentation, limit_bytes, ceiling or UNBOUNDED
+        self.workload, self.augmentation, self.limit_bytes, self.ceiling = (
+            workload,
+            augmentation,
+            limit_bytes,
+            ceiling or UNBOUNDED,
+        )
         self._timeout_seconds, self._on_probe, self._on_row = timeout_seconds, on_probe, on_row
         self._executed = self._compilations = 0
         self._limit = 0
@@ -60,7 +72,11 @@ class Tabulating:
         rows: dict[Combination, Row] = {}
         for policy in dict.fromkeys(combination.policy for combination in combinations):
             for jit in (False, True):
-                recipes = [recipe_of(each, self.augmentation) for each in combinations if (each.policy, each.jit_compile) == (policy, jit)]
+                recipes = [
+                    recipe_of(each, self.augmentation)
+                    for each in combinations
+                    if (each.policy, each.jit_compile) == (policy, jit)
+                ]
                 for row in (self._compiled if jit else self._traced)(recipes) if recipes else []:
                     rows[row.combination] = row
                     if self._on_row:
@@ -73,7 +89,14 @@ class Tabulating:
             )
         seconds = time.perf_counter() - began
         ordered = tuple(rows[combination] for combination in combinations)
-        return Table(ordered, self.limit_bytes or self._limit, self.augmentation, self._executed, self._compilations, seconds)
+        return Table(
+            ordered,
+            self.limit_bytes or self._limit,
+            self.augmentation,
+            self._executed,
+            self._compilations,
+            seconds,
+        )
 
     def _traced(self, recipes: list[Recipe]) -> list[Row]:
         """Rows of one policy without XLA: one probe tells how far the traces are off, for all optimizers."""
@@ -85,7 +108,9 @@ class Tabulating:
                 try:
                     facts = prober.facts()
                 except MemoryLimitError:
-                    planned.append((recipe, Facts(self._limit, "", 0, 0, 0, 0), Need(((float("inf"), 1.0),))))
+                    planned.append(
+                        (recipe, Facts(self._limit, "", 0, 0, 0, 0), Need(((float("inf"), 1.0),)))
+                    )
                     continue
                 self._check(facts)
                 need = traced_need(prober.moments(), facts)
@@ -96,7 +121,9 @@ class Tabulating:
         rows = []
         for recipe, facts, need in planned:
             size = min(self.ceiling, need.largest(TARGET_SHARE * limit.spared(self._limit)))
-            accumulating = need.largest(TARGET_SHARE * limit.spared(self._limit) - facts.gradient_bytes)
+            accumulating = need.largest(
+                TARGET_SHARE * limit.spared(self._limit) - facts.gradient_bytes
+            )
             rows.append(self._confirmed(recipe, size, accumulating, STEP_DOWN))
         return rows
 
@@ -123,13 +150,22 @@ class Tabulating:
                 found = compiled_maximum(self._compiling(prober), facts, self.ceiling)
                 self._stop_where_flat(prober, found.batch_size)
             size = min(self.ceiling, found.batch_size)
-            rows.append(self._confirmed(recipe, size, found.largest(facts.gradient_bytes), COMPILED_STEP_DOWN))
+            rows.append(
+                self._confirmed(
+                    recipe, size, found.largest(facts.gradient_bytes), COMPILED_STEP_DOWN
+                )
+            )
         return rows
 
     def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
         """The row of a predicted size, once it has trained with memory to spare; smaller if it did not."""
         with self._prober(recipe) as prober:
-            found = confirmed(lambda batch_size: self._counted(self._confirm(prober, batch_size)), size, step_down, any_size)
+            found = confirmed(
+                lambda batch_size: self._counted(self._confirm(prober, batch_size)),
+                size,
+                step_down,
+                any_size,
+            )
         if found.batch_size:
             fits = found.batch_size
             return Row(
@@ -145,7 +181,8 @@ class Tabulating:
         return _none(recipe)
 
     def _confirm(self, prober: Prober, batch_size: int) -> Probe:
-        probe = prober.confirm(batch_size, CONFIRMED_STEPS, VALIDATION_BATCH_SIZE)  # what a search will validate with, whatever it trains with
+        # what a search will validate with, whatever it trains with
+        probe = prober.confirm(batch_size, CONFIRMED_STEPS, VALIDATION_BATCH_SIZE)
         if probe.phase == "validation" and not probe.passed:
             raise _validation_does_not_fit(probe)
         return probe
@@ -157,7 +194,9 @@ class Tabulating:
         self.ceiling = found.most(self.ceiling)
 
     def _prober(self, recipe: Recipe) -> Prober:
-        return Prober(self.workload.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe)
+        return Prober(
+            self.workload.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe
+        )
 
     def _check(self, facts: Facts) -> None:
         if facts.limit_bytes is None:

@@ -84,16 +84,24 @@ class Throughput:
     def _repr_html_(self) -> str:
         best = max(row.examples_per_second for row in self)
         rows = [
-            [row.batch_size, f"{1e3 * row.seconds_per_step:,.2f}", f"{row.examples_per_second:,.0f}", f"{row.examples_per_second / best:.0%}"]
+            [
+                row.batch_size,
+                f"{1e3 * row.seconds_per_step:,.2f}",
+                f"{row.examples_per_second:,.0f}",
+                f"{row.examples_per_second / best:.0%}",
+            ]
             for row in self
         ]
-        return notebook.table(["batch", "ms/step", "examples/s", "of best"], rows, [str(self).splitlines()[-1]])
+        return notebook.table(
+            ["batch", "ms/step", "examples/s", "of best"], rows, [str(self).splitlines()[-1]]
+        )
 
     def __str__(self) -> str:
         best = max(row.examples_per_second for row in self.rows)
         lines = [f"{'batch':>7}{'ms/step':>11}{'examples/s':>13}{'of best':>9}"]
         lines += [
-            f"{r.batch_size:>7}{1e3 * r.seconds_per_step:>11.2f}{r.examples_per_second:>13,.0f}{r.examples_per_second / best:>9.0%}" for r in self
+            f"{r.batch_size:>7}{1e3 * r.seconds_per_step:>11.2f}{r.examples_per_second:>13,.0f}{r.examples_per_second / best:>9.0%}"
+            for r in self
         ]
         return "\n".join([*lines, f"within 5 % of the best speed from batch {self.smallest_fast}"])
 
@@ -113,18 +121,19 @@ def throughput(
 ) -> Throughput:
     """Examples per second over batch sizes, and the smallest batch that is within 5 % of the best.
 
-    Use it to see from where on a larger batch buys no speed. Steps are timed in a process of their own, with the
-    device waited for; the first step of each size (trace, compile) does not count, and medians and a robust line keep
-    disturbances out.
+    Use it to see from where on a larger batch buys no speed. Steps are timed in a process of their
+    own, with the device waited for; the first step of each size (trace, compile) does not count,
+    and medians and a robust line keep disturbances out.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches, `keras.utils.PyDataset`, or the
-            shape of one example. Defaults to the shape of the model's `keras.Input`.
+        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches,
+            `keras.utils.PyDataset`, or the shape of one example. Defaults to the shape of the
+            model's `keras.Input`.
         y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
-        batch_sizes: Sequence of integers. Defaults to 2, 4, 8, … until memory runs out, a step takes 2 seconds, or
-            doubling gains less than 2 %.
+        batch_sizes: Sequence of integers. Defaults to 2, 4, 8, … until memory runs out, a step
+            takes 2 seconds, or doubling gains less than 2 %.
         memory_limit: Bytes that the device may use. Optional.
         loss: Loss, if `build` does not compile.
         metrics: Metrics, if `build` does not compile.
@@ -144,21 +153,37 @@ def throughput(
     ```
     """
     recipe = recipe or Recipe()
-    sizes = tuple(sorted({check_size("batch_sizes", size) or 1 for size in batch_sizes})) if batch_sizes is not None else DOUBLINGS
+    sizes = (
+        tuple(sorted({check_size("batch_sizes", size) or 1 for size in batch_sizes}))
+        if batch_sizes is not None
+        else DOUBLINGS
+    )
     if not sizes:
-        raise MemoryLimitError("`batch_sizes` must hold at least one size", batch_sizes, "Pass sizes such as (16, 32, 64), or leave it out")
+        raise MemoryLimitError(
+            "`batch_sizes` must hold at least one size",
+            batch_sizes,
+            "Pass sizes such as (16, 32, 64), or leave it out",
+        )
     sample, examples = sample_of(x, y)
     if batch_sizes is None and examples is not None:
         sizes = tuple(size for size in sizes if size <= examples) or (1,)
     gpu_in_use.check_free()
     limit_bytes = limit.checked(memory_limit)
-    workload = Workload(build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,)))
+    workload = Workload(
+        build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))
+    )
     with Prober(workload, limit_bytes, on_probe=shown(on_probe)) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
     passed = [probe for probe in probes if probe.passed]
     if not passed:
-        raise MemoryLimitError("A batch size must fit", f"{probes[0].batch_size}, which ended {probes[0].ended}", "Pass smaller batch_sizes")
-    return _throughput(passed, next((probe.batch_size for probe in probes if not probe.passed), None))
+        raise MemoryLimitError(
+            "A batch size must fit",
+            f"{probes[0].batch_size}, which ended {probes[0].ended}",
+            "Pass smaller batch_sizes",
+        )
+    return _throughput(
+        passed, next((probe.batch_size for probe in probes if not probe.passed), None)
+    )
 
 
 def _probes(prober: Prober, sizes: Sequence[int], until_flat: bool) -> Iterator[Probe]:

@@ -29,7 +29,11 @@ def moments() -> list[Moment] | Refusal:
         now = _worker.current()
         graph = reshaped(now.step.get_concrete_function(), PRIME)
         if graph is None:
-            graph = tf.function(now.model.train_step).get_concrete_function(_worker.specs(now.sample, PRIME)).graph
+            graph = (
+                tf.function(now.model.train_step)
+                .get_concrete_function(_worker.specs(now.sample, PRIME))
+                .graph
+            )
         return liveness.moments(graph)
     except Exception as error:
         return _worker.refusal(error)
@@ -39,7 +43,10 @@ def digest() -> str | Refusal:
     """What tells the current session's model from others: its variables and its train step, as traced for every batch size."""
     try:
         now = _worker.current()
-        variables = [(list(each.shape), str(each.dtype), each.trainable) for each in (*now.model.variables, *now.model.optimizer.variables)]
+        variables = [
+            (list(each.shape), str(each.dtype), each.trainable)
+            for each in (*now.model.variables, *now.model.optimizer.variables)
+        ]
         return f"{variables} {digest_of(now.step.get_concrete_function().graph)}"
     except Exception as error:
         return _worker.refusal(error)
@@ -50,10 +57,16 @@ def compiled_bytes(batch_size: int) -> int | Refusal:
     folder = Path(os.environ[DUMP])
     try:
         now = _worker.current()
-        with tf.device("CPU:0"):  # XLA asks for values, not shapes; they must not take the device's memory
-            batch = keras.tree.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), _worker.specs(now.sample, batch_size))
+        # XLA asks for values, not shapes; they must not take the device's memory
+        with tf.device("CPU:0"):
+            batch = keras.tree.map_structure(
+                lambda spec: tf.zeros(spec.shape, spec.dtype), _worker.specs(now.sample, batch_size)
+            )
         now.step.experimental_get_compiler_ir(batch)(stage="optimized_hlo_serialized")
-        texts = [path.read_text() for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)]
+        texts = [
+            path.read_text()
+            for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)
+        ]
         totals = [int(found) for text in texts for found in TOTAL.findall(text)]
         return totals[-1]
     except Exception as error:

@@ -52,34 +52,62 @@ class Session:
                 augmentation.register_augmentation(name, pipeline)
         accumulation = workload.recipe.accumulation_steps
         # One example a pass: the sizes come later, only the number of passes is in the model.
-        self.recipe = dataclasses.replace(workload.recipe, batch_size=accumulation, micro_batch_size=1 if accumulation > 1 else None)
-        build = workload.build.load() if isinstance(workload.build, Imported) else workload.build  # build() or build(hp): only it can tell
+        self.recipe = dataclasses.replace(
+            workload.recipe,
+            batch_size=accumulation,
+            micro_batch_size=1 if accumulation > 1 else None,
+        )
+        # build() or build(hp): only it can tell
+        build = workload.build.load() if isinstance(workload.build, Imported) else workload.build
         model_spec = ModelSpec(
-            build, CompileArguments(workload.loss, workload.metrics), workload.seed, workload.reserved, workload.declare or nothing
+            build,
+            CompileArguments(workload.loss, workload.metrics),
+            workload.seed,
+            workload.reserved,
+            workload.declare or nothing,
         )
         self.model = model_spec.make(self.recipe, model_spec.hyperparameters(workload.values))
         self._around.enter_context(policy_scope(self.recipe.policy, model_spec.own_policy))
-        self._around.enter_context(augmented(self.model, augmentation.layers(self.recipe.augmentation)))
+        self._around.enter_context(
+            augmented(self.model, augmentation.layers(self.recipe.augmentation))
+        )
         if not self.model.built and workload.sample:
-            self.model(keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), workload.sample[0]), training=False)
+            self.model(
+                keras.tree.map_structure(
+                    lambda array: tf.convert_to_tensor(array[:1]), workload.sample[0]
+                ),
+                training=False,
+            )
         sample = _labels.completed(self.model, _labels.checked(self.model, workload.sample))
         with tf.device("CPU:0"):
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
         self.model.optimizer.build(self.model.trainable_variables)
-        # Traced once, for what it will need and for running it: what Keras' train function traces is the same step.
-        self.step = tf.function(self.model.train_step, jit_compile=self.recipe.jit_compile, input_signature=[specs(self.sample, None)])
+        # Traced once, for what it will need and for running it: what Keras' train function traces
+        # is the same step.
+        self.step = tf.function(
+            self.model.train_step,
+            jit_compile=self.recipe.jit_compile,
+            input_signature=[specs(self.sample, None)],
+        )
         self._train = tf.function(lambda batches: self.step(next(batches)))
 
     def facts(self, limit_bytes: int | None) -> Facts:
         """What is known of the model before it trains."""
         weights, slots, trainable = (
-            sum(map(_bytes, variables)) for variables in (self.model.variables, self.model.optimizer.variables, self.model.trainable_variables)
+            sum(map(_bytes, variables))
+            for variables in (
+                self.model.variables,
+                self.model.optimizer.variables,
+                self.model.trainable_variables,
+            )
         )
         # Kernels are drawn; vectors, statistics and slots begin as constants.
         every = [(_bytes(variable), len(variable.shape) > 1) for variable in self.model.variables]
         every += [(_bytes(variable), False) for variable in self.model.optimizer.variables]
         space = limit.spared(limit_bytes) if limit_bytes else NO_LIMIT
-        free = _bfc_allocator.contiguous(space, every, _bfc_allocator.FIRST_REGION if meter.device() == "CPU:0" else space)
+        free = _bfc_allocator.contiguous(
+            space, every, _bfc_allocator.FIRST_REGION if meter.device() == "CPU:0" else space
+        )
         return Facts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
 
     def batches(self, batch_size: int) -> tf.data.Dataset:
@@ -108,7 +136,8 @@ class Session:
         meter.reset_peak()
         try:
             if self.recipe.accumulation_steps > 1:
-                optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)  # the one that loss scaling wraps
+                # the one that loss scaling wraps
+                optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
                 optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
             batches = iter(self.batches(batch_size))
             while len(seconds) < steps:
@@ -117,13 +146,23 @@ class Session:
                 meter.wait()
                 seconds.append(time.perf_counter() - step_began)
                 if waited(seconds):
-                    ended, message = "out_of_memory", f"a step took {seconds[-1]:.0f} s: it waited for memory to become free"
+                    ended, message = (
+                        "out_of_memory",
+                        f"a step took {seconds[-1]:.0f} s: it waited for memory to become free",
+                    )
                     break
         except Exception as error:
             ended, message = _how(error), str(error)[-500:]
             if ended == "raised":
                 raise
-        return Probe(batch_size, ended, meter.bytes_peak() or 0, time.perf_counter() - began, tuple(seconds), message)
+        return Probe(
+            batch_size,
+            ended,
+            meter.bytes_peak() or 0,
+            time.perf_counter() - began,
+            tuple(seconds),
+            message,
+        )
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
         """Train so many steps as `fit` does, then validate on a full and a partial batch."""
@@ -141,7 +180,9 @@ class Session:
                 raise
         peak, seconds = meter.bytes_peak() or 0, trained.seconds + time.perf_counter() - began
         phase = "training" if ended == "passed" else "validation"
-        return dataclasses.replace(trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message, phase=phase)
+        return dataclasses.replace(
+            trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message, phase=phase
+        )
 
     def close(self) -> None:
         """Forget the model."""
@@ -190,7 +231,11 @@ def confirm(batch_size: int, steps: int, validation_batch_size: int) -> Probe | 
 
 def specs(sample: tuple[Any, ...], batch_size: int | None) -> tuple[Any, ...]:
     """Shapes and types of a batch of the sample's examples; of any size with `None`."""
-    return tuple(keras.tree.map_structure(lambda array: tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype), sample))
+    return tuple(
+        keras.tree.map_structure(
+            lambda array: tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype), sample
+        )
+    )
 
 
 def refusal(error: Exception) -> Refusal:
@@ -205,8 +250,16 @@ def refusal(error: Exception) -> Refusal:
 def _place(error: Exception) -> str:
     """Where in the user's own code an error comes from; empty if it does not come from there."""
     ours = Path(__file__).parents[1]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-    own = [frame for frame in frames if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename
+    ]
+    own = [
+        frame
+        for frame in frames
+        if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")
+    ]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 

@@ -26,7 +26,19 @@ _HOME = {
     "verify": "_verify",
 }
 
-__all__ = ["Plan", "PlannedSegment", "Report", "applied", "apply", "best_plan", "front", "measure", "plan", "remove", "verify"]
+__all__ = [
+    "Plan",
+    "PlannedSegment",
+    "Report",
+    "applied",
+    "apply",
+    "best_plan",
+    "front",
+    "measure",
+    "plan",
+    "remove",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,16 +30,26 @@ class SegmentedCall:
 
     def __init__(self, model: keras.Model, chain: Chain, plan: Plan) -> None:
         self.model, self.chain, self.plan = model, chain, plan
-        self._segments = [(Segment(chain, start, stop), recompute) for start, stop, recompute in plan.stretches()]
+        self._segments = [
+            (Segment(chain, start, stop), recompute) for start, stop, recompute in plan.stretches()
+        ]
         self.context = Context(model.dtype_policy)
 
-    def __call__(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
+    def __call__(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any
+    ) -> Any:
         """What the model's own `call` returns."""
         if training is not True or context:
-            return type(self.model).call(self.model, inputs, training=training, mask=mask, **context)
+            return type(self.model).call(
+                self.model, inputs, training=training, mask=mask, **context
+            )
         functional = self.chain.functional
         tensors = functional._standardize_inputs(inputs)
-        for tensor, own in zip(tensors, keras.tree.flatten(mask) if mask is not None else [None] * len(tensors), strict=True):
+        for tensor, own in zip(
+            tensors,
+            keras.tree.flatten(mask) if mask is not None else [None] * len(tensors),
+            strict=True,
+        ):
             if own is not None:
                 set_keras_mask(tensor, own)
         turns, flowing = Turns(barrier_here()), self.chain.flowing()
@@ -50,27 +60,31 @@ class SegmentedCall:
                 segment.run_recomputed(values, self.context, turns, flowing, copies)
             else:
                 segment.run(values, self.context, copies)
-        outputs = keras.tree.pack_sequence_as(functional._outputs_struct, [values[number] for number in self.chain.outputs])
+        outputs = keras.tree.pack_sequence_as(
+            functional._outputs_struct, [values[number] for number in self.chain.outputs]
+        )
         return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs
 
 
 def apply(model: keras.Model, plan: Plan) -> None:
     """Let a model train in the segments of a plan.
 
-    Use it on any built Functional or Sequential model, before or after `compile`. Object, names, summary, weights,
-    saving, loading, `evaluate` and `predict` stay as they are; the loss, the gradients, and the state that training
-    leaves are the same too. Only memory and time change.
+    Use it on any built Functional or Sequential model, before or after `compile`. Object, names,
+    summary, weights, saving, loading, `evaluate` and `predict` stay as they are; the loss, the
+    gradients, and the state that training leaves are the same too. Only memory and time change.
 
-    A step is traced forward and backward once, but not executed; for a model built alike under the same plan not again.
+    A step is traced forward and backward once, but not executed; for a model built alike under the
+    same plan not again.
 
     Args:
         model: `keras.Model`, built.
-        plan: `Plan` of this model or of one with the same operations. It takes the place of the one before.
+        plan: `Plan` of this model or of one with the same operations. It takes the place of the one
+            before.
 
     Raises:
-        RecomputeError: If the model cannot be cut, does something that cannot be done twice, or the plan is another
-            model's or has a cut that would change the order in which a gradient is summed, no step can be traced in its
-            segments, or the model is being fitted.
+        RecomputeError: If the model cannot be cut, does something that cannot be done twice, or the
+            plan is another model's or has a cut that would change the order in which a gradient is
+            summed, no step can be traced in its segments, or the model is being fitted.
 
     Example:
     ```python
@@ -79,7 +93,11 @@ def apply(model: keras.Model, plan: Plan) -> None:
     ```
     """
     if not isinstance(plan, Plan):
-        raise RecomputeError("`plan` must be a recompute.Plan", repr(plan), "Make one: recompute.plan(model, batch_size=16)")
+        raise RecomputeError(
+            "`plan` must be a recompute.Plan",
+            repr(plan),
+            "Make one: recompute.plan(model, batch_size=16)",
+        )
     chain = Chain(model)
     _check_not_in_fit(model)
     check_plan(chain, plan, model.name)
@@ -90,7 +108,8 @@ def apply(model: keras.Model, plan: Plan) -> None:
         _repeatable.check_step(chain, call, tuple(plan.stretches()))
     remove(model)
     if plan.recomputes:
-        # In the instance's own dict: neither Keras nor TensorFlow track it, and nothing of it is saved.
+        # In the instance's own dict: neither Keras nor TensorFlow track it, and nothing of it is
+        # saved.
         vars(model)["call"] = call
         model.train_function = None
 

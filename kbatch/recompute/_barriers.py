@@ -17,7 +17,8 @@ class Turns:
     Those of parallel branches would else be made at the same time.
 
     Args:
-        barrier: Function that returns tensors equal to its first ones, but only once its second ones are known.
+        barrier: Function that returns tensors equal to its first ones, but only once its second
+            ones are known.
     """
 
     def __init__(self, barrier: Barrier) -> None:
@@ -28,7 +29,8 @@ class Turns:
 
     def begin(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The tensors that a segment is made from again, once its upstream gradients and the segment before it are done."""
-        before = self._last if self._graph is _graph() else []  # a tensor of a loop's inside is unknown outside of it
+        # a tensor of a loop's inside is unknown outside of it
+        before = self._last if self._graph is _graph() else []
         self._awaited = [*upstream, *before]
         return self.hold(tensors)
 
@@ -39,20 +41,32 @@ class Turns:
     def end(self, gradients: Sequence[Any]) -> list[Any]:
         """The gradients of a segment, none of which is handed on before all are known."""
         done = together(gradients)
-        self._last, self._graph = [tensor for gradient in done for tensor in _tensors(gradient) if tensor.dtype.is_floating][:1], _graph()
+        self._last, self._graph = (
+            [
+                tensor
+                for gradient in done
+                for tensor in _tensors(gradient)
+                if tensor.dtype.is_floating
+            ][:1],
+            _graph(),
+        )
         return done
 
 
 def barrier_here() -> Barrier:
     """The barrier for the function that is being traced, by Keras or in a loop of the user's own."""
-    return select_barrier if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()) else slice_barrier
+    return (
+        select_barrier
+        if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+        else slice_barrier
+    )
 
 
 def slice_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The tensors from an element on that is computed and always their first: the kernel hands the buffer on, uncopied.
 
-    TensorFlow's graph optimizer takes an IdentityN apart, merges what only control dependencies keep asunder, and leaves
-    out a reshape that its shapes show to be none.
+    TensorFlow's graph optimizer takes an IdentityN apart, merges what only control dependencies
+    keep asunder, and leaves out a reshape that its shapes show to be none.
     """
     first = tf.cast(_never(awaited), tf.int32)
     return [_from(tensor, first) if tensor.shape.rank else tensor for tensor in tensors]
@@ -74,27 +88,33 @@ def select_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -
 def _never(awaited: Sequence[tf.Tensor]) -> tf.Tensor:
     """False, but only known once one element of each tensor is."""
     some = [tf.reshape(tensor, [-1])[:1] for tensor in awaited]
-    return tf.reduce_any([tf.reduce_any(tf.math.is_nan(one) & tf.math.is_finite(one)) for one in some])
+    return tf.reduce_any(
+        [tf.reduce_any(tf.math.is_nan(one) & tf.math.is_finite(one)) for one in some]
+    )
 
 
 def together(gradients: Sequence[Any]) -> list[Any]:
     """The gradients, none of which is handed on before all are known.
 
-    Else TensorFlow goes on to the next segment and makes that again while this one's tensors still wait for the gradients
-    of its weights: the peak is that of several segments.
+    Else TensorFlow goes on to the next segment and makes that again while this one's tensors still
+    wait for the gradients of its weights: the peak is that of several segments.
     """
     known = [gradient for gradient in gradients if gradient is not None]
     tied = iter(tf.tuple(known) if known else [])
     return [None if gradient is None else next(tied) for gradient in gradients]
 
 
-def wait(upstream: Sequence[tf.Tensor], gradients: Sequence[Any], known: Collection[int] = ()) -> None:
+def wait(
+    upstream: Sequence[tf.Tensor], gradients: Sequence[Any], known: Collection[int] = ()
+) -> None:
     """Let the backward pass of a segment begin only once all it needs was made again.
 
-    Else TensorFlow begins on one thread while another still makes tensors that only the forward pass needs.
+    Else TensorFlow begins on one thread while another still makes tensors that only the forward
+    pass needs.
 
     Args:
-        upstream: What the backward pass begins with, made for it alone by one operation each, before anything was made again.
+        upstream: What the backward pass begins with, made for it alone by one operation each,
+            before anything was made again.
         gradients: What it ends with; `None` where there is no gradient.
         known: The `id` of operations that hand on what was known before. Optional.
     """
@@ -138,4 +158,8 @@ def _before(operation: Any) -> Iterator[Any]:
 def _tensors(gradient: Any) -> list[tf.Tensor]:
     if gradient is None:
         return []
-    return [gradient.values, gradient.indices] if isinstance(gradient, tf.IndexedSlices) else [gradient]
+    return (
+        [gradient.values, gradient.indices]
+        if isinstance(gradient, tf.IndexedSlices)
+        else [gradient]
+    )

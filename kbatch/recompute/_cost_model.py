@@ -24,10 +24,12 @@ class Piece:
         needs: Numbers of the values that gradients inside need.
         inside: Float, bytes of other tensors that they need.
         again: Float, work to make all of them again.
-        beside: Float, the most bytes that it holds beside what was kept, if all it needs was. In its backward pass: gradients on
-            their way, gradients of its weights, and what an operation holds for itself. In its forward pass, which matters
-            where little is trained: what it reads and makes.
-        beside_again: Float, the same if it is recomputed: what was made again and not given up yet is among it.
+        beside: Float, the most bytes that it holds beside what was kept, if all it needs was. In
+            its backward pass: gradients on their way, gradients of its weights, and what an
+            operation holds for itself. In its forward pass, which matters where little is trained:
+            what it reads and makes.
+        beside_again: Float, the same if it is recomputed: what was made again and not given up yet
+            is among it.
     """
 
     entry: frozenset[int]
@@ -52,9 +54,9 @@ class Prediction:
 
     Attributes:
         kept_bytes: Float, kept from the forward to the backward pass.
-        peak_bytes: Float, the most at any moment as the allocator hands it out. Variables are not among it, and gradients of
-            weights only until their segment is done: an optimizer that needs all of them first, to clip, to accumulate or to
-            unscale, holds the others too.
+        peak_bytes: Float, the most at any moment as the allocator hands it out. Variables are not
+            among it, and gradients of weights only until their segment is done: an optimizer that
+            needs all of them first, to clip, to accumulate or to unscale, holds the others too.
         extra: Float, work that is done again as a share of a plain step's.
     """
 
@@ -88,15 +90,20 @@ class Predictor:
 
     def trains(self, start: int, stop: int) -> bool:
         """Whether a gradient comes to a stretch; where none does, nothing is kept and nothing made again."""
-        return any(not self.costs.flowing.isdisjoint(node.writes) for node in self.chain.nodes[start:stop])
+        return any(
+            not self.costs.flowing.isdisjoint(node.writes) for node in self.chain.nodes[start:stop]
+        )
 
     def predict(self, stretches: Sequence[Stretch]) -> Prediction:
         """What a chain cut into these stretches needs."""
-        # A stretch that is kept gives up what it kept operation by operation, so each of them is a piece.
+        # A stretch that is kept gives up what it kept operation by operation, so each of them is a
+        # piece.
         pieces = [
             (self.piece(begin, end), recompute)
             for start, stop, recompute in stretches
-            for begin, end in ([(start, stop)] if recompute else itertools.pairwise(range(start, stop + 1)))
+            for begin, end in (
+                [(start, stop)] if recompute else itertools.pairwise(range(start, stop + 1))
+            )
         ]
         kept: set[int] = set()
         inside = held = peak = 0.0
@@ -118,27 +125,46 @@ class Predictor:
             if wanted.intersection(node.writes) or cost.inside.at(self.batch_size):
                 wanted.update(cost.rereads)
                 again += cost.again
-        entry = frozenset(number for node in nodes for number in node.reads if number not in written) if self.trains(start, stop) else frozenset()
+        entry = (
+            frozenset(number for node in nodes for number in node.reads if number not in written)
+            if self.trains(start, stop)
+            else frozenset()
+        )
         beside, beside_again = self._most(start, stop, entry)
         insides = [cost.inside.at(self.batch_size) for cost in costs]
         beside = self._with_forward(beside, start, needs, insides)
-        return Piece(entry, needs, sum(insides), again, beside, self._with_forward(beside_again, start, entry, [0.0] * len(nodes)))
+        return Piece(
+            entry,
+            needs,
+            sum(insides),
+            again,
+            beside,
+            self._with_forward(beside_again, start, entry, [0.0] * len(nodes)),
+        )
 
-    def _with_forward(self, most: float, start: int, kept: frozenset[int], insides: Sequence[float]) -> float:
+    def _with_forward(
+        self, most: float, start: int, kept: frozenset[int], insides: Sequence[float]
+    ) -> float:
         """The most of a piece, if its forward pass may hold more than that beside what it keeps."""
         for position, inside in enumerate(insides, start):
             others, forward = self._forward[position]
             if forward > most:
                 writes = kept.intersection(self.chain.nodes[position].writes)
-                most = max(most, forward - self.bytes_of(others & kept) - self.bytes_of(writes) - inside)
+                most = max(
+                    most, forward - self.bytes_of(others & kept) - self.bytes_of(writes) - inside
+                )
         return most
 
     @cached_property
     def _forward(self) -> list[tuple[frozenset[int], float]]:
         """Of each operation, the values that others made and that are alive while it runs forward, and all bytes there are then."""
         found = []
-        for position, (node, cost) in enumerate(zip(self.chain.nodes, self.costs.nodes, strict=True)):
-            others = frozenset((*node.reads, *self.chain.live(position + 1))).difference(node.writes)
+        for position, (node, cost) in enumerate(
+            zip(self.chain.nodes, self.costs.nodes, strict=True)
+        ):
+            others = frozenset((*node.reads, *self.chain.live(position + 1))).difference(
+                node.writes
+            )
             found.append((others, self.bytes_of(others) + cost.made.at(self.batch_size)))
         return found
 
@@ -148,7 +174,8 @@ class Predictor:
         left = sum(cost.gradients for cost in self.costs.nodes[start:stop])
         beside = beside_again = 0.0
         for position in range(start, stop):
-            # The backward pass comes from the end: here it has given up what later operations needed.
+            # The backward pass comes from the end: here it has given up what later operations
+            # needed.
             cost = self.costs.nodes[position]
             again += self.bytes_of(cost.needs - made) + cost.inside.at(self.batch_size)
             made |= cost.needs
@@ -161,4 +188,7 @@ class Predictor:
     def _alive(self) -> list[float]:
         """Bytes of the values that are alive at each position and get a gradient."""
         flowing = self.costs.flowing
-        return [self.bytes_of(flowing.intersection(self.chain.live(position))) for position in range(len(self.chain.nodes) + 1)]
+        return [
+            self.bytes_of(flowing.intersection(self.chain.live(position)))
+            for position in range(len(self.chain.nodes) + 1)
+        ]

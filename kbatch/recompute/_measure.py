@@ -34,26 +34,27 @@ def best_plan(
 ) -> Plan:
     """The best of the most promising plans, by a few steps of each on this device.
 
-    Use it where a prediction is not enough: under `jit_compile`, where XLA fuses and orders operations its own way, or
-    close to the limit. Measured are at most three: without a budget `"minimal"`, `"sqrt"` and `"stages"`; with one the
-    fastest plan that should meet it, a more careful one, and the faster of `"sqrt"` and `"stages"`. A plan that runs out
-    of memory is left out. The model is left as it was.
+    Use it where a prediction is not enough: under `jit_compile`, where XLA fuses and orders
+    operations its own way, or close to the limit. Measured are at most three: without a budget
+    `"minimal"`, `"sqrt"` and `"stages"`; with one the fastest plan that should meet it, a more
+    careful one, and the faster of `"sqrt"` and `"stages"`. A plan that runs out of memory is left
+    out. The model is left as it was.
 
     Args:
         model: `keras.Model`, built and compiled, with the `jit_compile` to measure with.
         x: Inputs of one batch.
         y: Labels of that batch. Optional.
         sample_weight: Weights of its examples. Optional.
-        peak_bytes: Float, the most bytes of a step beside what is held before it (weights, optimizer, data). Without it
-            the lowest peak is looked for. Optional.
+        peak_bytes: Float, the most bytes of a step beside what is held before it (weights,
+            optimizer, data). Without it the lowest peak is looked for. Optional.
         on_measured: Function called with each plan as soon as it is measured. Optional.
 
     Returns:
         The `Plan`, with `measured_peak_bytes` and `measured_seconds`.
 
     Raises:
-        RecomputeError: If the batch is empty, the model cannot be cut or is not compiled, no measured plan meets the budget, or this device
-            cannot tell its bytes.
+        RecomputeError: If the batch is empty, the model cannot be cut or is not compiled, no
+            measured plan meets the budget, or this device cannot tell its bytes.
 
     Example:
     ```python
@@ -62,7 +63,11 @@ def best_plan(
     """
     batch_size = batch_size_of(x)
     if meter.bytes_now() is None:
-        raise RecomputeError("Plans must be measured on a device that can tell its bytes", meter.device_words(), "Set TF_CPU_ALLOCATOR_USE_BFC=true")
+        raise RecomputeError(
+            "Plans must be measured on a device that can tell its bytes",
+            meter.device_words(),
+            "Set TF_CPU_ALLOCATOR_USE_BFC=true",
+        )
     measured: list[Plan] = []
     for candidate in candidates(model, batch_size, peak_bytes):
         try:
@@ -74,7 +79,9 @@ def best_plan(
         if on_measured:
             on_measured(measured[-1])
     if not measured:
-        raise RecomputeError("Some plan must fit into memory", f"none at batch {batch_size}", "Take a smaller batch")
+        raise RecomputeError(
+            "Some plan must fit into memory", f"none at batch {batch_size}", "Take a smaller batch"
+        )
     if peak_bytes is None:
         return min(measured, key=lambda one: one.measured_peak_bytes or 0)
     fitting = [one for one in measured if (one.measured_peak_bytes or 0) <= peak_bytes]
@@ -88,7 +95,9 @@ def best_plan(
     return min(fitting, key=lambda one: one.measured_seconds or 0.0)
 
 
-def measure(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None) -> Plan:
+def measure(
+    model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None
+) -> Plan:
     """A plan with what it needs and takes on this device, from a few steps on one batch; the model is left as it was.
 
     Args:
@@ -99,13 +108,17 @@ def measure(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight
         sample_weight: Weights of its examples. Optional.
 
     Returns:
-        The plan with `measured_peak_bytes`, beside what was held before the step, and `measured_seconds`, the median step.
+        The plan with `measured_peak_bytes`, beside what was held before the step, and
+        `measured_seconds`, the median step.
 
     Raises:
-        RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be applied to it.
+        RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be
+            applied to it.
     """
     if not isinstance(plan, Plan):
-        raise RecomputeError("`plan` must be a Plan", type(plan).__name__, "Pass measure(model, plan, x, y)")
+        raise RecomputeError(
+            "`plan` must be a Plan", type(plan).__name__, "Pass measure(model, plan, x, y)"
+        )
     batch_size_of(x)
     registered = gradient_registry.registered()
     try:
@@ -127,7 +140,11 @@ def measure(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight
             peak = meter.bytes_peak()
     finally:
         gradient_registry.purge(registered)
-    return dataclasses.replace(plan, measured_peak_bytes=None if peak is None or held is None else peak - held, measured_seconds=seconds)
+    return dataclasses.replace(
+        plan,
+        measured_peak_bytes=None if peak is None or held is None else peak - held,
+        measured_seconds=seconds,
+    )
 
 
 def candidates(model: keras.Model, batch_size: int, peak_bytes: float | None) -> list[Plan]:
@@ -142,7 +159,11 @@ def candidates(model: keras.Model, batch_size: int, peak_bytes: float | None) ->
     if peak_bytes is None:
         return _different([plan(model, batch_size, "minimal"), *simple])
     plans = front(model, batch_size)
-    found = [_fastest(plans, peak_bytes), _fastest(plans, CAREFUL * peak_bytes), _fastest(sorted(simple, key=_extra), peak_bytes)]
+    found = [
+        _fastest(plans, peak_bytes),
+        _fastest(plans, CAREFUL * peak_bytes),
+        _fastest(sorted(simple, key=_extra), peak_bytes),
+    ]
     return _different([*(one for one in found if one), *([plans[-1]] if not found[0] else [])])
 
 

@@ -26,7 +26,8 @@ class Node:
         arguments: What it is called with, as Keras keeps it, with symbolic tensors.
         symbols: Numbers of the values that stand for these tensors, by their `id`.
         writes: Tuple of integers, numbers of the values that it makes.
-        turn: Name of the TimeDistributed layer that runs it again for each step of time, and the number of the step. Optional.
+        turn: Name of the TimeDistributed layer that runs it again for each step of time, and the
+            number of the step. Optional.
     """
 
     operation: Any
@@ -43,7 +44,9 @@ class Node:
 
     def run(self, values: dict[int, Any]) -> None:
         """Call the operation, in training, on the values it reads and note those it makes."""
-        args, kwargs = self.arguments.fill_in({symbol: values[number] for symbol, number in self.symbols.items()})
+        args, kwargs = self.arguments.fill_in(
+            {symbol: values[number] for symbol, number in self.symbols.items()}
+        )
         outputs = operation_fn(self.operation, training=True)(*args, **kwargs)
         values.update(zip(self.writes, keras.tree.flatten(outputs), strict=True))
 
@@ -80,7 +83,10 @@ class Chain:
         self._count = 0
         self._floats: set[int] = set()
         self.inputs = tuple(map(self._number, self.functional.inputs))
-        symbols = {id(tensor): number for tensor, number in zip(self.functional.inputs, self.inputs, strict=True)}
+        symbols = {
+            id(tensor): number
+            for tensor, number in zip(self.functional.inputs, self.inputs, strict=True)
+        }
         self.nodes = tuple(self._unfold(self.functional, symbols, ""))
         self.outputs = tuple(symbols[id(tensor)] for tensor in self.functional.outputs)
 
@@ -106,7 +112,9 @@ class Chain:
         """Each weight that is trained, as layers are frozen now, and the positions of the nodes that use it, by its `id`."""
         found: dict[int, tuple[Any, list[int]]] = {}
         for position, node in enumerate(self.nodes):
-            for key, variable in {id(each): each for each in getattr(node.operation, "trainable_variables", ())}.items():
+            for key, variable in {
+                id(each): each for each in getattr(node.operation, "trainable_variables", ())
+            }.items():
                 found.setdefault(key, (variable, []))[1].append(position)
         return found
 
@@ -132,7 +140,8 @@ class Chain:
     def summed(self) -> dict[int, tuple[Any, list[int]]]:
         """Weights that three nodes or more use, and these nodes in the order in which a plain tape sums their gradients, if that is certain.
 
-        It is where each node feeds the next: the last comes first. Of branches the tape takes an operation each in turn.
+        It is where each node feeds the next: the last comes first. Of branches the tape takes an
+        operation each in turn.
         """
         found = {}
         for key, (variable, positions) in self.users().items():
@@ -141,7 +150,11 @@ class Chain:
                 continue
             if self.are_in_turn(positions):
                 found[key] = variable, positions[::-1]
-            elif None not in turns and len({turn[0] for turn in turns if turn}) == 1 and len(set(turns)) == len(turns):
+            elif (
+                None not in turns
+                and len({turn[0] for turn in turns if turn}) == 1
+                and len(set(turns)) == len(turns)
+            ):
                 found[key] = variable, positions
         return found
 
@@ -153,7 +166,9 @@ class Chain:
         """Numbers of the values that a gradient comes to, as layers are frozen now: those that something trainable lies before."""
         found: set[int] = set()
         for node in self.nodes:
-            if getattr(node.operation, "trainable_variables", ()) or not found.isdisjoint(node.reads):
+            if getattr(node.operation, "trainable_variables", ()) or not found.isdisjoint(
+                node.reads
+            ):
                 found.update(filter(self.is_float, node.writes))
         return frozenset(found)
 
@@ -167,7 +182,13 @@ class Chain:
         self._count += 1
         return self._count - 1
 
-    def _unfold(self, functional: Functional, symbols: dict[int, int], path: str, turn: tuple[str, int] | None = None) -> Iterator[Node]:
+    def _unfold(
+        self,
+        functional: Functional,
+        symbols: dict[int, int],
+        path: str,
+        turn: tuple[str, int] | None = None,
+    ) -> Iterator[Node]:
         """The nodes of a graph; `symbols` comes with its inputs and is filled with everything else."""
         for depth in sorted(functional._nodes_by_depth, reverse=True):
             for node in functional._nodes_by_depth[depth]:
@@ -179,14 +200,25 @@ class Chain:
                     yield from self._repeated(node, reads, symbols, name)
                     continue
                 if _can_be_unfolded(node):
-                    yield from self._nested(functional_of(operation), node, reads, symbols, f"{name}/", turn)
+                    yield from self._nested(
+                        functional_of(operation), node, reads, symbols, f"{name}/", turn
+                    )
                     continue
                 writes = tuple(map(self._number, node.outputs))
-                symbols.update((id(tensor), number) for tensor, number in zip(node.outputs, writes, strict=True))
+                symbols.update(
+                    (id(tensor), number)
+                    for tensor, number in zip(node.outputs, writes, strict=True)
+                )
                 yield Node(operation, name, node.arguments, reads, writes, turn)
 
     def _nested(
-        self, inner: Functional, node: Any, reads: dict[int, int], symbols: dict[int, int], path: str, turn: tuple[str, int] | None
+        self,
+        inner: Functional,
+        node: Any,
+        reads: dict[int, int],
+        symbols: dict[int, int],
+        path: str,
+        turn: tuple[str, int] | None,
     ) -> Iterator[Node]:
         def enter(inputs: Any, **_: Any) -> Any:
             return inner._standardize_inputs(inputs)
@@ -195,14 +227,21 @@ class Chain:
         yield Node(enter, f"{path}input", node.arguments, reads, entry)
         own = {id(tensor): number for tensor, number in zip(inner.inputs, entry, strict=True)}
         yield from self._unfold(inner, own, path, turn)
-        symbols.update((id(outer), own[id(tensor)]) for outer, tensor in zip(node.outputs, inner.outputs, strict=True))
+        symbols.update(
+            (id(outer), own[id(tensor)])
+            for outer, tensor in zip(node.outputs, inner.outputs, strict=True)
+        )
 
-    def _repeated(self, node: Any, reads: dict[int, int], symbols: dict[int, int], path: str) -> Iterator[Node]:
+    def _repeated(
+        self, node: Any, reads: dict[int, int], symbols: dict[int, int], path: str
+    ) -> Iterator[Node]:
         """The nodes of a TimeDistributed model, as that runs it for one step of time after the other."""
         layer, inner = node.operation, functional_of(node.operation.layer)
 
         def enter(inputs: Any, **_: Any) -> Any:
-            inputs = _with_time_first(layer.dtype_policy.convert_input(inputs, layer.autocast, layer.input_dtype))
+            inputs = _with_time_first(
+                layer.dtype_policy.convert_input(inputs, layer.autocast, layer.input_dtype)
+            )
             return [inner._standardize_inputs(inputs[step])[0] for step in range(inputs.shape[0])]
 
         def leave(outputs: Any) -> Any:
@@ -218,7 +257,13 @@ class Chain:
         leaving = _Listed(tuple(object() for _ in made))
         number = self._number(node.outputs[0])
         symbols[id(node.outputs[0])] = number
-        yield Node(leave, f"{path}/output", leaving, {id(key): one for key, one in zip(leaving.keys, made, strict=True)}, (number,))
+        yield Node(
+            leave,
+            f"{path}/output",
+            leaving,
+            {id(key): one for key, one in zip(leaving.keys, made, strict=True)},
+            (number,),
+        )
 
 
 def functional_of(model: Any) -> Functional:
@@ -267,9 +312,16 @@ def _is_repeated(node: Any) -> bool:
         return False
     masked = any(getattr(tensor, "_keras_mask", None) is not None for tensor in node.input_tensors)
     named = {name for name, value in node.arguments.kwargs.items() if value is not None}
-    alone = len(node.input_tensors) == len(node.outputs) == len(inner.inputs) == len(inner.outputs) == 1
+    alone = (
+        len(node.input_tensors) == len(node.outputs) == len(inner.inputs) == len(inner.outputs) == 1
+    )
     plain = alone and len(node.arguments.args) == 1 and named <= {"training"}
-    return plain and not masked and node.input_tensors[0].shape[1] is not None and layer.activity_regularizer is None
+    return (
+        plain
+        and not masked
+        and node.input_tensors[0].shape[1] is not None
+        and layer.activity_regularizer is None
+    )
 
 
 def _with_time_first(tensor: Any) -> Any:

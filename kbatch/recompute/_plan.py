@@ -16,7 +16,11 @@ VERSION = 1
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 <= value < float("inf")
+    )
 
 
 def _is_whole(value: Any) -> bool:
@@ -46,7 +50,13 @@ def _no_plan(received: str) -> RecomputeError:
 
 def megabytes(count: float) -> str:
     """Bytes in words."""
-    return f"{count / 1e6:,.0f} MB" if count >= 10e6 else f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} KB"
+    return (
+        f"{count / 1e6:,.0f} MB"
+        if count >= 10e6
+        else f"{count / 1e6:,.1f} MB"
+        if count >= 1e6
+        else f"{count / 1e3:,.1f} KB"
+    )
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,8 @@ class PlannedSegment:
         first: Name of its first operation.
         last: Name of its last.
         operations: Integer, how many it has.
-        recompute: Boolean, whether its inside is made again in the backward pass instead of being kept.
+        recompute: Boolean, whether its inside is made again in the backward pass instead of being
+            kept.
     """
 
     first: str
@@ -67,7 +78,10 @@ class PlannedSegment:
 
     def __str__(self) -> str:
         names = self.first if self.operations == 1 else f"{self.first} … {self.last}"
-        what, count = "recompute" if self.recompute else "keep", "operation " if self.operations == 1 else "operations"
+        what, count = (
+            "recompute" if self.recompute else "keep",
+            "operation " if self.operations == 1 else "operations",
+        )
         return f"{what:<10}{self.operations:>4} {count}  {names}"
 
 
@@ -77,13 +91,17 @@ class Plan:
 
     Attributes:
         strategy: Name of the strategy that made it.
-        segments: Tuple of `PlannedSegment` in the model's order; together they hold every operation once.
+        segments: Tuple of `PlannedSegment` in the model's order; together they hold every operation
+            once.
         batch_size: Integer, the batch that the bytes are for; the cuts do not depend on it.
         kept_bytes: Integer, predicted bytes that the forward pass keeps for the backward pass.
-        peak_bytes: Integer, predicted most bytes of one step beside weights and optimizer. One that needs all gradients at once
-            (`global_clipnorm`, accumulation, loss scaling) holds up to one gradient more.
-        extra_seconds_ratio: Float, predicted seconds of what is run again, as a share of a plain step's.
-        measured_peak_bytes: Integer, what a step really needed beside what was held before it; `None` if it was not measured.
+        peak_bytes: Integer, predicted most bytes of one step beside weights and optimizer. One that
+            needs all gradients at once (`global_clipnorm`, accumulation, loss scaling) holds up to
+            one gradient more.
+        extra_seconds_ratio: Float, predicted seconds of what is run again, as a share of a plain
+            step's.
+        measured_peak_bytes: Integer, what a step really needed beside what was held before it;
+            `None` if it was not measured.
         measured_seconds: Float, what a step really took; `None` if it was not measured.
     """
 
@@ -128,7 +146,9 @@ class Plan:
             raise _no_plan(repr(error)) from error
         if version != VERSION or isinstance(version, bool):
             raise _no_plan(f"one of version {version!r}, where this kbatch reads {VERSION}")
-        for name, value in itertools.chain(vars(plan).items(), *(vars(segment).items() for segment in segments)):
+        for name, value in itertools.chain(
+            vars(plan).items(), *(vars(segment).items() for segment in segments)
+        ):
             if not _FITS[name](value):
                 raise _no_plan(f"{name}={value!r}")
         return plan
@@ -143,10 +163,16 @@ class Plan:
             for segment in self.segments
         ]
         said = [line.strip() for line in str(self).splitlines()]
-        return notebook.table(["segment", "operations", "recompute"], rows, said[: len(said) - len(self.segments)])
+        return notebook.table(
+            ["segment", "operations", "recompute"], rows, said[: len(said) - len(self.segments)]
+        )
 
     def __str__(self) -> str:
-        lines = [f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, peak {megabytes(self.peak_bytes)} at batch {self.batch_size}"]
+        lines = [
+            f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, peak {megabytes(self.peak_bytes)} at batch {self.batch_size}"
+        ]
         if self.measured_peak_bytes is not None:
-            lines.append(f"  measured: peak {megabytes(self.measured_peak_bytes)}, {1e3 * (self.measured_seconds or 0):,.0f} ms a step")
+            lines.append(
+                f"  measured: peak {megabytes(self.measured_peak_bytes)}, {1e3 * (self.measured_seconds or 0):,.0f} ms a step"
+            )
         return "\n".join([*lines, *(f"  {segment}" for segment in self.segments)])

@@ -19,7 +19,8 @@ from kbatch.recompute._signature import signature
 from kbatch.recompute._solver import Budget
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
-SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)  # of the plain model's peak, tried for the front
+# of the plain model's peak, tried for the front
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)
 
 _known: dict[Hashable, Costs] = {}  # by signature; no model is held by them
 
@@ -35,27 +36,31 @@ def plan(
 ) -> Plan:
     """Where to cut a model so that its backward pass makes again what its forward pass did not keep.
 
-    Use it before `apply`. Each operation is traced once forward and backward under the model's own policy; nothing is
-    executed. The search is dynamic programming over the cuts with the bytes stored and the work done again as state.
+    Use it before `apply`. Each operation is traced once forward and backward under the model's own
+    policy; nothing is executed. The search is dynamic programming over the cuts with the bytes
+    stored and the work done again as state.
 
     Args:
         model: `keras.Model`, Functional or Sequential, built.
         batch_size: Integer, examples per step for which bytes are given and budgets meant.
-        strategy: `"minimal"` for the lowest peak; `"budget"` for the least extra time under `peak_bytes` or
-            `kept_share`; `"sqrt"` for as many equal segments as the square root of the number of operations (Chen et al.,
-            2016); `"stages"` for cuts where the size of the tensors changes, or else where a block of layers repeats;
+        strategy: `"minimal"` for the lowest peak; `"budget"` for the least extra time under
+            `peak_bytes` or
+            `kept_share`; `"sqrt"` for as many equal segments as the square root of the number of
+            operations (Chen et al., 2016); `"stages"` for cuts where the size of the tensors
+            changes, or else where a block of layers repeats;
             `"manual"` for cuts after `layers`; `"none"`. Defaults to `"minimal"`.
         peak_bytes: Float, the most bytes of a step beside weights and optimizer, for `"budget"`.
         kept_share: Float, the most kept bytes as a share of the plain model's, for `"budget"`.
-        layers: Names of layers after which to cut, for `"manual"`. One in a nested model is named `"nested/layer"`.
+        layers: Names of layers after which to cut, for `"manual"`. One in a nested model is named
+            `"nested/layer"`.
 
     Returns:
         The `Plan`; its `str()` lists the segments.
 
     Raises:
-        RecomputeError: If the model hides its graph, does something that cannot be done twice, or has inputs of an unknown
-            size, an argument says nothing, a cut after `layers` would change the order in which a gradient is summed, or no
-            plan meets the budget.
+        RecomputeError: If the model hides its graph, does something that cannot be done twice, or
+            has inputs of an unknown size, an argument says nothing, a cut after `layers` would
+            change the order in which a gradient is summed, or no plan meets the budget.
 
     Example:
     ```python
@@ -65,10 +70,19 @@ def plan(
     """
     _check(strategy, batch_size, peak_bytes, kept_share, layers)
     predictor = _predictor(_chain(model, batch_size), batch_size)
-    return _vouched(predictor.chain, [_plan(predictor, strategy, _placed(predictor, strategy, peak_bytes, kept_share, layers))])[0]
+    return _vouched(
+        predictor.chain,
+        [_plan(predictor, strategy, _placed(predictor, strategy, peak_bytes, kept_share, layers))],
+    )[0]
 
 
-def plan_for(model: keras.Model, strategy: str, kept_share: float | None, planned_batch_size: int, batch_size: int) -> Plan:
+def plan_for(
+    model: keras.Model,
+    strategy: str,
+    kept_share: float | None,
+    planned_batch_size: int,
+    batch_size: int,
+) -> Plan:
     """The plan that `plan` finds for one batch size, with the bytes of another.
 
     Args:
@@ -85,7 +99,9 @@ def plan_for(model: keras.Model, strategy: str, kept_share: float | None, planne
     chain = _chain(model, planned_batch_size)
     predictor = _predictor(chain, planned_batch_size)
     stretches = _placed(predictor, strategy, None, kept_share, ())
-    return _vouched(chain, [_plan(Predictor(chain, predictor.costs, batch_size), strategy, stretches)])[0]
+    return _vouched(
+        chain, [_plan(Predictor(chain, predictor.costs, batch_size), strategy, stretches)]
+    )[0]
 
 
 def front(model: keras.Model, batch_size: int) -> list[Plan]:
@@ -101,7 +117,8 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
         List of `Plan`, the fastest first.
 
     Raises:
-        RecomputeError: If the model hides its graph, does something that cannot be done twice, or has inputs of an unknown size.
+        RecomputeError: If the model hides its graph, does something that cannot be done twice, or
+            has inputs of an unknown size.
 
     Example:
     ```python
@@ -113,10 +130,18 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     predictor = _predictor(_chain(model, batch_size), batch_size)
     whole: list[Stretch] = [(0, len(predictor.chain.nodes), False)]
     plain = predictor.predict(whole)
-    tried: list[tuple[str, list[Stretch] | None]] = [("none", whole), ("minimal", _solver.lowest(predictor))]
+    tried: list[tuple[str, list[Stretch] | None]] = [
+        ("none", whole),
+        ("minimal", _solver.lowest(predictor)),
+    ]
     for share in SHARES:
-        tried.append(("budget", _solver.cheapest(predictor, Budget(peak_bytes=share * plain.peak_bytes))))
-    plans = _vouched(predictor.chain, [_plan(predictor, strategy, stretches) for strategy, stretches in tried if stretches])
+        tried.append(
+            ("budget", _solver.cheapest(predictor, Budget(peak_bytes=share * plain.peak_bytes)))
+        )
+    plans = _vouched(
+        predictor.chain,
+        [_plan(predictor, strategy, stretches) for strategy, stretches in tried if stretches],
+    )
     plans.sort(key=lambda one: (one.extra_seconds_ratio, one.peak_bytes))
     found: list[Plan] = []
     for one in plans:
@@ -133,10 +158,18 @@ def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
     """
     chain = Chain(model)
     costs = _costs(chain)
-    return lambda plan, batch_size: _plan(Predictor(chain, costs, batch_size), plan.strategy, list(plan.stretches()))
+    return lambda plan, batch_size: _plan(
+        Predictor(chain, costs, batch_size), plan.strategy, list(plan.stretches())
+    )
 
 
-def _placed(predictor: Predictor, strategy: str, peak_bytes: float | None, kept_share: float | None, layers: Sequence[str]) -> Sequence[Stretch]:
+def _placed(
+    predictor: Predictor,
+    strategy: str,
+    peak_bytes: float | None,
+    kept_share: float | None,
+    layers: Sequence[str],
+) -> Sequence[Stretch]:
     """The stretches that a strategy cuts a chain into."""
     chain = predictor.chain
     whole: list[Stretch] = [(0, len(chain.nodes), False)]
@@ -152,14 +185,19 @@ def _placed(predictor: Predictor, strategy: str, peak_bytes: float | None, kept_
         cuts = _after(chain, layers)
         Ordering(chain, predictor.costs.losing).check(cuts)
         return _solver.of_cuts(cuts)
-    budget = Budget(peak_bytes or float("inf"), (kept_share or float("inf")) * predictor.predict(whole).kept_bytes)
+    budget = Budget(
+        peak_bytes or float("inf"),
+        (kept_share or float("inf")) * predictor.predict(whole).kept_bytes,
+    )
     found = _solver.cheapest(predictor, budget)
     if found is None:
         least = _plan(predictor, "minimal", _solver.lowest(predictor))
         raise RecomputeError(
             "Some plan must meet the budget",
             f"{_said(peak_bytes, kept_share)}, where the lowest peak is {megabytes(least.peak_bytes)} and keeps {megabytes(least.kept_bytes)}",
-            "Raise the budget" if peak_bytes is None else "Raise the budget, or take a smaller batch",
+            "Raise the budget"
+            if peak_bytes is None
+            else "Raise the budget, or take a smaller batch",
         )
     return found
 
@@ -206,10 +244,22 @@ def _costs(chain: Chain) -> Costs:
 def _plan(predictor: Predictor, strategy: str, stretches: Sequence[Stretch]) -> Plan:
     nodes, found = predictor.chain.nodes, predictor.predict(stretches)
     segments = tuple(
-        PlannedSegment(nodes[start].name, nodes[stop - 1].name, stop - start, recompute and predictor.trains(start, stop))
+        PlannedSegment(
+            nodes[start].name,
+            nodes[stop - 1].name,
+            stop - start,
+            recompute and predictor.trains(start, stop),
+        )
         for start, stop, recompute in stretches
     )
-    return Plan(strategy, segments, predictor.batch_size, int(found.kept_bytes), int(found.peak_bytes), found.extra)
+    return Plan(
+        strategy,
+        segments,
+        predictor.batch_size,
+        int(found.kept_bytes),
+        int(found.peak_bytes),
+        found.extra,
+    )
 
 
 def _stages(predictor: Predictor) -> list[int]:
@@ -217,8 +267,13 @@ def _stages(predictor: Predictor) -> list[int]:
     chain = predictor.chain
     narrow = [position for position in predictor.cuts[1:-1] if len(chain.live(position)) == 1]
     sizes = [predictor.bytes_of(chain.live(position)) for position in narrow]
-    joins = [position for position in narrow if len(chain.nodes[position - 1].reads) > 1]  # the end of a residual block
-    changes = [one for one, size, after in zip(narrow, sizes, sizes[1:], strict=False) if size != after and one in joins]
+    # the end of a residual block
+    joins = [position for position in narrow if len(chain.nodes[position - 1].reads) > 1]
+    changes = [
+        one
+        for one, size, after in zip(narrow, sizes, sizes[1:], strict=False)
+        if size != after and one in joins
+    ]
     return [0, *(changes if len(changes) > 1 else joins or narrow), len(chain.nodes)]
 
 
@@ -228,31 +283,78 @@ def _after(chain: Chain, layers: Sequence[str]) -> list[int]:
     if missing:
         nested = [name for name in where if name.rpartition("/")[2] in missing]
         names = ", ".join(nested[:5] or list(where)[:5])
-        raise RecomputeError("`layers` must be names of this model's layers", missing, f"Pass names such as {names}")
+        raise RecomputeError(
+            "`layers` must be names of this model's layers", missing, f"Pass names such as {names}"
+        )
     return sorted({0, *(where[name] for name in layers), len(chain.nodes)})
 
 
-def _check(strategy: str, batch_size: int, peak_bytes: float | None, kept_share: float | None, layers: Sequence[str]) -> None:
+def _check(
+    strategy: str,
+    batch_size: int,
+    peak_bytes: float | None,
+    kept_share: float | None,
+    layers: Sequence[str],
+) -> None:
     if strategy not in STRATEGIES:
         share = str(strategy).partition("budget:")[2]  # as recipes say it
-        do = f'Pass strategy="budget", kept_share={share}' if share[:1].isdigit() else "Pass one of these"
-        raise RecomputeError(f"`strategy` must be one of {', '.join(STRATEGIES)}", repr(strategy), do)
+        do = (
+            f'Pass strategy="budget", kept_share={share}'
+            if share[:1].isdigit()
+            else "Pass one of these"
+        )
+        raise RecomputeError(
+            f"`strategy` must be one of {', '.join(STRATEGIES)}", repr(strategy), do
+        )
     if whole_number(batch_size) is None:
-        raise RecomputeError("`batch_size` must be a whole number of at least 1", repr(batch_size), "Pass the examples of one step")
+        raise RecomputeError(
+            "`batch_size` must be a whole number of at least 1",
+            repr(batch_size),
+            "Pass the examples of one step",
+        )
     given = [value for value in (peak_bytes, kept_share) if value is not None]
-    if any(isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0 for value in given):
-        raise RecomputeError("A budget must be a number above 0", _said(peak_bytes, kept_share), "Pass bytes, or a share such as 0.5")
+    if any(
+        isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0
+        for value in given
+    ):
+        raise RecomputeError(
+            "A budget must be a number above 0",
+            _said(peak_bytes, kept_share),
+            "Pass bytes, or a share such as 0.5",
+        )
     if kept_share is not None and kept_share > 1:
-        raise RecomputeError("`kept_share` must be at most 1, the plain model's", kept_share, "Pass a share such as 0.5")
+        raise RecomputeError(
+            "`kept_share` must be at most 1, the plain model's",
+            kept_share,
+            "Pass a share such as 0.5",
+        )
     if strategy == "budget" and not given:
-        raise RecomputeError('strategy="budget" must come with a budget', "neither peak_bytes nor kept_share", "Pass kept_share=0.5, say")
+        raise RecomputeError(
+            'strategy="budget" must come with a budget',
+            "neither peak_bytes nor kept_share",
+            "Pass kept_share=0.5, say",
+        )
     if strategy != "budget" and given:
-        raise RecomputeError('A budget must come with strategy="budget"', f"strategy={strategy!r}", "Pass that strategy, or leave the budget out")
+        raise RecomputeError(
+            'A budget must come with strategy="budget"',
+            f"strategy={strategy!r}",
+            "Pass that strategy, or leave the budget out",
+        )
     if isinstance(layers, str):
-        raise RecomputeError("`layers` must be a list of names", repr(layers), f"Pass layers=[{layers!r}]")
+        raise RecomputeError(
+            "`layers` must be a list of names", repr(layers), f"Pass layers=[{layers!r}]"
+        )
     if (strategy == "manual") != bool(layers):
-        raise RecomputeError('strategy="manual" must come with `layers`, and no other with it', strategy, "Pass layers=[...] with it")
+        raise RecomputeError(
+            'strategy="manual" must come with `layers`, and no other with it',
+            strategy,
+            "Pass layers=[...] with it",
+        )
 
 
 def _said(peak_bytes: float | None, kept_share: float | None) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in (("peak_bytes", peak_bytes), ("kept_share", kept_share)) if value is not None)
+    return ", ".join(
+        f"{name}={value!r}"
+        for name, value in (("peak_bytes", peak_bytes), ("kept_share", kept_share))
+        if value is not None
+    )

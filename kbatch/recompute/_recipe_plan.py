@@ -10,7 +10,8 @@ from kbatch.recompute._op_graph import functional_of
 from kbatch.recompute._planner import plan_for
 from kbatch.recompute_strategy import WORDS, Strategy
 
-# The same for every batch size, so that what a plan keeps is linear in the batch and one probe tells of all of them.
+# The same for every batch size, so that what a plan keeps is linear in the batch and one probe
+# tells of all of them.
 PLANNED_BATCH_SIZE = 32
 
 
@@ -20,7 +21,8 @@ def follow(model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_S
     Args:
         model: `keras.Model`, built.
         recompute: Text such as `"minimal"` or `"budget:0.5"`.
-        batch_size: Integer, examples per forward and backward pass, whose bytes the plan says. Defaults to `32`.
+        batch_size: Integer, examples per forward and backward pass, whose bytes the plan says.
+            Defaults to `32`.
 
     Raises:
         RecomputeError: If the text says no strategy, or the model cannot be cut.
@@ -30,4 +32,13 @@ def follow(model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_S
         raise RecomputeError(f"`recompute` must be {WORDS}", recompute, "Pass one of these")
     if strategy.name != "none":
         fixed = functional_of(model).inputs[0].shape[0]
-        apply(model, plan_for(model, strategy.name, strategy.kept_share, fixed or PLANNED_BATCH_SIZE, fixed or batch_size))
+        apply(
+            model,
+            plan_for(
+                model,
+                strategy.name,
+                strategy.kept_share,
+                fixed or PLANNED_BATCH_SIZE,
+                fixed or batch_size,
+            ),
+        )

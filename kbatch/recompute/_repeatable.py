@@ -15,16 +15,33 @@ from kbatch.recompute._op_graph import Chain
 from kbatch.recompute._segment import Context, Scope, read
 from kbatch.recompute._signature import signature
 
-# Operations that TensorFlow calls stateful although they give the same again for the same inputs and variables.
+# Operations that TensorFlow calls stateful although they give the same again for the same inputs
+# and variables.
 HARMLESS = frozenset(
     (
-        *("VarHandleOp", "ReadVariableOp", "VariableShape", "ResourceGather", "ResourceGatherNd", "Placeholder"),
-        *("StatefulPartitionedCall", "While", "If", "Case", "Assert", "CudnnRNNV3", "XlaOptimizationBarrier"),
+        *(
+            "VarHandleOp",
+            "ReadVariableOp",
+            "VariableShape",
+            "ResourceGather",
+            "ResourceGatherNd",
+            "Placeholder",
+        ),
+        *(
+            "StatefulPartitionedCall",
+            "While",
+            "If",
+            "Case",
+            "Assert",
+            "CudnnRNNV3",
+            "XlaOptimizationBarrier",
+        ),
     )
 )
 
 
-# What the trace of a chain told: positions of the nodes that add losses. By signature; no model is held by them.
+# What the trace of a chain told: positions of the nodes that add losses. By signature; no model is
+# held by them.
 _losing: dict[Hashable, frozenset[int]] = {}
 _traced_steps: set[Hashable] = set()  # signatures with the stretches of a plan
 
@@ -90,16 +107,23 @@ def check_step(chain: Chain, call: Callable[..., Any], stretches: Hashable) -> N
             scope.give(zip(weights, values, strict=True))
             packed = keras.tree.pack_sequence_as(chain.functional._inputs_struct, list(tensors))
             outputs = call.context(lambda: call(packed, training=True), training=True)  # type: ignore[attr-defined]
-            targets = [each for each in (*keras.tree.flatten(outputs), *scope.losses) if each.dtype.is_floating]
+            targets = [
+                each
+                for each in (*keras.tree.flatten(outputs), *scope.losses)
+                if each.dtype.is_floating
+            ]
         return [each for each in tape.gradient(targets, values) if each is not None]
 
     global_seed_generator()
     try:
-        tf.function(step, autograph=False).get_concrete_function(*(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs))
+        tf.function(step, autograph=False).get_concrete_function(
+            *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs)
+        )
     except RecomputeError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {str(error).strip().splitlines()[-1].strip()}"  # what comes before is the user's code, line by line
+        # what comes before is the user's code, line by line
+        said = f"{type(error).__name__}: {str(error).strip().splitlines()[-1].strip()}"
         raise RecomputeError(
             "A step must be traced forward and backward in the segments of its plan",
             f"{said}, in the segment {call.context.where}",  # type: ignore[attr-defined]
@@ -109,10 +133,16 @@ def check_step(chain: Chain, call: Callable[..., Any], stretches: Hashable) -> N
 
 
 def _checked(chain: Chain) -> frozenset[int]:
-    layers = list({id(inner): inner for layer in _layers(chain) for inner in layer._flatten_layers()}.values())
+    layers = list(
+        {id(inner): inner for layer in _layers(chain) for inner in layer._flatten_layers()}.values()
+    )
     for layer in layers:
         if getattr(layer, "stateful", False) is True:
-            raise _refused("a recurrent layer with stateful=True, whose state goes from batch to batch", layer.name, "Make it stateless")
+            raise _refused(
+                "a recurrent layer with stateful=True, whose state goes from batch to batch",
+                layer.name,
+                "Make it stateless",
+            )
     for tensor in chain.functional.inputs:
         if getattr(tensor._keras_history.operation, "optional", False):
             raise _refused("an optional input", tensor.name, "Make it a required one")
@@ -122,7 +152,11 @@ def _checked(chain: Chain) -> frozenset[int]:
     for key, variable in scope.updated.items():
         if variable.trainable:
             owner = holder[key].name if key in holder else variable.path
-            raise _refused("a layer that assigns a trainable weight in `call`, as SpectralNormalization does", owner, "Train without recompute")
+            raise _refused(
+                "a layer that assigns a trainable weight in `call`, as SpectralNormalization does",
+                owner,
+                "Train without recompute",
+            )
     for key, variable in scope.inner.items():
         owners = [layer for layer in layers if any(id(own) == key for own in layer.variables)]
         innermost = min(owners, key=lambda layer: len(layer.variables), default=None)
@@ -133,31 +167,49 @@ def _checked(chain: Chain) -> frozenset[int]:
         )
     for key, variable in scope.seen.items():
         if variable.trainable and key not in variables:
-            raise _refused("a trainable weight that no layer tracks", variable.path, "Make it an attribute of its layer")
-    keras_own = {id(own) for variable in {**variables, **scope.seen}.values() for own in _tensorflow_variables(variable)}
+            raise _refused(
+                "a trainable weight that no layer tracks",
+                variable.path,
+                "Make it an attribute of its layer",
+            )
+    keras_own = {
+        id(own)
+        for variable in {**variables, **scope.seen}.values()
+        for own in _tensorflow_variables(variable)
+    }
     for plain in graph.variables:
         if id(plain) not in keras_own:
-            raise _refused("a tf.Variable that Keras does not know", plain.name, "Make it with add_weight")
+            raise _refused(
+                "a tf.Variable that Keras does not know", plain.name, "Make it with add_weight"
+            )
     for name, kind in _operations(graph):
         definition = op_def_registry.get(kind)
         if kind not in HARMLESS and (definition is None or definition.is_stateful):
-            raise _refused(f"an operation {kind} that may give something else when run again", name, "Use keras.random and keras.ops instead")
+            raise _refused(
+                f"an operation {kind} that may give something else when run again",
+                name,
+                "Use keras.random and keras.ops instead",
+            )
     return losing
 
 
 def _layers(chain: Chain) -> list[keras.layers.Layer]:
-    return [node.operation for node in chain.nodes if isinstance(node.operation, keras.layers.Layer)]
+    return [
+        node.operation for node in chain.nodes if isinstance(node.operation, keras.layers.Layer)
+    ]
 
 
 def _traced(chain: Chain, variables: Sequence[Any]) -> tuple[Any, _Watching, frozenset[int]]:
     """The graph of the forward pass in training, the scope in which it was traced, and the positions of the nodes that add losses."""
     scope, context = _Watching(), Context(chain.functional.dtype_policy)
     losing: set[int] = set()
-    global_seed_generator()  # must not be made inside of a trace; drawing from it would change what the user draws next
+    # must not be made inside of a trace; drawing from it would change what the user draws next
+    global_seed_generator()
 
     def forward(*tensors: tf.Tensor) -> list[tf.Tensor]:
         values = dict(zip(chain.inputs, tensors, strict=True))
-        scope.entry.update((id(variable), read(variable, None)) for variable in variables)  # not first inside of a branch
+        # not first inside of a branch
+        scope.entry.update((id(variable), read(variable, None)) for variable in variables)
         scope.graph = tf.compat.v1.get_default_graph()
         with scope:
             for position, node in enumerate(chain.nodes):
@@ -185,4 +237,8 @@ def _operations(graph: Any) -> Iterator[tuple[str, str]]:
 
 
 def _refused(what: str, where: str, do: str) -> RecomputeError:
-    return RecomputeError("Recompute must be able to run every layer twice with the same result", f"{what} ({where})", do)
+    return RecomputeError(
+        "Recompute must be able to run every layer twice with the same result",
+        f"{what} ({where})",
+        do,
+    )

@@ -26,7 +26,11 @@ def untouched(model: keras.Model) -> Iterator[Callable[[], None]]:
         RecomputeError: If the model is not compiled.
     """
     if not model.compiled:
-        raise RecomputeError("A model must be compiled to be trained some steps", f"{model.name!r}, which is not", "Call model.compile first")
+        raise RecomputeError(
+            "A model must be compiled to be trained some steps",
+            f"{model.name!r}, which is not",
+            "Call model.compile first",
+        )
     before = applied(model)
     model.optimizer.build(model.trainable_variables)
     variables = [*model.variables, *model.optimizer.variables]
@@ -57,7 +61,11 @@ def batch_size_of(x: Any) -> int:
     """
     shapes = [np.shape(part) for part in keras.tree.flatten(x) if part is not None]
     if not shapes or not all(shape and shape[0] for shape in shapes):
-        raise RecomputeError("A batch must have at least one example", f"inputs of shape {', '.join(map(str, shapes)) or 'none'}", "Pass x[:16], say")
+        raise RecomputeError(
+            "A batch must have at least one example",
+            f"inputs of shape {', '.join(map(str, shapes)) or 'none'}",
+            "Pass x[:16], say",
+        )
     return int(shapes[0][0])
 
 

@@ -1,6 +1,7 @@
 """Reuse: small results of a segment's forward pass, such as a batch's mean, serve its backward pass too.
 
-They are made from whole activations, which a mean reads once and a variance twice, and cost next to nothing to keep.
+They are made from whole activations, which a mean reads once and a variance twice, and cost next to
+nothing to keep.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import tensorflow as tf
 from kbatch.tracing.liveness import PRIME
 
 SMALL = 64  # so many times smaller than what it is made from
-_ASIDE = frozenset(("_class", "_output_shapes", "_gradient_op_type"))  # attributes that say nothing of what an operation returns
+# attributes that say nothing of what an operation returns
+_ASIDE = frozenset(("_class", "_output_shapes", "_gradient_op_type"))
 
 
 def reuse(
@@ -31,11 +33,13 @@ def reuse(
     Args:
         again: Tensors that the segment ends with when it is made again.
         forward: The same of its forward pass, in the same order.
-        entering: The tensors of the forward pass by the `id` of those that take their place when it is made again.
+        entering: The tensors of the forward pass by the `id` of those that take their place when it
+            is made again.
         given: The `id` of those that depend on no example: the weights.
         sent: Tensors made by the operations right before those that make the segment again.
-        hold: Function that returns tensors once the segment may be made again. Without it TensorFlow would see that some large
-            tensor, such as a scale for each element of each example, is made of small ones as it was in the forward pass, and keep it.
+        hold: Function that returns tensors once the segment may be made again. Without it
+            TensorFlow would see that some large tensor, such as a scale for each element of each
+            example, is made of small ones as it was in the forward pass, and keep it.
 
     Returns:
         The `id` of the operations that hand the small results on.
@@ -44,11 +48,17 @@ def reuse(
         return set()
     graph = again[0].graph
     if any(not tf.is_symbolic_tensor(tensor) or tensor.graph is not graph for tensor in forward):
-        return set()  # a loop's inside and its gradient's are two graphs; a jacobian's rows are traced where the forward pass ran eagerly
+        # a loop's inside and its gradient's are two graphs; a jacobian's rows are traced where the
+        # forward pass ran eagerly
+        return set()
     operations = graph.get_operations()
     operations = operations[operations.index(sent[-1].op) + 1 :]
     equal = _equal(again, forward, entering)
-    remade = [operation for operation in operations if any(id(output) in equal for output in operation.outputs)]
+    remade = [
+        operation
+        for operation in operations
+        if any(id(output) in equal for output in operation.outputs)
+    ]
     small = [tensor for tensor in small_results(remade, set(given)) if id(tensor) in equal]
     held = hold([equal[id(tensor)] for tensor in small])
     instead = {id(tensor): _kept(known, tensor) for tensor, known in zip(small, held, strict=True)}
@@ -73,7 +83,11 @@ def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]
     for operation in operations:
         if operation.type == "Placeholder":
             continue
-        moving = [tensor for tensor in operation.inputs if id(tensor) not in still and (id(tensor) in inside or not _is_fixed(tensor))]
+        moving = [
+            tensor
+            for tensor in operation.inputs
+            if id(tensor) not in still and (id(tensor) in inside or not _is_fixed(tensor))
+        ]
         if not moving:
             still.update(id(output) for output in operation.outputs)
             continue
@@ -85,7 +99,9 @@ def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]
     return found
 
 
-def _equal(again: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+def _equal(
+    again: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: Mapping[int, tf.Tensor]
+) -> dict[int, tf.Tensor]:
     """Tensors of the forward pass by the `id` of those that are made again by the same operations from the same tensors."""
     found: dict[int, tf.Tensor | None] = dict(entering)
     stack = list(zip(again, forward, strict=True))
@@ -103,16 +119,29 @@ def _equal(again: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: M
             stack += unknown
             if not unknown:
                 same = all(found[id(before)] is after for before, after in inputs)
-                found.update((id(mine), its if same else None) for mine, its in zip(one.op.outputs, other.op.outputs, strict=True))
-    return {key: tensor for key, tensor in found.items() if tensor is not None and key not in entering}
+                found.update(
+                    (id(mine), its if same else None)
+                    for mine, its in zip(one.op.outputs, other.op.outputs, strict=True)
+                )
+    return {
+        key: tensor for key, tensor in found.items() if tensor is not None and key not in entering
+    }
 
 
 def _alike(one: tf.Tensor, other: tf.Tensor) -> bool:
     """Whether two tensors come from operations that do the same to their inputs."""
     mine, its = one.op, other.op
-    if mine.type != its.type or len(mine.inputs) != len(its.inputs) or one.value_index != other.value_index or mine.op_def.is_stateful:
+    if (
+        mine.type != its.type
+        or len(mine.inputs) != len(its.inputs)
+        or one.value_index != other.value_index
+        or mine.op_def.is_stateful
+    ):
         return False
-    first, second = ({key: value for key, value in operation.node_def.attr.items() if key not in _ASIDE} for operation in (mine, its))
+    first, second = (
+        {key: value for key, value in operation.node_def.attr.items() if key not in _ASIDE}
+        for operation in (mine, its)
+    )
     return first == second
 
 

@@ -14,9 +14,21 @@ from kbatch.recompute._op_graph import Chain, Node
 
 def signature(chain: Chain) -> Hashable | None:
     """A key for what is known of a chain; `None` if an operation cannot say what it is made of."""
-    inputs = tuple((str(each.shape), str(each.dtype), getattr(each._keras_history.operation, "optional", False)) for each in chain.functional.inputs)
+    inputs = tuple(
+        (
+            str(each.shape),
+            str(each.dtype),
+            getattr(each._keras_history.operation, "optional", False),
+        )
+        for each in chain.functional.inputs
+    )
     try:
-        return (inputs, chain.functional.dtype_policy.name, keras.config.floatx(), tuple(map(_of_node, chain.nodes)))
+        return (
+            inputs,
+            chain.functional.dtype_policy.name,
+            keras.config.floatx(),
+            tuple(map(_of_node, chain.nodes)),
+        )
     except (NotImplementedError, TypeError, ValueError):
         return None
 
@@ -31,10 +43,26 @@ def _of_node(node: Node) -> Hashable:
     settings: Any = None
     if isinstance(operation, keras.Operation):
         settings = json.dumps({**operation.get_config(), "name": ""}, sort_keys=True, default=_said)
-    called = repr(keras.tree.map_structure(lambda part: node.symbols.get(id(part), part), (node.arguments.args, node.arguments.kwargs)))
-    trainable = tuple(tuple(weight.shape) for weight in getattr(operation, "trainable_variables", ()))  # a part may be frozen on its own
+    called = repr(
+        keras.tree.map_structure(
+            lambda part: node.symbols.get(id(part), part),
+            (node.arguments.args, node.arguments.kwargs),
+        )
+    )
+    # a part may be frozen on its own
+    trainable = tuple(
+        tuple(weight.shape) for weight in getattr(operation, "trainable_variables", ())
+    )
     # The class itself: one that a notebook defines again is another.
-    return type(operation), getattr(operation, "__qualname__", ""), settings, trainable, called, node.reads, node.writes
+    return (
+        type(operation),
+        getattr(operation, "__qualname__", ""),
+        settings,
+        trainable,
+        called,
+        node.reads,
+        node.writes,
+    )
 
 
 def _said(part: Any) -> Any:

@@ -40,7 +40,17 @@ def positions(predictor: Predictor) -> list[int]:
     begin, *inner, end = predictor.cuts
     width = max(1, -(-len(inner) // MOST_POSITIONS))
     windows = (inner[first : first + width] for first in range(0, len(inner), width))
-    return [begin, *(min(window, key=lambda position: (_alive(predictor, position), -_spared(predictor, position))) for window in windows), end]
+    return [
+        begin,
+        *(
+            min(
+                window,
+                key=lambda position: (_alive(predictor, position), -_spared(predictor, position)),
+            )
+            for window in windows
+        ),
+        end,
+    ]
 
 
 def cheapest(predictor: Predictor, budget: Budget) -> list[Stretch] | None:
@@ -60,11 +70,17 @@ def cheapest(predictor: Predictor, budget: Budget) -> list[Stretch] | None:
             trains = predictor.trains(start, stop)
             for recompute in _kinds(second == first + 1, last):
                 values, stretch = piece.kept(recompute), (start, stop, recompute and trains)
-                most = min(budget.kept_bytes, budget.peak_bytes / ALLOCATOR_SLACK - piece.most(recompute))
+                most = min(
+                    budget.kept_bytes, budget.peak_bytes / ALLOCATOR_SLACK - piece.most(recompute)
+                )
                 again, inside = (piece.again, 0.0) if recompute else (0.0, piece.inside)
                 for known, ways in fronts.items():
                     more = predictor.bytes_of(values - known) + inside
-                    found = [_Label(way.work + again, way.kept + more, stretch, way) for way in ways if way.kept + more <= most]
+                    found = [
+                        _Label(way.work + again, way.kept + more, stretch, way)
+                        for way in ways
+                        if way.kept + more <= most
+                    ]
                     if found:
                         labels[second].setdefault((known | values) & alive, []).extend(found)
         labels[first] = {}

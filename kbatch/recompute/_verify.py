@@ -26,9 +26,10 @@ class Report:
     Attributes:
         loss: Float, the largest difference of a loss over three steps.
         gradients: Float, the largest difference in a gradient of the first step.
-        weights: Float, the largest difference in a trainable weight or an optimizer slot after three steps.
-        state: Float, the largest difference in anything else that training changes, such as BatchNormalization's
-            statistics and seeds.
+        weights: Float, the largest difference in a trainable weight or an optimizer slot after
+            three steps.
+        state: Float, the largest difference in anything else that training changes, such as
+            BatchNormalization's statistics and seeds.
     """
 
     loss: float
@@ -44,7 +45,10 @@ class Report:
     def __str__(self) -> str:
         if self.exact:
             return f"Exact: loss, gradients, and weights and state after {STEPS} steps are those of the plain model."
-        parts = ", ".join(f"{name} {getattr(self, name):.2g}" for name in ("loss", "gradients", "weights", "state"))
+        parts = ", ".join(
+            f"{name} {getattr(self, name):.2g}"
+            for name in ("loss", "gradients", "weights", "state")
+        )
         return f"Not exact; largest differences: {parts}."
 
 
@@ -56,14 +60,17 @@ class _Trained:
     state: list[np.ndarray]
 
 
-def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None) -> Report:
+def verify(
+    model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None
+) -> Report:
     """Compare training by a plan with plain training: losses, gradients, weights and state.
 
-    Use it where `apply` accepts a model but you want to see it for yourself. The model is left as it was, with its
-    weights, optimizer slots and the plan it had. TensorFlow's graph optimizer is off meanwhile: it regroups sums and
-    products and fuses operations by who else reads a tensor, so that with it the last digits of a deep model differ, as
-    they do under `jit_compile`; and where that saves memory it adds up gradients in the order in which they come, so that
-    a few models (InceptionResNetV2, for one) do not train the same twice without a plan either.
+    Use it where `apply` accepts a model but you want to see it for yourself. The model is left as
+    it was, with its weights, optimizer slots and the plan it had. TensorFlow's graph optimizer is
+    off meanwhile: it regroups sums and products and fuses operations by who else reads a tensor, so
+    that with it the last digits of a deep model differ, as they do under `jit_compile`; and where
+    that saves memory it adds up gradients in the order in which they come, so that a few models
+    (InceptionResNetV2, for one) do not train the same twice without a plan either.
 
     Args:
         model: `keras.Model`, built and compiled.
@@ -76,7 +83,8 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
         The `Report`; its `str()` is a sentence.
 
     Raises:
-        RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be applied to it.
+        RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be
+            applied to it.
 
     Example:
     ```python
@@ -90,15 +98,20 @@ def verify(model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight:
         apply(model, plan)
         model.train_function = None
         planned = _train(model, x, y, sample_weight, restore)
-    return Report(*(_difference(getattr(plain, name), getattr(planned, name)) for name in ("losses", "gradients", "weights", "state")))
+    return Report(
+        *(
+            _difference(getattr(plain, name), getattr(planned, name))
+            for name in ("losses", "gradients", "weights", "state")
+        )
+    )
 
 
 @contextmanager
 def as_written() -> Iterator[None]:
     """Without TensorFlow's graph optimizer, whose rewriting depends on who else reads a tensor.
 
-    What recompute leaves out of the forward pass, nobody reads there; so other sums are regrouped and other operations
-    fused, and they round otherwise.
+    What recompute leaves out of the forward pass, nobody reads there; so other sums are regrouped
+    and other operations fused, and they round otherwise.
     """
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({OFF: True})
@@ -108,20 +121,41 @@ def as_written() -> Iterator[None]:
         tf.config.optimizer.set_experimental_options({OFF: before.get(OFF, False)})
 
 
-def _train(model: keras.Model, x: Any, y: Any, sample_weight: Any, restore: Callable[[], None]) -> _Trained:
+def _train(
+    model: keras.Model, x: Any, y: Any, sample_weight: Any, restore: Callable[[], None]
+) -> _Trained:
     def gradients(x: Any, y: Any, sample_weight: Any) -> list[Any]:
         with tf.GradientTape() as tape:
-            loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True), sample_weight=sample_weight, training=True)
-        return [tf.convert_to_tensor(each) for each in tape.gradient(loss, [v.value for v in model.trainable_variables]) if each is not None]
+            loss = model.compute_loss(
+                x=x, y=y, y_pred=model(x, training=True), sample_weight=sample_weight, training=True
+            )
+        return [
+            tf.convert_to_tensor(each)
+            for each in tape.gradient(loss, [v.value for v in model.trainable_variables])
+            if each is not None
+        ]
 
-    tensors = keras.tree.map_structure(lambda part: None if part is None else tf.convert_to_tensor(part), (x, y, sample_weight))
-    run = gradients if model.run_eagerly else tf.function(gradients, jit_compile=bool(model.jit_compile))
+    tensors = keras.tree.map_structure(
+        lambda part: None if part is None else tf.convert_to_tensor(part), (x, y, sample_weight)
+    )
+    run = (
+        gradients
+        if model.run_eagerly
+        else tf.function(gradients, jit_compile=bool(model.jit_compile))
+    )
     first = [np.array(each) for each in run(*tensors)]
     restore()
-    losses = [model.train_on_batch(x, y, sample_weight, return_dict=True)["loss"] for _ in range(STEPS)]
+    losses = [
+        model.train_on_batch(x, y, sample_weight, return_dict=True)["loss"] for _ in range(STEPS)
+    ]
     trainable = {id(variable) for variable in model.trainable_variables}
     others = [variable for variable in model.variables if id(variable) not in trainable]
-    found = _Trained(losses, first, [np.array(v) for v in (*model.trainable_variables, *model.optimizer.variables)], [np.array(v) for v in others])
+    found = _Trained(
+        losses,
+        first,
+        [np.array(v) for v in (*model.trainable_variables, *model.optimizer.variables)],
+        [np.array(v) for v in others],
+    )
     restore()
     return found
 
@@ -137,5 +171,7 @@ def _difference(one: Sequence[Any], other: Sequence[Any]) -> float:
             a, b = a.astype("float32"), b.astype("float32")
         if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             difference = np.abs(a.astype("float64") - b.astype("float64"))
-            most = max(most, float("inf") if np.isnan(difference).any() else float(difference.max()))
+            most = max(
+                most, float("inf") if np.isnan(difference).any() else float(difference.max())
+            )
     return most

@@ -29,7 +29,9 @@ def read(path: Path) -> bytes | None:
         RecordError: If it is no regular file, or cannot be read.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        )
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -37,7 +39,9 @@ def read(path: Path) -> bytes | None:
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
-        raise _unreadable(path, next((words for is_one, words in KINDS if is_one(mode)), "no regular file"))
+        raise _unreadable(
+            path, next((words for is_one, words in KINDS if is_one(mode)), "no regular file")
+        )
     try:
         with open(handle, "rb") as file:
             return file.read()
@@ -46,7 +50,9 @@ def read(path: Path) -> bytes | None:
 
 
 def _unreadable(path: Path, received: str) -> RecordError:
-    return RecordError(f"{path} must be a file that can be read", received, "Move it away, or pass another folder")
+    return RecordError(
+        f"{path} must be a file that can be read", received, "Move it away, or pass another folder"
+    )
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -57,13 +63,18 @@ def write(path: Path, content: str | bytes) -> None:
         content: What it is to hold; text is written as UTF-8.
 
     Raises:
-        RecordError: If the disk is full, or the file cannot be written; the one before is still there.
+        RecordError: If the disk is full, or the file cannot be written; the one before is still
+            there.
     """
     half = path.with_name(path.name + ".tmp")
     try:
         half.unlink(missing_ok=True)  # what a killed process left
         with half.open("xb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
+            file.write(
+                content
+                if isinstance(content, bytes)
+                else content.encode("utf-8", "backslashreplace")
+            )
             file.flush()
             os.fsync(file.fileno())
         os.replace(half, path)

@@ -20,7 +20,13 @@ KINDS: dict[str, Any] = {  # of the facts that kbatch reads again; all others ar
     "measured_horizon_seconds": float,
     "table": dict[str, Any],
 }
-GOAL: dict[str, Any] = {"seconds": kinds.Above0, "metric": str, "direction": str, "chance": float, "target": float | None}
+GOAL: dict[str, Any] = {
+    "seconds": kinds.Above0,
+    "metric": str,
+    "direction": str,
+    "chance": float,
+    "target": float | None,
+}
 SUM = "checksum"  # a fact that some data have not: `None` on either side compares with nothing
 
 
@@ -43,7 +49,9 @@ def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
         raise RecordError(f"{path} must hold the facts of a project", f"{facts!r:.60}", do)
     for name, value, kind in _known(facts):
         if not kinds.fits(value, kind):
-            raise RecordError(f"{path} must hold the facts of a project", f"{name}={value!r:.60}", do)
+            raise RecordError(
+                f"{path} must hold the facts of a project", f"{name}={value!r:.60}", do
+            )
     return facts
 
 
@@ -57,7 +65,11 @@ def _known(facts: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
             yield f"goal.{name}", facts["goal"].get(name), kind
     if isinstance(facts.get("data"), dict):
         for part, told in facts["data"].items():
-            yield f"data.{part}.examples", told.get("examples", 0) if isinstance(told, dict) else 0, int
+            yield (
+                f"data.{part}.examples",
+                told.get("examples", 0) if isinstance(told, dict) else 0,
+                int,
+            )
 
 
 def save(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
@@ -75,19 +87,30 @@ def check(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
 
     Args:
         directory: Folder of the project's records.
-        facts: What the search is now run with; names that the project does not know yet are not compared.
+        facts: What the search is now run with; names that the project does not know yet are not
+            compared.
 
     Raises:
         ProjectChangedError: If a fact differs; the message says which, from what, to what.
     """
     stored = load(directory) or {}
     now = json.loads(json.dumps(facts))
-    changed = [difference for name in sorted(now) if name in stored for difference in _differences(name, stored[name], now[name])]
+    changed = [
+        difference
+        for name in sorted(now)
+        if name in stored
+        for difference in _differences(name, stored[name], now[name])
+    ]
     if changed:
         raise ProjectChangedError(
-            f"A search must be resumed as it was started ({Path(directory)})", "; ".join(changed), "Restore these, or start in another folder"
+            f"A search must be resumed as it was started ({Path(directory)})",
+            "; ".join(changed),
+            "Restore these, or start in another folder",
         )
-    known = {name: _without_sums(stored[name], now[name]) if name in now else stored[name] for name in stored}
+    known = {
+        name: _without_sums(stored[name], now[name]) if name in now else stored[name]
+        for name in stored
+    }
     if known != stored:
         save(directory, known)
 
@@ -97,7 +120,11 @@ def _differences(name: str, before: Any, now: Any) -> list[str]:
         return []  # data without a fixed order have none, though they may have seemed to once
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted(before.keys() | now.keys())
-        return [text for key in names for text in _differences(f"{name}.{key}", before.get(key), now.get(key))]
+        return [
+            text
+            for key in names
+            for text in _differences(f"{name}.{key}", before.get(key), now.get(key))
+        ]
     return [] if before == now else [f"{name} was {before!r} and is now {now!r}"]
 
 
@@ -105,4 +132,7 @@ def _without_sums(before: Any, now: Any) -> Any:
     """The stored fact, with no checksum where there is none now: the next one would be another."""
     if not isinstance(before, dict) or not isinstance(now, dict):
         return before
-    return {name: None if name == SUM and now.get(name) is None else _without_sums(fact, now.get(name)) for name, fact in before.items()}
+    return {
+        name: None if name == SUM and now.get(name) is None else _without_sums(fact, now.get(name))
+        for name, fact in before.items()
+    }

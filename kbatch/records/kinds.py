@@ -22,7 +22,8 @@ def parsed(text: bytes | str) -> Any:
     """What a text of JSON says.
 
     Raises:
-        ValueError: If it is none, or holds half of a character (a lone surrogate), which no table or file can hold.
+        ValueError: If it is none, or holds half of a character (a lone surrogate), which no table
+            or file can hold.
 
     Example:
     >>> parsed('{"a": [1, "ü"]}')
@@ -38,8 +39,8 @@ def fits(value: Any, kind: Any) -> bool:
 
     Args:
         value: What came out of JSON, or a dataclass made of it.
-        kind: A type hint of `str`, `bool`, `int`, `float`, `None`, `list`, `tuple`, mappings and unions of them, or a
-            dataclass; `Any` takes everything.
+        kind: A type hint of `str`, `bool`, `int`, `float`, `None`, `list`, `tuple`, mappings and
+            unions of them, or a dataclass; `Any` takes everything.
 
     Example:
     >>> fits([1.0, 2], list[float]), fits({"a": None}, dict[str, int | None]), fits(True, int), fits("1", float)
@@ -55,7 +56,11 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, float) or fits(value, int)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
-    return _composed(value, typing.get_origin(kind), typing.get_args(kind)) if typing.get_args(kind) else isinstance(value, kind or types.NoneType)
+    return (
+        _composed(value, typing.get_origin(kind), typing.get_args(kind))
+        if typing.get_args(kind)
+        else isinstance(value, kind or types.NoneType)
+    )
 
 
 def wrong_field(value: Any) -> str | None:
@@ -65,7 +70,9 @@ def wrong_field(value: Any) -> str | None:
         value: A dataclass.
     """
     kind_of: dict[str, Any] = _kinds(type(value))  # type: ignore[arg-type]
-    return next((name for name, kind in kind_of.items() if not fits(getattr(value, name), kind)), None)
+    return next(
+        (name for name, kind in kind_of.items() if not fits(getattr(value, name), kind)), None
+    )
 
 
 @functools.cache
@@ -78,7 +85,11 @@ def _composed(value: Any, origin: Any, kinds: tuple[Any, ...]) -> bool:
     if origin in (types.UnionType, typing.Union):
         return any(fits(value, kind) for kind in kinds)
     if issubclass(origin, Mapping):
-        return isinstance(value, dict) and all(fits(key, kinds[0]) and fits(each, kinds[1]) for key, each in value.items())
+        return isinstance(value, dict) and all(
+            fits(key, kinds[0]) and fits(each, kinds[1]) for key, each in value.items()
+        )
     if origin is tuple and kinds[-1] is not Ellipsis:
-        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(fits, value, kinds))
+        return (
+            isinstance(value, tuple) and len(value) == len(kinds) and all(map(fits, value, kinds))
+        )
     return isinstance(value, origin) and all(fits(each, kinds[0]) for each in value)

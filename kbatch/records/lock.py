@@ -35,13 +35,15 @@ _OURS: dict[tuple[int, int], _Held] = {}  # by device and inode
 class Lock:
     """A folder of records that no other process may write, from now on until `release`, or until this object or the process is gone.
 
-    A process may hold a folder many times over: a notebook's cell that runs again does not lock itself out.
+    A process may hold a folder many times over: a notebook's cell that runs again does not lock
+    itself out.
 
     Args:
         folder: Folder of the records; made if it does not exist.
 
     Attributes:
-        fresh: Boolean, whether this process did not hold the folder before: another one may have written meanwhile.
+        fresh: Boolean, whether this process did not hold the folder before: another one may have
+            written meanwhile.
 
     Raises:
         RecordError: If another process holds it; the message says which, and since when.
@@ -83,11 +85,18 @@ def _take(handle: int, path: Path) -> None:
         _system_lock(handle)
     except OSError as error:
         if error.errno in NO_LOCKS:
-            warnings.warn(f"{path.parent} is on a file system without locks: let one process at a time search in it", stacklevel=4)
+            warnings.warn(
+                f"{path.parent} is on a file system without locks: let one process at a time search in it",
+                stacklevel=4,
+            )
             return
         os.close(handle)
         if error.errno in (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK):
-            raise RecordError("A project must be searched by one process at a time", _holder(path), "Wait until it ended, or stop it") from error
+            raise RecordError(
+                "A project must be searched by one process at a time",
+                _holder(path),
+                "Wait until it ended, or stop it",
+            ) from error
         raise disk.refusal(error, path) from error
     since = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     words = json.dumps({"process": os.getpid(), "host": platform.node(), "since": since})

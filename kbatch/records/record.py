@@ -17,7 +17,9 @@ BASELINE_TRIAL = -1
 
 def key_of(values: Mapping[str, Any], recipe: Recipe, seed: int, purpose: str) -> str:
     """What makes two trainings the same one: hyperparameter values, recipe, seed and purpose, as a short hash."""
-    text = json.dumps([dict(values), json.loads(recipe.to_json()), seed, purpose], sort_keys=True, default=str)
+    text = json.dumps(
+        [dict(values), json.loads(recipe.to_json()), seed, purpose], sort_keys=True, default=str
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -39,8 +41,10 @@ class Record:
         outcome: `Outcome` that was measured.
         score: Float, the score of the outcome; 0 for all but finite endings.
         values: Values of all hyperparameters of the trial, the user's own among them.
-        learning_rate_at_32: Float, the learning rate carried back to batch 32. `None` if the optimizer has its own.
-        test: What the kept weights reach on test data, such as `{"accuracy": 0.71}`; empty if there were none.
+        learning_rate_at_32: Float, the learning rate carried back to batch 32. `None` if the
+            optimizer has its own.
+        test: What the kept weights reach on test data, such as `{"accuracy": 0.71}`; empty if there
+            were none.
         checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
         versions: Versions of Python, TensorFlow, Keras, KerasTuner and kbatch.
         device: What it ran on.
@@ -83,7 +87,13 @@ class Record:
         Raises:
             TypeError: If a field is missing, unknown or of another kind.
         """
-        record = cls(**{**fields, "recipe": Recipe.from_dict(fields["recipe"]), "outcome": Outcome.from_dict(fields["outcome"])})
+        record = cls(
+            **{
+                **fields,
+                "recipe": Recipe.from_dict(fields["recipe"]),
+                "outcome": Outcome.from_dict(fields["outcome"]),
+            }
+        )
         for part in (record, record.outcome, record.recipe):
             wrong = kinds.wrong_field(part)
             if wrong is not None:

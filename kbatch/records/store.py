@@ -15,7 +15,8 @@ from kbatch.records import atomic_file, disk, kinds
 from kbatch.records.record import Record
 
 FILE = "records.jsonl"
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what broken JSON, or another's, raises
+# what broken JSON, or another's, raises
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,13 @@ def read(path: Path) -> list[Line]:
             if number < len(rows):
                 reason = f" ({error})" if isinstance(error, TypeError) else ""
                 raise RecordError(
-                    f"Every line of {path} must be a record", f"line {number}: {row[:60]!r}…{reason}", "Remove that line, or move the file away"
+                    f"Every line of {path} must be a record",
+                    f"line {number}: {row[:60]!r}…{reason}",
+                    "Remove that line, or move the file away",
                 ) from error
-            warnings.warn(f"{path}: the last line is incomplete and was ignored: {row[:60]!r}…", stacklevel=2)
+            warnings.warn(
+                f"{path}: the last line is incomplete and was ignored: {row[:60]!r}…", stacklevel=2
+            )
     return lines
 
 
@@ -59,7 +64,8 @@ class Store:
         directory: Folder of the project's records; made if it does not exist.
 
     Raises:
-        RecordError: If the folder cannot be made or written, or a line before the last cannot be read.
+        RecordError: If the folder cannot be made or written, or a line before the last cannot be
+            read.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -67,7 +73,11 @@ class Store:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RecordError("The folder of the records must be writable", f"{self.path.parent}: {error.strerror}", "Pass another folder") from error
+            raise RecordError(
+                "The folder of the records must be writable",
+                f"{self.path.parent}: {error.strerror}",
+                "Pass another folder",
+            ) from error
         self._lines: list[Line] = []
         self.read_again()
 
@@ -91,11 +101,17 @@ class Store:
 
     def finished(self, key: str) -> Record | None:
         """The record of a training that ended, or `None`."""
-        return next((line.record for line in reversed(self._lines) if line.key == key and line.record), None)
+        return next(
+            (line.record for line in reversed(self._lines) if line.key == key and line.record), None
+        )
 
     def unfinished_starts(self, key: str) -> int:
         """How often a training was started and neither ended nor was interrupted by the user: its process died."""
-        return sum({"started": 1, "interrupted": -1}.get(line.event, 0) for line in self._lines if line.key == key)
+        return sum(
+            {"started": 1, "interrupted": -1}.get(line.event, 0)
+            for line in self._lines
+            if line.key == key
+        )
 
     def records(self) -> list[Record]:
         """All records, in the order they were made."""
@@ -146,4 +162,8 @@ class Store:
 
 
 def _parse(fields: dict[str, Any]) -> Line:
-    return Line(fields["event"], fields["key"], Record.from_dict(fields["record"]) if "record" in fields else None)
+    return Line(
+        fields["event"],
+        fields["key"],
+        Record.from_dict(fields["record"]) if "record" in fields else None,
+    )

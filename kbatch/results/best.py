@@ -19,9 +19,10 @@ from kbatch.results.words import score_text
 def best_recipe(tuner_or_directory: Any) -> Recipe:
     """The best recipe of a search: of its confirmation if there is one, else of its trials.
 
-    Use it to train what was found for longer, or on more data. After `kbatch.confirm` it is the recipe with the highest mean
-    score over fresh seeds among those confirmed; before, that of the best-scored trial. It is never the baseline's, which you
-    have already: where the baseline scored higher, a warning says so.
+    Use it to train what was found for longer, or on more data. After `kbatch.confirm` it is the
+    recipe with the highest mean score over fresh seeds among those confirmed; before, that of the
+    best-scored trial. It is never the baseline's, which you have already: where the baseline scored
+    higher, a warning says so.
 
     Args:
         tuner_or_directory: The tuner after `search`, or the folder of the search.
@@ -43,10 +44,21 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     records = load_records(tuner_or_directory)
     best = best_of(records)
     if best is None:
-        received = f"{sum(record.purpose == 'search' for record in records)} trials that failed" if records else "no trial"
-        raise RecordError(f"{root_of(tuner_or_directory)} must hold a trial that did not fail", received, "Call tuner.search(…) first")
+        received = (
+            f"{sum(record.purpose == 'search' for record in records)} trials that failed"
+            if records
+            else "no trial"
+        )
+        raise RecordError(
+            f"{root_of(tuner_or_directory)} must hold a trial that did not fail",
+            received,
+            "Call tuner.search(…) first",
+        )
     if best.score <= 0:
-        warnings.warn("No trial held more than chance: this recipe is one of many that score 0. Give trials more seconds.", stacklevel=2)
+        warnings.warn(
+            "No trial held more than chance: this recipe is one of many that score 0. Give trials more seconds.",
+            stacklevel=2,
+        )
     own = _mean(records, _twins(records, best))
     baseline = _mean(records, [record for record in records if record.baseline])
     if baseline > own:
@@ -70,7 +82,9 @@ def best_of(records: Sequence[Record]) -> Record | None:
 
 
 def _twins(records: Sequence[Record], best: Record) -> list[Record]:
-    return [record for record in records if (record.trial, record.recipe) == (best.trial, best.recipe)]
+    return [
+        record for record in records if (record.trial, record.recipe) == (best.trial, best.recipe)
+    ]
 
 
 def _mean(records: Sequence[Record], own: Sequence[Record]) -> float:

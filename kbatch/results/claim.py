@@ -15,10 +15,13 @@ from kbatch import scoring
 from kbatch.records.record import Record
 from kbatch.results import noise
 
-FEWEST_SEEDS = 3  # of two, the spread has one degree of freedom: such an interval is 13 standard errors wide
+# of two, the spread has one degree of freedom: such an interval is 13 standard errors wide
+FEWEST_SEEDS = 3
 FALSE_CLAIMS = 0.05
-# The share of the binomial variance p (1 - p) / n that belongs to recipe and examples together, so that further seeds, which are
-# measured on the same examples, do not reduce it. Measured: 5 % (three recipes, eight seeds each, 2,000 drawn pets; 54 % is the seed's).
+# The share of the binomial variance p (1 - p) / n that belongs to recipe and examples together, so
+# that further seeds, which are
+# measured on the same examples, do not reduce it. Measured: 5 % (three recipes, eight seeds each,
+# 2,000 drawn pets; 54 % is the seed's).
 SAME_EXAMPLES = 0.05
 
 
@@ -48,8 +51,8 @@ class Side:
         score: Score per second.
         value: The metric held at the horizon.
         test: The same metric on the test data; `None` without any.
-        seconds_to_goal: Mean training seconds to the target, or without one to the baseline's final value; a training
-            that did not get there counts with the whole horizon.
+        seconds_to_goal: Mean training seconds to the target, or without one to the baseline's final
+            value; a training that did not get there counts with the whole horizon.
         missed: Integer, how many trainings did not get there.
     """
 
@@ -72,8 +75,10 @@ class Claim:
         best: The side of the recipe with the highest mean score among those confirmed.
         others: The other recipes' sides, best first.
         difference: Float, the best recipe's mean score less the baseline's.
-        half_width: Float, half of the 95 % interval around the difference; `nan` if there are too few seeds for one.
-        own_run: Float, the score of the search's own training of the baseline; `None` if there is none.
+        half_width: Float, half of the 95 % interval around the difference; `nan` if there are too
+            few seeds for one.
+        own_run: Float, the score of the search's own training of the baseline; `None` if there is
+            none.
     """
 
     baseline: Side
@@ -86,7 +91,11 @@ class Claim:
     @property
     def contradicted(self) -> bool:
         """Whether the search's own run of the baseline lies on the other side of the best recipe's mean than the fresh ones."""
-        return self.own_run is not None and self.difference != 0 and (self.best.score.mean - self.own_run) * self.difference <= 0
+        return (
+            self.own_run is not None
+            and self.difference != 0
+            and (self.best.score.mean - self.own_run) * self.difference <= 0
+        )
 
     @property
     def verdict(self) -> str:
@@ -102,7 +111,11 @@ class Claim:
     @property
     def speed_up(self) -> float:
         """How many times sooner the best recipe gets where the baseline does; 0 if it mostly does not."""
-        return 0.0 if 2 * self.best.missed > self.best.seeds else self.baseline.seconds_to_goal / self.best.seconds_to_goal
+        return (
+            0.0
+            if 2 * self.best.missed > self.best.seeds
+            else self.baseline.seconds_to_goal / self.best.seconds_to_goal
+        )
 
 
 def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
@@ -117,9 +130,10 @@ def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
 def claim_of(records: Sequence[Record], goal: dict[str, Any], examples: int) -> Claim | None:
     """What the records say of the best confirmed recipe, or `None` if baseline or candidates were not confirmed.
 
-    The interval is Welch's, made for recipes of unequal spread, at a level divided by the number of recipes (Bonferroni), since the
-    best of them is chosen by the same runs. Pairing by seed would halve the degrees of freedom and gain little: another recipe makes
-    another training of the same seed. A claim must also hold against the search's own run of the baseline, which nobody chose.
+    The interval is Welch's, made for recipes of unequal spread, at a level divided by the number of
+    recipes (Bonferroni), since the best of them is chosen by the same runs. Pairing by seed would
+    halve the degrees of freedom and gain little: another recipe makes another training of the same
+    seed. A claim must also hold against the search's own run of the baseline, which nobody chose.
 
     Args:
         records: Records of a search and its confirmation.
@@ -138,16 +152,26 @@ def claim_of(records: Sequence[Record], goal: dict[str, Any], examples: int) -> 
     rest.sort(key=lambda group: -statistics.fmean(record.score for record in group))
     sides = [_side(group, aim, goal) for group in rest]
     first_error, second_error = (_error(group, goal, examples) for group in (own[0], rest[0]))
-    half_width = float(interval(_scores(own[0]), _scores(rest[0]), first_error, second_error, len(rest)))
+    half_width = float(
+        interval(_scores(own[0]), _scores(rest[0]), first_error, second_error, len(rest))
+    )
     once = next((record.score for record in records if record.purpose == "baseline"), None)
-    return Claim(baseline, sides[0], tuple(sides[1:]), sides[0].score.mean - baseline.score.mean, half_width, once)
+    return Claim(
+        baseline,
+        sides[0],
+        tuple(sides[1:]),
+        sides[0].score.mean - baseline.score.mean,
+        half_width,
+        once,
+    )
 
 
 def interval(first: Any, second: Any, first_error: Any, second_error: Any, recipes: int) -> Any:
     """Half of the interval around the difference of two means that holds in 95 % of all confirmations.
 
     Args:
-        first: Scores of one recipe, one per seed; arrays may hold those of many confirmations, seeds along the last axis.
+        first: Scores of one recipe, one per seed; arrays may hold those of many confirmations,
+            seeds along the last axis.
         second: Scores of the other.
         first_error: The standard error with which a single one of `first` was measured.
         second_error: The same of `second`.
@@ -156,14 +180,25 @@ def interval(first: Any, second: Any, first_error: Any, second_error: Any, recip
     Returns:
         A float, or an array of them; `nan` if there are fewer than three seeds.
     """
-    sides = [(np.asarray(first), np.square(first_error)), (np.asarray(second), np.square(second_error))]
+    sides = [
+        (np.asarray(first), np.square(first_error)),
+        (np.asarray(second), np.square(second_error)),
+    ]
     if min(scores.shape[-1] for scores, _ in sides) < FEWEST_SEEDS:
         return math.nan
-    # Few seeds may agree by luck, but never better than so many validation examples can measure them.
-    spreads = [np.maximum(scores.var(axis=-1, ddof=1), measured) / scores.shape[-1] for scores, measured in sides]
+    # Few seeds may agree by luck, but never better than so many validation examples can measure
+    # them.
+    spreads = [
+        np.maximum(scores.var(axis=-1, ddof=1), measured) / scores.shape[-1]
+        for scores, measured in sides
+    ]
     variance = sum(spreads) + SAME_EXAMPLES * sum(measured for _, measured in sides)
-    unsure = sum(spread**2 / (scores.shape[-1] - 1) for spread, (scores, _) in zip(spreads, sides, strict=True))
-    # Rounded down: with three seeds of recipes of very unequal spread Welch's own number lets 6 % of false claims through.
+    unsure = sum(
+        spread**2 / (scores.shape[-1] - 1)
+        for spread, (scores, _) in zip(spreads, sides, strict=True)
+    )
+    # Rounded down: with three seeds of recipes of very unequal spread Welch's own number lets 6 %
+    # of false claims through.
     freedom = np.floor(np.square(variance) / np.maximum(unsure, np.finfo(float).tiny))
     return special.stdtrit(freedom, 1 - FALSE_CLAIMS / (2 * recipes)) * np.sqrt(variance)
 
@@ -174,7 +209,9 @@ def _scores(records: Sequence[Record]) -> list[float]:
 
 def _values(records: Sequence[Record], chance: float) -> list[float]:
     values = [record.outcome.value for record in records]
-    return [chance if value is None or not math.isfinite(value) else float(value) for value in values]
+    return [
+        chance if value is None or not math.isfinite(value) else float(value) for value in values
+    ]
 
 
 def _error(records: Sequence[Record], goal: dict[str, Any], examples: int) -> float:
@@ -189,7 +226,10 @@ def _baseline(records: Sequence[Record], aim: float, goal: dict[str, Any]) -> Si
         return side
     # Its own final value is what each baseline run held, so that none of them can miss it.
     finals = zip(records, _values(records, goal["chance"]), strict=True)
-    reached = [scoring.seconds_to(record.outcome.curve, value, goal["direction"]) or goal["seconds"] for record, value in finals]
+    reached = [
+        scoring.seconds_to(record.outcome.curve, value, goal["direction"]) or goal["seconds"]
+        for record, value in finals
+    ]
     return Side(**{**vars(side), "seconds_to_goal": statistics.fmean(reached), "missed": 0})
 
 
@@ -204,6 +244,8 @@ def _side(records: Sequence[Record], aim: float, goal: dict[str, Any]) -> Side:
         score=Mean.of(_scores(records)),
         value=Mean.of(_values(records, goal["chance"])),
         test=Mean.of(tests) if tests else None,
-        seconds_to_goal=statistics.fmean(goal["seconds"] if time is None else time for time in times),
+        seconds_to_goal=statistics.fmean(
+            goal["seconds"] if time is None else time for time in times
+        ),
         missed=sum(time is None for time in times),
     )

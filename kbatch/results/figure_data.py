@@ -52,13 +52,21 @@ class CurveInfo:
         if not times:
             return []
         mean, deviation = np.mean(values, axis=0), np.std(values, axis=0, ddof=1)
-        return list(zip(times, (mean - deviation).tolist(), (mean + deviation).tolist(), strict=True))
+        return list(
+            zip(times, (mean - deviation).tolist(), (mean + deviation).tolist(), strict=True)
+        )
 
     def _at_the_firsts_times(self) -> tuple[list[float], Any]:
         """The times of the first training's points that all trainings have passed, and the values of each there."""
-        first, last = max(curve[0][0] for curve in self.curves), min(curve[-1][0] for curve in self.curves)
+        first, last = (
+            max(curve[0][0] for curve in self.curves),
+            min(curve[-1][0] for curve in self.curves),
+        )
         times = [time for time, _ in self.curves[0] if first <= time <= last]
-        return times, [np.interp(times, [time for time, _ in curve], [value for _, value in curve]) for curve in self.curves]
+        return times, [
+            np.interp(times, [time for time, _ in curve], [value for _, value in curve])
+            for curve in self.curves
+        ]
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,8 @@ class BatchInfo:
         optimizer: Its name, or that the model's own was used.
         policy: Keras dtype policy.
         batch_size: Integer.
-        value: The metric held, or with a target the seconds to it; `None` if the target was not reached.
+        value: The metric held, or with a target the seconds to it; `None` if the target was not
+            reached.
         error: Standard error of the value, or `None`.
         examples_per_second: Float.
         baseline: Boolean, whether it is the baseline.
@@ -114,17 +123,27 @@ def panels(records: Sequence[Record], goal: dict[str, Any]) -> list[PanelInfo]:
     return [panel for panel in (again, search) if panel.curves]
 
 
-def batch_infos(records: Sequence[Record], goal: dict[str, Any], examples: int, own_optimizer: str = "") -> list[BatchInfo]:
+def batch_infos(
+    records: Sequence[Record], goal: dict[str, Any], examples: int, own_optimizer: str = ""
+) -> list[BatchInfo]:
     """Every training of the search that measured something, as a point over its batch size, smallest batch first.
 
     Args:
         records: All records of a search.
         goal: The goal of the search.
         examples: Integer, validation examples.
-        own_optimizer: Name of the optimizer that the user's model was compiled with, if the project tells it.
+        own_optimizer: Name of the optimizer that the user's model was compiled with, if the project
+            tells it.
     """
-    measured = [record for record in records if record.purpose in ("search", "baseline") and record.outcome.value is not None]
-    return sorted((_batch(record, goal, examples, own_optimizer) for record in measured), key=lambda info: info.batch_size)
+    measured = [
+        record
+        for record in records
+        if record.purpose in ("search", "baseline") and record.outcome.value is not None
+    ]
+    return sorted(
+        (_batch(record, goal, examples, own_optimizer) for record in measured),
+        key=lambda info: info.batch_size,
+    )
 
 
 def _batch(record: Record, goal: dict[str, Any], examples: int, own_optimizer: str) -> BatchInfo:
@@ -133,19 +152,36 @@ def _batch(record: Record, goal: dict[str, Any], examples: int, own_optimizer: s
     if target is not None:
         value = scoring.seconds_to(outcome.curve, target, goal["direction"])
         doubt = noise.score_error(outcome, goal, examples)
-        error = value * doubt / record.score if value and doubt and record.score else None  # the score is one over a time
+        # the score is one over a time
+        error = value * doubt / record.score if value and doubt and record.score else None
     name = record.recipe.optimizer
     if name == "compiled":
         name = f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"
-    return BatchInfo(name, record.recipe.policy, record.recipe.batch_size, value, error, outcome.examples_per_second, record.baseline)
+    return BatchInfo(
+        name,
+        record.recipe.policy,
+        record.recipe.batch_size,
+        value,
+        error,
+        outcome.examples_per_second,
+        record.baseline,
+    )
 
 
 def _search(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
     trials = [record for record in records if record.purpose == "search" and record.outcome.curve]
     best = max(trials, key=lambda record: record.score, default=None)
-    baselines = [record for record in records if record.purpose == "baseline" and record.outcome.curve]
-    infos = [_curve(f"trial {record.trial}", OTHER, [record], goal) for record in trials if record is not best]
-    infos += [_curve(f"baseline: {record.recipe}", BASELINE, [record], goal) for record in baselines]
+    baselines = [
+        record for record in records if record.purpose == "baseline" and record.outcome.curve
+    ]
+    infos = [
+        _curve(f"trial {record.trial}", OTHER, [record], goal)
+        for record in trials
+        if record is not best
+    ]
+    infos += [
+        _curve(f"baseline: {record.recipe}", BASELINE, [record], goal) for record in baselines
+    ]
     infos += [_curve(f"trial {best.trial}: {best.recipe}", BEST, [best], goal)] if best else []
     return PanelInfo("The search: each recipe once", tuple(infos))
 
@@ -162,16 +198,35 @@ def _confirmation(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
         elif best is not None and group[0].trial == best.trial:
             infos.append(_curve(f"trial {best.trial}: {best.recipe}", BEST, measured, goal))
         else:
-            infos.append(_curve(f"also confirmed, trial {group[0].trial}: {group[0].recipe}", OTHER, measured, goal))
+            infos.append(
+                _curve(
+                    f"also confirmed, trial {group[0].trial}: {group[0].recipe}",
+                    OTHER,
+                    measured,
+                    goal,
+                )
+            )
     infos.sort(key=lambda info: (OTHER, BASELINE, BEST).index(info.role))
     seeds = max((len(info.curves) for info in infos), default=0)
-    title = "The confirmation: 1 fresh seed each" if seeds == 1 else f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
+    title = (
+        "The confirmation: 1 fresh seed each"
+        if seeds == 1
+        else f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
+    )
     return PanelInfo(title, tuple(infos))
 
 
 def _curve(label: str, role: str, records: Sequence[Record], goal: dict[str, Any]) -> CurveInfo:
-    kept = [(record.outcome.curve, scoring.held(record.outcome.curve, goal["direction"])) for record in records]
-    return CurveInfo(label, role, tuple(curve for curve, _ in kept), tuple(curve[held.index] for curve, held in kept if held))
+    kept = [
+        (record.outcome.curve, scoring.held(record.outcome.curve, goal["direction"]))
+        for record in records
+    ]
+    return CurveInfo(
+        label,
+        role,
+        tuple(curve for curve, _ in kept),
+        tuple(curve[held.index] for curve, held in kept if held),
+    )
 
 
 def band(points: Points, metric: str, examples: int) -> list[tuple[float, float, float]]:
@@ -179,7 +234,10 @@ def band(points: Points, metric: str, examples: int) -> list[tuple[float, float,
     errors = [noise.value_error(value, metric, examples) for _, value in points]
     if None in errors:
         return []
-    return [(seconds, value - 2 * (error or 0.0), value + 2 * (error or 0.0)) for (seconds, value), error in zip(points, errors, strict=True)]
+    return [
+        (seconds, value - 2 * (error or 0.0), value + 2 * (error or 0.0))
+        for (seconds, value), error in zip(points, errors, strict=True)
+    ]
 
 
 def sizes(infos: Sequence[BatchInfo]) -> list[int]:

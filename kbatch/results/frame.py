@@ -13,8 +13,8 @@ OWN = "hp_"
 class Trials(pd.DataFrame):
     """A `pandas.DataFrame` of trainings, one row each.
 
-    All columns are there, but `print` and a notebook show trial, recipe, score, value, seconds and ending, and the
-    user's own hyperparameters. A selection of columns is shown as it was selected.
+    All columns are there, but `print` and a notebook show trial, recipe, score, value, seconds and
+    ending, and the user's own hyperparameters. A selection of columns is shown as it was selected.
     """
 
     @property
@@ -27,14 +27,19 @@ class Trials(pd.DataFrame):
 
     def _repr_html_(self) -> str:
         with _wide():
-            return self._shown().to_html(notebook=True, max_rows=pd.get_option("display.max_rows")) + f"<p>{self._note().strip()}</p>"
+            return (
+                self._shown().to_html(notebook=True, max_rows=pd.get_option("display.max_rows"))
+                + f"<p>{self._note().strip()}</p>"
+            )
 
     def _shown(self) -> pd.DataFrame:
         """A plain table of the columns to show."""
         plain = pd.DataFrame(self)
         if not self._shortened():
             return plain
-        return plain[[*self._first(), *(name for name in self.columns if str(name).startswith(OWN))]]
+        return plain[
+            [*self._first(), *(name for name in self.columns if str(name).startswith(OWN))]
+        ]
 
     def _first(self) -> list[str]:
         names = list(self.columns)
@@ -43,7 +48,11 @@ class Trials(pd.DataFrame):
     def _shortened(self) -> bool:
         """Whether this is a table as it was loaded, all columns together, and not a selection or a summary."""
         names = list(self.columns)
-        return names[:3] == ["trial", "recipe", "score"] and LAST in names and len(names) > names.index(LAST) + 1
+        return (
+            names[:3] == ["trial", "recipe", "score"]
+            and LAST in names
+            and len(names) > names.index(LAST) + 1
+        )
 
     def _note(self) -> str:
         if not self._shortened():
@@ -52,4 +61,6 @@ class Trials(pd.DataFrame):
 
 
 def _wide() -> pd.option_context:
-    return pd.option_context("display.width", 200, "display.max_columns", None, "display.max_colwidth", 80)
+    return pd.option_context(
+        "display.width", 200, "display.max_columns", None, "display.max_colwidth", 80
+    )

@@ -17,7 +17,9 @@ from kbatch.results.frame import OWN, Trials
 from kbatch.results.own_values import own_values
 from kbatch.space import AXES
 
-_PLAIN_COLUMNS = [axis.name for axis in AXES if axis.in_recipe and axis.name not in ("batch_size", "optimizer")]
+_PLAIN_COLUMNS = [
+    axis.name for axis in AXES if axis.in_recipe and axis.name not in ("batch_size", "optimizer")
+]
 
 
 def root_of(source: Any) -> Path:
@@ -31,7 +33,11 @@ def root_of(source: Any) -> Path:
     """
     path = getattr(source, "project_dir", source)
     if not isinstance(path, (str, os.PathLike)):
-        raise RecordError("A search must be given as its tuner or its folder", type(source).__name__, 'Pass the tuner, or "runs/pets"')
+        raise RecordError(
+            "A search must be given as its tuner or its folder",
+            type(source).__name__,
+            'Pass the tuner, or "runs/pets"',
+        )
     return Path(path)
 
 
@@ -39,20 +45,27 @@ def folder_of(source: Any) -> Path:
     """The folder of the records: the one given, or the only one below it that holds records.
 
     Args:
-        source: A tuner, its KerasTuner project, a folder that holds one, or the folder of the records.
+        source: A tuner, its KerasTuner project, a folder that holds one, or the folder of the
+            records.
 
     Raises:
         RecordError: If there is none, or more than one.
     """
     root = root_of(source)
-    found = [path.parent for path in (root / FILE, root / fingerprint.FOLDER / FILE) if path.is_file()]
+    found = [
+        path.parent for path in (root / FILE, root / fingerprint.FOLDER / FILE) if path.is_file()
+    ]
     found = found or sorted(path.parent for path in root.glob(f"*/{fingerprint.FOLDER}/{FILE}"))
     if len(found) != 1:
         nothing = "no records in it" if root.is_dir() else "no such folder"
         if root.is_file():
             nothing = "a file"
         received = ", ".join(map(str, found)) or nothing
-        raise RecordError(f"{root} must hold the records of one search", received, "Pass the folder of one search (directory/project_name)")
+        raise RecordError(
+            f"{root} must hold the records of one search",
+            received,
+            "Pass the folder of one search (directory/project_name)",
+        )
     return found[0]
 
 
@@ -65,7 +78,11 @@ def load_goal(source: Any) -> dict[str, Any]:
     """The goal of a project: `seconds`, `metric`, `direction`, `chance`, `target`."""
     facts = fingerprint.load(folder_of(source)) or {}
     if "goal" not in facts:
-        raise RecordError("A project must have a goal", f"none in {folder_of(source)}", "Let the search begin its baseline first")
+        raise RecordError(
+            "A project must have a goal",
+            f"none in {folder_of(source)}",
+            "Let the search begin its baseline first",
+        )
     return dict(facts["goal"])
 
 
@@ -88,11 +105,15 @@ def load(directory: Any) -> Trials:
         directory: The tuner of the search, or its folder (`directory/project_name` of the tuner).
 
     Returns:
-        A `pandas.DataFrame` with at least the columns `trial` (-1 for the baseline), `recipe`, `score` (per second), the
-        metric (such as `val_accuracy`), `train_seconds`, `ended`, `stopped_by`, `baseline`, `batch_size`,
-        `micro_batch_size`, `optimizer`, `learning_rate`, `final_learning_rate`, `learning_rate_at_32`, `policy`,
-        `augmentation`, `first_step_seconds`, `validation_seconds`, `examples`, `examples_per_second`, `peak_bytes`; and
-        `hp_…` for the user's own hyperparameters. Printed, it shows the first of them. A row makes a recipe again:
+        A `pandas.DataFrame` with at least the columns `trial` (-1 for the baseline), `recipe`,
+        `score` (per second), the metric (such as `val_accuracy`), `train_seconds`, `ended`,
+        `stopped_by`, `baseline`, `batch_size`,
+        `micro_batch_size`, `optimizer`, `learning_rate`, `final_learning_rate`,
+        `learning_rate_at_32`, `policy`,
+        `augmentation`, `first_step_seconds`, `validation_seconds`, `examples`,
+        `examples_per_second`, `peak_bytes`; and
+        `hp_…` for the user's own hyperparameters. Printed, it shows the first of them. A row makes
+        a recipe again:
         `kbatch.Recipe.from_dict(row)`.
 
     Raises:
@@ -104,12 +125,18 @@ def load(directory: Any) -> Trials:
     print(trials.sort_values("score", ascending=False))
     ```
     """
-    return rows([record for record in load_records(directory) if record.purpose != "confirmation"], load_goal(directory)["metric"])
+    return rows(
+        [record for record in load_records(directory) if record.purpose != "confirmation"],
+        load_goal(directory)["metric"],
+    )
 
 
 def load_confirmations(directory: Any) -> Trials:
     """The trainings of `kbatch.confirm`, one row each, with the columns of `load`, `seed` and `test_…`."""
-    return rows([record for record in load_records(directory) if record.purpose == "confirmation"], load_goal(directory)["metric"])
+    return rows(
+        [record for record in load_records(directory) if record.purpose == "confirmation"],
+        load_goal(directory)["metric"],
+    )
 
 
 def rows(records: Iterable[Record], metric: str = "val_accuracy") -> Trials:
@@ -121,7 +148,10 @@ def rows(records: Iterable[Record], metric: str = "val_accuracy") -> Trials:
 
 def _row(record: Record, metric: str) -> dict[str, Any]:
     recipe, outcome = record.recipe, record.outcome
-    seconds = {f"{part}_seconds": outcome.seconds.get(part) for part in ("build", "first_step", "validation", "checkpoint", "total")}
+    seconds = {
+        f"{part}_seconds": outcome.seconds.get(part)
+        for part in ("build", "first_step", "validation", "checkpoint", "total")
+    }
     return {
         "trial": record.trial,
         "recipe": str(recipe),
@@ -134,7 +164,9 @@ def _row(record: Record, metric: str) -> dict[str, Any]:
         "batch_size": recipe.batch_size,
         "micro_batch_size": recipe.examples_per_pass,
         "optimizer": recipe.optimizer,
-        "learning_rate": outcome.learning_rate if recipe.learning_rate is None else recipe.learning_rate,
+        "learning_rate": outcome.learning_rate
+        if recipe.learning_rate is None
+        else recipe.learning_rate,
         "final_learning_rate": outcome.final_learning_rate,
         "learning_rate_at_32": record.learning_rate_at_32,
         "warmup_updates": recipe.warmup_updates,

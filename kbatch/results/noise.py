@@ -28,8 +28,9 @@ def value_error(value: float | None, metric: str, examples: int) -> float | None
 def score_error(outcome: Outcome, goal: dict[str, Any], examples: int) -> float | None:
     """Standard error of one training's score; `None` if nothing is known of it.
 
-    Without a target it is the value's error per second of the horizon. With one that was reached, the score is a time: it is known
-    to the distance of two measurements, and a value that is one standard error off is reached so much sooner or later.
+    Without a target it is the value's error per second of the horizon. With one that was reached,
+    the score is a time: it is known to the distance of two measurements, and a value that is one
+    standard error off is reached so much sooner or later.
 
     Args:
         outcome: What was measured.
@@ -37,12 +38,18 @@ def score_error(outcome: Outcome, goal: dict[str, Any], examples: int) -> float 
         examples: Integer, validation examples.
     """
     value, target = value_error(outcome.value, goal["metric"], examples), goal.get("target")
-    reached = None if target is None else scoring.seconds_to(outcome.curve, target, goal["direction"])
+    reached = (
+        None if target is None else scoring.seconds_to(outcome.curve, target, goal["direction"])
+    )
     if not reached or target is None:
         return None if value is None else value / goal["seconds"]
     before = max((seconds for seconds, _ in outcome.curve if seconds < reached), default=0.0)
     sign = 1 if goal["direction"] == "max" else -1
-    sooner = scoring.seconds_to(outcome.curve, target - sign * (value or 0.0), goal["direction"]) or reached
-    # A time that is as likely anywhere between two measurements has the standard deviation of their distance over the root of 12.
+    sooner = (
+        scoring.seconds_to(outcome.curve, target - sign * (value or 0.0), goal["direction"])
+        or reached
+    )
+    # A time that is as likely anywhere between two measurements has the standard deviation of their
+    # distance over the root of 12.
     seconds = math.hypot((reached - before) / math.sqrt(12), reached - sooner)
     return abs(target - goal["chance"]) / reached * seconds / reached

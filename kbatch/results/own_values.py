@@ -10,9 +10,16 @@ from kbatch.space import RESERVED
 
 def own_values(record: Record) -> dict[str, Any]:
     """The user's own hyperparameters of a trial; empty for the baseline, which has their defaults."""
-    return {name: value for name, value in record.values.items() if name not in RESERVED and not name.startswith("tuner/")}
+    return {
+        name: value
+        for name, value in record.values.items()
+        if name not in RESERVED and not name.startswith("tuner/")
+    }
 
 
 def own_words(record: Record) -> str:
     """The user's own hyperparameters in words, such as "units 64, dropout 0.2"."""
-    return ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in own_values(record).items())
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in own_values(record).items()
+    )

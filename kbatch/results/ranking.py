@@ -14,7 +14,11 @@ from kbatch.results import noise
 from kbatch.results.own_values import own_words
 from kbatch.results.words import SCORE, ended_text, score_text
 
-BEST, BELOW_BASELINE, NEAR = "best", "best of the search; the baseline did better", "within noise of the best"
+BEST, BELOW_BASELINE, NEAR = (
+    "best",
+    "best of the search; the baseline did better",
+    "within noise of the best",
+)
 NOT_RANKED, TOO_SLOW = "one seed, not ranked", "too slow for this horizon"
 
 
@@ -24,8 +28,10 @@ class Rank:
 
     Attributes:
         record: The training.
-        standard_error: Float, of the value as a share of so many validation examples; `None` if it is no share.
-        verdict: What is to be said of it, such as `"best"` or `"within noise of the best"`; empty if there is nothing.
+        standard_error: Float, of the value as a share of so many validation examples; `None` if it
+            is no share.
+        verdict: What is to be said of it, such as `"best"` or `"within noise of the best"`; empty
+            if there is nothing.
     """
 
     record: Record
@@ -40,7 +46,11 @@ class Rank:
 
 def leaders(records: Sequence[Record], top: int) -> list[Record]:
     """The best-scored trials of a search, each recipe once, best first; none that failed, which would fail again."""
-    ended_well = (record for record in records if record.purpose == "search" and record.outcome.ended in SCORED)
+    ended_well = (
+        record
+        for record in records
+        if record.purpose == "search" and record.outcome.ended in SCORED
+    )
     trials = sorted(ended_well, key=lambda record: -record.score)
     different = {record.key: record for record in reversed(trials)}
     return [record for record in trials if different[record.key] is record][:top]
@@ -49,7 +59,8 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
 def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> list[Rank]:
     """The baseline, then the trials, highest score first.
 
-    The baseline is one draw that nobody chose, the highest of many trials is not: so it stands apart and has no rank.
+    The baseline is one draw that nobody chose, the highest of many trials is not: so it stands
+    apart and has no rank.
 
     Args:
         records: Records of a search.
@@ -57,12 +68,19 @@ def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> l
         examples: Integer, how many validation examples the metric was measured on.
     """
     baselines = [record for record in records if record.purpose == "baseline"]
-    trials = sorted((record for record in records if record.purpose == "search"), key=lambda record: -record.score)
+    trials = sorted(
+        (record for record in records if record.purpose == "search"),
+        key=lambda record: -record.score,
+    )
     best = next((record for record in trials if record.score > 0), None)
 
     def verdict(record: Record) -> str:
         if record is best:
-            return BELOW_BASELINE if any(baseline.score > record.score for baseline in baselines) else BEST
+            return (
+                BELOW_BASELINE
+                if any(baseline.score > record.score for baseline in baselines)
+                else BEST
+            )
         if len(record.outcome.curve) < scoring.WINDOW and record.outcome.ended == "horizon":
             return TOO_SLOW
         return NEAR if best is not None and _near(record, best, goal, examples) else ""
@@ -70,7 +88,10 @@ def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> l
     def rank(record: Record, said: str) -> Rank:
         return Rank(record, noise.value_error(record.outcome.value, goal["metric"], examples), said)
 
-    return [*(rank(record, NOT_RANKED) for record in baselines), *(rank(record, verdict(record)) for record in trials)]
+    return [
+        *(rank(record, NOT_RANKED) for record in baselines),
+        *(rank(record, verdict(record)) for record in trials),
+    ]
 
 
 def _near(record: Record, best: Record, goal: dict[str, Any], examples: int) -> bool:

@@ -22,7 +22,15 @@ from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
 from kbatch.results.figure_data import batch_infos, panels
 from kbatch.results.figures import draw_batches, draw_curves
-from kbatch.results.loading import load, load_confirmations, load_goal, load_own_optimizer, load_records, load_validation_examples, root_of
+from kbatch.results.loading import (
+    load,
+    load_confirmations,
+    load_goal,
+    load_own_optimizer,
+    load_records,
+    load_validation_examples,
+    root_of,
+)
 from kbatch.results.ranking import Rank, headings, ranking, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, seconds_heading
 
@@ -43,7 +51,8 @@ class Report:
         validation_examples: Integer, how many examples the metric was measured on; 0 if unknown.
         ranks: The baseline, then the trials by score.
         claim: Baseline against best, from the confirmation; `None` without one.
-        run: What the driver noted of the run: `command`, `data`, `skipped`; empty for a search without the driver.
+        run: What the driver noted of the run: `command`, `data`, `skipped`; empty for a search
+            without the driver.
     """
 
     records: Sequence[Record]
@@ -65,7 +74,12 @@ class Report:
 
     def __str__(self) -> str:
         terminal = Console()
-        page = Console(file=io.StringIO(), width=terminal.width if terminal.is_terminal else WIDTH, color_system=None, force_jupyter=False)
+        page = Console(
+            file=io.StringIO(),
+            width=terminal.width if terminal.is_terminal else WIDTH,
+            color_system=None,
+            force_jupyter=False,
+        )
         page.print(self._table())
         for sentence in self.sentences:
             page.print(f"• {sentence}", highlight=False, markup=False, soft_wrap=True)
@@ -73,7 +87,9 @@ class Report:
         return page.file.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{TITLE}</b></p>" + notebook.table(headings(self.ranks, self.goal["metric"]), table(self.ranks), self.sentences)
+        return f"<p><b>{TITLE}</b></p>" + notebook.table(
+            headings(self.ranks, self.goal["metric"]), table(self.ranks), self.sentences
+        )
 
     def _table(self) -> Table:
         page = Table(title=TITLE, title_justify="left")
@@ -88,28 +104,73 @@ class Report:
         goal, run = self.goal, self.run
         lines = ["# What a search with kbatch found", ""]
         lines += [f"- {name}: {run[name]}" for name in ("command", "data", "model") if name in run]
-        lines += [f"- goal: {goal_words(goal)}", f"- device: {_device(self.records)}", f"- versions: {_versions(self.records)}", ""]
-        lines += ["## Baseline against best", "", *[f"- {sentence}" for sentence in self.sentences], ""]
+        lines += [
+            f"- goal: {goal_words(goal)}",
+            f"- device: {_device(self.records)}",
+            f"- versions: {_versions(self.records)}",
+            "",
+        ]
+        lines += [
+            "## Baseline against best",
+            "",
+            *[f"- {sentence}" for sentence in self.sentences],
+            "",
+        ]
         if self.claim:
-            head = ["trial", "recipe", "seeds", "score/s", goal["metric"], "test", seconds_heading(goal)]
-            lines += ["Confirmed with fresh seeds (mean ± standard error over seeds, then the single values):", ""]
+            head = [
+                "trial",
+                "recipe",
+                "seeds",
+                "score/s",
+                goal["metric"],
+                "test",
+                seconds_heading(goal),
+            ]
+            lines += [
+                "Confirmed with fresh seeds (mean ± standard error over seeds, then the single values):",
+                "",
+            ]
             lines += [*_markdown_table(head, confirmed_table(self.claim)), ""]
-        lines += [f"## {TITLE}", "", *_markdown_table(headings(self.ranks, goal["metric"]), table(self.ranks)), ""]
-        lines += [f"![{goal['metric']} over training seconds]({CURVES})", "", f"![against batch size]({BATCHES})", ""]
+        lines += [
+            f"## {TITLE}",
+            "",
+            *_markdown_table(headings(self.ranks, goal["metric"]), table(self.ranks)),
+            "",
+        ]
+        lines += [
+            f"![{goal['metric']} over training seconds]({CURVES})",
+            "",
+            f"![against batch size]({BATCHES})",
+            "",
+        ]
         searched = [record for record in self.records if record.purpose != "confirmation"]
-        remarks = [f"- {_name(record)}: {remark}" for record in searched for remark in record.outcome.remarks]
-        remarks += [f"- {_name(record)}: {record.outcome.ended}: {record.outcome.message[:200]}" for record in self.records if record.outcome.message]
+        remarks = [
+            f"- {_name(record)}: {remark}"
+            for record in searched
+            for remark in record.outcome.remarks
+        ]
+        remarks += [
+            f"- {_name(record)}: {record.outcome.ended}: {record.outcome.message[:200]}"
+            for record in self.records
+            if record.outcome.message
+        ]
         lines += ["## Remarks", "", *remarks, ""] if remarks else []
         if run.get("skipped"):
-            lines += [f"## Files skipped ({len(run['skipped'])})", "", *[f"- {name}" for name in run["skipped"]], ""]
+            lines += [
+                f"## Files skipped ({len(run['skipped'])})",
+                "",
+                *[f"- {name}" for name in run["skipped"]],
+                "",
+            ]
         return "\n".join(lines)
 
 
 def report(tuner_or_directory: Any) -> Report:
     """What a search found: its trials by score, and what may be claimed after a confirmation.
 
-    Use it after `search` or `kbatch.confirm`, or on the folder of a search that somebody else made. It needs no TensorFlow for a
-    folder and writes nothing; `kbatch report DIRECTORY` prints the same and writes tables, figures and a page of text.
+    Use it after `search` or `kbatch.confirm`, or on the folder of a search that somebody else made.
+    It needs no TensorFlow for a folder and writes nothing; `kbatch report DIRECTORY` prints the
+    same and writes tables, figures and a page of text.
 
     Args:
         tuner_or_directory: The tuner, or the folder of the search.
@@ -130,7 +191,14 @@ def report(tuner_or_directory: Any) -> Report:
     records, goal = load_records(tuner_or_directory), load_goal(tuner_or_directory)
     examples = load_validation_examples(tuner_or_directory)
     run = _run_of(root_of(tuner_or_directory))
-    return Report(records, goal, examples, ranking(records, goal, examples), claim_of(records, goal, examples), run)
+    return Report(
+        records,
+        goal,
+        examples,
+        ranking(records, goal, examples),
+        claim_of(records, goal, examples),
+        run,
+    )
 
 
 def _run_of(root: Path) -> dict[str, Any]:
@@ -141,7 +209,10 @@ def _run_of(root: Path) -> dict[str, Any]:
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):
         pass
-    warnings.warn(f"{root / RUN_FILE} cannot be read, and the report says nothing of the command", stacklevel=3)
+    warnings.warn(
+        f"{root / RUN_FILE} cannot be read, and the report says nothing of the command",
+        stacklevel=3,
+    )
     return {}
 
 
@@ -149,7 +220,8 @@ def write(tuner_or_directory: Any) -> list[Path]:
     """Write `trials.csv`, `confirmations.csv`, `report.md` and the figures into a folder that holds records.
 
     Args:
-        tuner_or_directory: The tuner, the folder of a search, or the folder that `kbatch cats-vs-dogs` wrote.
+        tuner_or_directory: The tuner, the folder of a search, or the folder that
+            `kbatch cats-vs-dogs` wrote.
 
     Returns:
         The files written.
@@ -162,7 +234,9 @@ def write(tuner_or_directory: Any) -> list[Path]:
         files.append(root / "confirmations.csv")
         atomic_file.write(files[-1], again.to_csv(index=False))
     draw_curves(panels(found.records, found.goal), found.goal, found.validation_examples, files[1])
-    infos = batch_infos(found.records, found.goal, found.validation_examples, load_own_optimizer(root))
+    infos = batch_infos(
+        found.records, found.goal, found.validation_examples, load_own_optimizer(root)
+    )
     draw_batches(infos, found.goal, files[2])
     atomic_file.write(files[3], found.markdown())
     return files
@@ -181,4 +255,14 @@ def _device(records: Sequence[Record]) -> str:
 
 
 def _versions(records: Sequence[Record]) -> str:
-    return "; ".join(sorted({", ".join(f"{name} {number}" for name, number in record.versions.items()) for record in records})) or "unknown"
+    return (
+        "; ".join(
+            sorted(
+                {
+                    ", ".join(f"{name} {number}" for name, number in record.versions.items())
+                    for record in records
+                }
+            )
+        )
+        or "unknown"
+    )

@@ -8,7 +8,9 @@ from typing import Any
 from kbatch.results.claim import FEWEST_SEEDS, Claim, Mean, Side
 from kbatch.results.words import score_text
 
-GOOD_SEEDS = 5  # one recipe, 400 validation examples, a spread of 2 points: three find a gain of 10 points in 75 % of cases, five in 99 %
+# one recipe, 400 validation examples, a spread of 2 points: three find a gain of 10 points in 75 %
+# of cases, five in 99 %
+GOOD_SEEDS = 5
 NOTHING = "Nothing was confirmed with fresh seeds, so nothing is claimed: the highest of many noisy scores flatters."
 
 
@@ -33,7 +35,9 @@ def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
     if claim.verdict == "better" or goal.get("target") is not None:
         sentences.append(_sooner(claim, goal))
     if base.test and best.test:
-        sentences.append(f"{metric.removeprefix('val_')} on test data nobody chose by: {_pair(base.test, best.test, few, _three)}")
+        sentences.append(
+            f"{metric.removeprefix('val_')} on test data nobody chose by: {_pair(base.test, best.test, few, _three)}"
+        )
     if claim.contradicted and claim.own_run is not None:
         own, mean = score_text(claim.own_run), score_text(best.score.mean)
         side = "no less" if claim.difference > 0 else "no more"
@@ -71,15 +75,25 @@ def _sooner(claim: Claim, goal: dict[str, Any]) -> str:
     """When the recipe got where it had to; how many times sooner only if it may be claimed."""
     base, best = claim.baseline, claim.best
     target = goal.get("target")
-    where = f"the baseline's final {goal['metric']} ({base.value.mean:.3f})" if target is None else f"{goal['metric']} {target:.4g}"
+    where = (
+        f"the baseline's final {goal['metric']} ({base.value.mean:.3f})"
+        if target is None
+        else f"{goal['metric']} {target:.4g}"
+    )
     words = f"trial {best.trial}'s recipe holds {where} after {_seconds(best)}; the baseline after {_seconds(base)}"
-    return words + (f": {claim.speed_up:.1f} times sooner" if claim.verdict == "better" and claim.speed_up else "")
+    return words + (
+        f": {claim.speed_up:.1f} times sooner"
+        if claim.verdict == "better" and claim.speed_up
+        else ""
+    )
 
 
 def _seconds(side: Side) -> str:
     if side.missed == side.seeds:
         return f"more than {side.seconds_to_goal:.2f} s"
-    return f"{side.seconds_to_goal:.2f} s" + (f" ({side.missed} of {side.seeds} runs did not)" if side.missed else "")
+    return f"{side.seconds_to_goal:.2f} s" + (
+        f" ({side.missed} of {side.seeds} runs did not)" if side.missed else ""
+    )
 
 
 def _interval(claim: Claim) -> str:
@@ -88,14 +102,25 @@ def _interval(claim: Claim) -> str:
     middle, half = claim.difference, claim.half_width
     chosen = 1 + len(claim.others)
     among = "" if chosen == 1 else f", for the best of {chosen} recipes"
-    low, high = (f"{'+' if end > 0 else ''}{score_text(end, max(abs(middle), half))}" for end in (middle - half, middle + half))
+    low, high = (
+        f"{'+' if end > 0 else ''}{score_text(end, max(abs(middle), half))}"
+        for end in (middle - half, middle + half)
+    )
     return f"; difference {'+' if middle > 0 else ''}{score_text(middle)} (95 % interval {low} to {high}{among})"
 
 
 def _row(side: Side) -> list[str]:
     name = "baseline" if side.trial < 0 else str(side.trial)
     test = _both(side.test, _three) if side.test else "-"
-    return [name, side.recipe, str(side.seeds), _both(side.score, score_text), _both(side.value, _three), test, _seconds(side)]
+    return [
+        name,
+        side.recipe,
+        str(side.seeds),
+        _both(side.score, score_text),
+        _both(side.value, _three),
+        test,
+        _seconds(side),
+    ]
 
 
 def _pair(first: Mean, second: Mean, single: bool, text: Any) -> str:
@@ -104,7 +129,11 @@ def _pair(first: Mean, second: Mean, single: bool, text: Any) -> str:
 
 
 def _both(mean: Mean, text: Any) -> str:
-    return _single(mean, text) if len(mean.values) < FEWEST_SEEDS else f"{_spread(mean, text)} ({_single(mean, text)})"
+    return (
+        _single(mean, text)
+        if len(mean.values) < FEWEST_SEEDS
+        else f"{_spread(mean, text)} ({_single(mean, text)})"
+    )
 
 
 def _single(mean: Mean, text: Any) -> str:
@@ -113,7 +142,9 @@ def _single(mean: Mean, text: Any) -> str:
 
 
 def _spread(mean: Mean, text: Any) -> str:
-    return text(mean.mean, mean.mean) + ("" if math.isnan(mean.error) else f" ± {text(mean.error, mean.mean)}")
+    return text(mean.mean, mean.mean) + (
+        "" if math.isnan(mean.error) else f" ± {text(mean.error, mean.mean)}"
+    )
 
 
 def _three(value: float, like: float | None = None) -> str:

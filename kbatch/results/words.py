@@ -6,7 +6,8 @@ import math
 
 from kbatch.outcome import Outcome
 
-SCORE = "score/s"  # the unit of every score that is shown: what KerasTuner prints and the column `score` holds
+# the unit of every score that is shown: what KerasTuner prints and the column `score` holds
+SCORE = "score/s"
 CHANGED = 1e-3  # relative change of a learning rate that is worth telling
 
 
@@ -15,7 +16,8 @@ def score_text(score: float, like: float | None = None) -> str:
 
     Args:
         score: Float.
-        like: Float whose digits after the point are taken, so that the numbers of a column stand below each other. Defaults to `score`.
+        like: Float whose digits after the point are taken, so that the numbers of a column stand
+            below each other. Defaults to `score`.
 
     Example:
     >>> score_text(0.035312), score_text(0.0004, like=0.035312), score_text(0.0), score_text(749.2)

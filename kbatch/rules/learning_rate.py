@@ -16,8 +16,8 @@ def factor(batch_size: int, rule: str) -> float:
 
     Args:
         batch_size: Integer, examples per weight update.
-        rule: `"linear"` (`batch_size / 32`; Goyal et al. 2017, for SGD), `"sqrt"` (its square root; Hoffer et al. 2017,
-            Malladi et al. 2022 for Adam) or `"constant"`.
+        rule: `"linear"` (`batch_size / 32`; Goyal et al. 2017, for SGD), `"sqrt"` (its square root;
+            Hoffer et al. 2017, Malladi et al. 2022 for Adam) or `"constant"`.
 
     Raises:
         SpaceError: If the rule is unknown.
@@ -33,4 +33,6 @@ def factor(batch_size: int, rule: str) -> float:
         return math.sqrt(ratio)
     if rule == "constant":
         return 1.0
-    raise SpaceError(f"A learning-rate rule must be one of {', '.join(RULES)}", rule, "Pass one of these names")
+    raise SpaceError(
+        f"A learning-rate rule must be one of {', '.join(RULES)}", rule, "Pass one of these names"
+    )

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 AGAIN_SECONDS = 0.05  # by then the object is gone; if not, the next one is taken up in the same way
-ONE_SECONDS = 1.0  # signals that follow one another so closely are one wish: cleaning up is not interrupted again
+# signals that follow one another so closely are one wish: cleaning up is not interrupted again
+ONE_SECONDS = 1.0
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no hang-up
 
 
@@ -39,9 +40,10 @@ class Stopped(KeyboardInterrupt):
 def stopping(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Inside, SIGTERM and a hang-up are a `KeyboardInterrupt` as Ctrl-C is, and none is lost; one that follows within a second is no second one.
 
-    TensorFlow holds the main thread in C++ during a step, and a signal waits there for the next line of Python, which may
-    be a `__del__` or a callback, where Python only prints what is raised: it is raised again. What was ignored before, as
-    hang-ups are under `nohup`, stays ignored. Outside of the main thread no signal is handled.
+    TensorFlow holds the main thread in C++ during a step, and a signal waits there for the next
+    line of Python, which may be a `__del__` or a callback, where Python only prints what is raised:
+    it is raised again. What was ignored before, as hang-ups are under `nohup`, stays ignored.
+    Outside of the main thread no signal is handled.
 
     Args:
         clock: Function that gives the time in seconds. Defaults to `time.monotonic`.
@@ -61,7 +63,8 @@ def stopping(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
             return before(lost)
         last.clear()
         number = getattr(lost.exc_value, "signal_number", signal.SIGINT)
-        threading.Timer(AGAIN_SECONDS, _thread.interrupt_main, (number,)).start()  # raised in here it would be lost as well
+        # raised in here it would be lost as well
+        threading.Timer(AGAIN_SECONDS, _thread.interrupt_main, (number,)).start()
 
     sys.unraisablehook = hook
     try:
@@ -75,7 +78,8 @@ def stopping(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
 def at_once() -> Iterator[None]:
     """Inside, such a signal ends the process on the spot; for imports, during which there is nothing to lose and much to break.
 
-    A library that is interrupted while it is imported says so in tracebacks of its own, or not at all.
+    A library that is interrupted while it is imported says so in tracebacks of its own, or not at
+    all.
     """
     own = os.dup(2)  # which may be turned away meanwhile
 
@@ -108,7 +112,9 @@ def terminable() -> Iterator[None]:
         raise Stopped(number)
 
     main = threading.current_thread() is threading.main_thread()
-    numbers = [number for number in _numbers() if main and signal.getsignal(number) is signal.SIG_DFL]
+    numbers = [
+        number for number in _numbers() if main and signal.getsignal(number) is signal.SIG_DFL
+    ]
     for number in numbers:
         signal.signal(number, handler)
     try:

@@ -1,7 +1,8 @@
 """Gradient registry: TensorFlow keeps every traced custom gradient for the life of the process; this gives them back.
 
-`tf.custom_gradient` registers a closure under a new name at every trace and never forgets it (tensorflow#80895); the
-closure holds the model's variables and optimizer slots. The registry is private, so this module alone touches it.
+`tf.custom_gradient` registers a closure under a new name at every trace and never forgets it
+(tensorflow#80895); the closure holds the model's variables and optimizer slots. The registry is
+private, so this module alone touches it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def purge(before: frozenset[str]) -> int:
     """Forget the custom gradients that were registered since, and collect what only they held.
 
     Args:
-        before: What `registered()` said before the model was built. The model must not be trained any more.
+        before: What `registered()` said before the model was built. The model must not be trained
+            any more.
 
     Returns:
         How many were forgotten.

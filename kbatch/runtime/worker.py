@@ -28,8 +28,9 @@ class Death:
     """How a worker ended in the middle of a call.
 
     Attributes:
-        exit_code: Integer, as `subprocess` gives it: minus the number of the signal that killed it; `None` if the
-            watchdog ended it. What it asked for, if the function ended with `SystemExit` or `KeyboardInterrupt`.
+        exit_code: Integer, as `subprocess` gives it: minus the number of the signal that killed it;
+            `None` if the watchdog ended it. What it asked for, if the function ended with
+            `SystemExit` or `KeyboardInterrupt`.
         said: What it last wrote to its standard output and error, or which of these two it was.
     """
 
@@ -37,14 +38,19 @@ class Death:
     said: str
 
     def __str__(self) -> str:
-        return "it hung" if self.exit_code is None else f"its process died with exit code {self.exit_code}"
+        return (
+            "it hung"
+            if self.exit_code is None
+            else f"its process died with exit code {self.exit_code}"
+        )
 
 
 class Worker:
     """A process that is started when it is first needed and again after it died.
 
-    Functions and arguments travel by cloudpickle, so those defined in a notebook work too; what the functions print
-    goes to a file of the worker's own. The process ends with `close`, and by itself when its parent is gone.
+    Functions and arguments travel by cloudpickle, so those defined in a notebook work too; what the
+    functions print goes to a file of the worker's own. The process ends with `close`, and by itself
+    when its parent is gone.
 
     Args:
         environment: Environment variables that the process has besides the parent's.
@@ -65,13 +71,15 @@ class Worker:
         """What the function returns in the worker.
 
         Args:
-            function: The function, or its name such as `"package.module:function"`, for one whose module must not be
-                imported here; globals that it leaves behind are there in the next call, while the process lives.
+            function: The function, or its name such as `"package.module:function"`, for one whose
+                module must not be imported here; globals that it leaves behind are there in the
+                next call, while the process lives.
             *args: Its arguments.
             timeout_seconds: Float, after which the watchdog ends the process.
 
         Returns:
-            The function's result, or the `Death` of the process, which is started anew at the next call.
+            The function's result, or the `Death` of the process, which is started anew at the next
+            call.
 
         Raises:
             Exception: What the function raised.
@@ -116,9 +124,16 @@ class Worker:
     def _ready(self) -> ProcessPoolExecutor:
         if self._executor is None:
             self._said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115 (closed with the process)
-            environment = {**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            environment = {
+                **os.environ,
+                **self.environment,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            }
             self._executor = ProcessPoolExecutor(
-                max_workers=1, env=environment, initializer=_begin, initargs=(os.getpid(), self._said.name, list(sys.path))
+                max_workers=1,
+                env=environment,
+                initializer=_begin,
+                initargs=(os.getpid(), self._said.name, list(sys.path)),
             )
             self.starts += 1
         return self._executor
@@ -132,7 +147,12 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -157,7 +177,8 @@ def _named(text: str) -> Callable[..., Any]:
 def _begin(parent: int, said: str, path: list[str]) -> None:
     """Make the process quiet, mortal and able to import what its parent can."""
     sys.path[:] = path
-    process_executor._MAX_MEMORY_LEAK_SIZE = float("inf")  # or loky ends a worker that has grown by 300 MB between calls
+    # or loky ends a worker that has grown by 300 MB between calls
+    process_executor._MAX_MEMORY_LEAK_SIZE = float("inf")
     with open(said, "a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

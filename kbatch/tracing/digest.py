@@ -21,8 +21,10 @@ NAMES = frozenset(
         "_user_specified_name",
     )
 )
-UNSEEN = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))  # what their Python does is in no graph
-MOST_BYTES = 1 << 10  # of a constant whose values count: shapes, axes and rates are smaller, tables of numbers larger
+# what their Python does is in no graph
+UNSEEN = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
+# of a constant whose values count: shapes, axes and rates are smaller, tables of numbers larger
+MOST_BYTES = 1 << 10
 
 
 def digest(graph: Any) -> str:
@@ -76,7 +78,16 @@ class _Walk:
             self._met[name] = len(self._met)
             if name in self._functions:
                 function = self._functions[name]
-                self._note("function", *(str(argument.type) for argument in (*function.signature.input_arg, *function.signature.output_arg)))
+                self._note(
+                    "function",
+                    *(
+                        str(argument.type)
+                        for argument in (
+                            *function.signature.input_arg,
+                            *function.signature.output_arg,
+                        )
+                    ),
+                )
                 self.nodes(function.node_def)
         return f"function {self._met[name]}"
 

@@ -1,7 +1,7 @@
 """Liveness: which tensors of one traced train step are alive at the same time, as bytes that depend on the batch.
 
-The step is traced once with a prime batch size: a dimension that the prime divides counts examples, any other does not.
-Nothing is executed.
+The step is traced once with a prime batch size: a dimension that the prime divides counts examples,
+any other does not. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,13 @@ class Buffer:
     """One allocation: who made it, from when to when it lives, and how many tensors of what size a list of it holds."""
 
     def __init__(self, size: Size, birth: int, backward: bool, length: int = 0) -> None:
-        self.size, self.birth, self.death, self.backward, self.length = size, birth, birth, backward, length
+        self.size, self.birth, self.death, self.backward, self.length = (
+            size,
+            birth,
+            birth,
+            backward,
+            length,
+        )
 
 
 def moments(graph: Any) -> list[Moment]:
@@ -92,7 +98,13 @@ def moments(graph: Any) -> list[Moment]:
     sums = {name: np.zeros((count, 2)) for name in ("gradients", "activations", "workspace")}
     for buffer in buffers:
         line = np.array([buffer.size.fixed, buffer.size.per_example])
-        part = "activations" if buffer.size.per_example else "gradients" if buffer.backward else "workspace"
+        part = (
+            "activations"
+            if buffer.size.per_example
+            else "gradients"
+            if buffer.backward
+            else "workspace"
+        )
         sums[part][buffer.birth] += line
         sums[part][buffer.death + 1] -= line
     for part in sums:
@@ -100,7 +112,10 @@ def moments(graph: Any) -> list[Moment]:
     for index, size in inner.items():
         sums["workspace"][index] += (size.fixed, size.per_example)
     total: np.ndarray = np.sum(list(sums.values()), axis=0)
-    return [Moment(**{part: Size(*map(float, lines[index])) for part, lines in sums.items()}) for index in _upper(total)]
+    return [
+        Moment(**{part: Size(*map(float, lines[index])) for part, lines in sums.items()})
+        for index in _upper(total)
+    ]
 
 
 def _upper(lines: np.ndarray) -> list[int]:
@@ -118,7 +133,12 @@ def buffers_of(graph: Any) -> tuple[list[Buffer], dict[int, Size]]:
 def lists_of(graph: Any) -> dict[int, Buffer]:
     """What the lists of tensors in a graph hold, those that its loops fill among them, by the `id` of the tensor that stands for one."""
     _, _, holder = _allocated(graph)
-    lists = [output for operation in graph.get_operations() for output in operation.outputs if output.dtype == tf.variant]
+    lists = [
+        output
+        for operation in graph.get_operations()
+        for output in operation.outputs
+        if output.dtype == tf.variant
+    ]
     return {id(tensor): holder[id(tensor)] for tensor in lists if id(tensor) in holder}
 
 
@@ -130,7 +150,12 @@ def body_of(loop: Any) -> Any:
 def _allocated(graph: Any) -> tuple[list[Buffer], dict[int, Size], dict[int, Buffer]]:
     operations = needed(graph)
     backward = _backward(operations)
-    last = {id(tensor): index for index, operation in enumerate(operations) if operation.type not in SHAPES for tensor in operation.inputs}
+    last = {
+        id(tensor): index
+        for index, operation in enumerate(operations)
+        if operation.type not in SHAPES
+        for tensor in operation.inputs
+    }
     holder: dict[int, Buffer] = {}
     buffers: list[Buffer] = []
     inner: dict[int, Size] = {}
@@ -143,7 +168,9 @@ def _allocated(graph: Any) -> tuple[list[Buffer], dict[int, Size], dict[int, Buf
             if buffer is None:
                 buffer = _same_buffer(operation, output, holder, last, index)
             if buffer is None:
-                buffer = Buffer(size_of(output), index, operation.name in backward, _length(operation))
+                buffer = Buffer(
+                    size_of(output), index, operation.name in backward, _length(operation)
+                )
                 if operation.type in ("TensorListFromTensor", "TensorListReserve"):
                     buffer.size = _list_size(operation)
                 buffers.append(buffer)
@@ -163,7 +190,11 @@ def needed(graph: Any) -> list[Any]:
     """The operations that run, in the order in which they were made: those that an output or an effect depends on."""
     operations = graph.get_operations()
     stack = [tensor.op for tensor in graph.outputs]
-    stack += [operation for operation in operations if operation.type.startswith("Assign") or operation.type in CALLS | LOOPS | BRANCHES]
+    stack += [
+        operation
+        for operation in operations
+        if operation.type.startswith("Assign") or operation.type in CALLS | LOOPS | BRANCHES
+    ]
     found: set[int] = set()
     while stack:
         operation = stack.pop()
@@ -176,19 +207,31 @@ def needed(graph: Any) -> list[Any]:
 
 def _backward(operations: Iterable[Any]) -> set[str]:
     """Names of the operations of the backward pass, which TensorFlow names so."""
-    return {operation.name for operation in operations if "gradient_tape" in operation.name or "gradients/" in operation.name}
+    return {
+        operation.name
+        for operation in operations
+        if "gradient_tape" in operation.name or "gradients/" in operation.name
+    }
 
 
-def _same_buffer(operation: Any, output: Any, holder: dict[int, Buffer], last: dict[int, int], index: int) -> Buffer | None:
+def _same_buffer(
+    operation: Any, output: Any, holder: dict[int, Buffer], last: dict[int, int], index: int
+) -> Buffer | None:
     """The input's buffer that an output uses again, if it does."""
     if operation.type in ("Placeholder", "ReadVariableOp"):
         return Buffer(Size(), index, False)  # held by the caller or the variable, and counted there
-    if operation.type in ALIASES | LISTS or (operation.type == "Sum" and size_of(output) == size_of(operation.inputs[0])):
+    if operation.type in ALIASES | LISTS or (
+        operation.type == "Sum" and size_of(output) == size_of(operation.inputs[0])
+    ):
         return holder.get(id(operation.inputs[0]))
     if operation.type in IN_PLACE:
         for tensor in operation.inputs:
             buffer = holder.get(id(tensor))
-            if buffer is not None and buffer.size == size_of(output) and max(buffer.death, last.get(id(tensor), 0)) <= index:
+            if (
+                buffer is not None
+                and buffer.size == size_of(output)
+                and max(buffer.death, last.get(id(tensor), 0)) <= index
+            ):
                 return buffer
     return None
 
@@ -202,16 +245,25 @@ def size_of(tensor: Any) -> Size:
 
 def _size(shape: list[int], item_bytes: int) -> Size:
     count = float(np.prod(shape, dtype=np.float64)) * item_bytes
-    return Size(0.0, count / PRIME) if any(length and length % PRIME == 0 for length in shape) else Size(count)
+    return (
+        Size(0.0, count / PRIME)
+        if any(length and length % PRIME == 0 for length in shape)
+        else Size(count)
+    )
 
 
 def _list_size(operation: Any) -> Size:
     if operation.type == "TensorListFromTensor":
         return size_of(operation.inputs[0])
-    shape, length = tf.get_static_value(operation.inputs[0]), tf.get_static_value(operation.inputs[1])
+    shape, length = (
+        tf.get_static_value(operation.inputs[0]),
+        tf.get_static_value(operation.inputs[1]),
+    )
     if shape is None or length is None or np.any(np.asarray(shape) < 0):
         return Size()
-    return _size([int(length), *map(int, np.atleast_1d(shape))], operation.get_attr("element_dtype").size)
+    return _size(
+        [int(length), *map(int, np.atleast_1d(shape))], operation.get_attr("element_dtype").size
+    )
 
 
 def _length(operation: Any) -> int:
@@ -257,7 +309,10 @@ def _most(graphs: list[Any]) -> Size:
 
 def _grown(operation: Any, body: Any, holder: dict[int, Buffer]) -> dict[int, Buffer]:
     """The lists that a loop fills, by the position of the output: so many turns, a tensor each."""
-    turns = max((holder[id(tensor)].length for tensor in operation.inputs if id(tensor) in holder), default=0)
+    turns = max(
+        (holder[id(tensor)].length for tensor in operation.inputs if id(tensor) in holder),
+        default=0,
+    )
     grown = {}
     for position, (entry, output) in enumerate(zip(operation.inputs, body.outputs, strict=False)):
         if entry.dtype != tf.variant:
@@ -266,7 +321,9 @@ def _grown(operation: Any, body: Any, holder: dict[int, Buffer]) -> dict[int, Bu
         while writer.type in ("Identity", "TensorListPopBack") and len(writer.inputs):
             writer = writer.inputs[0].op
         own = holder.get(id(entry))
-        if writer.type in ("TensorListPushBack", "TensorListSetItem") and (own is None or not own.size.at(PRIME)):
+        if writer.type in ("TensorListPushBack", "TensorListSetItem") and (
+            own is None or not own.size.at(PRIME)
+        ):
             item = writer.inputs[-1]
             while item.op.type in ALIASES:
                 item = item.op.inputs[0]

@@ -17,11 +17,17 @@ def most_beside(graph: Any, begin: int, given: Sequence[Any]) -> Size:
     Args:
         graph: `FuncGraph` traced with a batch of `PRIME`.
         begin: Integer, index of the first of these operations among the graph's.
-        given: Tensors that they are given, each of which is given up once it was read for the last time.
+        given: Tensors that they are given, each of which is given up once it was read for the last
+            time.
     """
     operations = needed(graph)
     first = _index(graph, operations, begin)
-    return _most(graph, first, len(operations), [(max(first, _last_read(tensor, operations)) + 1, size_of(tensor)) for tensor in given])
+    return _most(
+        graph,
+        first,
+        len(operations),
+        [(max(first, _last_read(tensor, operations)) + 1, size_of(tensor)) for tensor in given],
+    )
 
 
 def most_before(graph: Any, end: int) -> Size:
@@ -37,7 +43,10 @@ def most_before(graph: Any, end: int) -> Size:
 def _index(graph: Any, operations: Sequence[Any], position: int) -> int:
     """The index of the first of the needed operations that is not before a position among all of the graph's."""
     later = {id(operation) for operation in graph.get_operations()[position:]}
-    return next((index for index, operation in enumerate(operations) if id(operation) in later), len(operations))
+    return next(
+        (index for index, operation in enumerate(operations) if id(operation) in later),
+        len(operations),
+    )
 
 
 def _most(graph: Any, first: int, stop: int, given_up: Sequence[tuple[int, Size]]) -> Size:
@@ -53,7 +62,11 @@ def _most(graph: Any, first: int, stop: int, given_up: Sequence[tuple[int, Size]
     held = np.cumsum(lines, axis=0)
     for index, size in inner.items():
         held[index] += _line(size)
-    most = max((Size(*map(float, line)) for line in held[first:stop]), key=lambda size: size.at(PRIME), default=Size())
+    most = max(
+        (Size(*map(float, line)) for line in held[first:stop]),
+        key=lambda size: size.at(PRIME),
+        default=Size(),
+    )
     return most if most.at(PRIME) > 0 else Size()
 
 
@@ -64,7 +77,11 @@ def _last_read(tensor: Any, operations: Sequence[Any]) -> int:
         if operation.type in SHAPES or not any(id(each) in shared for each in operation.inputs):
             continue
         if operation.type in ALIASES:
-            shared.update(id(output) for each, output in zip(operation.inputs, operation.outputs, strict=False) if id(each) in shared)
+            shared.update(
+                id(output)
+                for each, output in zip(operation.inputs, operation.outputs, strict=False)
+                if id(each) in shared
+            )
         last = index - 1 if operation.type in IN_PLACE else index
     return last
 

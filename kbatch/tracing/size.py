@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# TensorFlow's allocator hands out chunks that are larger than asked for: peaks over traces of four models, batch 32 and 64, on a CPU.
+# TensorFlow's allocator hands out chunks that are larger than asked for: peaks over traces of four
+# models, batch 32 and 64, on a CPU.
 ALLOCATOR_SLACK = 1.17
 
 

@@ -26,13 +26,19 @@ def check(model: keras.Model, loss: Any, data: Data) -> None:
     Raises:
         DataError: If they do not go together; the message says which.
     """
-    training, validation = data.training.element_spec, keras.tree.map_structure(_one, data.validation.element_spec)
+    training, validation = (
+        data.training.element_spec,
+        keras.tree.map_structure(_one, data.validation.element_spec),
+    )
     _check_inputs(model, training[0], "to train on")
     _check_inputs(model, validation[0], "to validate on")
     _check_ranks(training[1], validation[1])
     classes = _classes(model, loss)
     if classes is not None:
-        for labels, where in ((data.training.labels(), "to train on"), (data.labels(), "to validate on")):
+        for labels, where in (
+            (data.training.labels(), "to train on"),
+            (data.labels(), "to validate on"),
+        ):
             _check_range(labels, classes, getattr(loss, "ignore_class", None), where)
 
 
@@ -45,14 +51,18 @@ def _check_inputs(model: keras.Model, spec: Any, where: str) -> None:
     if fits_inputs(model, spec):
         return
     shapes = [tuple(part.shape) for part in keras.tree.flatten(spec)]
-    batch = keras.tree.map_structure(lambda part: tf.TensorSpec((None, *part.shape), part.dtype), spec)
+    batch = keras.tree.map_structure(
+        lambda part: tf.TensorSpec((None, *part.shape), part.dtype), spec
+    )
     try:  # a model may take other sizes than its keras.Input says
         tf.function(lambda inputs: model(inputs, training=False)).get_concrete_function(batch)
     except Exception as error:
         wanted = ", ".join(str(tuple(one.shape[1:])) for one in model.inputs)
         received = f"examples {where} of {', '.join(map(str, shapes))}"
         raise DataError(
-            f"Examples must have the shape of the model's input, {wanted}", received, "Cut, resize or reshape them before they are passed"
+            f"Examples must have the shape of the model's input, {wanted}",
+            received,
+            "Cut, resize or reshape them before they are passed",
         ) from error
 
 
@@ -72,7 +82,10 @@ def _check_ranks(training: Any, validation: Any) -> None:
 def _classes(model: keras.Model, loss: Any) -> int | None:
     """The number of classes whose numbers the labels must be; `None` if the loss asks for none, or it is not known."""
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-    if name not in (SPARSE, "SparseCategoricalCrossentropy") or len(getattr(model, "outputs", None) or []) != 1:
+    if (
+        name not in (SPARSE, "SparseCategoricalCrossentropy")
+        or len(getattr(model, "outputs", None) or []) != 1
+    ):
         return None
     axis = getattr(loss, "axis", -1)
     return model.outputs[0].shape[axis] if isinstance(axis, int) else None  # type: ignore[no-any-return]

@@ -31,7 +31,9 @@ class Constant(keras.Model):
     def call(self, x: Any) -> Any:
         """The same answer for each example."""
         examples = tf.shape(keras.tree.flatten(x)[0])[0]
-        return tf.broadcast_to(tf.constant(self._answer, "float32"), (examples, *self._answer.shape))
+        return tf.broadcast_to(
+            tf.constant(self._answer, "float32"), (examples, *self._answer.shape)
+        )
 
 
 def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tuple[float, str]:
@@ -44,9 +46,10 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
         measured: What the model measures.
 
     Returns:
-        A tuple of chance and the sentence, which may be empty: for accuracies the share of the most frequent class in
-        the validation labels, weighted if the metric is; for the area under the ROC curve 0.5; for errors and losses
-        that are errors what the better of the training labels' mean and median reaches on the validation data.
+        A tuple of chance and the sentence, which may be empty: for accuracies the share of the most
+        frequent class in the validation labels, weighted if the metric is; for the area under the
+        ROC curve 0.5; for errors and losses that are errors what the better of the training labels'
+        mean and median reaches on the validation data.
 
     Raises:
         SearchError: If chance is not certain.
@@ -55,21 +58,37 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
     if bare != metrics.LOSS and measured.part(bare) is None and measured.names:
         listed = ", ".join(f"val_{each}" for each in measured.names)
         raise SearchError(
-            f"`metric` must be one that the model is compiled with ({listed}), or come with chance=", f"val_{name}", "Pass one of these"
+            f"`metric` must be one that the model is compiled with ({listed}), or come with chance=",
+            f"val_{name}",
+            "Pass one of these",
         )
     known = metrics.exactly(bare)
     if known in metrics.ACCURACIES:
-        labels, weights = _validation_labels(data, measured, place, weighted=measured.is_weighted(bare))
+        labels, weights = _validation_labels(
+            data, measured, place, weighted=measured.is_weighted(bare)
+        )
         if known == metrics.BINARY and labels.ndim > 1 and labels.shape[-1] > 1:
-            raise SearchError("Chance of binary_accuracy can be inferred for one column of labels", f"labels of shape {labels.shape}", HOW)
+            raise SearchError(
+                "Chance of binary_accuracy can be inferred for one column of labels",
+                f"labels of shape {labels.shape}",
+                HOW,
+            )
         return most_frequent_share(labels, weights), ""
     if known == metrics.AUC:
         if measured.curve_of(bare) != "ROC":
-            raise SearchError("Chance can be inferred for the area under the ROC curve", f"{bare} of the {measured.curve_of(bare)} curve", HOW)
+            raise SearchError(
+                "Chance can be inferred for the area under the ROC curve",
+                f"{bare} of the {measured.curve_of(bare)} curve",
+                HOW,
+            )
         return 0.5, ""
     error = measured.known_loss() if bare == metrics.LOSS else known
     if error not in metrics.ERRORS or len(measured.outputs) > 1:
-        raise SearchError("Chance can be inferred for accuracies, AUC, and the errors of one output", _what(name, measured), HOW)
+        raise SearchError(
+            "Chance can be inferred for accuracies, AUC, and the errors of one output",
+            _what(name, measured),
+            HOW,
+        )
     return _of_the_best_constant(bare, direction, data, measured)
 
 
@@ -87,33 +106,63 @@ def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -
     >>> most_frequent_share(np.array([0, 1, 1, 1])), most_frequent_share(np.array([0, 1, 1, 1]), np.array([9, 1, 1, 1]))
     (0.75, 0.75)
     """
-    classes = labels.argmax(axis=1) if labels.ndim == 2 and labels.shape[1] > 1 else labels.reshape(len(labels), -1)
+    classes = (
+        labels.argmax(axis=1)
+        if labels.ndim == 2 and labels.shape[1] > 1
+        else labels.reshape(len(labels), -1)
+    )
     try:
         numbers = classes.astype("float64")
     except (TypeError, ValueError) as error:
-        raise SearchError("Chance can be inferred from classes that are numbers", f"labels of type {labels.dtype}", "Pass chance=") from error
+        raise SearchError(
+            "Chance can be inferred from classes that are numbers",
+            f"labels of type {labels.dtype}",
+            "Pass chance=",
+        ) from error
     one_hot = labels.ndim != 2 or labels.shape[1] == 1 or np.allclose(labels.sum(axis=1), 1)
     if labels.ndim > 2 or not one_hot or not np.array_equal(numbers, np.round(numbers)):
-        raise SearchError("Chance can be inferred from one class per example", f"labels of shape {labels.shape}", "Pass chance=")
+        raise SearchError(
+            "Chance can be inferred from one class per example",
+            f"labels of shape {labels.shape}",
+            "Pass chance=",
+        )
     _, which = np.unique(numbers, return_inverse=True)
     if weights is not None and weights.size != len(labels):
-        raise SearchError("Chance can be inferred from one weight per example", f"weights of shape {weights.shape}", "Pass chance=")
-    counts = np.bincount(which.reshape(-1), None if weights is None else weights.reshape(-1).astype("float64"))
+        raise SearchError(
+            "Chance can be inferred from one weight per example",
+            f"weights of shape {weights.shape}",
+            "Pass chance=",
+        )
+    counts = np.bincount(
+        which.reshape(-1), None if weights is None else weights.reshape(-1).astype("float64")
+    )
     return float(counts.max() / counts.sum())
 
 
 def _what(name: str, measured: Measured) -> str:
-    outputs = f" of {len(measured.outputs)} outputs ({', '.join(measured.outputs)})" if len(measured.outputs) > 1 else ""
+    outputs = (
+        f" of {len(measured.outputs)} outputs ({', '.join(measured.outputs)})"
+        if len(measured.outputs) > 1
+        else ""
+    )
     return f"{name}{outputs}"
 
 
-def _validation_labels(data: Data, measured: Measured, place: int, *, weighted: bool) -> tuple[np.ndarray, np.ndarray | None]:
+def _validation_labels(
+    data: Data, measured: Measured, place: int, *, weighted: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The labels of one output, and the weights of the examples if they count."""
     labels, weights = [], []
     for batch in data.validation:
         labels.append(np.asarray(_of_output(batch[1], measured, place)))
         if weighted and len(batch) > 2:
-            weights.append(np.asarray(_of_output(batch[2], measured, place) if len(keras.tree.flatten(batch[2])) > 1 else _only(batch[2])))
+            weights.append(
+                np.asarray(
+                    _of_output(batch[2], measured, place)
+                    if len(keras.tree.flatten(batch[2])) > 1
+                    else _only(batch[2])
+                )
+            )
     return np.concatenate(labels), np.concatenate(weights) if weights else None
 
 
@@ -124,7 +173,11 @@ def _only(structure: Any) -> Any:
 def _of_output(structure: Any, measured: Measured, place: int) -> Any:
     flat = keras.tree.flatten(structure)
     if len(flat) != max(len(measured.outputs), 1):
-        raise SearchError("Chance can be inferred for one array of labels per output", f"{len(flat)} for {len(measured.outputs)} outputs", HOW)
+        raise SearchError(
+            "Chance can be inferred for one array of labels per output",
+            f"{len(flat)} for {len(measured.outputs)} outputs",
+            HOW,
+        )
     if isinstance(structure, Mapping) and set(structure) == set(measured.outputs):
         return structure[measured.outputs[place]]
     return flat[place]
@@ -135,20 +188,32 @@ def _training_labels(data: Data) -> np.ndarray:
     wanted = min(data.training.examples, LABELS)
     size = min(wanted, BATCH)
     batches = data.training.stream(size, 0).take(math.ceil(wanted / size))
-    return np.concatenate([np.asarray(_only(batch[1])) for batch in batches])[:wanted].astype("float64")
+    return np.concatenate([np.asarray(_only(batch[1])) for batch in batches])[:wanted].astype(
+        "float64"
+    )
 
 
-def _of_the_best_constant(bare: str, direction: str, data: Data, measured: Measured) -> tuple[float, str]:
+def _of_the_best_constant(
+    bare: str, direction: str, data: Data, measured: Measured
+) -> tuple[float, str]:
     labels = _training_labels(data)
     shape = measured.output_shapes[0][1:] if measured.output_shapes else labels.shape[1:] or (1,)
     reached = {}
     for how, answer in (("mean", labels.mean(axis=0)), ("median", np.median(labels, axis=0))):
         if answer.size != math.prod(side or 0 for side in shape):
-            raise SearchError("Chance can be inferred for labels of the output's shape", f"labels {answer.shape}, output {shape}", HOW)
+            raise SearchError(
+                "Chance can be inferred for labels of the output's shape",
+                f"labels {answer.shape}, output {shape}",
+                HOW,
+            )
         reached[how] = _measured(bare, np.reshape(answer, shape), data, measured)
     how = (max if direction == "max" else min)(reached, key=lambda each: reached[each])
     if not math.isfinite(reached[how]):
-        raise SearchError("Chance must be a finite number", f"{reached[how]} for the {how} of the training labels", HOW)
+        raise SearchError(
+            "Chance must be a finite number",
+            f"{reached[how]} for the {how} of the training labels",
+            HOW,
+        )
     note = f"chance is {reached[how]:.4g}: what always answering the {how} of {len(labels)} training labels reaches on the validation data"
     return reached[how], note
 
@@ -163,4 +228,10 @@ def _measured(bare: str, answer: np.ndarray, data: Data, measured: Measured) -> 
         arguments: dict[str, Any] = {kind: [copy.deepcopy(measured.part(bare))]}
         model.compile(loss="mean_squared_error", jit_compile=False, **arguments)
     values = model.evaluate(data.validation, verbose=0, return_dict=True)
-    return float(next(value for name, value in values.items() if (name == metrics.LOSS) == (bare == metrics.LOSS)))
+    return float(
+        next(
+            value
+            for name, value in values.items()
+            if (name == metrics.LOSS) == (bare == metrics.LOSS)
+        )
+    )

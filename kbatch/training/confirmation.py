@@ -15,12 +15,21 @@ from kbatch.training.terms import Terms
 
 
 def confirm(
-    tuner: Any, x: Any, y: Any = None, validation_data: Any = None, top: int = 3, seeds: int = 3, *, test_data: Any = None, **fit_arguments: Any
+    tuner: Any,
+    x: Any,
+    y: Any = None,
+    validation_data: Any = None,
+    top: int = 3,
+    seeds: int = 3,
+    *,
+    test_data: Any = None,
+    **fit_arguments: Any,
 ) -> pd.DataFrame:
     """Train the leading recipes of a search and the baseline again with fresh seeds.
 
-    Use it before you claim anything: the highest of many noisy scores flatters the recipe that has it. Each training
-    is kept beside the search's records, so that a confirmation that was stopped goes on where it was.
+    Use it before you claim anything: the highest of many noisy scores flatters the recipe that has
+    it. Each training is kept beside the search's records, so that a confirmation that was stopped
+    goes on where it was.
 
     Args:
         tuner: The tuner after `search`, made with a `kbatch.HyperModel`.
@@ -28,13 +37,16 @@ def confirm(
         y: As for `search`.
         validation_data: As for `search`.
         top: Integer, how many of the best-scored recipes. Defaults to `3`.
-        seeds: Integer, fresh seeds per recipe. Fewer than three claim nothing; five find most of what is worth having. Defaults to `3`.
-        test_data: Data like `validation_data` that the kept weights are evaluated on besides. Optional.
+        seeds: Integer, fresh seeds per recipe. Fewer than three claim nothing; five find most of
+            what is worth having. Defaults to `3`.
+        test_data: Data like `validation_data` that the kept weights are evaluated on besides.
+            Optional.
         **fit_arguments: What else `search` was called with, such as `epochs` or `class_weight`.
 
     Returns:
-        A `pandas.DataFrame` with one row per training: the columns of `kbatch.results.load`, `seed`, and `test_…` for
-        each metric if there are test data. The baseline's rows have `baseline=True`.
+        A `pandas.DataFrame` with one row per training: the columns of `kbatch.results.load`,
+        `seed`, and `test_…` for each metric if there are test data. The baseline's rows have
+        `baseline=True`.
 
     Raises:
         SearchError: If the tuner has no finished search, or is not one of kbatch's.
@@ -47,23 +59,45 @@ def confirm(
     ```
     """
     if top < 1 or seeds < 1:
-        raise SearchError("`top` and `seeds` must be at least 1", f"top={top}, seeds={seeds}", "Pass whole numbers such as 3")
+        raise SearchError(
+            "`top` and `seeds` must be at least 1",
+            f"top={top}, seeds={seeds}",
+            "Pass whole numbers such as 3",
+        )
     terms = getattr(getattr(tuner, "hypermodel", None), "terms", None)
     if not isinstance(terms, Terms):
         received = type(getattr(tuner, "hypermodel", tuner)).__name__
-        raise SearchError("A confirmation needs a search of kbatch's", received, "Pass a tuner made with kbatch.HyperModel")
+        raise SearchError(
+            "A confirmation needs a search of kbatch's",
+            received,
+            "Pass a tuner made with kbatch.HyperModel",
+        )
     project = Project(tuner.project_dir)
     project.check_complete()
     chosen = leaders(project.store.records(), top)
     if not chosen:
-        raise SearchError("A search must have a trial that did not fail before it can be confirmed", "none", "Call tuner.search(…) first")
+        raise SearchError(
+            "A search must have a trial that did not fail before it can be confirmed",
+            "none",
+            "Call tuner.search(…) first",
+        )
     if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
     with project.hold():
-        search = terms.open(project, (x, y), {"validation_data": validation_data, **fit_arguments}, tuner.hypermodel.watcher)
-        test = None if test_data is None else validation_batches(test_data, element_spec=search.data.training.element_spec)
+        search = terms.open(
+            project,
+            (x, y),
+            {"validation_data": validation_data, **fit_arguments},
+            tuner.hypermodel.watcher,
+        )
+        test = (
+            None
+            if test_data is None
+            else validation_batches(test_data, element_spec=search.data.training.element_spec)
+        )
         candidates = [search.baseline(), *chosen]
-        # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all recipes alike.
+        # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all
+        # recipes alike.
         fresh = range(terms.model_spec.seed + 1, terms.model_spec.seed + seeds + 1)
         again = [search.again(record, seed, test) for seed in fresh for record in candidates]
     return rows(again, search.goal.metric)

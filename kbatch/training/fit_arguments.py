@@ -55,21 +55,39 @@ class FitArguments:
             SearchError: If one is refused, unknown or given twice.
         """
         if len(args) > 2:
-            raise SearchError("`fit` must get all but x and y by name", f"{len(args)} positional arguments", "Name them: validation_data=…")
+            raise SearchError(
+                "`fit` must get all but x and y by name",
+                f"{len(args)} positional arguments",
+                "Name them: validation_data=…",
+            )
         given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
         shuffle = given.pop("shuffle", True)
         if shuffle is not True:
-            raise SearchError("`shuffle` must be True", shuffle, "Leave it out: the data are shuffled in every pass")
+            raise SearchError(
+                "`shuffle` must be True",
+                shuffle,
+                "Leave it out: the data are shuffled in every pass",
+            )
         known = {field.name for field in dataclasses.fields(cls)}
         for name in sorted(set(given) - known):
             rest = ", ".join(sorted(known - {"x", "y"}))
             received = f"{name}={given[name]!r}"
-            raise SearchError(f"`{name}` must not be passed to fit or search", received, REFUSED.get(name, f"Pass only x, y, {rest}"))
+            raise SearchError(
+                f"`{name}` must not be passed to fit or search",
+                received,
+                REFUSED.get(name, f"Pass only x, y, {rest}"),
+            )
         if "x" not in given:
             raise SearchError("`fit` must get training data", "no x", "Pass x and y, or a dataset")
         if given.get("epochs") is not None:
             given["epochs"] = _whole(given["epochs"])
-        return cls(**{name: value for name, value in given.items() if not (name == "callbacks" and value is None)})
+        return cls(
+            **{
+                name: value
+                for name, value in given.items()
+                if not (name == "callbacks" and value is None)
+            }
+        )
 
     def data(self, inputs: Inputs = unknown_inputs) -> Data:
         """The data, ready to be streamed and measured on.
@@ -80,7 +98,11 @@ class FitArguments:
         validated = (self.validation_data, self.validation_split, self.validation_batch_size)
         data = prepare(self.x, self.y, self.sample_weight, *validated, self.batched, inputs)
         if self.class_weight is not None and len(data.training.element_spec) == 3:
-            raise DataError("Examples must be weighed once", "class_weight and weights of the examples", "Multiply them into sample_weight")
+            raise DataError(
+                "Examples must be weighed once",
+                "class_weight and weights of the examples",
+                "Multiply them into sample_weight",
+            )
         return data
 
 

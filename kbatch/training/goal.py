@@ -55,7 +55,11 @@ def horizon_of(seconds: Any) -> float:
     """
     number = _number(seconds)
     if number is None or not 0 < number < math.inf:
-        raise SearchError("The training seconds of a trial must be a number above 0", repr(seconds), "Pass 60, say")
+        raise SearchError(
+            "The training seconds of a trial must be a number above 0",
+            repr(seconds),
+            "Pass 60, say",
+        )
     return number
 
 
@@ -72,14 +76,26 @@ def judged_by(metric: Any, direction: Any, chance: Any, target: Any) -> dict[str
         SearchError: If something is missing or makes no sense.
     """
     if not isinstance(metric, str) or not metric.startswith("val_"):
-        raise SearchError('`metric` must be measured on validation data: "val_" and the name', metric, 'Pass "val_accuracy", say')
+        raise SearchError(
+            '`metric` must be measured on validation data: "val_" and the name',
+            metric,
+            'Pass "val_accuracy", say',
+        )
     if direction not in ("max", "min", None):
-        raise SearchError('`direction` must be "max" or "min"', direction, "Say where the metric should go")
+        raise SearchError(
+            '`direction` must be "max" or "min"', direction, "Say where the metric should go"
+        )
     name = metric.removeprefix("val_")
     if direction is None and metrics.direction_of(name) is None:
-        raise SearchError("A metric whose name Keras does not know must come with direction= and chance=", metric, 'Pass direction="max" or "min"')
+        raise SearchError(
+            "A metric whose name Keras does not know must come with direction= and chance=",
+            metric,
+            'Pass direction="max" or "min"',
+        )
     if chance is None and not metrics.may_have_chance(name):
-        raise SearchError("A metric other than an accuracy, AUC or an error must come with chance=", metric, HOW)
+        raise SearchError(
+            "A metric other than an accuracy, AUC or an error must come with chance=", metric, HOW
+        )
     within = {"chance": _within(name, "chance", chance), "target": _within(name, "target", target)}
     _check_target(within["target"], within["chance"], direction or metrics.direction_of(name))
     return {"metric": metric, "direction": direction, **within}
@@ -98,7 +114,8 @@ def goal_of(
 
     Args:
         seconds: Float above 0, infinite for a training that ends by updates.
-        metric: See `judged_by`. A metric of two names, such as `mae`, is that which the model measures.
+        metric: See `judged_by`. A metric of two names, such as `mae`, is that which the model
+            measures.
         direction: See `judged_by`.
         chance: See `judged_by`; inferred by `kbatch.training.chance.chance_of`.
         target: See `judged_by`.
@@ -116,8 +133,16 @@ def goal_of(
 
 
 def _check_target(target: float | None, chance: float | None, direction: str | None) -> None:
-    if target is not None and chance is not None and (target <= chance if direction == "max" else target >= chance):
-        raise SearchError(f"`target` must be better than chance ({chance:.3g})", target, "Pass a value that takes learning to reach")
+    if (
+        target is not None
+        and chance is not None
+        and (target <= chance if direction == "max" else target >= chance)
+    ):
+        raise SearchError(
+            f"`target` must be better than chance ({chance:.3g})",
+            target,
+            "Pass a value that takes learning to reach",
+        )
 
 
 def _within(name: str, argument: str, value: Any) -> float | None:
@@ -126,10 +151,16 @@ def _within(name: str, argument: str, value: Any) -> float | None:
         return None
     number = _number(value)
     if number is None or not math.isfinite(number):
-        raise SearchError(f"`{argument}` must be a finite number", value, "Pass a value of the metric")
+        raise SearchError(
+            f"`{argument}` must be a finite number", value, "Pass a value of the metric"
+        )
     lowest, highest = metrics.bounds_of(name)
     if not lowest <= number <= highest:
-        raise SearchError(f"`{argument}` must be a value that val_{name} can have, {_words(lowest, highest)}", value, _instead(number, highest))
+        raise SearchError(
+            f"`{argument}` must be a value that val_{name} can have, {_words(lowest, highest)}",
+            value,
+            _instead(number, highest),
+        )
     return number
 
 
@@ -138,10 +169,16 @@ def _words(lowest: float, highest: float) -> str:
 
 
 def _instead(number: float, highest: float) -> str:
-    return f"Pass a share, such as {number / 100:g} for {number:g} %" if highest < number <= 100 else "Pass a value that it can reach"
+    return (
+        f"Pass a share, such as {number / 100:g} for {number:g} %"
+        if highest < number <= 100
+        else "Pass a value that it can reach"
+    )
 
 
 def _number(value: Any) -> float | None:
     """A number of Python's or NumPy's as a float; `None` if it is none, or a boolean."""
-    numeric = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    numeric = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
+        value, bool
+    )
     return float(value) if numeric else None

@@ -11,9 +11,22 @@ import keras
 from kbatch.building.compiled import CompileArguments, said_of
 from kbatch.building.layer_names import snake_case
 
-ACCURACIES = ("accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy")
+ACCURACIES = (
+    "accuracy",
+    "acc",
+    "binary_accuracy",
+    "categorical_accuracy",
+    "sparse_categorical_accuracy",
+)
 BINARY, AUC, LOSS = "binary_accuracy", "auc", "loss"
-ERRORS = ("mean_absolute_error", "mean_squared_error", "root_mean_squared_error", "huber", "log_cosh")  # least at the median, the mean, or between
+# least at the median, the mean, or between
+ERRORS = (
+    "mean_absolute_error",
+    "mean_squared_error",
+    "root_mean_squared_error",
+    "huber",
+    "log_cosh",
+)
 SHARES = (
     *ACCURACIES,
     AUC,
@@ -65,7 +78,8 @@ SAME = {
     "bce": "binary_crossentropy",
     "kld": "kl_divergence",
 }
-BELOW_0 = (LOSS, "kl_divergence", "poisson")  # falls, but a loss of one's own may be anything, and these may be below 0
+# falls, but a loss of one's own may be anything, and these may be below 0
+BELOW_0 = (LOSS, "kl_divergence", "poisson")
 
 
 def known_as(name: str) -> str | None:
@@ -124,16 +138,24 @@ class Measured:
         config = {} if model is None else said_of(model, arguments)
         self.loss = config.get("loss")
         self.metrics, self.weighted_metrics = config.get("metrics"), config.get("weighted_metrics")
-        functional = model if hasattr(model, "output_names") else getattr(model, "_functional", None)
+        functional = (
+            model if hasattr(model, "output_names") else getattr(model, "_functional", None)
+        )
         self.outputs: tuple[str, ...] = tuple(getattr(functional, "output_names", ()))
-        self.output_shapes = tuple(tuple(output.shape) for output in getattr(model, "outputs", None) or ())
+        self.output_shapes = tuple(
+            tuple(output.shape) for output in getattr(model, "outputs", None) or ()
+        )
 
     def own_name(self, name: str) -> str:
         """The name under which the model measures what is asked for: `mae` for `mean_absolute_error`, if compiled with that."""
         bare = self.split(name)[2].removeprefix("weighted_")
         measured = {_name(part) for part in self._parts()}
         same = [other for other in measured if exactly(bare) and exactly(other) == exactly(bare)]
-        return f"{name.removesuffix(bare)}{same[0]}" if len(same) == 1 and bare not in measured else name
+        return (
+            f"{name.removesuffix(bare)}{same[0]}"
+            if len(same) == 1 and bare not in measured
+            else name
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,7 +166,11 @@ class Measured:
     def split(self, name: str) -> tuple[str, int, str]:
         """An output's prefix (empty for a model with one output), the output's position, and the metric's own name."""
         if len(self.outputs) > 1:
-            fitting = [(f"{output}_", place) for place, output in enumerate(self.outputs) if name.startswith(f"{output}_")]
+            fitting = [
+                (f"{output}_", place)
+                for place, output in enumerate(self.outputs)
+                if name.startswith(f"{output}_")
+            ]
             if fitting:
                 prefix, place = max(fitting, key=lambda pair: len(pair[0]))
                 return prefix, place, name.removeprefix(prefix)
@@ -164,7 +190,9 @@ class Measured:
 
     def part(self, bare: str) -> Any:
         """What the model was compiled with for a metric; `None` if it measures none of this name."""
-        return next((part for part in self._parts() if _name(part) == bare.removeprefix("weighted_")), None)
+        return next(
+            (part for part in self._parts() if _name(part) == bare.removeprefix("weighted_")), None
+        )
 
     def known_loss(self) -> str | None:
         """The name of Keras' own of the one loss that the model is compiled with; `None` if there are others."""

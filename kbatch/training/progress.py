@@ -41,24 +41,37 @@ class ProgressBar(Watcher):
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}", markup=False),
+            TextColumn(
+                "{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}", markup=False
+            ),
         )
         console = Console(markup=False, emoji=False)  # names of augmentations are the user's
         console.print(f"{name}: {recipe}", highlight=False, soft_wrap=True)
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._bar.start()
         self._task = self._bar.add_task(name, total=seconds, value="")
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
         assert self._bar is not None
-        self._bar.update(self._task, completed=train_seconds, value="" if value is None else f"{value:.3f}")
+        self._bar.update(
+            self._task, completed=train_seconds, value="" if value is None else f"{value:.3f}"
+        )
 
     def ended(self, record: Record) -> None:
         """Close the bar and print how the training ended."""
         if self._bar is not None:
             self._bar.stop()
-        value = "nothing measured" if record.outcome.value is None else f"{record.outcome.value:.3f} held"
-        print(f"    ended by {ended_text(record.outcome)}: {value}, score {score_text(record.score)} per second", flush=True)
+        value = (
+            "nothing measured"
+            if record.outcome.value is None
+            else f"{record.outcome.value:.3f} held"
+        )
+        print(
+            f"    ended by {ended_text(record.outcome)}: {value}, score {score_text(record.score)} per second",
+            flush=True,
+        )
         for remark in record.outcome.remarks:
             print(f"    {remark}", flush=True)

@@ -64,7 +64,13 @@ class Job:
         """The same for two trainings that are the same."""
         return key_of(self.values, self.recipe, self.seed, self.purpose)
 
-    def record(self, outcome: Outcome, score: float, test: Mapping[str, float] | None = None, checkpoint: str = "") -> Record:
+    def record(
+        self,
+        outcome: Outcome,
+        score: float,
+        test: Mapping[str, float] | None = None,
+        checkpoint: str = "",
+    ) -> Record:
         """The record of this training.
 
         Args:
@@ -120,7 +126,15 @@ class Project:
         Raises:
             RecordError: If so.
         """
-        ended = [] if self.store.records() else [file.parent.name for file in self.directory.glob("trial_*/trial.json") if _ended(file)]
+        ended = (
+            []
+            if self.store.records()
+            else [
+                file.parent.name
+                for file in self.directory.glob("trial_*/trial.json")
+                if _ended(file)
+            ]
+        )
         if ended:
             raise RecordError(
                 f"The records of a search must be in {self.folder}",
@@ -143,32 +157,46 @@ class Project:
         except ProjectChangedError:
             if self.store.records():
                 raise
-            fingerprint.save(self.folder, facts)  # nothing was measured yet: a corrected argument begins anew
+            # nothing was measured yet: a corrected argument begins anew
+            fingerprint.save(self.folder, facts)
         stored = self.facts()
         if not facts.keys() <= stored.keys():
             fingerprint.save(self.folder, {**facts, **stored})
 
     def largest_passed(self) -> int:
         """The largest micro-batch that a training of this project has passed; 0 if none has."""
-        passed = [record.recipe for record in self.store.records() if record.outcome.ended in ("horizon", "target", "callback")]
+        passed = [
+            record.recipe
+            for record in self.store.records()
+            if record.outcome.ended in ("horizon", "target", "callback")
+        ]
         return max((recipe.examples_per_pass for recipe in passed), default=0)
 
     def known(self, job: Job) -> Record | None:
         """The record of a training that ended, or `None`.
 
-        A trial is known by the values that were drawn: the recipe that follows from them may change with a version of kbatch.
+        A trial is known by the values that were drawn: the recipe that follows from them may change
+        with a version of kbatch.
         """
         finished = self.store.finished(job.key)
         if finished or job.purpose != "search":
             return finished
-        drawn = {record.drawn: record for record in self.store.records() if record.purpose == "search"}
+        drawn = {
+            record.drawn: record for record in self.store.records() if record.purpose == "search"
+        }
         return drawn.get(drawn_of(job.values, job.seed))
 
     def crashed(self, job: Job) -> Record | None:
         """The record of a training whose process died on it twice, which is not begun again; `None` for any other."""
         if self.store.unfinished_starts(job.key) < CRASHES:
             return None
-        return job.record(Outcome(ended="crashed", message=f"the process ended {CRASHES} times while this was training"), 0.0)
+        return job.record(
+            Outcome(
+                ended="crashed",
+                message=f"the process ended {CRASHES} times while this was training",
+            ),
+            0.0,
+        )
 
     @contextlib.contextmanager
     def training(self, job: Job) -> Iterator[None]:
@@ -179,7 +207,8 @@ class Project:
                 yield
         except BaseException:  # SystemExit too, which a handler of signals may raise
             with ctrl_c.undisturbed():
-                self.store.interrupt(job.key)  # stopped by the user, or by an error that the user sees: no crash
+                # stopped by the user, or by an error that the user sees: no crash
+                self.store.interrupt(job.key)
             raise
 
     def end(self, record: Record) -> Record:

@@ -50,13 +50,17 @@ class RunOptions:
         seed: Integer, seed of the order of the data and of dropout.
         own_policy: The user's dtype policy, set again afterwards.
         callbacks: The user's callbacks.
-        checkpoint_callbacks: Callbacks that come last at the end of an epoch, when the kept weights are back.
+        checkpoint_callbacks: Callbacks that come last at the end of an epoch, when the kept weights
+            are back.
         class_weight: Mapping from class to weight, or `None`.
         verbose: Keras' `verbose`.
-        on_progress: Function told of the training seconds and the last value measured, every tenth of a second. Optional.
-        largest_passed: Integer, the largest micro-batch that has trained in this project; 0 if none has. An ambiguous
-            error (such as "No algorithm worked") is taken for out of memory only for a larger micro-batch than this.
-        updates: Integer, weight updates to train for instead of the goal's seconds. `None` for the seconds.
+        on_progress: Function told of the training seconds and the last value measured, every tenth
+            of a second. Optional.
+        largest_passed: Integer, the largest micro-batch that has trained in this project; 0 if none
+            has. An ambiguous error (such as "No algorithm worked") is taken for out of memory only
+            for a larger micro-batch than this.
+        updates: Integer, weight updates to train for instead of the goal's seconds. `None` for the
+            seconds.
     """
 
     seed: int = 0
@@ -102,7 +106,10 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     meter.reset_peak()
     stream = data.training.stream(recipe.examples_per_pass, options.seed)
     try:
-        input_seconds = _input_seconds(data.training.unshuffled(recipe.examples_per_pass), data.training.examples // recipe.examples_per_pass + 1)
+        input_seconds = _input_seconds(
+            data.training.unshuffled(recipe.examples_per_pass),
+            data.training.examples // recipe.examples_per_pass + 1,
+        )
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -112,8 +119,13 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     ended, message, final_rate, updates_before = None, "", None, scaled_updates(model)
     try:
         with instruments.sampler, _prepared(model, recipe, options):
-            model.fit(stream, callbacks=instruments.callbacks, **_fit_arguments(recipe, data.training.examples, options))
-        instruments.horizon.restore()  # EarlyStopping and an optimizer's moving average may have put others there
+            model.fit(
+                stream,
+                callbacks=instruments.callbacks,
+                **_fit_arguments(recipe, data.training.examples, options),
+            )
+        # EarlyStopping and an optimizer's moving average may have put others there
+        instruments.horizon.restore()
         final_rate = float(model.optimizer.learning_rate)
     except Exception as error:
         if not _means_out_of_memory(error, recipe.examples_per_pass, options.largest_passed):
@@ -125,7 +137,9 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
         final_learning_rate=final_rate,
         skipped_updates=_skipped(model, instruments.clock.updates, updates_before),
-        input_examples_per_second=None if not input_seconds else recipe.examples_per_pass / input_seconds,
+        input_examples_per_second=None
+        if not input_seconds
+        else recipe.examples_per_pass / input_seconds,
         message=message,
     )
     said = remarks.of(outcome, goal, recipe, input_seconds, data.training.remedy)
@@ -139,19 +153,36 @@ class _Instruments:
         seconds: Wall-clock seconds of parts that no callback sees.
     """
 
-    def __init__(self, recipe: Recipe, data: Data, goal: Goal, options: RunOptions, input_seconds: float) -> None:
+    def __init__(
+        self, recipe: Recipe, data: Data, goal: Goal, options: RunOptions, input_seconds: float
+    ) -> None:
         self._recipe = recipe
-        self.clock = TrainingClock(recipe.accumulation_steps, input_seconds=input_seconds * recipe.accumulation_steps)
+        self.clock = TrainingClock(
+            recipe.accumulation_steps, input_seconds=input_seconds * recipe.accumulation_steps
+        )
         self._counting = None if options.updates is None else CountingClock(self.clock)
         length, timer = options.updates or goal.seconds, self._counting or self.clock
-        self.horizon = Horizon(length, data.validation, timer, goal.metric, goal.direction, goal.target, on_progress=options.on_progress)
+        self.horizon = Horizon(
+            length,
+            data.validation,
+            timer,
+            goal.metric,
+            goal.direction,
+            goal.target,
+            on_progress=options.on_progress,
+        )
         self._epoch_end = EpochEnd(self.clock, self.horizon, time.perf_counter)
         self._users = [UserCallback(callback, self.horizon) for callback in options.callbacks]
         self._beginning = _Beginning()
         self.sampler = Sampler()
         self.seconds: dict[str, float] = {}
         own = _around_users(self._users, self.clock, self.horizon, self._epoch_end, recipe)
-        self.callbacks = [*own, *options.checkpoint_callbacks, self._epoch_end.after, self._beginning]
+        self.callbacks = [
+            *own,
+            *options.checkpoint_callbacks,
+            self._epoch_end.after,
+            self._beginning,
+        ]
 
     def outcome(self, ended: str | None, entered: float) -> Outcome:
         """What was measured, right after the training.
@@ -160,14 +191,27 @@ class _Instruments:
             ended: How it ended, if by an error; else `None`.
             entered: When `run` was entered, on `time.perf_counter`.
         """
-        clock, horizon, used, left = self.clock, self.horizon, self.sampler.result(), time.perf_counter()
+        clock, horizon, used, left = (
+            self.clock,
+            self.horizon,
+            self.sampler.result(),
+            time.perf_counter(),
+        )
         setup = (self._beginning.at or left) - entered - self.seconds["input_probe"]
-        around = {**self.seconds, "setup": setup, "finish": left - (self._epoch_end.ended_at or left)}
+        around = {
+            **self.seconds,
+            "setup": setup,
+            "finish": left - (self._epoch_end.ended_at or left),
+        }
         return Outcome(
             ended=ended or horizon.ended or "callback",
-            curve=self._counting.in_seconds(horizon.curve) if self._counting else tuple(horizon.curve),
+            curve=self._counting.in_seconds(horizon.curve)
+            if self._counting
+            else tuple(horizon.curve),
             value=horizon.value if not ended else None,
-            metrics={name: value for name, value in horizon.metrics.items() if math.isfinite(value)},
+            metrics={
+                name: value for name, value in horizon.metrics.items() if math.isfinite(value)
+            },
             train_seconds=clock.seconds,
             median_update_seconds=clock.median_update_seconds,
             updates=clock.updates,
@@ -191,26 +235,47 @@ def _of_the_plan(model: keras.Model, train_seconds: float) -> dict[str, Any]:
     plan = applied(model)
     if plan is None:
         return {}
-    return {"plan": plan.to_json(), "recompute_seconds": train_seconds * plan.extra_seconds_ratio / (1 + plan.extra_seconds_ratio)}
+    return {
+        "plan": plan.to_json(),
+        "recompute_seconds": train_seconds
+        * plan.extra_seconds_ratio
+        / (1 + plan.extra_seconds_ratio),
+    }
 
 
 def _skipped(model: keras.Model, updates: int, scaled_before: int | None) -> int:
     """Updates that loss scaling skipped, of those that the clock counted."""
     scaled = scaled_updates(model)
-    return 0 if scaled is None or scaled_before is None else max(updates - (scaled - scaled_before), 0)
+    return (
+        0 if scaled is None or scaled_before is None else max(updates - (scaled - scaled_before), 0)
+    )
 
 
 def _around_users(
-    users: Sequence[keras.callbacks.Callback], clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, recipe: Recipe
+    users: Sequence[keras.callbacks.Callback],
+    clock: TrainingClock,
+    horizon: Horizon,
+    epoch_end: EpochEnd,
+    recipe: Recipe,
 ) -> list[keras.callbacks.Callback]:
     """The callbacks of kbatch's own with the user's in between."""
     if not recipe.warmup_updates:
         return [clock, epoch_end.before, horizon, *users, epoch_end.between]
     warmup = Warmup(clock, recipe.warmup_updates)
-    return [clock, epoch_end.before, warmup.before, horizon, *users, warmup.after, epoch_end.between]
+    return [
+        clock,
+        epoch_end.before,
+        warmup.before,
+        horizon,
+        *users,
+        warmup.after,
+        epoch_end.between,
+    ]
 
 
-def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, updates: range, options: RunOptions) -> float:
+def median_update_seconds(
+    model: keras.Model, recipe: Recipe, data: Data, updates: range, options: RunOptions
+) -> float:
     """The median of some updates of a training, input included; the model is spent afterwards.
 
     Args:
@@ -229,7 +294,9 @@ def median_update_seconds(model: keras.Model, recipe: Recipe, data: Data, update
     stream = data.training.stream(recipe.examples_per_pass, options.seed)
     callbacks = [clock, keras.callbacks.LambdaCallback(on_train_batch_end=stop)]
     with _prepared(model, recipe, options):
-        model.fit(stream, callbacks=callbacks, **_fit_arguments(recipe, data.training.examples, options))
+        model.fit(
+            stream, callbacks=callbacks, **_fit_arguments(recipe, data.training.examples, options)
+        )
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
 
 
@@ -263,7 +330,9 @@ def _fit_arguments(recipe: Recipe, examples: int, options: RunOptions) -> dict[s
     }
 
 
-def _parts(clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, users: Sequence[UserCallback]) -> dict[str, float]:
+def _parts(
+    clock: TrainingClock, horizon: Horizon, epoch_end: EpochEnd, users: Sequence[UserCallback]
+) -> dict[str, float]:
     """Wall-clock seconds between the first batch and the last callback, each measured by the callback it belongs to."""
     first_step = max(clock.first_step_seconds, 0.0) if clock.updates else 0.0
     return {
@@ -280,7 +349,9 @@ def _input_seconds(stream: tf.data.Dataset, batches: int) -> float:
     remaining = iter(stream)
     next(remaining)
     began, taken = time.perf_counter(), 0
-    while taken < INPUT_BATCHES or (taken < batches and time.perf_counter() - began < INPUT_SECONDS):
+    while taken < INPUT_BATCHES or (
+        taken < batches and time.perf_counter() - began < INPUT_SECONDS
+    ):
         next(remaining)
         taken += 1
     return (time.perf_counter() - began) / taken

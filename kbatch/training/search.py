@@ -80,14 +80,16 @@ class Search:
         Args:
             job: What is trained.
             trial: `Trial` whose model a tuner has made. Made here if it is left out.
-            callbacks: The user's callbacks for this training. Defaults to copies of those of the search.
+            callbacks: The user's callbacks for this training. Defaults to copies of those of the
+                search.
             checkpoint: Where its kept weights are written. Optional.
             test: Batches that the kept weights are evaluated on besides. Optional.
         """
         with self.project.hold():
             known = self.project.known(job)
             if known is not None:
-                known = dataclasses.replace(known, trial=job.trial)  # another trial's record may answer this one
+                # another trial's record may answer this one
+                known = dataclasses.replace(known, trial=job.trial)
                 self.watcher.answered(known)
                 if trial is not None:
                     trial.forget()
@@ -100,10 +102,14 @@ class Search:
                     trial = trial or self._made(job)
                     self.watcher.started(job.purpose, job.trial, job.recipe, self.goal.seconds)
                     options = self._options(job, callbacks, checkpoint)
-                    outcome = trial.failure or run(trial.model, job.recipe, self.data, self.goal, options)
+                    outcome = trial.failure or run(
+                        trial.model, job.recipe, self.data, self.goal, options
+                    )
                     outcome = self._completed(job, trial.measured(outcome))
                     tested = _tested(trial.model, outcome, test)
-                    record = job.record(outcome, self.goal.score(outcome), tested, self._kept(checkpoint))
+                    record = job.record(
+                        outcome, self.goal.score(outcome), tested, self._kept(checkpoint)
+                    )
             self.project.end(record)
         self.watcher.ended(record)
         if trial is not None:
@@ -114,10 +120,18 @@ class Search:
         """The record of the baseline, trained if the project has none yet.
 
         Raises:
-            RecomputeError: If the space asks for a plan that this model cannot have; before anything is trained.
+            RecomputeError: If the space asks for a plan that this model cannot have; before
+                anything is trained.
         """
         recipe = baseline_recipe(self.project, self.model_spec, self.space)
-        job = Job("baseline", BASELINE_TRIAL, self.model_spec.seed, recipe, {}, self.space.rate_at_32(recipe))
+        job = Job(
+            "baseline",
+            BASELINE_TRIAL,
+            self.model_spec.seed,
+            recipe,
+            {},
+            self.space.rate_at_32(recipe),
+        )
         if self.project.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
                 follow(self.model_spec.raw(recipe.policy), strategy)
@@ -131,7 +145,17 @@ class Search:
             seed: Integer, the fresh seed.
             test: Batches that the kept weights are evaluated on besides. Optional.
         """
-        return self.train(Job("confirmation", record.trial, seed, record.recipe, dict(record.values), record.learning_rate_at_32), test=test)
+        return self.train(
+            Job(
+                "confirmation",
+                record.trial,
+                seed,
+                record.recipe,
+                dict(record.values),
+                record.learning_rate_at_32,
+            ),
+            test=test,
+        )
 
     def drawn(self, hp: Any) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe that a tuner drew, its warm-up cut to the horizon, and what there is to say of that.
@@ -141,23 +165,36 @@ class Search:
         """
         examples = self.data.training.examples
         seen = self.baseline().outcome.examples_per_second * self.goal.seconds
-        recipe, uncut = self.space.recipe(hp, examples, seen or None), self.space.recipe(hp, examples)
+        recipe, uncut = (
+            self.space.recipe(hp, examples, seen or None),
+            self.space.recipe(hp, examples),
+        )
         if recipe.warmup_updates >= uncut.warmup_updates:
             return recipe, ()
         share = f"{warmup.MOST_OF_HORIZON:.0%} of the horizon"
-        return recipe, (f"warm-up was cut from {uncut.warmup_updates} to {recipe.warmup_updates} updates, {share}",)
+        return recipe, (
+            f"warm-up was cut from {uncut.warmup_updates} to {recipe.warmup_updates} updates, {share}",
+        )
 
     def _made(self, job: Job) -> Trial:
         """A trial outside KerasTuner."""
         trial = Trial()
-        trial.make(dataclasses.replace(self.model_spec, seed=job.seed), job.recipe, self.model_spec.hyperparameters(job.values))
+        trial.make(
+            dataclasses.replace(self.model_spec, seed=job.seed),
+            job.recipe,
+            self.model_spec.hyperparameters(job.values),
+        )
         return trial
 
-    def _options(self, job: Job, callbacks: Sequence[Any] | None, checkpoint: Checkpoint | None) -> RunOptions:
+    def _options(
+        self, job: Job, callbacks: Sequence[Any] | None, checkpoint: Checkpoint | None
+    ) -> RunOptions:
         return RunOptions(
             seed=job.seed,
             own_policy=self.model_spec.own_policy,
-            callbacks=user_callbacks.copies(self.arguments.callbacks, _name(job)) if callbacks is None else callbacks,
+            callbacks=user_callbacks.copies(self.arguments.callbacks, _name(job))
+            if callbacks is None
+            else callbacks,
             checkpoint_callbacks=() if checkpoint is None else checkpoint.callbacks,
             class_weight=self.arguments.class_weight,
             verbose=self.arguments.verbose or 0,
@@ -167,9 +204,12 @@ class Search:
 
     def _completed(self, job: Job, outcome: Outcome) -> Outcome:
         """An outcome with the recipe's learning rate, and with what there is to say besides."""
-        noted = (self.goal.note,) if job.purpose == "baseline" and self.goal.note else ()  # said once a search, where its first training ends
+        # said once a search, where its first training ends
+        noted = (self.goal.note,) if job.purpose == "baseline" and self.goal.note else ()
         rate = outcome.learning_rate or job.recipe.learning_rate
-        return dataclasses.replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted, *job.remarks))
+        return dataclasses.replace(
+            outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted, *job.remarks)
+        )
 
     def _kept(self, checkpoint: Checkpoint | None) -> str:
         if checkpoint is None or not checkpoint.path.exists():

@@ -54,30 +54,36 @@ def train(
 ) -> tuple[keras.Model, Outcome]:
     """Train one recipe for a number of seconds or epochs and measure it, just as a trial of a search would.
 
-    Use it to try a recipe by hand, or to train the one that a search found for longer. With `epochs` it makes exactly
-    the updates of so many passes over the data, however long they take, and measures at the twelve marks of a trial,
-    placed on the updates instead of the seconds; the curve and all times are in seconds on the clock as ever.
+    Use it to try a recipe by hand, or to train the one that a search found for longer. With
+    `epochs` it makes exactly the updates of so many passes over the data, however long they take,
+    and measures at the twelve marks of a trial, placed on the updates instead of the seconds; the
+    curve and all times are in seconds on the clock as ever.
 
     Args:
         recipe: `Recipe` to follow, such as `kbatch.best_recipe(tuner)`.
-        build: Function `build(hp)` or `build()` that returns a model, compiled or not, or a `keras_tuner.HyperModel`.
-        x: Array, tensor, list, tuple or dict of them, a `tf.data.Dataset` of `(x, y)`, batched or not, or a `keras.utils.PyDataset`.
+        build: Function `build(hp)` or `build()` that returns a model, compiled or not, or a
+            `keras_tuner.HyperModel`.
+        x: Array, tensor, list, tuple or dict of them, a `tf.data.Dataset` of `(x, y)`, batched or
+            not, or a `keras.utils.PyDataset`.
         y: Labels, for arrays.
         validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset.
         seconds: Float, training seconds on the clock. Either this or `epochs`.
         epochs: Integer, passes over the data. Either this or `seconds`.
-        values: Mapping from the names of your own hyperparameters, those of `build(hp)`, to their values, such as
-            `tuner.get_best_hyperparameters()[0].values`; kbatch's own among them are left to the recipe. Defaults to
-            the defaults that `build` declares.
+        values: Mapping from the names of your own hyperparameters, those of `build(hp)`, to their
+            values, such as
+            `tuner.get_best_hyperparameters()[0].values`; kbatch's own among them are left to the
+            recipe. Defaults to the defaults that `build` declares.
         loss: Loss, if `build` does not compile.
         metrics: List of metrics, if `build` does not compile.
         metric: String, what is measured. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own.
-        chance: Float; inferred for accuracies, AUC and the errors of regression, of which a remark says it.
+        chance: Float; inferred for accuracies, AUC and the errors of regression, of which a remark
+            says it.
         target: Float, the value at which training may end. Optional.
         seed: Integer, seed of weights, data order and dropout. Defaults to `0`.
         sample_weight: Weights of the examples, for arrays. Optional.
-        validation_split: Float, the share of the arrays' last examples to validate on. Defaults to `0`.
+        validation_split: Float, the share of the arrays' last examples to validate on. Defaults to
+            `0`.
         validation_batch_size: Integer, examples per validation batch. Defaults to `32`.
         batched: Boolean, whether a dataset's elements are batches. Defaults to finding out.
         class_weight: Mapping from class to weight. Optional.
@@ -103,10 +109,21 @@ def train(
     check_metric(metric, [recipe.label_smoothing])
     if recipe.augmentation not in augmentation.names():
         raise RecipeError(
-            f"`augmentation` must be one of {', '.join(augmentation.names())}", recipe.augmentation, "Register it with kbatch.register_augmentation"
+            f"`augmentation` must be one of {', '.join(augmentation.names())}",
+            recipe.augmentation,
+            "Register it with kbatch.register_augmentation",
         )
     arguments = FitArguments(
-        x, y, sample_weight, validation_data, validation_split, validation_batch_size, batched, class_weight, tuple(callbacks), verbose
+        x,
+        y,
+        sample_weight,
+        validation_data,
+        validation_split,
+        validation_batch_size,
+        batched,
+        class_weight,
+        tuple(callbacks),
+        verbose,
     )
     function, declare = parts_of(build)
     model_spec = ModelSpec(function, CompileArguments(loss, metrics), seed, declare=declare)
@@ -120,8 +137,17 @@ def train(
             _check_known(values or {}, hp)
             agreement.check(model, said_of(model, model_spec.arguments).get("loss"), data)
         goal = goal_of(horizon, data=data, measured=Measured(model, model_spec.arguments), **asked)
-    updates = None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
-    options = RunOptions(model_spec.seed, model_spec.own_policy, list(callbacks), class_weight=class_weight, verbose=verbose, updates=updates)
+    updates = (
+        None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
+    )
+    options = RunOptions(
+        model_spec.seed,
+        model_spec.own_policy,
+        list(callbacks),
+        class_weight=class_weight,
+        verbose=verbose,
+        updates=updates,
+    )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
     noted = (goal.note,) if goal.note else ()
     rate = outcome.learning_rate or recipe.learning_rate
@@ -132,16 +158,24 @@ def _passes(seconds: Any, epochs: Any) -> int | None:
     """The passes over the data, if those and not seconds are said."""
     if (seconds is None) == (epochs is None):
         received = "neither" if seconds is None else f"seconds={seconds} and epochs={epochs}"
-        raise SearchError("A training must be given either seconds or epochs", received, "Pass one of them")
+        raise SearchError(
+            "A training must be given either seconds or epochs", received, "Pass one of them"
+        )
     passes = None if epochs is None else whole_number(epochs)
     if epochs is not None and passes is None:
-        raise SearchError("`epochs` must be a whole number of at least 1", epochs, "Pass epochs=20, say")
+        raise SearchError(
+            "`epochs` must be a whole number of at least 1", epochs, "Pass epochs=20, say"
+        )
     return passes
 
 
 def _mapping(values: Any) -> dict[str, Any]:
     if values is not None and not isinstance(values, Mapping):
-        raise SearchError("`values` must be a mapping from hyperparameter to value", type(values).__name__, 'Pass {"units": 64}, or `hp.values`')
+        raise SearchError(
+            "`values` must be a mapping from hyperparameter to value",
+            type(values).__name__,
+            'Pass {"units": 64}, or `hp.values`',
+        )
     return dict(values or {})
 
 

@@ -66,7 +66,12 @@ class Terms:
         return _micro_batch.why_not(recipe, self.max_batch, self.max_accumulation_steps)
 
     def open(
-        self, project: Project, args: Sequence[Any], kwargs: Mapping[str, Any], watcher: Watcher | None = None, problems: Problems | None = None
+        self,
+        project: Project,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        watcher: Watcher | None = None,
+        problems: Problems | None = None,
     ) -> Search:
         """The search of these terms and what `search` was called with, agreed with what the project was begun with.
 
@@ -76,11 +81,13 @@ class Terms:
             project: The project, old or new.
             args: `x` and `y`, as for `search`.
             kwargs: What else `search` is called with.
-            watcher: Told of every training. Defaults to a progress bar, unless `verbose=` is passed.
+            watcher: Told of every training. Defaults to a progress bar, unless `verbose=` is
+                passed.
             problems: What was found wrong before, to be said with what is found here. Optional.
 
         Raises:
-            ProjectChangedError: If the project was begun with another space, data, metric, horizon, model or seed.
+            ProjectChangedError: If the project was begun with another space, data, metric, horizon,
+                model or seed.
             KbatchError: If anything else cannot be used; one error says all of it.
         """
         problems = problems or Problems()
@@ -100,7 +107,9 @@ class Terms:
         sizes = list(self.space.batch_size)
         return [size for size in sizes if size <= examples] if self.space.default_sizes else sizes
 
-    def _checked(self, arguments: FitArguments, model: keras.Model | None, problems: Problems) -> Data | None:
+    def _checked(
+        self, arguments: FitArguments, model: keras.Model | None, problems: Problems
+    ) -> Data | None:
         """The data, with what is wrong with them and the other arguments noted."""
         problems.of(lambda: self._check_horizon(arguments))
         problems.of(_check_devices)
@@ -117,13 +126,30 @@ class Terms:
                     problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
         return data
 
-    def _agree(self, project: Project, arguments: FitArguments, model: keras.Model | None, data: Data) -> None:
+    def _agree(
+        self, project: Project, arguments: FitArguments, model: keras.Model | None, data: Data
+    ) -> None:
         horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": arguments.epochs}
-        project.agree({"space": self.space.to_dict(), "data": data.fingerprint, "seed": self.model_spec.seed, **self.judged_by, **horizon})
-        project.agree({"class_weight": described(arguments.class_weight), "device": meter.device_words()})
+        project.agree(
+            {
+                "space": self.space.to_dict(),
+                "data": data.fingerprint,
+                "seed": self.model_spec.seed,
+                **self.judged_by,
+                **horizon,
+            }
+        )
+        project.agree(
+            {"class_weight": described(arguments.class_weight), "device": meter.device_words()}
+        )
         if model is not None:
             project.agree({"signature": signature(model, self.model_spec.arguments)})
-        project.agree({"max_batch": _micro_batch.facts(self.max_batch), "max_accumulation_steps": self.max_accumulation_steps})
+        project.agree(
+            {
+                "max_batch": _micro_batch.facts(self.max_batch),
+                "max_accumulation_steps": self.max_accumulation_steps,
+            }
+        )
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
 
@@ -138,29 +164,53 @@ class Terms:
 
     def _check_horizon(self, arguments: FitArguments) -> None:
         if (self.seconds_per_trial is None) == (arguments.epochs is None):
-            received = "neither" if arguments.epochs is None else f"seconds_per_trial={self.seconds_per_trial} and epochs={arguments.epochs}"
-            raise SearchError("A search must be given either seconds_per_trial or epochs", received, "Pass one of them")
+            received = (
+                "neither"
+                if arguments.epochs is None
+                else f"seconds_per_trial={self.seconds_per_trial} and epochs={arguments.epochs}"
+            )
+            raise SearchError(
+                "A search must be given either seconds_per_trial or epochs",
+                received,
+                "Pass one of them",
+            )
         if arguments.epochs is not None and whole_number(arguments.epochs) is None:
-            raise SearchError("`epochs` must be a whole number of at least 1", arguments.epochs, "Pass epochs=5, say")
+            raise SearchError(
+                "`epochs` must be a whole number of at least 1",
+                arguments.epochs,
+                "Pass epochs=5, say",
+            )
 
-    def _goal_of(self, project: Project, data: Data, arguments: FitArguments, model: keras.Model | None) -> Goal:
+    def _goal_of(
+        self, project: Project, data: Data, arguments: FitArguments, model: keras.Model | None
+    ) -> Goal:
         stored = project.facts().get("goal")
         if stored is None:
-            seconds = self.seconds_per_trial or self._seconds_of_epochs(project, data, arguments.epochs or 1)
-            stored = goal_of(seconds, data=data, measured=Measured(model, self.model_spec.arguments), **self.judged_by).to_dict()
+            seconds = self.seconds_per_trial or self._seconds_of_epochs(
+                project, data, arguments.epochs or 1
+            )
+            stored = goal_of(
+                seconds,
+                data=data,
+                measured=Measured(model, self.model_spec.arguments),
+                **self.judged_by,
+            ).to_dict()
             project.agree({"goal": stored})
         return Goal(**stored)
 
     def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
         """The horizon that lets the baseline see the data `epochs` times, measured once and then kept with the project.
 
-        It is `epochs * ceil(n / batch) * m`, with `m` the median of the baseline's updates 5 to 40, input included.
+        It is `epochs * ceil(n / batch) * m`, with `m` the median of the baseline's updates 5 to 40,
+        input included.
         """
         stored = project.facts().get("measured_horizon_seconds")
         if stored is None:
             recipe, trial = baseline_recipe(project, self.model_spec, self.space), Trial()
             options = RunOptions(seed=self.model_spec.seed, own_policy=self.model_spec.own_policy)
-            median = median_update_seconds(trial.make(self.model_spec, recipe), recipe, data, CALIBRATION_UPDATES, options)
+            median = median_update_seconds(
+                trial.make(self.model_spec, recipe), recipe, data, CALIBRATION_UPDATES, options
+            )
             trial.forget()
             stored = epochs * math.ceil(data.training.examples / recipe.batch_size) * median
             project.agree({"measured_horizon_seconds": stored})
@@ -169,9 +219,15 @@ class Terms:
 
 def _check_devices() -> None:
     if tf.distribute.has_strategy():
-        raise SearchError("A search must run on one device", "a tf.distribute strategy's scope", "Call search outside of the scope")
+        raise SearchError(
+            "A search must run on one device",
+            "a tf.distribute strategy's scope",
+            "Call search outside of the scope",
+        )
 
 
 def _has_schedule(optimizer: Any) -> bool:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return isinstance(getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule)
+    return isinstance(
+        getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
+    )

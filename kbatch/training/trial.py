@@ -23,12 +23,14 @@ class Trial:
     """One model from `build` to the end of its training; made at `build`'s entry, where its clock begins.
 
     Attributes:
-        model: The compiled model; an empty one if it did not fit into memory; `None` until it is made.
+        model: The compiled model; an empty one if it did not fit into memory; `None` until it is
+            made.
         failure: `Outcome` of a model that did not fit into memory when it was built, else `None`.
     """
 
     def __init__(self) -> None:
-        # Before the clock runs: collecting the graphs of many models at once, in the middle of a later one's first step,
+        # Before the clock runs: collecting the graphs of many models at once, in the middle of a
+        # later one's first step,
         # was seen to take minutes.
         gc.collect()
         self._registered = gradient_registry.registered()
@@ -81,8 +83,12 @@ class Trial:
     def measured(self, outcome: Outcome) -> Outcome:
         """The outcome with the seconds of all parts and the whole, its peak counted above the bytes in use before."""
         total = time.perf_counter() - self._began - self._left_out
-        peak = None if outcome.peak_bytes is None else outcome.peak_bytes - (self._bytes_before or 0)
-        return replace(outcome, seconds={**self._seconds, **outcome.seconds, "total": total}, peak_bytes=peak)
+        peak = (
+            None if outcome.peak_bytes is None else outcome.peak_bytes - (self._bytes_before or 0)
+        )
+        return replace(
+            outcome, seconds={**self._seconds, **outcome.seconds, "total": total}, peak_bytes=peak
+        )
 
     def forget(self) -> None:
         """Give back what TensorFlow holds of the model beyond its life."""

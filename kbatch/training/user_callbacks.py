@@ -19,7 +19,8 @@ def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
 
     Args:
         callbacks: The user's callbacks.
-        schedule: Boolean, whether the model is compiled with an optimizer whose learning rate is a schedule.
+        schedule: Boolean, whether the model is compiled with an optimizer whose learning rate is a
+            schedule.
 
     Raises:
         SearchError: If one cannot work; the message names it.
@@ -27,10 +28,16 @@ def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
     for callback in callbacks:
         name = type(callback).__name__
         if not isinstance(callback, keras.callbacks.Callback):
-            raise SearchError("`callbacks` must be Keras callbacks", name, "Pass objects such as keras.callbacks.EarlyStopping()")
+            raise SearchError(
+                "`callbacks` must be Keras callbacks",
+                name,
+                "Pass objects such as keras.callbacks.EarlyStopping()",
+            )
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             raise SearchError(
-                "Every training must begin at its first update", name, "Leave it out: finished trainings are kept, one that was stopped begins again"
+                "Every training must begin at its first update",
+                name,
+                "Leave it out: finished trainings are kept, one that was stopped begins again",
             )
         if schedule and isinstance(callback, RATE_SETTERS):
             raise SearchError(
@@ -48,7 +55,8 @@ def belongs_to_trial(callback: Any) -> bool:
 def without_trial(callbacks: Sequence[Any]) -> list[Any]:
     """The user's callbacks as they were before KerasTuner made them a trial's.
 
-    KerasTuner adds a callback of HParams for each TensorBoard, and lets TensorBoard write to `<log_dir>/<trial>/execution0`.
+    KerasTuner adds a callback of HParams for each TensorBoard, and lets TensorBoard write to
+    `<log_dir>/<trial>/execution0`.
     """
     own = copy.deepcopy([callback for callback in callbacks if not belongs_to_trial(callback)])
     for callback in own:
@@ -62,7 +70,8 @@ def copies(callbacks: Sequence[Any], training: str) -> list[Any]:
 
     Args:
         callbacks: The user's callbacks.
-        training: Name of the training, such as `"baseline"`: the folder that TensorBoard writes to, and the beginning of other files' names.
+        training: Name of the training, such as `"baseline"`: the folder that TensorBoard writes to,
+            and the beginning of other files' names.
     """
     own = copy.deepcopy(list(callbacks))
     for callback in own:

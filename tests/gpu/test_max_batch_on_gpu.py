@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not os.path.exists("/dev/nvidia0"), reason="no GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not os.path.exists("/dev/nvidia0"), reason="no GPU"),
+]
 
 CODE = """
 import functools, kbatch
@@ -24,7 +27,12 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("jit", [False, True])
 def test_the_largest_batch_under_a_limit_uses_most_of_it(policy, jit, tmp_path):
     environment = {**os.environ, "KBATCH_CACHE": str(tmp_path)}
-    said = subprocess.run([sys.executable, "-c", CODE.format(policy=policy, jit=jit)], capture_output=True, text=True, env=environment)
+    said = subprocess.run(
+        [sys.executable, "-c", CODE.format(policy=policy, jit=jit)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert said.returncode == 0, said.stderr
     batch_size, peak_bytes, limit_bytes = map(int, said.stdout.split())
     assert batch_size > 16
@@ -38,5 +46,10 @@ def test_a_process_that_holds_the_card_is_refused(tmp_path):
         "except kbatch.errors.MemoryLimitError as error:\n    print(error)"
     )
     environment = {**os.environ, "KBATCH_CACHE": str(tmp_path)}
-    said = subprocess.run([sys.executable, "-c", "import kbatch.errors\n" + code], capture_output=True, text=True, env=environment)
+    said = subprocess.run(
+        [sys.executable, "-c", "import kbatch.errors\n" + code],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert "The GPU must be free" in said.stdout

@@ -9,14 +9,19 @@ from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.device import meter
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="no GPU"),
+]
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_every_policy_trains_on_the_gpu_with_augmentation(policy, jit_compile):
     data = pictures("drawn", image_size=64)
-    recipe = Recipe(64, "sgd", 0.01, policy=policy, jit_compile=jit_compile, augmentation="flip_shift")
+    recipe = Recipe(
+        64, "sgd", 0.01, policy=policy, jit_compile=jit_compile, augmentation="flip_shift"
+    )
     arguments = {"seconds": 5, "loss": "binary_crossentropy", "metrics": ["accuracy"]}
     _, outcome = kbatch.train(recipe, lambda: cnn(64), *data.train, data.validation, **arguments)
     assert outcome.ended == "horizon"

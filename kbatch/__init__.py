@@ -5,8 +5,8 @@ this list):
 
    -2  errors
    -1  number_text · recompute_strategy
-    0  notebook · option · outcome · problems · recipe · scoring
-    1  axis · device · records · rules · runtime · tracing
+    0  notebook · option · outcome · problems · recipe · runtime · scoring
+    1  axis · device · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
     4  border · memory · tuner

@@ -22,7 +22,7 @@ FLOORS = {
     "rules": 1,
     "records": 1,
     "device": 1,
-    "runtime": 1,
+    "runtime": 0,
     "tracing": 1,
     "data": 2,
     "callbacks": 2,

@@ -29,14 +29,14 @@ def confirmer(most, log=None, phase="training"):
 def test_it_ends_on_a_size_that_passed(most, step):
     found = confirmed(confirmer(most), 100, step, any_size)
     assert found.batch_size <= most
-    assert found.batch_size in [probe.batch_size for probe in found.probes if probe.passed]
+    assert found.batch_size in [probe.batch_size for probe in found.confirmations if probe.passed]
     assert not found.first_failing or found.first_failing - found.batch_size <= max(
         1, np.ceil(step * found.first_failing)
     )
     assert found.first_failing == min(
-        (probe.batch_size for probe in found.probes if not probe.passed), default=None
+        (probe.batch_size for probe in found.confirmations if not probe.passed), default=None
     )
-    assert len(found.probes) <= 20
+    assert len(found.confirmations) <= 20
 
 
 def test_the_first_two_steps_are_equal_and_later_ones_double():
@@ -54,7 +54,7 @@ def test_after_long_steps_down_the_middle_is_tried():
 
 def test_nothing_passes_or_nothing_is_left():
     assert confirmed(confirmer(0), 3, 0.05, any_size).batch_size == 0
-    assert confirmed(confirmer(0), 0, 0.05, any_size).probes == ()
+    assert confirmed(confirmer(0), 0, 0.05, any_size).confirmations == ()
 
 
 def test_only_allowed_sizes_are_confirmed():

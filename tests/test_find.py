@@ -14,8 +14,8 @@ import pytest
 
 import kbatch
 from kbatch import Recipe, find_max_batch
-from kbatch.device import limit
 from kbatch.errors import DataError, MemoryLimitError, ModelError
+from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload, sample_of
@@ -68,7 +68,12 @@ def test_the_answer_trains_and_a_third_more_does_not_in_a_fresh_process():
     )
     assert found.limit_bytes == LIMIT
     # of that size
-    assert 0 < found.peak_bytes == found.confirmations[-1].peak_bytes <= (1 - limit.MARGIN) * LIMIT
+    assert (
+        0
+        < found.peak_bytes
+        == found.confirmations[-1].peak_bytes
+        <= (1 - MARGINS.kept_free) * LIMIT
+    )
     assert str(found).startswith(f"batch {found.batch_size} uses ")
     workload = Workload(memory_models.dense, sample_of((16,))[0], found.recipe)
     with Prober(workload, LIMIT) as prober:
@@ -80,7 +85,7 @@ def test_jitted_the_prediction_is_the_answer_and_the_second_call_comes_from_disk
     arguments = {"memory_limit": LIMIT, "recipe": Recipe(jit_compile=True), "confirmed_steps": 2}
     found = find_max_batch(memory_models.dense, (16,), **arguments)
     assert abs(found.predicted - found.batch_size) <= 1
-    assert found.peak_bytes <= (1 - limit.MARGIN) * LIMIT
+    assert found.peak_bytes <= (1 - MARGINS.kept_free) * LIMIT
     tried = []
     again = find_max_batch(memory_models.dense, (16,), **arguments, on_probe=tried.append)
     assert again == found

@@ -2,9 +2,10 @@
 
 import pytest
 
-from kbatch.memory._next_size import Found, any_size, power_of_two
+from kbatch.memory._next_size import any_size, power_of_two
 from kbatch.memory._probe import Probe
 from kbatch.memory._search import first_confirmed
+from kbatch.memory._search_result import SearchResult
 
 USABLE = 950
 
@@ -26,4 +27,4 @@ def test_what_is_too_near_is_not_tried(passed, peak, failing, allowed, first):
     probes = [Probe(passed, "passed", peak, 1.0)] + (
         [] if failing is None else [Probe(failing, "out_of_memory", 0, 1.0)]
     )
-    assert first_confirmed(Found(passed, failing, tuple(probes)), USABLE, allowed) == first
+    assert first_confirmed(SearchResult(passed, failing, tuple(probes)), USABLE, allowed) == first

@@ -66,12 +66,3 @@ def test_limits_that_this_machine_can_keep_are_taken():
     assert limit.checked(None) is None
     assert limit.checked("100MB") == 10**8
     assert limit.checked(limit.most_bytes()) == limit.most_bytes()
-
-
-@pytest.mark.parametrize("mebibytes", [4, 10, 33, 34, 400, 80_000])
-def test_what_is_kept_back_is_a_share_and_at_least_a_mebibyte(mebibytes):
-    spared = limit.spared(mebibytes << 20)
-    assert spared % limit.MIB == 0
-    assert (mebibytes << 20) - spared >= limit.MIB
-    share = (1 - limit.MARGIN) * (mebibytes << 20)
-    assert share - limit.MIB < spared <= share or spared == (mebibytes - 1) << 20

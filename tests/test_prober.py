@@ -5,7 +5,7 @@ import pytest
 
 from kbatch.device import limit
 from kbatch.memory import _prober as module
-from kbatch.memory._probe import Facts, Probe
+from kbatch.memory._probe import ModelFacts, Probe
 from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
 from kbatch.memory._workload import Workload
 
@@ -31,7 +31,7 @@ class FakeWorker:
         self.calls.append(function)
         self.timeouts.append(timeout_seconds)
         if function == f"{WORKER}:begin":
-            return Facts(self.mebibytes * limit.MIB, "CPU", 0, 0, 0, 0)
+            return ModelFacts(self.mebibytes * limit.MIB, "CPU", 0, 0, 0, 0)
         return Probe(arguments[0], "passed", 1, 1.0, (2.0, 0.1, 0.1))
 
     def close(self):

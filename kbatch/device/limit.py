@@ -17,9 +17,6 @@ MIB = 1 << 20
 # TensorFlow takes blocks of whole MiB: below it, what a model needs is lost among them (5 MB took
 # minutes and ended in deaths)
 LEAST = 32 * MIB
-# of the limit: without XLA a step needs a few percent more than the median one (bench_max_batch.py
-# --spread)
-MARGIN = 0.07
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 UNITS = {
     "": 1,
@@ -99,17 +96,6 @@ def most_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
         return None
-
-
-def spared(limit_bytes: int) -> int:
-    """What a size has to make do with to be called safe: a limit less its margin, in whole MiB, at least one less.
-
-    Example:
-    >>> spared(400 << 20) >> 20, spared(10 << 20) >> 20
-    (372, 9)
-    """
-    whole = limit_bytes // MIB
-    return max(1, min(int((1 - MARGIN) * whole), whole - 1)) * MIB
 
 
 def environment(limit_bytes: int | None) -> dict[str, str]:

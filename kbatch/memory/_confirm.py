@@ -3,60 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._next_size import Allowed, ProbeOf
 from kbatch.memory._probe import Probe
+from kbatch.memory._search_result import SearchResult
 
-EQUAL_STEPS = 2  # down, before they double
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """What the confirmations found.
-
-    Attributes:
-        batch_size: Integer, the size that passed; 0 if none did.
-        first_failing: Integer, the smallest that failed, or `None` if none did.
-        probes: Tuple of `Probe`, one per training.
-    """
-
-    batch_size: int
-    first_failing: int | None
-    probes: tuple[Probe, ...]
-
-    @property
-    def steps(self) -> int:
-        """Steps that the size was trained, in all processes together."""
-        return sum(
-            len(probe.step_seconds)
-            for probe in self.probes
-            if probe.passed and probe.batch_size == self.batch_size
-        )
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes in use when the size was confirmed."""
-        return max(
-            (
-                probe.peak_bytes
-                for probe in self.probes
-                if probe.passed and probe.batch_size == self.batch_size
-            ),
-            default=0,
-        )
+MOST_TAKEN_OFF = 0.5  # a step down halves the size at most
 
 
-def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) -> Confirmed:
-    """The largest batch size, from a given one down, that trains and validates long enough.
+def confirmed(
+    confirm: ProbeOf,
+    batch_size: int,
+    step: float,
+    allowed: Allowed,
+    margins: Margins = MARGINS,
+) -> SearchResult:
+    """Return the largest batch size, from `batch_size` down, that passes its confirmation.
+
+    A failure shrinks the size by `step`. From the third failure on the share doubles each time.
+    Afterwards the gap between the last failure and the first pass is bisected down to one `step`.
 
     Args:
-        confirm: Function that trains a size, long enough to rely on.
-        batch_size: Integer, where to begin; 0 if nothing is left to confirm.
-        step: Float, the part of a size that is taken off after it failed; from the third failure on
-            twice as much as before, and then the middle is tried until what passed and what failed
-            are one step apart.
+        confirm: Function that trains a batch size long enough to rely on it.
+        batch_size: Integer, where to begin; 0 if there is nothing to confirm.
+        step: Float, share of a size that is taken off after a failure.
         allowed: Function that rounds a size down to one that may be used.
+        margins: `Margins`.
     """
     probes: list[Probe] = []
     failed: list[int] = []
@@ -69,12 +42,13 @@ def confirmed(confirm: ProbeOf, batch_size: int, step: float, allowed: Allowed) 
         return probes[-1].passed
 
     while size >= 1 and not passes(size):
-        part = min(0.5, step * 2 ** max(0, len(failed) - EQUAL_STEPS))
-        size = max(1, allowed(min(size - 1, int(size * (1 - part))))) if size > 1 else 0
-    # the steps down had become long
+        doublings = max(0, len(failed) - margins.equal_steps)
+        share = min(MOST_TAKEN_OFF, step * 2**doublings)
+        below = allowed(min(size - 1, int(size * (1 - share))))
+        size = max(1, below) if size > 1 else 0
     while size and failed and min(failed) - size > math.ceil(step * min(failed)):
         middle = allowed((size + min(failed)) // 2)
         if middle <= size:
             break
         size = middle if passes(middle) else size
-    return Confirmed(size, min(failed, default=None), tuple(probes))
+    return SearchResult(size, min(failed, default=None), confirmations=tuple(probes))

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbatch.device import gpu_in_use, limit, utilisation
 from kbatch.errors import MemoryLimitError, SearchError
 from kbatch.memory import _cache
+from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._next_size import ALLOWED
 from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
-from kbatch.memory._search import CONFIRMED_STEPS, SearchOptions, find
+from kbatch.memory._search import (
+    Probing,
+    SearchOptions,
+    approach,
+    conclude,
+    nothing_fits,
+    predict,
+)
 from kbatch.memory._workload import Workload, sample_of
 from kbatch.recipe import Recipe, whole_number
 
@@ -31,7 +40,7 @@ def find_max_batch(
     loss: Any = None,
     metrics: Any = None,
     sizes: str = "any",
-    confirmed_steps: int = CONFIRMED_STEPS,
+    confirmed_steps: int = MARGINS.confirmed_steps,
     timeout_seconds: float = TIMEOUT_SECONDS,
     seed: int = 0,
     values: Mapping[str, Any] | None = None,
@@ -134,6 +143,43 @@ def find_max_batch(
     if all(probe.ended != "hung" for probe in (*found.probes, *found.confirmations)):
         _cache.save(name, dataclasses.asdict(found))
     return found
+
+
+def find(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) -> MaxBatch:
+    """The largest batch size of the prober's workload.
+
+    Raises:
+        MemoryLimitError: If not even one example fits.
+        ModelError: If the model does not train at any batch size.
+    """
+    began = time.perf_counter()
+    prediction = predict(prober, options, margins)
+    known = approach(prober, prediction, options, margins)
+    result = conclude(prober, known, options, margins)
+    if not result.batch_size:
+        raise nothing_fits(result.last, prediction.model)
+    flat = known.speed.flat
+    return MaxBatch(
+        batch_size=result.batch_size,
+        peak_bytes=result.peak_bytes,
+        limit_bytes=prober.limit_bytes or prediction.limit_bytes,
+        first_failing=result.first_failing,
+        probes=(*known.speed.probes, *result.probes),
+        confirmations=result.confirmations,
+        confirmed_steps=result.confirmed_steps,
+        predicted=prediction.largest(prediction.limit_bytes),
+        ceiling=options.ceiling,
+        recipe=prober.workload.recipe,
+        seconds=time.perf_counter() - began,
+        no_faster_from=_reached(flat, result.batch_size, options),
+    )
+
+
+def _reached(flat: int | None, batch_size: int, options: SearchOptions) -> int | None:
+    """The size from which on speed is flat, if that is why the answer is not larger."""
+    if flat is None or batch_size < options.allowed(flat):
+        return None
+    return flat
 
 
 def room(limit_bytes: int | None) -> dict[str, Any]:

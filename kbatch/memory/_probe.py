@@ -43,7 +43,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What a worker knows of a model before it trains.
 
     Attributes:

@@ -14,7 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from kbatch.device import limit
 from kbatch.errors import ModelError
 from kbatch.memory import _xla
-from kbatch.memory._probe import Facts, Probe, Refusal
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._probe import ModelFacts, Probe, Refusal
 from kbatch.memory._workload import Workload
 from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.worker import Death, Worker
@@ -75,10 +76,10 @@ class Prober:
         self._worker = self._within(limit_bytes)
         self._limit_bytes = limit_bytes  # of the worker
         self._prepared: Worker | None = None
-        self._facts: Facts | None = None
+        self._facts: ModelFacts | None = None
         self._first_seconds = self._slowest_seconds = 0.0
 
-    def facts(self) -> Facts:
+    def facts(self) -> ModelFacts:
         """What is known of the model once it is made; made again if the worker was thrown away.
 
         Raises:
@@ -98,7 +99,7 @@ class Prober:
                     str(error),
                     "Move what it holds into the function",
                 ) from error
-            facts: Facts = self._answer(answer)
+            facts: ModelFacts = self._answer(answer)
             self._facts = (
                 facts
                 if self._whole is None
@@ -209,7 +210,7 @@ class Prober:
         whole = self._whole if self._whole is not None else self.facts().limit_bytes
         if whole is None:
             raise limit.refuse_none()
-        return limit.spared(whole)
+        return MARGINS.usable(whole)
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A process that keeps to a limit."""

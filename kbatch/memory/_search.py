@@ -1,251 +1,275 @@
-"""Search for one recipe's largest batch: predict, probe, confirm."""
+"""Search for the largest batch of one recipe: predict it, probe near it, confirm it."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import dataclasses
 from dataclasses import dataclass
+from typing import Protocol
 
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError, ModelError
-from kbatch.memory._confirm import Confirmed, confirmed
-from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._compiled_size import CompiledSize, compiled_size
+from kbatch.memory._confirm import confirmed
+from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._need import UNBOUNDED, Need
-from kbatch.memory._next_size import ALLOWED, Allowed, Found, jump, settle
-from kbatch.memory._probe import SUSPECTS, Facts, Probe
-from kbatch.memory._prober import Prober
-from kbatch.memory._speed_line import of_probes
-from kbatch.memory._xla import TOO_LARGE
+from kbatch.memory._next_size import ALLOWED, Allowed, jump, settle
+from kbatch.memory._probe import SUSPECTS, ModelFacts, Probe
+from kbatch.memory._search_result import SearchResult
+from kbatch.memory._speed_bound import SpeedBound, speed_bound
+from kbatch.memory._workload import Workload
 from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
 
-# with some memory to spare: what runs out at all does so at any step, not at once
-CONFIRMED_STEPS = 20
-FAR_SHARE = 0.75
-# of what a confirmation has: each that fails costs a process and a wait for memory
-AIMED_SHARE = 0.98
-STEP_DOWN, BELOW_FAILED = 0.05, 0.1
-COMPUTED_SHARE = 0.97  # of a size that is computed and not confirmed
-FIRST_COMPILED, MOST_COMPILED = 16, 6
-# A size above the second of these is worth a look at where speed stops to rise.
-SPEED_SIZES, SPEED_STEPS, SPEED_GAIN = (512, 4096), 6, 0.02
+
+class Probing(Protocol):
+    """What a search asks of `Prober`."""
+
+    workload: Workload
+    limit_bytes: int | None
+
+    def facts(self) -> ModelFacts:
+        """See `Prober.facts`."""
+
+    def prepare(self) -> None:
+        """See `Prober.prepare`."""
+
+    def probe(self, batch_size: int) -> Probe:
+        """See `Prober.probe`."""
+
+    def steps(self, batch_size: int, steps: int) -> Probe:
+        """See `Prober.steps`."""
+
+    def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
+        """See `Prober.train`."""
+
+    def confirm(
+        self, batch_size: int, steps: int, validation_batch_size: int | None = None
+    ) -> Probe:
+        """See `Prober.confirm`."""
+
+    def moments(self) -> list[Moment]:
+        """See `Prober.moments`."""
+
+    def compiled_bytes(self, batch_size: int) -> int:
+        """See `Prober.compiled_bytes`."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a search for the largest batch is told.
+    """Options of a search for the largest batch.
 
     Attributes:
         ceiling: Integer, the largest batch size to try, or `None`.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`.
-        confirmed_steps: Integer, steps to train to confirm a size. Defaults to `20`.
+        confirmed_steps: Integer, steps to train to confirm a size; 0 confirms nothing.
+        validation_batch_size: Integer, examples of a validation batch, or `None` for the size that
+            is confirmed, as in Keras' `fit`.
     """
 
     ceiling: int | None = None
     sizes: str = "any"
-    confirmed_steps: int = CONFIRMED_STEPS
+    confirmed_steps: int = MARGINS.confirmed_steps
+    validation_batch_size: int | None = None
+
+    @property
+    def allowed(self) -> Allowed:
+        """Function that rounds a size down to one that may be used."""
+        return ALLOWED[self.sizes]
+
+    @property
+    def largest(self) -> int:
+        """The ceiling, or a size that nothing reaches."""
+        return self.ceiling or UNBOUNDED
 
 
-def find(prober: Prober, options: SearchOptions) -> MaxBatch:
-    """The largest batch size of the prober's workload.
+@dataclass(frozen=True)
+class Prediction:
+    """The memory of a train step as a function of the batch size, before any probe of it.
+
+    Attributes:
+        model: `ModelFacts`, with a limit.
+        need: `Need`, the curve of a step that TensorFlow runs operation by operation, or `None`.
+        compiled: `CompiledSize`, the exact answer of a step that XLA compiles, or `None`.
+        usable_bytes: Integer, the limit less what is kept free.
+    """
+
+    model: ModelFacts
+    need: Need | None
+    compiled: CompiledSize | None
+    usable_bytes: int
+
+    @property
+    def limit_bytes(self) -> int:
+        """The limit; 0 only of a model without one, which is refused before."""
+        return self.model.limit_bytes or 0
+
+    def largest(self, limit_bytes: float) -> int:
+        """The largest batch size that is predicted to fit into `limit_bytes`."""
+        if self.need is not None:
+            return self.need.largest(limit_bytes)
+        return self.compiled.batch_size if self.compiled is not None else 0
+
+
+@dataclass(frozen=True)
+class Approach:
+    """The size that a confirmation begins from.
+
+    Attributes:
+        prediction: `Prediction`.
+        result: `SearchResult` of the probes, without a confirmation.
+        speed: `SpeedBound`.
+        ceiling: Integer, the largest size that the options and the speed allow.
+    """
+
+    prediction: Prediction
+    result: SearchResult
+    speed: SpeedBound
+    ceiling: int
+
+
+def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) -> Prediction:
+    """Predict the need of the prober's workload from its trace, or from XLA's buffers.
 
     Raises:
-        MemoryLimitError: If not even one example fits.
-        ModelError: If the model does not train at any batch size.
+        MemoryLimitError: If the device has no limit, or the model itself does not fit.
     """
-    began = time.perf_counter()
-    facts = prober.facts()
-    if facts.limit_bytes is None:
+    model = prober.facts()
+    if model.limit_bytes is None:
         raise limit.refuse_none()
-    allowed, most, usable = (
-        ALLOWED[options.sizes],
-        options.ceiling or UNBOUNDED,
-        limit.spared(facts.limit_bytes),
-    )
     if options.confirmed_steps:
         prober.prepare()
-    guess: int | None = None
-    speed = Speeds((), None)
+    usable = margins.usable(model.limit_bytes)
     if prober.workload.recipe.jit_compile:
-        guess = compiled_maximum(prober.compiled_bytes, facts, most).batch_size
-        speed = speeds(prober, min(guess, most))
-        found = settle(prober.probe, guess, speed.most(most), allowed)
-    else:
-        need = traced_need(prober.moments(), facts)
-        guess = need.largest(facts.limit_bytes)
-        speed = speeds(prober, min(guess, most))
-        found = jump(prober.probe, need, AIMED_SHARE * usable, speed.most(most), allowed)
-    if not found.batch_size:
-        raise nothing_fits(found.probes[-1], facts)
-    size, failing, sure = found.batch_size, found.first_failing, Confirmed(0, None, ())
-    if options.confirmed_steps:
-        # XLA needs the same each time, in blocks that fit
-        near = facts.limit_bytes if prober.workload.recipe.jit_compile else usable
-        begin, used = (
-            first_confirmed(found, near, allowed),
-            max(probe.peak_bytes for probe in found.probes if probe.passed),
-        )
-        # nothing that less memory could show
-        roomy = size == speed.most(most) and used <= FAR_SHARE * usable
-        train = prober.train if roomy else prober.confirm
-        sure = confirmed(
-            lambda batch_size: train(batch_size, options.confirmed_steps), begin, STEP_DOWN, allowed
-        )
-        if not sure.batch_size:
-            raise nothing_fits(sure.probes[-1], facts)
-        size, failing = (
-            sure.batch_size,
-            min((failed for failed in (failing, sure.first_failing) if failed), default=None),
-        )
-    return MaxBatch(
-        batch_size=size,
-        peak_bytes=sure.peak_bytes
-        or max(
-            probe.peak_bytes for probe in found.probes if probe.batch_size == size and probe.passed
-        ),
-        limit_bytes=prober.limit_bytes or facts.limit_bytes,
-        first_failing=failing,
-        probes=(*speed.probes, *found.probes),
-        confirmations=sure.probes,
-        confirmed_steps=sure.steps,
-        predicted=guess,
-        ceiling=options.ceiling,
-        recipe=prober.workload.recipe,
-        seconds=time.perf_counter() - began,
-        no_faster_from=speed.flat
-        if speed.flat is not None and size >= allowed(speed.flat)
-        else None,
-    )
+        size = compiled_size(prober.compiled_bytes, model, options.largest)
+        return Prediction(model, None, size, usable)
+    return Prediction(model, traced_need(prober.moments(), model), None, usable)
 
 
-def first_confirmed(found: Found, usable: int, allowed: Allowed) -> int:
-    """The size to confirm first: what failed with the whole limit, or took more than a confirmation has, is too near.
+def traced_need(moments: list[Moment], model: ModelFacts) -> Need:
+    """The need of a step that TensorFlow runs operation by operation."""
+    static, lines = float(model.static_bytes), []
+    for moment in moments:
+        total = moment.total
+        lines.append((static + ALLOCATOR_SLACK * total.fixed, ALLOCATOR_SLACK * total.per_example))
+    return Need(tuple(lines))
+
+
+def approach(
+    prober: Probing, prediction: Prediction, options: SearchOptions, margins: Margins = MARGINS
+) -> Approach:
+    """Probe until the largest size is near: with XLA the prediction is exact and nothing is probed.
 
     Args:
-        found: What was found with the whole limit.
-        usable: Integer, bytes that a confirmation has.
-        allowed: Function that rounds a size down to one that may be used.
+        prober: Tries batch sizes.
+        prediction: `Prediction` of the prober's workload.
+        options: `SearchOptions`.
+        margins: `Margins`.
     """
-    size = found.batch_size
+    guess = min(prediction.largest(prediction.limit_bytes), options.largest)
+    speed = speed_bound(prober.steps, guess)
+    ceiling = speed.lowered(options.largest)
+    if prediction.need is not None:
+        aimed_bytes = margins.aimed * prediction.usable_bytes
+        result = jump(prober.probe, prediction.need, aimed_bytes, ceiling, options.allowed, margins)
+    elif options.confirmed_steps:
+        result = SearchResult(max(1, options.allowed(min(guess, ceiling))), None)
+    else:
+        result = settle(prober.probe, guess, ceiling, options.allowed)
+    return Approach(prediction, result, speed, ceiling)
+
+
+def conclude(
+    prober: Probing, approach: Approach, options: SearchOptions, margins: Margins = MARGINS
+) -> SearchResult:
+    """Confirm the size of an approach in a fresh process, or a smaller one.
+
+    Args:
+        prober: Tries batch sizes.
+        approach: `Approach` of the prober's workload.
+        options: `SearchOptions`.
+        margins: `Margins`.
+
+    Raises:
+        MemoryLimitError: If a validation batch of `options.validation_batch_size` does not fit.
+    """
+    result, prediction = approach.result, approach.prediction
+    if not result.batch_size or not options.confirmed_steps:
+        return result
+    train = prober.confirm
+    if _is_roomy(approach, margins):
+        train = prober.train  # less memory could show nothing: the ceiling decides
+    step = margins.step_down if prediction.compiled is None else margins.compiled_step_down
+
+    def confirm(size: int) -> Probe:
+        probe = train(size, options.confirmed_steps, options.validation_batch_size)
+        if probe.phase == "validation" and options.validation_batch_size and not probe.passed:
+            raise _validation_does_not_fit(probe, options.validation_batch_size)
+        return probe
+
+    begin = first_confirmed(result, prediction.usable_bytes, options.allowed, margins)
+    sure = confirmed(confirm, begin, step, options.allowed, margins)
+    failed = [size for size in (result.first_failing, sure.first_failing) if size]
+    return dataclasses.replace(sure, first_failing=min(failed, default=None), probes=result.probes)
+
+
+def first_confirmed(
+    result: SearchResult, usable_bytes: int, allowed: Allowed, margins: Margins = MARGINS
+) -> int:
+    """The size to confirm first: lower than the result where that is too near the limit.
+
+    Too near is a size just below one that failed with the whole limit, and a size whose peak is
+    above what a confirmation may use.
+
+    Args:
+        result: `SearchResult` of probes with the whole limit.
+        usable_bytes: Integer, bytes that a confirmation may use.
+        allowed: Function that rounds a size down to one that may be used.
+        margins: `Margins`.
+    """
+    size = result.batch_size
     sizes = [size]
-    if found.first_failing is not None:
-        sizes.append(allowed(int(found.first_failing * (1 - BELOW_FAILED))))
-    if any(probe.batch_size == size and probe.peak_bytes > usable for probe in found.probes):
-        below = allowed(int(size * (1 - STEP_DOWN)))
-        sizes += [below] if below >= FAR_SHARE * size else []  # a power of two is worth a failure
+    if result.first_failing is not None:
+        sizes.append(allowed(int(result.first_failing * (1 - margins.below_failed))))
+    if any(each.batch_size == size and each.peak_bytes > usable_bytes for each in result.probes):
+        below = allowed(int(size * (1 - margins.step_down)))
+        if below >= margins.roomy * size:  # half of a power of two is worth a failure
+            sizes.append(below)
     return max(1, min(sizes))
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """Where larger batches stop to be faster.
-
-    Attributes:
-        probes: Tuple of `Probe` that showed it.
-        flat: Integer, the size from which on twice as many examples gain less than 2 % of speed;
-            `None` if nobody asked.
-    """
-
-    probes: tuple[Probe, ...]
-    flat: int | None
-
-    def most(self, most: int) -> int:
-        """The largest size to try, if a larger one may not be tried."""
-        return most if self.flat is None else min(most, self.flat)
-
-
-def speeds(prober: Prober, most: int) -> Speeds:
-    """Where speed stops to rise, if that may be below a size that is to be tried: a model that needs next to nothing has no other end.
+def nothing_fits(probe: Probe | None, model: ModelFacts) -> MemoryLimitError | ModelError:
+    """The error for a model of which not even one example trains.
 
     Args:
-        prober: Tries a batch size.
-        most: Integer, the largest size to be tried.
+        probe: The last `Probe`, or `None` if nothing was tried.
+        model: `ModelFacts`.
     """
-    if most <= SPEED_SIZES[-1]:
-        return Speeds((), None)
-    probes = tuple(prober.steps(size, SPEED_STEPS) for size in SPEED_SIZES)
-    fitted = of_probes(probes)
-    return Speeds(
-        probes, None if fitted is None else max(SPEED_SIZES[-1], fitted.flat_from(SPEED_GAIN))
-    )
-
-
-def traced_need(moments: list[Moment], facts: Facts) -> Need:
-    """The need of a step that TensorFlow runs operation by operation."""
-    fixed = float(facts.static_bytes)
-    lines = ((moment.total.fixed, moment.total.per_example) for moment in moments)
-    return Need(
-        tuple(
-            (fixed + ALLOCATOR_SLACK * constant, ALLOCATOR_SLACK * slope)
-            for constant, slope in lines
-        )
-    )
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The largest batch size that fits when XLA compiles the step.
-
-    Attributes:
-        batch_size: Integer; 0 if not even one example fits.
-        room: Integer, bytes for all buffers of the step.
-        slope: Float, bytes that each example adds near that size.
-    """
-
-    batch_size: int
-    room: int
-    slope: float
-
-    def largest(self, beside: int) -> int:
-        """The largest batch size if so many bytes are held beside; computed, hence a little smaller than it may be."""
-        return max(0, int((self.batch_size - beside / self.slope) * COMPUTED_SHARE))
-
-
-def compiled_maximum(compiled_bytes: Callable[[int], int], facts: Facts, most: int) -> Compiled:
-    """The largest batch size that fits when XLA compiles the step: exact, from a few sizes that are compiled, not run.
-
-    Args:
-        compiled_bytes: Function that compiles a batch size and gives the bytes of all its buffers.
-        facts: What is known of the model.
-        most: Integer, the largest batch size that may be tried.
-    """
-    room = facts.contiguous_bytes + facts.static_bytes  # the temporary buffers are one block
-    known, size = {0: facts.static_bytes}, min(FIRST_COMPILED, most)
-    for _ in range(MOST_COMPILED):
-        known[size] = compiled_bytes(size)
-        low, high = _around(known, room)
-        slope = max((known[high] - known[low]) / (high - low), 1.0)
-        if known[high] >= TOO_LARGE:
-            size = (low + high) // 2  # it could not even be compiled: no line goes through it
-            continue
-        size = max(0, min(most, int(low + (room - known[low]) / slope)))
-        if size in known or any(abs(size - other) <= 1 for other in known if other):
-            break
-    return Compiled(size, room, slope)
-
-
-def _around(known: dict[int, int], room: float) -> tuple[int, int]:
-    """The two sizes to draw a line through: around the room if there are such, else the two largest."""
-    fitting, failing = (
-        [size for size in known if known[size] <= room],
-        [size for size in known if known[size] > room],
-    )
-    return (
-        (max(fitting), min(failing))
-        if fitting and failing
-        else (sorted(known)[-2], sorted(known)[-1])
-    )
-
-
-def nothing_fits(probe: Probe, facts: Facts) -> MemoryLimitError | ModelError:
-    """The error for a model of which not even one example trains."""
-    if probe.ended in SUSPECTS:
+    if probe is not None and probe.ended in SUSPECTS:
         return ModelError(
             "A model must train one step on one example",
             f"{probe.ended}: {probe.message}",
             "Train it with model.fit to see why",
         )
+    variables = f"{model.static_bytes / 1e6:,.0f} MB"
     return MemoryLimitError(
-        f"One example must fit into the memory limit of {(facts.limit_bytes or 0) / 1e6:,.0f} MB",
-        f"a model whose weights and optimizer take {facts.static_bytes / 1e6:,.0f} MB, and more for the step",
+        f"One example must fit into the memory limit of {(model.limit_bytes or 0) / 1e6:,.0f} MB",
+        f"a model whose weights and optimizer take {variables}, and more for the step",
         "Raise the limit, take SGD or a smaller model",
+    )
+
+
+def _is_roomy(approach: Approach, margins: Margins) -> bool:
+    """Whether a size is at its ceiling and its probes used far less than a confirmation may."""
+    result = approach.result
+    peaks = [probe.peak_bytes for probe in result.probes if probe.passed]
+    if not peaks or result.batch_size != approach.ceiling:
+        return False
+    return max(peaks) <= margins.roomy * approach.prediction.usable_bytes
+
+
+def _validation_does_not_fit(probe: Probe, validation_batch_size: int) -> MemoryLimitError:
+    ended = probe.ended.replace("_", " ")
+    return MemoryLimitError(
+        f"A validation batch of {validation_batch_size} examples must fit into the memory limit",
+        f"a model that trains with {probe.batch_size} and then ended: {ended}",
+        "Raise the limit, or take a smaller model",
     )

@@ -15,7 +15,7 @@ from kbatch.memory._max_batch_table import Row, Table, recipe_of
 from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
-from kbatch.memory._table_search import Tabulating
+from kbatch.memory._table_search import TableSearch
 from kbatch.memory._workload import Workload, sample_of
 from kbatch.recipe import Recipe
 from kbatch.space import Space
@@ -131,9 +131,12 @@ def max_batches(
     if known is not None:
         return Table.from_dict(known)
     gpu_in_use.check_free()
-    table = Tabulating(
-        workload, augmentation, limit_bytes, most, timeout_seconds, shown(on_probe), on_row
-    ).table(wanted)
+
+    def make_prober(workload: Workload) -> Prober:
+        return Prober(workload, limit_bytes, timeout_seconds, shown(on_probe))
+
+    search = TableSearch(workload, augmentation, make_prober, limit_bytes, most, on_row)
+    table = search.table(wanted)
     _cache.save(name, table.to_dict())
     return table
 

@@ -1,227 +1,221 @@
-"""Search for a table's rows: one probe per policy, the other rows computed from it and confirmed."""
+"""Table search: one recipe of a policy is probed, the others are computed from it and confirmed."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from kbatch.combination import Combination
 from kbatch.data import VALIDATION_BATCH_SIZE
-from kbatch.device import limit
-from kbatch.errors import MemoryLimitError
-from kbatch.memory._confirm import confirmed
+from kbatch.errors import MemoryLimitError, NoMemoryLimitError
+from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._max_batch_table import Row, Table, recipe_of
-from kbatch.memory._need import UNBOUNDED, Need
-from kbatch.memory._next_size import TARGET_SHARE, any_size, first
-from kbatch.memory._probe import SUSPECTS, Facts, Probe
-from kbatch.memory._prober import Prober
+from kbatch.memory._probe import SUSPECTS
 from kbatch.memory._search import (
-    CONFIRMED_STEPS,
-    STEP_DOWN,
-    compiled_maximum,
+    Approach,
+    Prediction,
+    Probing,
+    SearchOptions,
+    approach,
+    conclude,
     nothing_fits,
-    speeds,
-    traced_need,
+    predict,
 )
+from kbatch.memory._search_result import SearchResult
+from kbatch.memory._speed_bound import SpeedBound
 from kbatch.memory._workload import Workload
 from kbatch.recipe import Recipe
 
-COMPILED_STEP_DOWN = 0.01
+
+class TableProbing(Probing, Protocol):
+    """What a table's search asks of `Prober` besides."""
+
+    def another(self, workload: Workload) -> None:
+        """See `Prober.another`."""
+
+    def close(self) -> None:
+        """See `Prober.close`."""
 
 
-class Tabulating:
-    """Makes one table.
+class TableSearch:
+    """Finds the largest batch of every combination.
 
     Args:
-        workload: What to measure, with any recipe.
+        workload: `Workload`, with any recipe.
         augmentation: Name of the pipeline to measure with.
+        make_prober: Function that returns a new prober of a workload.
         limit_bytes: Integer, or `None` for what the device has.
         ceiling: Integer, the largest batch size to try, or `None`.
-        timeout_seconds: Float, after which a probe is taken to hang.
-        on_probe: Called with every probe.
-        on_row: Called with every row.
+        on_row: Function called with every `Row`, or `None`.
+        margins: `Margins`.
     """
 
     def __init__(
         self,
         workload: Workload,
         augmentation: str,
+        make_prober: Callable[[Workload], TableProbing],
         limit_bytes: int | None,
         ceiling: int | None,
-        timeout_seconds: float,
-        on_probe: Callable[[Probe], None] | None,
-        on_row: Callable[[Row], None] | None,
+        on_row: Callable[[Row], None] | None = None,
+        margins: Margins = MARGINS,
     ) -> None:
-        self.workload, self.augmentation, self.limit_bytes, self.ceiling = (
-            workload,
-            augmentation,
-            limit_bytes,
-            ceiling or UNBOUNDED,
-        )
-        self._timeout_seconds, self._on_probe, self._on_row = timeout_seconds, on_probe, on_row
+        self._workload, self._augmentation = workload, augmentation
+        self._make_prober, self._on_row, self._margins = make_prober, on_row, margins
+        # A search validates with batches of this size, whatever it trains with.
+        self._options = SearchOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
+        self._limit_bytes = limit_bytes or 0
         self._executed = self._compilations = 0
-        self._limit = 0
 
     def table(self, combinations: list[Combination]) -> Table:
-        """The table of these combinations.
+        """Return the table of these combinations.
 
         Raises:
             MemoryLimitError: If nothing fits at all.
         """
         began = time.perf_counter()
         rows: dict[Combination, Row] = {}
-        for policy in dict.fromkeys(combination.policy for combination in combinations):
-            for jit in (False, True):
-                recipes = [
-                    recipe_of(each, self.augmentation)
-                    for each in combinations
-                    if (each.policy, each.jit_compile) == (policy, jit)
-                ]
-                for row in (self._compiled if jit else self._traced)(recipes) if recipes else []:
-                    rows[row.combination] = row
-                    if self._on_row:
-                        self._on_row(row)
+        for recipes in self._groups(combinations):
+            for row in self._rows(recipes):
+                rows[row.combination] = row
+                if self._on_row:
+                    self._on_row(row)
         if not any(row.batch_size for row in rows.values()):
             raise MemoryLimitError(
                 "One example must fit into the memory limit with some recipe of the space",
-                f"{(self.limit_bytes or self._limit) / 1e6:,.0f} MB, in which none does",
+                f"{self._limit_bytes / 1e6:,.0f} MB, in which none does",
                 "Raise the limit, or take a smaller model",
             )
-        seconds = time.perf_counter() - began
-        ordered = tuple(rows[combination] for combination in combinations)
         return Table(
-            ordered,
-            self.limit_bytes or self._limit,
-            self.augmentation,
+            tuple(rows[combination] for combination in combinations),
+            self._limit_bytes,
+            self._augmentation,
             self._executed,
             self._compilations,
-            seconds,
+            time.perf_counter() - began,
         )
 
-    def _traced(self, recipes: list[Recipe]) -> list[Row]:
-        """Rows of one policy without XLA: one probe tells how far the traces are off, for all optimizers."""
-        planned: list[tuple[Recipe, Facts, Need]] = []
+    def _groups(self, combinations: list[Combination]) -> Iterator[list[Recipe]]:
+        """Recipes that share what one probe shows: a policy, and TensorFlow alone or XLA."""
+        for policy in dict.fromkeys(each.policy for each in combinations):
+            for jit in (False, True):
+                group = [
+                    each
+                    for each in combinations
+                    if (each.policy, each.jit_compile) == (policy, jit)
+                ]
+                if jit:  # XLA's prediction is exact: nothing to share
+                    yield from ([recipe_of(each, self._augmentation)] for each in group)
+                elif group:
+                    yield [recipe_of(each, self._augmentation) for each in group]
+
+    def _rows(self, recipes: list[Recipe]) -> Iterator[Row]:
+        """Rows of recipes that share the correction by the first one's probes."""
+        prober = self._make_prober(self._workload.of(recipes[0]))
+        try:
+            approaches = list(self._approaches(prober, recipes))
+            for number, (recipe, known) in enumerate(zip(recipes, approaches, strict=True)):
+                if known is None:
+                    yield _none(recipe)
+                    continue
+                if number:
+                    prober.close()
+                    prober = self._make_prober(self._workload.of(recipe))
+                else:
+                    prober.another(self._workload.of(recipe))
+                yield self._row(recipe, known, prober)
+        finally:
+            prober.close()
+
+    def _approaches(self, prober: TableProbing, recipes: list[Recipe]) -> Iterator[Approach | None]:
+        """Where each recipe's confirmation begins; `None` if its model itself does not fit."""
         scale: tuple[float, float] | None = None
-        with self._prober(recipes[0]) as prober:
-            for recipe in recipes:
-                prober.another(self.workload.of(recipe))
-                try:
-                    facts = prober.facts()
-                except MemoryLimitError:
-                    planned.append(
-                        (recipe, Facts(self._limit, "", 0, 0, 0, 0), Need(((float("inf"), 1.0),)))
-                    )
-                    continue
-                self._check(facts)
-                need = traced_need(prober.moments(), facts)
-                if scale is None:
-                    self._stop_where_flat(prober, need.largest(limit.spared(self._limit)))
-                    scale = self._scale(prober, need)
-                planned.append((recipe, facts, need.scaled(*scale)))
-        rows = []
-        for recipe, facts, need in planned:
-            size = min(self.ceiling, need.largest(TARGET_SHARE * limit.spared(self._limit)))
-            accumulating = need.largest(
-                TARGET_SHARE * limit.spared(self._limit) - facts.gradient_bytes
-            )
-            rows.append(self._confirmed(recipe, size, accumulating, STEP_DOWN))
-        return rows
-
-    def _scale(self, prober: Prober, need: Need) -> tuple[float, float]:
-        """How much steeper than traced the need rises, and what it has beside."""
-        size = first(need, self._limit, self.ceiling, any_size)
-        probe = self._counted(prober.probe(size))
-        while not probe.passed and size > 1:
-            size = max(1, size // 2)
-            probe = self._counted(prober.probe(size))
-        return need.scale(probe) if probe.passed else (1.0, 0.0)
-
-    def _compiled(self, recipes: list[Recipe]) -> list[Row]:
-        """Rows of one policy with XLA, which tells what it needs."""
-        rows = []
         for recipe in recipes:
-            with self._prober(recipe) as prober:
-                try:
-                    facts = prober.facts()
-                except MemoryLimitError:
-                    rows.append(_none(recipe))
-                    continue
-                self._check(facts)
-                found = compiled_maximum(self._compiling(prober), facts, self.ceiling)
-                self._stop_where_flat(prober, found.batch_size)
-            size = min(self.ceiling, found.batch_size)
-            rows.append(
-                self._confirmed(
-                    recipe, size, found.largest(facts.gradient_bytes), COMPILED_STEP_DOWN
-                )
+            prober.another(self._workload.of(recipe))
+            try:
+                prediction = predict(prober, self._options, self._margins)
+            except NoMemoryLimitError:
+                raise
+            except MemoryLimitError:
+                yield None
+                continue
+            self._limit_bytes = self._limit_bytes or prediction.limit_bytes
+            if prediction.compiled is not None:
+                self._compilations += prediction.compiled.compilations
+            if scale is not None:
+                yield self._computed(prediction, scale)
+                continue
+            known = approach(prober, prediction, self._options, self._margins)
+            self._executed += len(known.speed.probes) + len(known.result.probes)
+            self._options = dataclasses.replace(
+                self._options, ceiling=known.speed.lowered(self._options.largest)
             )
-        return rows
+            scale = self._scale(known)
+            yield dataclasses.replace(known, prediction=_scaled(prediction, scale))
 
-    def _confirmed(self, recipe: Recipe, size: int, accumulating: int, step_down: float) -> Row:
-        """The row of a predicted size, once it has trained with memory to spare; smaller if it did not."""
-        with self._prober(recipe) as prober:
-            found = confirmed(
-                lambda batch_size: self._counted(self._confirm(prober, batch_size)),
-                size,
-                step_down,
-                any_size,
-            )
-        if found.batch_size:
-            fits = found.batch_size
-            return Row(
-                Combination.of(recipe),
-                fits,
-                max(0, min(accumulating * fits // size, fits)),
-                found.peak_bytes,
-                found.first_failing,
-                found.steps,
-            )
-        if found.probes and found.probes[-1].ended in SUSPECTS:
-            raise nothing_fits(found.probes[-1], Facts(self._limit, "", 0, 0, 0, 0))
-        return _none(recipe)
+    def _scale(self, known: Approach) -> tuple[float, float]:
+        """The correction of a prediction by its first probe that passed."""
+        need = known.prediction.need
+        passed = [probe for probe in known.result.probes if probe.passed]
+        if need is None or not passed:
+            return 1.0, 0.0
+        return need.scale(passed[0], self._margins)
 
-    def _confirm(self, prober: Prober, batch_size: int) -> Probe:
-        # what a search will validate with, whatever it trains with
-        probe = prober.confirm(batch_size, CONFIRMED_STEPS, VALIDATION_BATCH_SIZE)
-        if probe.phase == "validation" and not probe.passed:
-            raise _validation_does_not_fit(probe)
-        return probe
+    def _computed(self, prediction: Prediction, scale: tuple[float, float]) -> Approach:
+        """An approach without a probe: the size that the corrected prediction allows."""
+        corrected = _scaled(prediction, scale)
+        size = self._largest(corrected, 0)
+        return Approach(corrected, SearchResult(size, None), SpeedBound(), self._options.largest)
 
-    def _stop_where_flat(self, prober: Prober, most: int) -> None:
-        """Lower the ceiling to where larger batches gain no speed, if it is far above."""
-        found = speeds(prober, min(self.ceiling, most))
-        self._executed += len(found.probes)
-        self.ceiling = found.most(self.ceiling)
+    def _largest(self, prediction: Prediction, added_bytes: int) -> int:
+        """The largest size of a corrected prediction while some more bytes are held."""
+        if prediction.need is not None:
+            fitting_bytes = self._margins.computed * prediction.usable_bytes
+            size = prediction.need.largest(fitting_bytes - added_bytes)
+        elif prediction.compiled is None:
+            size = 0
+        elif added_bytes:
+            size = prediction.compiled.with_added(added_bytes, self._margins)
+        else:
+            size = prediction.compiled.batch_size
+        return min(self._options.largest, size)
 
-    def _prober(self, recipe: Recipe) -> Prober:
-        return Prober(
-            self.workload.of(recipe), self.limit_bytes, self._timeout_seconds, self._on_probe
+    def _row(self, recipe: Recipe, known: Approach, prober: TableProbing) -> Row:
+        """The row of a recipe, once its size has trained with memory to spare."""
+        result = conclude(prober, known, self._options, self._margins)
+        self._executed += len(result.confirmations)
+        if not result.batch_size:
+            if result.last is not None and result.last.ended in SUSPECTS:
+                raise nothing_fits(result.last, known.prediction.model)
+            return _none(recipe)
+        return Row(
+            Combination.of(recipe),
+            result.batch_size,
+            self._accumulated(known.prediction, result.batch_size),
+            result.peak_bytes,
+            result.first_failing,
+            result.confirmed_steps,
         )
 
-    def _check(self, facts: Facts) -> None:
-        if facts.limit_bytes is None:
-            raise limit.refuse_none()
-        self._limit = facts.limit_bytes
+    def _accumulated(self, prediction: Prediction, batch_size: int) -> int:
+        """The largest micro-batch while one more gradient is held, computed and not confirmed.
 
-    def _counted(self, probe: Probe) -> Probe:
-        self._executed += 1
-        return probe
+        Where confirmation lowered the size, it is lowered by the same factor.
+        """
+        plain = self._largest(prediction, 0)
+        accumulating = self._largest(prediction, prediction.model.gradient_bytes)
+        return max(0, min(accumulating * batch_size // max(1, plain), batch_size))
 
-    def _compiling(self, prober: Prober) -> Callable[[int], int]:
-        def compiled_bytes(size: int) -> int:
-            self._compilations += 1
-            return prober.compiled_bytes(size)
 
-        return compiled_bytes
+def _scaled(prediction: Prediction, scale: tuple[float, float]) -> Prediction:
+    """A prediction with its curve corrected; XLA's numbers need none."""
+    if prediction.need is None:
+        return prediction
+    return dataclasses.replace(prediction, need=prediction.need.scaled(*scale))
 
 
 def _none(recipe: Recipe) -> Row:
+    """The row of a recipe that does not train one example within the limit."""
     return Row(Combination.of(recipe), 0, 0, 0, 1, 0)
-
-
-def _validation_does_not_fit(probe: Probe) -> MemoryLimitError:
-    return MemoryLimitError(
-        f"A validation batch of {VALIDATION_BATCH_SIZE} examples must fit into the memory limit",
-        f"a model that trains with {probe.batch_size} and then ended: {probe.ended.replace('_', ' ')}",
-        "Raise the limit, or take a smaller model",
-    )

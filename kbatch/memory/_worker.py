@@ -25,7 +25,8 @@ from kbatch.device import limit, meter
 from kbatch.errors import KbatchError
 from kbatch.memory import _bfc_allocator, _labels
 from kbatch.memory._build_function import Imported
-from kbatch.memory._probe import Facts, Probe, Refusal, waited
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._probe import ModelFacts, Probe, Refusal, waited
 from kbatch.memory._workload import Workload
 from kbatch.runtime import gradient_registry
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
@@ -91,7 +92,7 @@ class Session:
         )
         self._train = tf.function(lambda batches: self.step(next(batches)))
 
-    def facts(self, limit_bytes: int | None) -> Facts:
+    def facts(self, limit_bytes: int | None) -> ModelFacts:
         """What is known of the model before it trains."""
         weights, slots, trainable = (
             sum(map(_bytes, variables))
@@ -104,11 +105,11 @@ class Session:
         # Kernels are drawn; vectors, statistics and slots begin as constants.
         every = [(_bytes(variable), len(variable.shape) > 1) for variable in self.model.variables]
         every += [(_bytes(variable), False) for variable in self.model.optimizer.variables]
-        space = limit.spared(limit_bytes) if limit_bytes else NO_LIMIT
+        space = MARGINS.usable(limit_bytes) if limit_bytes else NO_LIMIT
         free = _bfc_allocator.contiguous(
             space, every, _bfc_allocator.FIRST_REGION if meter.device() == "CPU:0" else space
         )
-        return Facts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
+        return ModelFacts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
 
     def batches(self, batch_size: int) -> tf.data.Dataset:
         """Batches without end, through the pipeline that a training has, of a shape that is known only when they come."""
@@ -191,7 +192,7 @@ class Session:
         gradient_registry.purge(self._registered)
 
 
-def begin(workload: Workload, limit_bytes: int | None) -> Facts | Refusal:
+def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
     """Make the model of a workload in this process, instead of the one before."""
     global _open, _limit
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

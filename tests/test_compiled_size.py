@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kbatch.memory._probe import Facts
-from kbatch.memory._search import compiled_maximum
+from kbatch.memory._compiled_size import compiled_size
+from kbatch.memory._probe import ModelFacts
 from kbatch.memory._xla import TOO_LARGE
 
 GB = 10**9
@@ -23,28 +23,26 @@ def test_it_equals_brute_force_on_aligned_convex_needs(seed):
         need = static + max(slope * size, slope * steeper * size - slope * (steeper - 1) * bend)
         return -(-int(need) // 64) * 64
 
-    facts = Facts(4 * GB, "", static, 0, 0, 4 * GB - static)
-    found = compiled_maximum(compiled_bytes, facts, 10**6)
+    facts = ModelFacts(4 * GB, "", static, 0, 0, 4 * GB - static)
+    found = compiled_size(compiled_bytes, facts, 10**6)
     assert len(calls) <= 6
     assert compiled_bytes(found.batch_size + 2) > 4 * GB
     assert found.batch_size <= 1 or compiled_bytes(found.batch_size - 1) <= 4 * GB
 
 
 def test_a_ceiling_is_kept():
-    facts = Facts(4 * GB, "", 0, 0, 0, 4 * GB)
-    assert compiled_maximum(lambda size: 1000 * size, facts, 50).batch_size == 50
-    assert compiled_maximum(lambda size: 1000 * size, facts, 1).batch_size == 1
+    facts = ModelFacts(4 * GB, "", 0, 0, 0, 4 * GB)
+    assert compiled_size(lambda size: 1000 * size, facts, 50).batch_size == 50
+    assert compiled_size(lambda size: 1000 * size, facts, 1).batch_size == 1
 
 
 @pytest.mark.parametrize("most", [3, 7, 15])
 def test_what_cannot_even_be_compiled_is_halved(most):
-    facts = Facts(4 * GB, "", 0, 0, 0, 4 * GB)
-    found = compiled_maximum(
-        lambda size: TOO_LARGE if size > most else size * GB // 10, facts, 1000
-    )
+    facts = ModelFacts(4 * GB, "", 0, 0, 0, 4 * GB)
+    found = compiled_size(lambda size: TOO_LARGE if size > most else size * GB // 10, facts, 1000)
     assert 1 <= found.batch_size <= 40
 
 
 def test_nothing_fits():
-    found = compiled_maximum(lambda size: 5 * GB + size, Facts(4 * GB, "", 0, 0, 0, 4 * GB), 1000)
+    found = compiled_size(lambda size: 5 * GB + size, ModelFacts(4 * GB, "", 0, 0, 0, 4 * GB), 1000)
     assert found.batch_size <= 4  # the probes after it go down to 1

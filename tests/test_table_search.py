@@ -1,0 +1,126 @@
+"""A table and the finder share one search: with one row their answers are the same."""
+
+import random
+
+import pytest
+from fake_prober import LIMIT, FakeProber, line, plain
+
+from kbatch.data import VALIDATION_BATCH_SIZE
+from kbatch.errors import MemoryLimitError
+from kbatch.memory._find import find
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch_table import recipe_of
+from kbatch.memory._need import Need
+from kbatch.memory._search import SearchOptions
+from kbatch.memory._table_search import TableSearch
+from kbatch.memory._workload import Workload
+
+USABLE = MARGINS.usable(LIMIT)
+
+
+def curves(seed):
+    """A convex need, and a prediction of it that is off by up to 30 %."""
+    rng = random.Random(seed)
+    static = rng.uniform(0.01, 0.4) * LIMIT
+    slope = (LIMIT - static) / int(10 ** rng.uniform(0.7, 3.5))
+    lines = [(static, slope), (static * rng.uniform(1, 1.3), slope * rng.uniform(0.3, 0.9))]
+    off = rng.uniform(0.7, 1.3)
+    return Need(tuple(lines)), Need(
+        tuple((static + (fixed - static) * off, slope * off) for fixed, slope in lines)
+    )
+
+
+def workload_of(combination):
+    return Workload(lambda: None, (), recipe_of(combination, "none"))
+
+
+def table_of(combinations, needs, predicted, log, ceiling=None):
+    def make_prober(workload):
+        return FakeProber(workload, needs, predicted, log, USABLE)
+
+    workload = workload_of(combinations[0])
+    return TableSearch(workload, "none", make_prober, LIMIT, ceiling).table(combinations)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("ceiling", [None, 40])
+@pytest.mark.parametrize("seed", range(60))
+def test_a_table_of_one_row_is_the_finder(seed, ceiling, jit_compile):
+    need, prediction = curves(seed)
+    combination, of_table, of_finder = plain(jit_compile=jit_compile), [], []
+    table = table_of([combination], lambda _: need, lambda _: prediction, of_table, ceiling)
+    prober = FakeProber(
+        workload_of(combination), lambda _: need, lambda _: prediction, of_finder, USABLE
+    )
+    options = SearchOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
+    single = find(prober, options)
+    (row,) = table
+    assert of_table == of_finder
+    assert (row.batch_size, row.first_failing) == (single.batch_size, single.first_failing)
+    assert row.peak_bytes == single.peak_bytes
+    assert row.confirmed_steps == single.confirmed_steps
+    assert need.at(row.batch_size) <= (LIMIT if row.batch_size == ceiling else USABLE)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_computed_rows_are_confirmed_and_near_brute_force(seed):
+    need, prediction = curves(seed)
+    extra = 0.1 * LIMIT
+
+    def with_slots(curve):
+        return Need(tuple((fixed + extra, slope) for fixed, slope in curve.lines))
+
+    def needs(recipe):
+        return with_slots(need) if recipe.optimizer == "adam" else need
+
+    def predicted(recipe):
+        return with_slots(prediction) if recipe.optimizer == "adam" else prediction
+
+    log = []
+    sgd, adam = table_of([plain("sgd"), plain("adam")], needs, predicted, log)
+    truth = with_slots(need).largest(USABLE)
+    assert adam.batch_size <= truth
+    assert adam.batch_size >= 0.75 * truth - 2
+    assert 0 <= adam.accumulated_batch_size <= adam.batch_size <= sgd.batch_size
+    assert [what for what, _ in log].count("probe") <= 7  # the second row is not probed
+
+
+def test_with_xla_only_the_answer_is_trained():
+    log = []
+    need = line(LIMIT // 10, LIMIT // 100)
+    (row,) = table_of([plain(jit_compile=True)], lambda _: need, lambda _: need, log)
+    assert log == [("confirm", row.batch_size)]
+    assert row.batch_size == need.largest(USABLE)
+
+
+def test_a_recipe_that_does_not_fit_leaves_the_others_their_rows():
+    def needs(recipe):
+        return line(2 * LIMIT if recipe.optimizer == "adam" else LIMIT // 10, LIMIT // 100)
+
+    sgd, adam = table_of([plain("sgd"), plain("adam")], needs, needs, [])
+    assert sgd.batch_size
+    assert adam.batch_size == 0
+
+
+def test_nothing_fits_is_one_sentence():
+    with pytest.raises(MemoryLimitError, match="some recipe of the space"):
+        table_of([plain()], lambda _: line(2 * LIMIT, 1), lambda _: line(2 * LIMIT, 1), [])
+
+
+def test_a_validation_batch_that_does_not_fit_is_named():
+    class WithoutValidation(FakeProber):
+        def confirm(self, batch_size, steps, validation_batch_size=None):
+            import dataclasses
+
+            probe = super().confirm(batch_size, steps)
+            if validation_batch_size == 16:
+                return dataclasses.replace(probe, ended="out_of_memory", phase="validation")
+            return probe
+
+    def prober():
+        need = line(LIMIT // 10, LIMIT // 100)
+        return WithoutValidation(workload_of(plain()), lambda _: need, lambda _: need, [], USABLE)
+
+    with pytest.raises(MemoryLimitError, match="A validation batch of 16 examples"):
+        find(prober(), SearchOptions(validation_batch_size=16))
+    assert find(prober(), SearchOptions()).batch_size

@@ -6,7 +6,7 @@ this list):
    -2  errors
    -1  number_text · recompute_strategy
     0  notebook · option · outcome · problems · recipe · runtime · scoring
-    1  axis · device · records · rules · tracing
+    1  axis · device · model_spec · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
     4  border · memory · tuner
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kbatch.memory._find import find_max_batch
     from kbatch.memory._table import max_batches
     from kbatch.memory._throughput import throughput
+    from kbatch.model_spec import ModelSpec
     from kbatch.outcome import Outcome
     from kbatch.recipe import Recipe
     from kbatch.results.best import best_recipe
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "HyperModel": "kbatch.hypermodel",
+    "ModelSpec": "kbatch.model_spec",
     "Outcome": "kbatch.outcome",
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
@@ -66,6 +68,7 @@ _HOME = {
 
 __all__ = [
     "HyperModel",
+    "ModelSpec",
     "Outcome",
     "Recipe",
     "Space",

@@ -38,6 +38,7 @@ from kbatch.memory._need import UNBOUNDED
 from kbatch.memory._probe import Probe
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload
+from kbatch.model_spec import ModelSpec
 
 MIB = 1 << 20
 STEPS = 50
@@ -206,7 +207,7 @@ def confirms(workload: Workload, limit_bytes: int, batch_size: int, steps: int) 
 def row(name: str, optimizer: str, jit: bool, finder: str, limit: int) -> dict[str, object]:
     """One finder on one model."""
     recipe = Recipe(optimizer=optimizer, learning_rate=1e-3, jit_compile=jit)
-    workload = Workload(functools.partial(build, name), data(name), recipe)
+    workload = Workload(ModelSpec(functools.partial(build, name)), data(name), recipe)
     if finder != "jump":
         return {**_common(name, optimizer, jit, finder, limit), **_peer(workload, finder, limit)}
     began, known = time.perf_counter(), list[float]()
@@ -341,7 +342,7 @@ def fresh(answers: Path, path: Path) -> None:
             jit_compile=answer["jit_compile"] == "True",
         )
         workload = Workload(
-            functools.partial(build, answer["model"]), data(answer["model"]), recipe
+            ModelSpec(functools.partial(build, answer["model"])), data(answer["model"]), recipe
         )
         limit, size = int(answer["limit_bytes"]), int(answer["batch_size"])
         probes = [fifty(workload, limit, size) for _ in range(FRESH)]
@@ -362,7 +363,9 @@ def fresh(answers: Path, path: Path) -> None:
 def spread(name: str, size: int, mebibytes: int) -> None:
     """Print the peak of each of twelve steps of one batch size, in two processes, with memory to spare."""
     workload = Workload(
-        functools.partial(build, name), data(name), Recipe(optimizer="sgd", learning_rate=1e-3)
+        ModelSpec(functools.partial(build, name)),
+        data(name),
+        Recipe(optimizer="sgd", learning_rate=1e-3),
     )
     for process in (1, 2):
         with Prober(workload, mebibytes * MIB) as prober:

@@ -18,7 +18,9 @@ from kbatch.errors import DataError, MemoryLimitError, ModelError
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
-from kbatch.memory._workload import Workload, sample_of
+from kbatch.memory._sample import sample_of
+from kbatch.memory._workload import Workload
+from kbatch.model_spec import ModelSpec
 
 LIMIT = 120 << 20
 RECIPE = Recipe(optimizer="sgd", learning_rate=0.1)
@@ -75,7 +77,7 @@ def test_the_answer_trains_and_a_third_more_does_not_in_a_fresh_process():
         <= (1 - MARGINS.kept_free) * LIMIT
     )
     assert str(found).startswith(f"batch {found.batch_size} uses ")
-    workload = Workload(memory_models.dense, sample_of((16,))[0], found.recipe)
+    workload = Workload(ModelSpec(memory_models.dense), sample_of((16,))[0], found.recipe)
     with Prober(workload, LIMIT) as prober:
         assert prober.train(found.batch_size, 20).passed  # with the whole limit
         assert prober.train(found.batch_size * 4 // 3, 20).ended == "out_of_memory"
@@ -91,7 +93,9 @@ def test_jitted_the_prediction_is_the_answer_and_the_second_call_comes_from_disk
     assert again == found
     assert not tried
     assert MaxBatch.from_json(found.to_json()) == found
-    with Prober(Workload(memory_models.dense, sample_of((16,))[0], found.recipe), LIMIT) as prober:
+    with Prober(
+        Workload(ModelSpec(memory_models.dense), sample_of((16,))[0], found.recipe), LIMIT
+    ) as prober:
         # where a little is kept back
         assert prober.confirm(found.batch_size + 2, 2).ended == "out_of_memory"
 
@@ -345,7 +349,7 @@ def test_a_function_of_a_notebook_travels():
 
 
 def digest(build, x, recipe, loss=None):
-    with Prober(Workload(build, sample_of(*x)[0], recipe, loss=loss), 200 << 20) as prober:
+    with Prober(Workload(ModelSpec(build, loss), sample_of(*x)[0], recipe), 200 << 20) as prober:
         return prober.digest()
 
 
@@ -478,7 +482,7 @@ def test_the_parent_imports_no_tensorflow():
 )
 def test_estimate_is_near_the_measured_peak_and_its_parts_add_up(build, shape, sizes):
     workload = Workload(
-        build,
+        ModelSpec(build),
         sample_of(
             np.zeros((8, *shape), "int32" if len(shape) == 1 else "float32"), np.zeros(8, "int32")
         )[0],
@@ -512,7 +516,7 @@ def test_estimate_is_near_the_measured_peak_and_its_parts_add_up(build, shape, s
 def test_the_jitted_estimate_is_what_xla_allocates():
     recipe, sample = Recipe(jit_compile=True), sample_of((16,))[0]
     guess = kbatch.memory.estimate(memory_models.dense, (16,), recipe=recipe, batch_size=256)
-    with Prober(Workload(memory_models.dense, sample, recipe), None) as prober:
+    with Prober(Workload(ModelSpec(memory_models.dense), sample, recipe), None) as prober:
         assert guess.total == pytest.approx(prober.compiled_bytes(256), rel=1e-6)
     assert (
         guess.total

@@ -22,6 +22,7 @@ FLOORS = {
     "rules": 1,
     "records": 1,
     "device": 1,
+    "model_spec": 1,
     "runtime": 0,
     "tracing": 1,
     "data": 2,

@@ -8,6 +8,7 @@ from kbatch.memory import _prober as module
 from kbatch.memory._probe import ModelFacts, Probe
 from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
 from kbatch.memory._workload import Workload
+from kbatch.model_spec import ModelSpec
 
 LIMIT = 400 * limit.MIB
 
@@ -46,7 +47,7 @@ def workers(monkeypatch):
 
 
 def prober():
-    return Prober(Workload(lambda: None, (np.zeros((1, 4)),)), LIMIT)
+    return Prober(Workload(ModelSpec(lambda: None), (np.zeros((1, 4)),)), LIMIT)
 
 
 def test_every_confirmation_is_a_fresh_process_that_has_less_and_the_first_was_prepared(workers):

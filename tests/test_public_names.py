@@ -12,6 +12,7 @@ import kbatch
 NAMES = [
     *(
         "HyperModel",
+        "ModelSpec",
         "Outcome",
         "Recipe",
         "Space",

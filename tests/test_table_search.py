@@ -14,6 +14,7 @@ from kbatch.memory._need import Need
 from kbatch.memory._search import SearchOptions
 from kbatch.memory._table_search import TableSearch
 from kbatch.memory._workload import Workload
+from kbatch.model_spec import ModelSpec
 
 USABLE = MARGINS.usable(LIMIT)
 
@@ -31,7 +32,7 @@ def curves(seed):
 
 
 def workload_of(combination):
-    return Workload(lambda: None, (), recipe_of(combination, "none"))
+    return Workload(ModelSpec(lambda: None), (), recipe_of(combination, "none"))
 
 
 def table_of(combinations, needs, predicted, log, ceiling=None):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbatch.device import gpu_in_use
-from kbatch.memory._find import check_size, pipelines
+from kbatch.memory._batch_sizes import check_size
+from kbatch.memory._probe import ModelFacts
 from kbatch.memory._prober import Prober
-from kbatch.memory._workload import Workload, sample_of
+from kbatch.memory._workload import workload_of
+from kbatch.model_spec import ModelArguments, ModelSpec
 from kbatch.recipe import Recipe
-from kbatch.tracing.size import ALLOCATOR_SLACK
+from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -55,35 +60,29 @@ class Estimate:
 
 
 def estimate(
-    build: Callable[..., Any],
+    build: Callable[..., Any] | ModelSpec,
     x: Any = None,
     y: Any = None,
     recipe: Recipe | None = None,
     batch_size: int | None = None,
-    *,
-    loss: Any = None,
-    metrics: Any = None,
-    seed: int = 0,
+    **arguments: Unpack[ModelArguments],
 ) -> Estimate:
-    """Bytes that a train step needs at a batch size, by part, without running it.
+    """Estimate the bytes of a train step at a batch size, by part, without running it.
 
     Use it to see where memory goes. Without XLA, one train step is traced and the liveness of its
-    tensors followed; what kernels take for themselves shows in no trace, so that it is a guess for
-    small batches and small convolution nets. With `jit_compile`, XLA compiles the step and tells
-    its buffers exactly, but not which are activations: what grows with the batch counts as such.
+    tensors followed. No trace shows the workspace of kernels, so the estimate is rough for small
+    batches and small convolution nets. With `jit_compile`, XLA compiles the step and tells its
+    buffers exactly, but not which of them are activations: whatever grows with the batch counts as
+    such.
 
     Args:
-        build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches,
-            `keras.utils.PyDataset`, or the shape of one example. Defaults to the shape of the
-            model's `keras.Input`.
-        y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
+        build: Function `build(hp)` or `build()` that returns a model, or a `kbatch.ModelSpec`.
+        x: See `kbatch.find_max_batch`.
+        y: See `kbatch.find_max_batch`.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_size: Integer, examples per forward and backward pass. Defaults to the recipe's
             micro-batch, or batch.
-        loss: Loss, if `build` does not compile.
-        metrics: Metrics, if `build` does not compile.
-        seed: Integer, seed of the weights. Defaults to `0`.
+        **arguments: `loss`, `metrics`, `seed`, `values`, `declare`; see `kbatch.ModelSpec`.
 
     Returns:
         The `Estimate`; its `str()` is a table.
@@ -98,30 +97,35 @@ def estimate(
     """
     recipe = recipe or Recipe()
     size = check_size("batch_size", batch_size) or recipe.examples_per_pass
-    sample, _ = sample_of(x, y)
+    workload, _ = workload_of(ModelSpec.of(build, **arguments), x, y, recipe)
     gpu_in_use.check_free()
-    with Prober(
-        Workload(
-            build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))
-        ),
-        None,
-    ) as prober:
-        facts = prober.facts()
+    with Prober(workload, None) as prober:
+        model = prober.facts()
         if recipe.jit_compile:
             whole, half = prober.compiled_bytes(size), prober.compiled_bytes(max(1, size // 2))
-            growing = (whole - half) * size / (size - size // 2) if size > 1 else 0
-            rest = max(0, whole - facts.static_bytes - int(growing))
-            gradients = min(facts.gradient_bytes, rest)
-            return Estimate(
-                size,
-                facts.weight_bytes,
-                facts.slot_bytes,
-                gradients,
-                int(growing),
-                rest - gradients,
-            )
-        moments = prober.moments()
-        top = max(moments, key=lambda moment: moment.total.at(size))
-        slack = (ALLOCATOR_SLACK - 1) * top.total.at(size)
-        parts = (top.gradients.at(size), top.activations.at(size), top.workspace.at(size) + slack)
-        return Estimate(size, facts.weight_bytes, facts.slot_bytes, *map(int, parts))
+            return _compiled(model, size, whole, half)
+        return _traced(model, size, prober.moments())
+
+
+def _traced(model: ModelFacts, size: int, moments: list[Moment]) -> Estimate:
+    """The estimate from the highest moment of a traced step."""
+    top = max(moments, key=lambda moment: moment.total.at(size))
+    slack = (ALLOCATOR_SLACK - 1) * top.total.at(size)
+    return Estimate(
+        size,
+        model.weight_bytes,
+        model.slot_bytes,
+        int(top.gradients.at(size)),
+        int(top.activations.at(size)),
+        int(top.workspace.at(size) + slack),
+    )
+
+
+def _compiled(model: ModelFacts, size: int, whole: int, half: int) -> Estimate:
+    """The estimate from XLA's bytes at a batch size, and at half of it."""
+    growing = int((whole - half) * size / (size - size // 2)) if size > 1 else 0
+    rest = max(0, whole - model.static_bytes - growing)
+    gradients = min(model.gradient_bytes, rest)
+    return Estimate(
+        size, model.weight_bytes, model.slot_bytes, gradients, growing, rest - gradients
+    )

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from kbatch.device import gpu_in_use, limit, utilisation
-from kbatch.errors import MemoryLimitError, SearchError
+from kbatch.errors import SearchError
 from kbatch.memory import _cache
+from kbatch.memory._arguments import FinderArguments, parted
+from kbatch.memory._batch_sizes import check_size, lower
 from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._next_size import ALLOWED
-from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
-from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
+from kbatch.memory._prober import Prober
 from kbatch.memory._search import (
     Probing,
     SearchOptions,
@@ -25,67 +25,61 @@ from kbatch.memory._search import (
     nothing_fits,
     predict,
 )
-from kbatch.memory._workload import Workload, sample_of
-from kbatch.recipe import Recipe, whole_number
+from kbatch.memory._workload import workload_of
+from kbatch.model_spec import ModelSpec
+from kbatch.recipe import Recipe
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def find_max_batch(
-    build: Callable[..., Any],
+    build: Callable[..., Any] | ModelSpec,
     x: Any = None,
     y: Any = None,
     recipe: Recipe | None = None,
     memory_limit: int | float | str | None = None,
     ceiling: int | None = None,
     *,
-    loss: Any = None,
-    metrics: Any = None,
     sizes: str = "any",
     confirmed_steps: int = MARGINS.confirmed_steps,
-    timeout_seconds: float = TIMEOUT_SECONDS,
-    seed: int = 0,
-    values: Mapping[str, Any] | None = None,
-    fresh: bool = False,
-    on_probe: Callable[[Probe], None] | None = None,
+    **arguments: Unpack[FinderArguments],
 ) -> MaxBatch:
-    """The largest batch size that safely trains a model by a recipe on this device.
+    """Find the largest batch size that safely trains a model by a recipe on this device.
 
-    Use it before anything else in a process touches the GPU. It predicts the need from a trace
-    (from XLA's buffer assignment with `jit_compile`), corrects it by one probe, and trains what is
-    near the limit in a fresh process that has 7 % less: the answer has that to spare, since without
-    XLA the need varies from step to step. It stops at the number of examples, and where larger
-    batches gain no speed. Answers are kept on disk (`$KBATCH_CACHE`, else
-    `~/.cache/kbatch`) under the traced train step, recipe, device, limit and versions: asked again,
-    the model is made and traced, and nothing is trained.
+    Use it before anything else in a process touches the GPU. The finder predicts the need from a
+    trace of the train step and corrects the prediction by probes. With `jit_compile`, XLA's buffer
+    assignment tells the need exactly. A fresh process that has 7 % less memory then confirms the
+    answer, since without XLA the need varies from step to step. The search also stops at the number
+    of examples, and where larger batches gain no speed.
+
+    Answers are kept on disk (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the traced train step,
+    recipe, device, limit and versions. A second call makes and traces the model, and trains
+    nothing.
 
     Args:
-        build: Function `build(hp)` or `build()` that returns a model, compiled or not.
+        build: Function `build(hp)` or `build()` that returns a model, or a `kbatch.ModelSpec`.
         x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches,
             `keras.utils.PyDataset`, or the shape of one example, such as `(224, 224, 3)` or
-            `keras.KerasTensor`s. With data, the answer is at most their number. To make a dataset
-            is to make TensorFlow hold a GPU: there, pass arrays or a shape. Defaults to the shape
-            of the model's `keras.Input`.
-        y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
-        recipe: `Recipe` to train by. Its batch size is not used; of an accumulating recipe the
-            number of passes per update is kept and the answer is the largest micro-batch. Defaults
-            to `Recipe()`.
+            `keras.KerasTensor`s. With data, the answer is at most their number. Making a dataset
+            lets TensorFlow take the GPU: there, pass arrays or a shape. Defaults to the shape of
+            the model's `keras.Input`.
+        y: Labels, for arrays. With shapes, labels that fit the loss are made. Optional.
+        recipe: `Recipe` to train by. Its batch size is not used. Of a recipe that accumulates, the
+            number of passes per update is kept, and the answer is the largest micro-batch.
+            Defaults to `Recipe()`.
         memory_limit: Bytes that the device may use, as a number or such as `"8GB"`. Defaults to
             what a GPU has, and on a CPU to `TF_CPU_BFC_MEM_LIMIT_IN_MB`.
         ceiling: Integer, the largest batch size to try. Optional.
-        loss: Loss, if `build` does not compile.
-        metrics: Metrics, if `build` does not compile.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
-        confirmed_steps: Integer, steps to train at the answer with 7 % less memory, before a full
-            and a partial validation batch;
-            `0` leaves the confirmation out. Defaults to `20`.
-        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`. A
-            confirmation has 30 seconds and four times what the probes let expect: what takes longer
-            only waits for memory.
-        seed: Integer, seed of the weights. Defaults to `0`.
-        values: Values of the hyperparameters that `build(hp)` declares; the others take their
-            defaults.
-        fresh: Boolean, whether to measure again what was measured before. Defaults to `False`.
-        on_probe: Function called with every `Probe`, as soon as it is known. Defaults to a line
-            each where people see it.
+        confirmed_steps: Integer, steps that a confirmation trains with 7 % less memory, before a
+            full and a partial validation batch; `0` confirms nothing. Defaults to `20`.
+        **arguments: `loss`, `metrics`, `seed`, `values` and `declare` as for `kbatch.ModelSpec`,
+            and: `timeout_seconds`, float, after which a probe counts as hung (defaults to `600`;
+            a confirmation has 30 seconds and four times what the probes let expect);
+            `fresh`, boolean, whether to measure again what was measured before (defaults to
+            `False`); `on_probe`, function called with every `Probe` (defaults to a printed line
+            each, in a terminal or a notebook).
 
     Returns:
         The `MaxBatch`; its `str()` is one sentence.
@@ -97,52 +91,43 @@ def find_max_batch(
 
     Example:
     ```python
-    found = kbatch.find_max_batch(build, x, y, kbatch.Recipe(policy="mixed_float16"), memory_limit="8GB")
-    print(found)  # batch 96 uses 7.1 of 8.0 GB; 112 is too large; confirmed with 20 steps
+    recipe = kbatch.Recipe(policy="mixed_float16")
+    result = kbatch.find_max_batch(build, x, y, recipe, memory_limit="8GB")
+    print(result)  # batch 96 uses 7.1 of 8.0 GB; 112 is too large; confirmed with 20 steps
     ```
     """
-    sample, examples = sample_of(x, y)
-    recipe = recipe or Recipe()
-    workload = Workload(
-        build,
-        sample,
-        recipe,
-        loss,
-        metrics,
-        seed,
-        values=dict(values or {}),
-        pipelines=pipelines((recipe.augmentation,)),
-    )
-    options = SearchOptions(
-        smaller(check_size("ceiling", ceiling), examples), sizes, confirmed_steps
-    )
+    spec, worker = parted(build, arguments)
+    workload, examples = workload_of(spec, x, y, recipe or Recipe())
+    options = SearchOptions(lower(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
     check_options(options)
     limit_bytes = limit.checked(memory_limit)
-    facts = {
+    said = {
         "what": "max_batch",
         **room(limit_bytes),
-        "timeout_seconds": timeout_seconds,
+        "timeout_seconds": worker.timeout_seconds,
         "options": dataclasses.asdict(options),
     }
     with Prober(
-        workload, limit_bytes, timeout_seconds, shown(on_probe), gpu_in_use.environment()
+        workload,
+        limit_bytes,
+        worker.timeout_seconds,
+        shown(worker.on_probe),
+        gpu_in_use.environment(),
     ) as prober:
-        name = _cache.key(
-            {
-                **facts,
-                "model": prober.digest(),
-                "shapes": workload.shapes,
-                "recipe": recipe.to_json(),
-            }
-        )
-        known = None if fresh else _cache.load(name)
+        model = {
+            "model": prober.digest(),
+            "shapes": workload.shapes,
+            "recipe": workload.recipe.to_json(),
+        }
+        name = _cache.key({**said, **model})
+        known = None if worker.fresh else _cache.load(name)
         if known is not None:
             return MaxBatch.from_dict(known)
         gpu_in_use.check_free()
-        found = find(prober, options)
-    if all(probe.ended != "hung" for probe in (*found.probes, *found.confirmations)):
-        _cache.save(name, dataclasses.asdict(found))
-    return found
+        result = find(prober, options)
+    if all(probe.ended != "hung" for probe in (*result.probes, *result.confirmations)):
+        _cache.save(name, dataclasses.asdict(result))
+    return result
 
 
 def find(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) -> MaxBatch:
@@ -183,37 +168,12 @@ def _reached(flat: int | None, batch_size: int, options: SearchOptions) -> int |
 
 
 def room(limit_bytes: int | None) -> dict[str, Any]:
-    """The limit as an answer depends on it: without one, what the card has and what of it is free now."""
+    """The limit that an answer depends on; without one, the card's memory and what is free now."""
     return {"limit": limit_bytes if limit_bytes is not None else utilisation.memory_bytes()}
 
 
-def pipelines(names: tuple[str, ...]) -> dict[str, Any]:
-    """The user's own augmentation pipelines out of these, which the worker does not know."""
-    augmentation = sys.modules.get("kbatch.data.augmentation")
-    return {} if augmentation is None else augmentation.registered(names)
-
-
-def check_size(name: str, size: int | None) -> int | None:
-    """Refuse a batch size that is no whole number of at least 1."""
-    if size is None:
-        return None
-    whole = whole_number(size)
-    if whole is None:
-        raise MemoryLimitError(
-            f"`{name}` must be a whole number of at least 1",
-            size,
-            "Pass a batch size, or leave it out",
-        )
-    return whole
-
-
-def smaller(one: int | None, other: int | None) -> int | None:
-    """The smaller of two limits, each of which may be missing."""
-    return min((limit for limit in (one, other) if limit is not None), default=None)
-
-
 def check_options(options: SearchOptions) -> None:
-    """Refuse names that are unknown."""
+    """Refuse options that name no known sizes or no whole number of steps."""
     if options.sizes not in ALLOWED:
         raise SearchError(
             f"`sizes` must be one of {', '.join(ALLOWED)}", options.sizes, "Pass one of these names"

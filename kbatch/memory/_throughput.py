@@ -11,22 +11,26 @@ from typing import TYPE_CHECKING, Any
 from kbatch import notebook
 from kbatch.device import gpu_in_use, limit
 from kbatch.errors import MemoryLimitError
-from kbatch.memory._find import check_size, pipelines
+from kbatch.memory._batch_sizes import check_size
 from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import Prober
 from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
-from kbatch.memory._workload import Workload, sample_of
+from kbatch.memory._workload import workload_of
+from kbatch.model_spec import ModelArguments, ModelSpec
 from kbatch.recipe import Recipe
 from kbatch.results import figures
 
 if TYPE_CHECKING:
     import pandas
+    from typing_extensions import Unpack
 
+# Chosen by hand: the whole measurement takes about a minute, and its medians are steady
+# (tests/test_throughput.py, and `kbatch max-batch --speed` on two cores).
 DOUBLINGS = tuple(2**power for power in range(1, 13))
 MEASURED_STEPS = 12
 SLOW_STEP_SECONDS = 2.0
-FLAT = 1.02  # a doubling that gains less than this is the last
+FLAT = 1.02  # a doubling that gains less than this factor is the last
 
 
 @dataclass(frozen=True)
@@ -107,38 +111,33 @@ class Throughput:
 
 
 def throughput(
-    build: Callable[..., Any],
+    build: Callable[..., Any] | ModelSpec,
     x: Any = None,
     y: Any = None,
     recipe: Recipe | None = None,
     batch_sizes: Sequence[int] | None = None,
     *,
     memory_limit: int | float | str | None = None,
-    loss: Any = None,
-    metrics: Any = None,
-    seed: int = 0,
     on_probe: Callable[[Probe], None] | None = None,
+    **arguments: Unpack[ModelArguments],
 ) -> Throughput:
-    """Examples per second over batch sizes, and the smallest batch that is within 5 % of the best.
+    """Measure examples per second over batch sizes, and the smallest batch within 5 % of the best.
 
-    Use it to see from where on a larger batch buys no speed. Steps are timed in a process of their
-    own, with the device waited for; the first step of each size (trace, compile) does not count,
-    and medians and a robust line keep disturbances out.
+    Use it to see from which size on a larger batch buys no speed. Steps are timed in a process of
+    their own, and the clock waits for the device. The first step of each size (trace, compile) does
+    not count. Medians and a robust line keep disturbances out.
 
     Args:
-        build: Function `build(hp)` or `build()` that returns a model, compiled or not.
-        x: Array, nested structure of arrays, `tf.data.Dataset` of examples or of batches,
-            `keras.utils.PyDataset`, or the shape of one example. Defaults to the shape of the
-            model's `keras.Input`.
-        y: Labels, for arrays. With shapes they are made to fit the loss. Optional.
+        build: Function `build(hp)` or `build()` that returns a model, or a `kbatch.ModelSpec`.
+        x: See `kbatch.find_max_batch`.
+        y: See `kbatch.find_max_batch`.
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_sizes: Sequence of integers. Defaults to 2, 4, 8, … until memory runs out, a step
             takes 2 seconds, or doubling gains less than 2 %.
         memory_limit: Bytes that the device may use. Optional.
-        loss: Loss, if `build` does not compile.
-        metrics: Metrics, if `build` does not compile.
-        seed: Integer, seed of the weights. Defaults to `0`.
-        on_probe: Function called with every `Probe`. Defaults to a line each where people see it.
+        on_probe: Function called with every `Probe`. Defaults to a printed line each, in a
+            terminal or a notebook.
+        **arguments: `loss`, `metrics`, `seed`, `values`, `declare`; see `kbatch.ModelSpec`.
 
     Returns:
         The `Throughput`; its `str()` is a table and `draw(path)` makes a figure.
@@ -152,27 +151,11 @@ def throughput(
     print(speeds, speeds.smallest_fast)
     ```
     """
-    recipe = recipe or Recipe()
-    sizes = (
-        tuple(sorted({check_size("batch_sizes", size) or 1 for size in batch_sizes}))
-        if batch_sizes is not None
-        else DOUBLINGS
-    )
-    if not sizes:
-        raise MemoryLimitError(
-            "`batch_sizes` must hold at least one size",
-            batch_sizes,
-            "Pass sizes such as (16, 32, 64), or leave it out",
-        )
-    sample, examples = sample_of(x, y)
-    if batch_sizes is None and examples is not None:
-        sizes = tuple(size for size in sizes if size <= examples) or (1,)
+    spec = ModelSpec.of(build, **arguments)
+    workload, examples = workload_of(spec, x, y, recipe or Recipe())
+    sizes = _sizes(batch_sizes, examples)
     gpu_in_use.check_free()
-    limit_bytes = limit.checked(memory_limit)
-    workload = Workload(
-        build, sample, recipe, loss, metrics, seed, pipelines=pipelines((recipe.augmentation,))
-    )
-    with Prober(workload, limit_bytes, on_probe=shown(on_probe)) as prober:
+    with Prober(workload, limit.checked(memory_limit), on_probe=shown(on_probe)) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
     passed = [probe for probe in probes if probe.passed]
     if not passed:
@@ -181,12 +164,27 @@ def throughput(
             f"{probes[0].batch_size}, which ended {probes[0].ended}",
             "Pass smaller batch_sizes",
         )
-    return _throughput(
-        passed, next((probe.batch_size for probe in probes if not probe.passed), None)
-    )
+    failed = [probe.batch_size for probe in probes if not probe.passed]
+    return _throughput(passed, failed[0] if failed else None)
+
+
+def _sizes(batch_sizes: Sequence[int] | None, examples: int | None) -> tuple[int, ...]:
+    """The batch sizes to measure: the user's own, or doublings up to the number of examples."""
+    if batch_sizes is None:
+        if examples is None:
+            return DOUBLINGS
+        return tuple(size for size in DOUBLINGS if size <= examples) or (1,)
+    if not batch_sizes:
+        raise MemoryLimitError(
+            "`batch_sizes` must hold at least one size",
+            batch_sizes,
+            "Pass sizes such as (16, 32, 64), or leave it out",
+        )
+    return tuple(sorted({check_size("batch_sizes", size) or 1 for size in batch_sizes}))
 
 
 def _probes(prober: Prober, sizes: Sequence[int], until_flat: bool) -> Iterator[Probe]:
+    """Probes of increasing sizes, until one fails or, if asked, speed is flat or steps are slow."""
     best = 0.0
     for size in sizes:
         probe = prober.steps(size, MEASURED_STEPS)
@@ -200,6 +198,7 @@ def _probes(prober: Prober, sizes: Sequence[int], until_flat: bool) -> Iterator[
 
 
 def _throughput(passed: Sequence[Probe], first_failing: int | None) -> Throughput:
+    """The result of probes that passed."""
     steady = {probe.batch_size: probe.step_seconds[UNSTEADY:] for probe in passed}
     rows = []
     for probe in passed:
@@ -210,7 +209,10 @@ def _throughput(passed: Sequence[Probe], first_failing: int | None) -> Throughpu
 
 
 def _smallest_fast(rows: Sequence[Speed], line: Line | None) -> int:
-    """The smallest batch size within 5 % of the best speed: by the line, but none above one that was measured to be."""
+    """The smallest batch size within 5 % of the best speed.
+
+    The line tells it, but never above a size that was measured to be within 5 %.
+    """
     best = max(row.examples_per_second for row in rows)
     measured = min(row.batch_size for row in rows if row.examples_per_second >= NEARLY * best)
     return measured if line is None else min(line.smallest(), measured)

@@ -18,7 +18,8 @@ import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
 from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_spec import ModelSpec, nothing
+from kbatch.building.model_spec import ModelSpec as ModelMaker
+from kbatch.building.model_spec import nothing
 from kbatch.building.policy_scope import policy_scope
 from kbatch.data import augmentation
 from kbatch.device import limit, meter
@@ -58,17 +59,18 @@ class Session:
             batch_size=accumulation,
             micro_batch_size=1 if accumulation > 1 else None,
         )
-        # build() or build(hp): only it can tell
-        build = workload.build.load() if isinstance(workload.build, Imported) else workload.build
-        model_spec = ModelSpec(
+        spec = workload.spec
+        # Only the function itself tells whether it takes `hp`.
+        build = spec.build.load() if isinstance(spec.build, Imported) else spec.build
+        maker = ModelMaker(
             build,
-            CompileArguments(workload.loss, workload.metrics),
-            workload.seed,
+            CompileArguments(spec.loss, spec.metrics),
+            spec.seed,
             workload.reserved,
-            workload.declare or nothing,
+            spec.declare or nothing,
         )
-        self.model = model_spec.make(self.recipe, model_spec.hyperparameters(workload.values))
-        self._around.enter_context(policy_scope(self.recipe.policy, model_spec.own_policy))
+        self.model = maker.make(self.recipe, maker.hyperparameters(spec.values))
+        self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(
             augmented(self.model, augmentation.layers(self.recipe.augmentation))
         )

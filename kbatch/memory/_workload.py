@@ -4,266 +4,61 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from kbatch.errors import DataError, ModelError
+from kbatch.memory._sample import nested, sample_of
+from kbatch.model_spec import ModelSpec
 from kbatch.recipe import Recipe
-
-# What takes batches apart again: whatever was batched before it is none any more.
-UNBATCHING = ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset")
-# examples that travel; a batch repeats them, since what they hold does not change what they need
-ROWS = 8
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, how it is trained and a few examples.
+    """A model, how it is trained, and a few examples.
 
     Attributes:
-        build: The user's `build(hp)` or `build()`.
+        spec: `ModelSpec` of the model.
         sample: Tuple of nested arrays of the same few examples: `(x,)`, `(x, y)` or
-            `(x, y, sample_weight)`. With `(x,)` the labels are made to fit the model's loss; with
-            `()` the inputs are the model's own too.
-        recipe: `Recipe` to train by; its `batch_size` is what is searched for, its accumulation
-            steps are kept.
-        loss: Loss, if `build` does not compile.
-        metrics: Metrics, if `build` does not compile.
-        seed: Integer, seed of the weights.
+            `(x, y, sample_weight)`. With `(x,)` the worker makes labels that fit the model's loss;
+            with `()` it makes the inputs too.
+        recipe: `Recipe` to train by. Its `batch_size` is what is searched for; the number of its
+            accumulation steps is kept.
         reserved: Hyperparameter names that `build` must not declare.
-        declare: The user's `declare_hyperparameters(hp)`, or `None`.
-        values: Values of the user's own hyperparameters; others take their defaults.
-        pipelines: Augmentation pipelines by name, for the worker to know.
+        pipelines: Augmentation pipelines by name, for the worker to register.
     """
 
-    build: Callable[..., Any]
+    spec: ModelSpec
     sample: tuple[Any, ...]
     recipe: Recipe = Recipe()
-    loss: Any = None
-    metrics: Any = None
-    seed: int = 0
     reserved: frozenset[str] = frozenset()
-    declare: Callable[[Any], None] | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
     pipelines: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not callable(self.build) or hasattr(self.build, "train_step"):
-            raise ModelError(
-                "`build` must be a function that returns a model",
-                type(self.build).__name__,
-                "Pass `build`, not `build()`",
-            )
-
     def of(self, recipe: Recipe) -> Workload:
-        """The same with another recipe."""
+        """The same workload with another recipe."""
         return dataclasses.replace(self, recipe=recipe)
 
     @property
     def shapes(self) -> Any:
         """Shapes and types of one example, in JSON's own types."""
-        return [
-            _nested(part, lambda array: [*array.shape[1:], str(array.dtype)])
-            for part in self.sample
-        ]
+        return [nested(part, _shape_and_type) for part in self.sample]
 
 
-def sample_of(x: Any = None, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
-    """A few examples of the user's data, and how many they have.
-
-    Args:
-        x: Array or nested structure of arrays with the examples along the first dimension; a
-            `tf.data.Dataset` of single examples or of batches; a `keras.utils.PyDataset`; or the
-            shape of one example, as a tuple of integers or anything with `shape` and `dtype` but no
-            contents (`keras.KerasTensor`, `tf.TensorSpec`), also nested; or `None` for the shape of
-            the model's own `keras.Input`, which only the worker knows.
-        y: The same for the labels. Optional with shapes: labels are then made to fit the loss.
+def workload_of(spec: ModelSpec, x: Any, y: Any, recipe: Recipe) -> tuple[Workload, int | None]:
+    """The workload of one recipe, and how many examples the data have, if they tell.
 
     Raises:
-        DataError: If it is none of these.
+        DataError: If the data cannot be used.
     """
-    if x is None:
-        if y is not None:
-            raise DataError("Labels must come with examples", "`y` without `x`", "Pass `x` too")
-        return (), None
-    if "tensorflow" in sys.modules and isinstance(x, sys.modules["tensorflow"].data.Dataset):
-        return _of_dataset(_with_labels(x, y))
-    if any(kind.__name__ == "PyDataset" for kind in type(x).__mro__):
-        return _of_py_dataset(_with_labels(x, y))
-    parts = tuple(_nested(part, _rows) for part in (x, y) if part is not None)
-    lengths = {length for part in (x, y) if part is not None for length in _lengths(part)}
-    if len(lengths) > 1 or lengths == {0}:
-        raise DataError(
-            "All arrays must hold the same number of examples, at least 1",
-            sorted(lengths),
-            "Cut them to the same length",
-        )
-    return parts, lengths.pop() if lengths else None
+    sample, examples = sample_of(x, y)
+    return Workload(spec, sample, recipe, pipelines=pipelines((recipe.augmentation,))), examples
 
 
-def _with_labels(x: Any, y: Any) -> Any:
-    if y is not None:
-        raise DataError(
-            "A dataset must hold its labels itself",
-            "a dataset as `x`, and `y`",
-            "Zip them into the dataset",
-        )
-    return x
+def pipelines(names: tuple[str, ...]) -> dict[str, Any]:
+    """The user's own augmentation pipelines among these names, which a worker does not know."""
+    augmentation = sys.modules.get("kbatch.data.augmentation")
+    return {} if augmentation is None else augmentation.registered(names)
 
 
-def _of_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
-    if not isinstance(x.element_spec, tuple) or len(x.element_spec) not in (2, 3):
-        raise DataError(
-            "A dataset's elements must be (x, y) or (x, y, sample_weight)",
-            x.element_spec,
-            "Map it to such pairs",
-        )
-    batching = _batching(x)
-    rows = list(x.take(1 if batching else ROWS).as_numpy_iterator())
-    if not rows:
-        raise DataError(
-            "A training dataset must hold examples", "0 examples", "Pass one that is not empty"
-        )
-    if batching is not None:
-        before, batches = int(batching.cardinality()), int(x.cardinality())
-        if batching is x or before <= 0:
-            return _first(rows[0]), _at_least(batches, rows[0])
-        return _first(rows[0]), before if batches <= 0 else min(
-            before, batches * _lengths(rows[0][0])[0]
-        )
-    flat = sys.modules["tensorflow"].nest
-    try:
-        stacked = flat.map_structure(
-            lambda *parts: np.stack([np.asarray(part) for part in parts]), *rows
-        )
-    except ValueError as error:
-        raise DataError(
-            "All examples must have the same shape",
-            x.element_spec,
-            "Pad or crop them, or pass a shape",
-        ) from error
-    count = int(x.cardinality())
-    return tuple(stacked), count if count > 0 else None
-
-
-def _batching(x: Any) -> Any:
-    """What a dataset of batches makes its batches of, as far as it tells; itself if it does not; `None` for one of single examples."""
-    stage = x
-    while not type(stage).__name__.endswith(UNBATCHING):
-        if type(stage).__name__.endswith("BatchDataset"):
-            return stage._inputs()[0]
-        inputs = stage._inputs() if hasattr(stage, "_inputs") else []
-        if len(inputs) != 1:
-            break
-        stage = inputs[0]
-    firsts = [
-        spec.shape[0] if spec.shape.rank else 0
-        for spec in sys.modules["tensorflow"].nest.flatten(x.element_spec)
-    ]
-    return x if all(first is None for first in firsts) else None
-
-
-def _of_py_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
-    batch = x[0]
-    if not isinstance(batch, tuple) or len(batch) not in (2, 3):
-        raise DataError(
-            "A dataset's elements must be (x, y) or (x, y, sample_weight)",
-            type(batch).__name__,
-            "Return such a tuple",
-        )
-    return _first(batch), _at_least(x.num_batches or 0, batch)
-
-
-def _first(batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_nested(part, lambda array: np.asarray(array)[:ROWS]) for part in batch)
-
-
-def _at_least(batches: int, batch: tuple[Any, ...]) -> int | None:
-    """The fewest examples that so many batches can hold, of which the last may be a partial one."""
-    size = _lengths(batch[0])[0]
-    return (batches - 1) * size + 1 if batches > 1 else size if batches == 1 else None
-
-
-def _nested(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The function applied to every array or shape of a nested structure."""
-    if isinstance(value, Mapping):
-        return {name: _nested(part, function) for name, part in value.items()}
-    if isinstance(value, list) and value and all(isinstance(part, (int, float)) for part in value):
-        return function(np.asarray(value))
-    if isinstance(value, (tuple, list)) and not _is_shape(value):
-        # tf.data takes a list for one tensor
-        return tuple(_nested(part, function) for part in value)
-    return function(value)
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in value
-    )
-
-
-def _rows(value: Any) -> np.ndarray:
-    if _is_shape(value):
-        return np.zeros((1, *_positive(value)), "float32")
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        raise DataError(
-            "Data must be arrays, a tf.data.Dataset of single examples, or the shape of one example",
-            type(value).__name__,
-            "Pass x and y, or a shape such as (224, 224, 3)",
-        )
-    if (
-        not hasattr(value, "__array__")
-        or getattr(value, "__array__", None) is None
-        or _is_symbolic(value)
-    ):
-        return np.zeros((1, *_positive(tuple(value.shape))), _name(value.dtype))
-    if not len(value.shape):
-        raise DataError(
-            "Arrays must hold examples along their first dimension",
-            "a single number",
-            "Pass an array",
-        )
-    return np.asarray(value[:ROWS])
-
-
-def _is_symbolic(value: Any) -> bool:
-    return type(value).__name__ in ("KerasTensor", "TensorSpec")
-
-
-def _name(dtype: Any) -> str:
-    return str(getattr(dtype, "name", dtype))
-
-
-def _positive(shape: tuple[Any, ...] | list[Any]) -> tuple[int, ...]:
-    sizes = tuple(shape)[1:] if _begins_with_batch(shape) else tuple(shape)
-    if any(size is None or int(size) < 1 for size in sizes):
-        raise DataError(
-            "The shape of one example must have whole numbers of at least 1",
-            tuple(shape),
-            "Pass a shape such as (224, 224, 3)",
-        )
-    return tuple(map(int, sizes))
-
-
-def _begins_with_batch(shape: tuple[Any, ...] | list[Any]) -> bool:
-    """Whether a shape begins with the `None` of a batch, as a `KerasTensor`'s does."""
-    return len(shape) > 0 and shape[0] is None
-
-
-def _lengths(value: Any) -> list[int]:
-    lengths: list[int] = []
-
-    def note(part: Any) -> None:
-        if (
-            not _is_shape(part)
-            and not _is_symbolic(part)
-            and hasattr(part, "__array__")
-            and len(part.shape)
-        ):
-            lengths.append(int(part.shape[0]))
-
-    _nested(value, note)
-    return lengths
+def _shape_and_type(array: Any) -> list[Any]:
+    return [*array.shape[1:], str(array.dtype)]

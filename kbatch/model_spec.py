@@ -1,0 +1,137 @@
+"""Model specification: a build function, and what its models are compiled and seeded with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from kbatch.errors import ModelError, SearchError
+from kbatch.recipe import whole_number
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+LEAST_SEED = -(2**31)  # what TensorFlow's generators take
+
+
+class ModelArguments(TypedDict, total=False):
+    """Arguments of every entry point that makes models; see `ModelSpec` for their meaning."""
+
+    loss: Any
+    metrics: Any
+    seed: int
+    values: Mapping[str, Any] | None
+    declare: Callable[[Any], None] | None
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """How to make a model: a build function, and what its models are compiled and seeded with.
+
+    Every entry point that makes models takes these arguments in the same way: `build` first, the
+    others by name. Make a `ModelSpec` to say them once, and pass it for `build` to
+    `kbatch.HyperModel`, `train`, `find_max_batch`, `max_batches`, `throughput` and
+    `memory.estimate`.
+
+    Args:
+        build: Function `build(hp)` or `build()` that returns a `keras.Model`, compiled or not, or a
+            `keras_tuner.HyperModel` without a `fit` of its own.
+        loss: Loss, for models that `build` does not compile. Optional.
+        metrics: List of metrics, for models that `build` does not compile. Optional.
+        seed: Integer, the seed of weights, data order and dropout. Defaults to `0`.
+        values: Mapping from the names of the hyperparameters that `build(hp)` declares to their
+            values. The others take their defaults. A search draws its own values.
+        declare: Function `declare(hp)` that declares hyperparameters before `build` is called.
+            Optional.
+
+    Raises:
+        ModelError: If `build` is not a function.
+        SearchError: If `seed` is not a whole number.
+
+    Example:
+    ```python
+    spec = kbatch.ModelSpec(build, loss="binary_crossentropy", metrics=["accuracy"], seed=1)
+    table = kbatch.max_batches(spec, x, y, space, memory_limit="8GB")
+    tuner = keras_tuner.RandomSearch(
+        kbatch.HyperModel(spec, space, max_batch=table), objective=kbatch.objective(), max_trials=20
+    )
+    ```
+    """
+
+    build: Callable[..., Any]
+    loss: Any = None
+    metrics: Any = None
+    seed: int = 0
+    values: Mapping[str, Any] | None = None
+    declare: Callable[[Any], None] | None = None
+
+    def __post_init__(self) -> None:
+        hypermodel_class = _hypermodel_class()
+        if hypermodel_class is not None and isinstance(self.build, hypermodel_class):
+            _take_apart(self, self.build, hypermodel_class)
+        if not callable(self.build) or hasattr(self.build, "train_step"):
+            raise ModelError(
+                "`build` must be a function that returns a model, or a keras_tuner.HyperModel",
+                type(self.build).__name__,
+                "Pass `build`, not `build()`",
+            )
+        seed = whole_number(self.seed, LEAST_SEED)
+        if seed is None:
+            raise SearchError(
+                "`seed` must be a whole number: every trial begins with the same weights",
+                self.seed,
+                "Pass seed=0, say",
+            )
+        object.__setattr__(self, "seed", seed)
+        object.__setattr__(self, "values", _mapping(self.values))
+
+    @classmethod
+    def of(cls, build: Any, **arguments: Unpack[ModelArguments]) -> ModelSpec:
+        """Return the specification that an entry point was given.
+
+        Args:
+            build: See the class, or a `ModelSpec`.
+            **arguments: `loss`, `metrics`, `seed`, `values` and `declare`; none with a `ModelSpec`.
+
+        Raises:
+            SearchError: If an argument is given both in a `ModelSpec` and beside it.
+        """
+        if not isinstance(build, ModelSpec):
+            return cls(build, **arguments)
+        if arguments:
+            raise SearchError(
+                "A ModelSpec must hold all arguments of the model itself",
+                f"a ModelSpec and {', '.join(sorted(arguments))}",
+                "Use dataclasses.replace(spec, …), or pass the build function",
+            )
+        return build
+
+
+def _hypermodel_class() -> type | None:
+    """`keras_tuner.HyperModel`, or `None` if nobody has imported KerasTuner yet."""
+    return getattr(sys.modules.get("keras_tuner"), "HyperModel", None)
+
+
+def _take_apart(spec: ModelSpec, hypermodel: Any, base: Any) -> None:
+    """Take the two functions of a HyperModel, unless it trains by itself."""
+    if type(hypermodel).fit is not base.fit:
+        raise SearchError(
+            "A HyperModel given as `build` must not override fit()",
+            type(hypermodel).__name__,
+            "Leave fit() out: kbatch trains",
+        )
+    object.__setattr__(spec, "build", hypermodel.build)
+    object.__setattr__(spec, "declare", spec.declare or hypermodel.declare_hyperparameters)
+
+
+def _mapping(values: Any) -> dict[str, Any]:
+    """Values of hyperparameters by name."""
+    if values is not None and not isinstance(values, Mapping):
+        raise SearchError(
+            "`values` must be a mapping from hyperparameter to value",
+            type(values).__name__,
+            'Pass {"units": 64}, or `hp.values`',
+        )
+    return dict(values or {})

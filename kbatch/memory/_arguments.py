@@ -1,4 +1,4 @@
-"""Arguments that the functions of this room share: of the model, and of the worker that tries it."""
+"""Arguments by name that the functions of this room share: the model's, and the worker's."""
 
 from __future__ import annotations
 

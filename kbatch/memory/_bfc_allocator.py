@@ -1,8 +1,9 @@
-"""BFC allocator: a model of where TensorFlow's best-fit allocator with growing regions places allocations.
+"""BFC allocator: where TensorFlow's best-fit allocator with coalescing places allocations.
 
-With XLA a step's temporary buffers are one allocation, so the largest *contiguous* free block
-decides what fits, and that depends on where the variables lie. A limited CPU grows its memory by
-regions that double; a GPU has one region.
+With XLA the temporary buffers of a step are one allocation. So the largest *contiguous* free block
+decides what fits, and the block depends on where the variables lie. A limited CPU grows its memory
+by regions that double; a GPU has one region. Read in TensorFlow 2.21.0:
+`third_party/xla/xla/tsl/framework/bfc_allocator.cc` (`Extend`, `FindChunkPtr`, `SplitChunk`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable
 
 ALIGNMENT = 256
 FIRST_REGION = 2 << 20
-MOST_WASTED = 128 << 20  # a chunk with that much too much, or twice as large as asked for, is split
+# A chunk is split if it is twice as large as asked for, or larger by this much.
+MOST_WASTED = 128 << 20
 
 
 class Allocator:
@@ -30,7 +32,7 @@ class Allocator:
         self._regions: list[list[list[int]]] = []
 
     def allocate(self, size: int) -> list[int] | None:
-        """A chunk of at least so many bytes, to be given back to `free`; `None` if there is none."""
+        """Take a chunk of at least `size` bytes; `None` if there is none."""
         rounded = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
         chunk = self._take(rounded)
         if chunk is None and self._extend(rounded):
@@ -93,20 +95,22 @@ class Allocator:
 def contiguous(
     limit_bytes: int, variables: Iterable[tuple[int, bool]], first_region: int = FIRST_REGION
 ) -> int:
-    """The largest free block once some variables are made; one that is drawn at random takes its bytes thrice meanwhile.
+    """Bytes of the largest contiguous free block after variables are allocated in order.
+
+    A randomly initialised variable needs three buffers for a moment (draw, scaled draw, final
+    copy). A constant one needs one.
 
     Args:
         limit_bytes: Integer, what the device may use.
-        variables: Bytes of the variables in the order in which they are made, and whether each is
-            drawn.
+        variables: Bytes of each variable in the order of allocation, and whether it is randomly
+            initialised.
         first_region: See `Allocator`; pass `limit_bytes` for a device with one region, such as a
             GPU.
     """
     allocator = Allocator(limit_bytes, first_region)
-    allocator.allocate(ALIGNMENT)  # TensorFlow has made some small constant by then
+    allocator.allocate(ALIGNMENT)  # a small constant of TensorFlow's own
     for size, drawn in variables:
-        # What was drawn, what it was scaled to, and what it was moved to: that one is the
-        # variable's own buffer.
+        # The last of the three buffers is the variable's own.
         *before, value = (allocator.allocate(size) for _ in range(3 if drawn else 1))
         if value is None:
             return 0

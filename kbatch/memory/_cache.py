@@ -1,4 +1,4 @@
-"""Cache: answers that took minutes, kept on disk under everything that they depend on."""
+"""Cache: answers that took minutes, kept on disk under a digest of all that they depend on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder() -> Path:
 
 
 def key(facts: Mapping[str, Any]) -> str:
-    """One name for these facts, this device, these versions and the settings that TensorFlow reads."""
+    """A digest of `facts`, this device, the versions, and the settings that TensorFlow reads."""
     everything = {**facts, "versions": _versions(), "device": device(), "settings": _settings()}
     return hashlib.sha256(json.dumps(everything, sort_keys=True, default=str).encode()).hexdigest()[
         :32
@@ -39,14 +39,14 @@ def key(facts: Mapping[str, Any]) -> str:
 
 
 def load(name: str) -> Any | None:
-    """What was kept under that name, or `None`; a file that cannot be read counts as none."""
+    """The answer kept under a name, or `None`; an unreadable file counts as none."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
     return None
 
 
 def save(name: str, answer: Any) -> None:
-    """Keep an answer; the file appears whole or not at all, and a folder that cannot be written is no error."""
+    """Keep an answer. The file appears whole or not at all; an unwritable folder is no error."""
     with contextlib.suppress(OSError):
         folder().mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -57,7 +57,7 @@ def save(name: str, answer: Any) -> None:
 
 
 def device() -> str:
-    """What the devices of this machine are, without asking TensorFlow."""
+    """The names of this machine's devices, without asking TensorFlow."""
     cards = []
     for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:

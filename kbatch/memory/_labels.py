@@ -1,4 +1,4 @@
-"""Labels for a model's loss where only shapes are given, and examples for its `keras.Input`; used in the worker."""
+"""Labels: zeros that fit a model's loss where only shapes are given, and inputs that fit it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbatch.building.compiled import compiled_by_user
 from kbatch.errors import DataError
 
 SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"
-TEXT = "S1"  # what NumPy has for it
+TEXT = "S1"  # NumPy's type for one byte of text
 
 
 def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The sample with labels of the model's outputs, if it has none."""
+    """The sample, with labels of the model's outputs added if it has none."""
     if len(sample) > 1:
         return sample
     if not getattr(model, "outputs", None):
@@ -24,7 +25,7 @@ def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
             "Pass `y`",
         )
     rows = len(keras.tree.flatten(sample[0])[0])
-    losses = model._compile_config.config.get("loss")
+    losses = compiled_by_user(model).get("loss")
     names = list(getattr(model, "output_names", [""]))
     made = [
         _zeros(output, _of(losses, index, name), rows)
@@ -35,27 +36,26 @@ def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def checked(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The sample, refused if the model's inputs do not fit it; without one, an example of the shape of its inputs.
+    """The sample, checked against the model's inputs; without one, an example of their shapes.
 
     Raises:
-        DataError: If the shapes differ, or there is no sample and the model does not tell its
-            shape.
+        DataError: If the shapes differ, or there is no sample and the model does not tell the
+            shape of its inputs.
     """
     if not sample:
         return (_own_inputs(model),)
-    wanted, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
-    if not wanted:
+    inputs, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
+    if not inputs:
         return sample
     if isinstance(sample[0], dict) and not isinstance(getattr(model, "_inputs_struct", None), dict):
-        # Keras finds them by name
-        given = [sample[0][one.name] for one in wanted if one.name in sample[0]]
+        # Keras finds the inputs of a functional model by name.
+        given = [sample[0][one.name] for one in inputs if one.name in sample[0]]
     shapes = [tuple(array.shape[1:]) for array in given]
-    fits = len(wanted) == len(given) and all(
-        _fits(one.shape[1:], shape) for one, shape in zip(wanted, shapes, strict=True)
-    )
+    expected = [tuple(one.shape[1:]) for one in inputs]
+    fits = len(inputs) == len(given) and all(map(_fits, expected, shapes))
     if not fits:
         raise DataError(
-            f"Examples must have the shape of the model's input, {_words([tuple(one.shape[1:]) for one in wanted])}",
+            f"Examples must have the shape of the model's input, {_words(expected)}",
             _words(shapes),
             "Pass data or a shape that fits",
         )
@@ -64,14 +64,14 @@ def checked(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _own_inputs(model: keras.Model) -> Any:
     """An example of zeros of the shape and type of a model's `keras.Input`."""
-    wanted = getattr(model, "inputs", None) or []
-    if not wanted:
+    inputs = getattr(model, "inputs", None) or []
+    if not inputs:
         raise DataError(
             "A model without a keras.Input must be given the shape of one example",
             model.name,
             f"{SAY_SHAPE}, or add a keras.Input",
         )
-    shapes = [tuple(one.shape[1:]) for one in wanted]
+    shapes = [tuple(one.shape[1:]) for one in inputs]
     if any(size is None for shape in shapes for size in shape):
         raise DataError(
             "A model whose keras.Input leaves sizes open must be given the shape of one example",
@@ -80,15 +80,15 @@ def _own_inputs(model: keras.Model) -> Any:
         )
     zeros = [
         np.zeros((1, *shape), TEXT if one.dtype == "string" else one.dtype)
-        for one, shape in zip(wanted, shapes, strict=True)
+        for one, shape in zip(inputs, shapes, strict=True)
     ]
     structure = getattr(model, "_inputs_struct", None)
     return zeros[0] if structure is None else keras.tree.pack_sequence_as(structure, zeros)
 
 
-def _fits(wanted: Any, given: tuple[int, ...]) -> bool:
+def _fits(expected: Any, given: tuple[int, ...]) -> bool:
     # A model may take (n, 1) for (n,) and the other way round, as Keras' own input check lets it.
-    one, other = ([size for size in shape if size != 1] for shape in (wanted, given))
+    one, other = ([size for size in shape if size != 1] for shape in (expected, given))
     return len(one) == len(other) and all(
         size in (None, found) for size, found in zip(one, other, strict=True)
     )
@@ -106,14 +106,13 @@ def _of(losses: Any, index: int, name: str) -> str:
         return _of(losses.get(name), index, name)
     if isinstance(losses, (list, tuple)):
         return _of(losses[index], index, name)
-    return str(
-        getattr(
-            losses, "name", losses if isinstance(losses, str) else getattr(losses, "__name__", "")
-        )
-    )
+    if isinstance(losses, str):
+        return losses
+    return str(getattr(losses, "name", getattr(losses, "__name__", "")))
 
 
 def _zeros(output: Any, loss: str, rows: int) -> np.ndarray:
+    """Labels of an output: class numbers for a sparse loss, else of the output's own shape."""
     shape = [size or 1 for size in output.shape[1:]]
     if loss.lower().replace("_", "").startswith("sparse"):
         return np.zeros((rows, *shape[:-1]), "int32")

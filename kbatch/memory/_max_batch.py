@@ -1,4 +1,4 @@
-"""`MaxBatch`: the largest batch that safely trains and how it was found, as a value."""
+"""`MaxBatch`: the largest batch size that safely trains, and the probes that show it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ class MaxBatch:
 
     Attributes:
         batch_size: Integer, the largest micro-batch: examples per forward and backward pass.
-        peak_bytes: Integer, the most bytes in use while that size was trained.
+        peak_bytes: Integer, peak bytes in use while that size was trained.
         limit_bytes: Integer, what the device may use.
-        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did:
-            with the whole limit, or with 7 % less.
-        probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in the order in which
-            they were tried.
+        first_failing: Integer, the smallest batch size that failed, with the whole limit or with
+            7 % less; `None` if none did.
+        probes: Tuple of `Probe` (batch_size, ended, peak_bytes, seconds), in their order.
         confirmations: Tuple of `Probe`, the longer trainings, in a fresh process that has 7 % less
-            than the limit: what passes there has that to spare, since without XLA the need varies
-            from step to step. A ceiling that takes less than three quarters of the limit has room
-            enough in any.
-        confirmed_steps: Integer, steps that the size was trained at last, before a full and a
-            partial validation batch; 0 if that was left out.
-        predicted: Integer, what was predicted before the first probe, or `None`.
-        ceiling: Integer, the largest that was allowed, or `None`.
-        recipe: `Recipe` that it holds for.
-        seconds: Float, wall-clock seconds that it took.
-        no_faster_from: Integer, the size from which on larger ones gain no speed, if that is why it
-            is not larger; else `None`.
+            than the limit, since without XLA the need varies from step to step. A ceiling that
+            takes less than three quarters of the limit is confirmed in the process of the probes.
+        confirmed_steps: Integer, steps that the size was trained by its confirmation, before a full
+            and a partial validation batch; 0 if nothing was confirmed.
+        predicted: Integer, the size that was predicted before the first probe, or `None`.
+        ceiling: Integer, the largest size that was allowed, or `None`.
+        recipe: `Recipe` that the size holds for.
+        seconds: Float, wall-clock seconds of the search.
+        no_faster_from: Integer, the size from which on larger batches gain no speed, if that is why
+            the size is not larger; else `None`.
     """
 
     batch_size: int
@@ -53,18 +51,20 @@ class MaxBatch:
 
     @property
     def margin(self) -> float:
-        """The share of the limit that was free when it was trained."""
+        """The share of the limit that was free while the size was trained."""
         return 1 - self.peak_bytes / self.limit_bytes
 
     @property
     def at_ceiling(self) -> bool:
-        """Whether a ceiling, not memory, is why it is not larger."""
+        """Whether a ceiling, not memory, bounds the size."""
         return self.ceiling is not None and self.batch_size >= self.ceiling
 
     def __str__(self) -> str:
-        unit, divisor = ("GB", 1e9) if self.limit_bytes >= 1e9 else ("MB", 1e6)
-        digits = 1 if unit == "GB" else 0
-        text = f"batch {self.batch_size} uses {self.peak_bytes / divisor:.{digits}f} of {self.limit_bytes / divisor:.{digits}f} {unit}"
+        unit, divisor, digits = ("MB", 1e6, 0)
+        if self.limit_bytes >= 1e9:
+            unit, divisor, digits = ("GB", 1e9, 1)
+        peak, whole = self.peak_bytes / divisor, self.limit_bytes / divisor
+        text = f"batch {self.batch_size} uses {peak:.{digits}f} of {whole:.{digits}f} {unit}"
         if self.at_ceiling:
             text += f"; {self.ceiling} is the ceiling"
         elif self.no_faster_from is not None:

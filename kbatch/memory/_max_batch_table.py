@@ -1,4 +1,4 @@
-"""`Table`: the largest batch of every combination of a space, as a value."""
+"""`Table`: the largest batch of every combination of a space."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pandas
 
 
+STAND_IN_RATE = 1e-3  # of a training that is measured, not judged
+
+
 @dataclass(frozen=True)
 class Row:
     """The largest micro-batches of one combination.
@@ -27,12 +30,12 @@ class Row:
             `recompute`.
         batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one
             example fits.
-        accumulated_batch_size: Integer, the largest micro-batch with it: one more gradient is held.
-            Computed.
-        peak_bytes: Integer, the most bytes in use while that size was trained.
-        first_failing: Integer, the smallest batch size that did not pass, or `None` if all did.
-        confirmed_steps: Integer, steps that it was trained in a process that had 7 % less than the
-            limit.
+        accumulated_batch_size: Integer, the largest micro-batch with gradient accumulation, which
+            holds one more gradient. Computed, not trained.
+        peak_bytes: Integer, peak bytes in use while `batch_size` was trained.
+        first_failing: Integer, the smallest batch size that failed, or `None` if none did.
+        confirmed_steps: Integer, steps that `batch_size` was trained in a process that had 7 % less
+            than the limit.
     """
 
     combination: Combination
@@ -59,7 +62,7 @@ class Row:
 
     @property
     def recompute(self) -> str:
-        """What the backward pass makes again."""
+        """The recompute strategy."""
         return self.combination.recompute
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,7 +74,7 @@ class Row:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Row:
-        """The row that `to_dict` gave; parts of the combination that are missing are a plain recipe's."""
+        """The row of `to_dict`; a missing part of the combination takes a plain recipe's value."""
         parts = {name: value for name, value in fields.items() if name in Combination._fields}
         return cls(
             Combination(**parts),
@@ -89,11 +92,11 @@ class Table:
     Attributes:
         rows: Tuple of `Row`.
         limit_bytes: Integer, what the device may use.
-        augmentation: Name of the space's pipeline with the most layers, under which all was
+        augmentation: Name of the space's pipeline with the most layers, with which all rows were
             measured.
         executed_probes: Integer, batch sizes that were trained, confirmations among them.
-        compilations: Integer, steps that XLA compiled without running them.
-        seconds: Float, wall-clock seconds that it took.
+        compilations: Integer, batch sizes that XLA compiled without running them.
+        seconds: Float, wall-clock seconds of the search.
     """
 
     rows: tuple[Row, ...]
@@ -131,7 +134,7 @@ class Table:
 
     @classmethod
     def of_project(cls, directory: str | os.PathLike[str]) -> Table | None:
-        """The table that the project of a search was begun with, or `None`.
+        """The table that the project of a search began with, or `None`.
 
         Args:
             directory: Folder of the KerasTuner project.
@@ -171,6 +174,6 @@ class Table:
 
 
 def recipe_of(combination: Combination, augmentation: str) -> Recipe:
-    """The recipe to measure a combination with."""
-    rate: Any = None if combination.optimizer == "compiled" else 1e-3
+    """The recipe to measure a combination with; no rate changes the memory that a step needs."""
+    rate: Any = None if combination.optimizer == "compiled" else STAND_IN_RATE
     return Recipe(**combination._asdict(), learning_rate=rate, augmentation=augmentation)

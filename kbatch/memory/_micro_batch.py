@@ -11,13 +11,14 @@ from kbatch.memory._max_batch_table import Table
 from kbatch.recipe import Recipe, whole_number
 from kbatch.space import Space
 
-MOST_STEPS = 16  # passes per update; more of them save no memory that counts, and cost time
+# Passes per update, chosen by hand: more save no memory that counts, and cost time.
+MOST_STEPS = 16
 
 MaxBatches = int | Table | None
 
 
 def check(limits: Any, space: Space) -> MaxBatches:
-    """Refuse limits that are neither `None`, nor a number, nor a table with a row for every recipe of the space.
+    """Return limits: `None`, a batch size, or a table with a row for each recipe of a space.
 
     Raises:
         SearchError: If they are something else.
@@ -29,8 +30,9 @@ def check(limits: Any, space: Space) -> MaxBatches:
             combination for combination in combinations(space) if limits.row(combination) is None
         ]
         if missing:
+            fields = ", ".join(Combination._fields)
             raise SearchError(
-                f"`max_batch` must have a row for every {', '.join(Combination._fields)} of the space",
+                f"`max_batch` must have a row for every {fields} of the space",
                 f"none for {missing[0]}",
                 "Make the table of the same space: kbatch.max_batches(build, x, y, space)",
             )
@@ -38,7 +40,7 @@ def check(limits: Any, space: Space) -> MaxBatches:
     number = whole_number(limits)
     if number is None:
         raise SearchError(
-            "`max_batch` must be None, a whole number of at least 1, or a table of kbatch.max_batches",
+            "`max_batch` must be None, a batch size, or a table of kbatch.max_batches",
             limits,
             "Pass one of these",
         )
@@ -46,10 +48,10 @@ def check(limits: Any, space: Space) -> MaxBatches:
 
 
 def check_steps(most_steps: Any) -> int:
-    """Refuse a number of passes that is no whole number of at least 1.
+    """Return a number of passes per update.
 
     Raises:
-        SearchError: If it is none.
+        SearchError: If it is not a whole number of at least 1.
     """
     number = whole_number(most_steps)
     if number is None:
@@ -62,10 +64,10 @@ def check_steps(most_steps: Any) -> int:
 
 
 def fitted(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> Recipe | None:
-    """The recipe with a micro-batch that fits, or `None` if even the most passes per update are too few.
+    """The recipe with a micro-batch that fits; `None` if `most_steps` passes are too few.
 
     Args:
-        recipe: `Recipe` as it was drawn.
+        recipe: `Recipe` as the tuner drew it.
         limits: Integer, the largest micro-batch; a `Table`; or `None` for no limit.
         most_steps: Integer, the most passes per update. Defaults to `16`.
 
@@ -84,7 +86,7 @@ def fitted(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> 
 
 
 def why_not(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> str:
-    """The sentence for a recipe that does not fit."""
+    """The sentence about a recipe that does not fit."""
     whole, accumulated = sizes(recipe, limits)
     return (
         f"not trained: a batch of {recipe.batch_size} does not fit ({whole} do), "
@@ -99,19 +101,24 @@ def sizes(recipe: Recipe, limits: MaxBatches) -> tuple[int, int]:
     if isinstance(limits, int):
         return limits, limits
     row = limits.row(Combination.of(recipe))
-    assert row is not None
+    if row is None:
+        raise SearchError(
+            "`max_batch` must have a row for every recipe that is trained",
+            f"none for {Combination.of(recipe)}",
+            "Make the table of the same space: kbatch.max_batches(build, x, y, space)",
+        )
     return row.batch_size, row.accumulated_batch_size
 
 
 def facts(limits: MaxBatches) -> Any:
-    """The limits in JSON's own types, to tell one project from another."""
+    """The limits in JSON's own types, for the facts that a project is compared by."""
     if not isinstance(limits, Table):
         return limits
     return {_named(row.combination): [row.batch_size, row.accumulated_batch_size] for row in limits}
 
 
 def _named(combination: Combination) -> str:
-    """A combination as projects keep it."""
+    """A combination as the facts of a project name it."""
     return ", ".join(
         [
             combination.optimizer,

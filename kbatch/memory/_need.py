@@ -54,7 +54,7 @@ class Need:
         return tuple(self._through(probe, rise) for probe in {reliable[-1], passed[-1]})
 
     def scale(self, probe: Probe, margins: Margins = MARGINS) -> tuple[float, float]:
-        """Return the factor on the slope and the bytes to add that lead the curve through a probe."""
+        """The factor on the slope, and the bytes to add, that lead the curve through a probe."""
         rise = max(self._ratio(probe, margins), margins.flatter)
         return rise, probe.peak_bytes - self._lowest - rise * (
             self.at(probe.batch_size) - self._lowest

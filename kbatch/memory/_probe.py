@@ -1,4 +1,4 @@
-"""Probe: what trying one batch size in a worker found, as values that travel."""
+"""Probe: the result of one batch size, tried in a worker, and the errors that travel with it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from kbatch import errors
 from kbatch.errors import KbatchError, MemoryLimitError, ModelError
 
+# TensorFlow 2.21.0 waits up to 10 s for memory before it fails an allocation
+# (third_party/xla/xla/tsl/framework/allocator_retry.cc). Half of it, and four times the fastest
+# step, tell such a wait from a slow step. Chosen by hand.
 WAITED_SECONDS, WAITED_TIMES = 5.0, 4.0
-SUSPECTS = ("suspect", "died", "hung")  # they mean out of memory only if a smaller batch passes
+SUSPECTS = ("suspect", "died", "hung")  # out of memory only if a smaller batch passes
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch size, tried.
+    """The result of one batch size.
 
     Attributes:
         batch_size: Integer, examples per forward and backward pass.
-        ended: `"passed"`, `"out_of_memory"`, or what means that only if a smaller batch passes:
-            `"suspect"` (an error that large batches die of), `"died"` (the process did), `"hung"`.
-        peak_bytes: Integer, the most bytes in use during the steps; of one that did not pass, until
-            then.
+        ended: `"passed"` or `"out_of_memory"`. `"suspect"` (an ambiguous error), `"died"` (the
+            process ended) and `"hung"` mean out of memory only if a smaller batch passes.
+        peak_bytes: Integer, peak bytes in use during the steps, or until the failure.
         seconds: Float, wall-clock seconds of the whole probe.
         step_seconds: Tuple of floats, of each step that passed; the first one traces and compiles.
-        message: String, what was said by what failed.
-        phase: `"training"`, or `"validation"` if that is what failed after all steps were trained.
+        message: String, the text of the error.
+        phase: `"training"`, or `"validation"` if validation failed after all steps were trained.
     """
 
     batch_size: int
@@ -44,16 +46,16 @@ class Probe:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a worker knows of a model before it trains.
+    """Bytes of a model before it trains.
 
     Attributes:
-        limit_bytes: Integer, what the device may use, or `None` if it cannot tell.
-        device: String, what the device is.
-        weight_bytes: Integer, of the model's variables.
-        slot_bytes: Integer, of the optimizer's variables.
-        gradient_bytes: Integer, of one gradient, that is of the trainable weights.
-        contiguous_bytes: Integer, the largest block that is free once the variables are made, where
-            the margin is kept back.
+        limit_bytes: Integer, bytes that the device may use, or `None` if the device cannot tell.
+        device: String, the device in words.
+        weight_bytes: Integer, bytes of the model's variables.
+        slot_bytes: Integer, bytes of the optimizer's variables.
+        gradient_bytes: Integer, bytes of one gradient: of the trainable weights.
+        contiguous_bytes: Integer, the largest free block after the variables are made, within the
+            limit less its margin.
     """
 
     limit_bytes: int | None
@@ -71,7 +73,14 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error of a worker as three clauses; all but `received` are empty where the user's own code raised it."""
+    """An error of a worker, as three clauses.
+
+    Attributes:
+        kind: Name of the error's class; empty for an error of the user's own code.
+        must: The first clause; empty for an error that is not kbatch's.
+        received: The second clause, or the text of the error.
+        do: The third clause.
+    """
 
     kind: str
     must: str
@@ -82,9 +91,9 @@ class Refusal:
         """The error to raise in the parent.
 
         Args:
-            doing: String, what the worker was to do, as a clause such as
+            doing: String, the first clause of an error of the user's own code, such as
                 `"`build` must return a model"`.
-            limit_bytes: Integer, the limit that the worker keeps to, or `None`.
+            limit_bytes: Integer, the limit of the worker, or `None`.
         """
         if self.must:
             kind: type[KbatchError] = getattr(errors, self.kind)
@@ -105,7 +114,7 @@ class Refusal:
 
 
 def waited(step_seconds: Sequence[float]) -> bool:
-    """Whether the last step only just found room: TensorFlow lets what does not fit wait for up to 10 s until something else is freed.
+    """Whether the last step waited for memory to become free, as TensorFlow lets it for 10 s.
 
     Args:
         step_seconds: Seconds of the steps so far; the first one traces and compiles.

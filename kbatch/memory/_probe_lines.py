@@ -1,4 +1,4 @@
-"""Probe lines: one for every probe where somebody is watching, since finding a batch size takes a minute."""
+"""Probe lines: a printed line for every probe, where somebody is watching."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 from kbatch.memory._probe import Probe
 
-LONG_SECONDS = 10.0  # without a word
+LONG_SECONDS = 10.0  # of a training that is announced: chosen by hand
 
 
 def shown(on_probe: Callable[[Probe], None] | None) -> Callable[[Probe], None] | None:
-    """What to call with every probe: the user's own function, else one that prints a line if standard error is a terminal or a notebook."""
+    """The function to call with every probe: the user's own, else one that prints a line.
+
+    Lines are printed in a terminal and in a notebook, since finding a batch size takes a minute.
+    """
     return on_probe or printing(_watched())
 
 
@@ -35,10 +38,11 @@ class Lines:
         self._console.print(f"  {line(probe)}", highlight=False, markup=False)
 
     def expect(self, batch_size: int, steps: int, seconds: float) -> None:
-        """Say what begins, if it will take long."""
+        """Print what begins, if it will take long."""
         if seconds >= LONG_SECONDS:
-            text = f"batch {batch_size:<6} is confirmed by {steps} steps in a fresh process, about {seconds:,.0f} s …"
-            self._console.print(f"  {text}", highlight=False, markup=False)
+            how = f"{steps} steps in a fresh process, about {seconds:,.0f} s …"
+            text = f"  batch {batch_size:<6} is confirmed by {how}"
+            self._console.print(text, highlight=False, markup=False)
 
 
 def line(probe: Probe) -> str:

@@ -1,4 +1,4 @@
-"""Prober: the parent's side of a worker that tries one batch size after another, and is thrown away when it may be spoilt."""
+"""Prober: the parent's side of a disposable worker that tries one batch size after another."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.worker import Death, Worker
 from kbatch.tracing.size import Moment
 
-STEPS = 3
+STEPS = 3  # of a probe: the first traces, the second is steady, the third may be higher
 TIMEOUT_SECONDS = 600.0
-# times what was measured, and beside it: where a longer training only waits for memory
+# A confirmation may take this many times its expected seconds, and this many more. One that takes
+# longer only waits for memory. Chosen by hand.
 SLOWER, PATIENCE_SECONDS = 4, 30.0
-# what TensorFlow says when it is imported
+# The lines that TensorFlow prints when it is imported.
 GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")
-# by name: their modules import TensorFlow
+# Functions of these modules are called by name, since the modules import TensorFlow.
 WORKER, TRACES = "kbatch.memory._worker", "kbatch.memory._traces"
 DOING = "A model must be made and train a step on these data"
 
 
 @runtime_checkable
 class Patience(Protocol):
-    """Is told before a training that may take long."""
+    """A listener that is told before a training that may take long."""
 
     def expect(self, batch_size: int, steps: int, seconds: float) -> None:
-        """So many steps begin, which should take about so many seconds."""
+        """A confirmation of `steps` steps begins, which should take about `seconds` seconds."""
 
 
 class Prober:
     """Tries batch sizes in a process of its own.
 
     Args:
-        workload: What to try.
-        limit_bytes: Integer, bytes that the device may use; `None` for what it has.
+        workload: `Workload` to try.
+        limit_bytes: Integer, bytes that the device may use; `None` for all that it has.
         timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
         on_probe: Called with every probe, as soon as it is known; if it has a method `expect`, also
             before a long one.
-        environment: Environment variables that the process has besides.
+        environment: Further environment variables of the process.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Prober:
         self._first_seconds = self._slowest_seconds = 0.0
 
     def facts(self) -> ModelFacts:
-        """What is known of the model once it is made; made again if the worker was thrown away.
+        """Bytes of the model, which is made first; made anew in a new worker.
 
         Raises:
             KbatchError: If it cannot be made.
@@ -109,7 +110,7 @@ class Prober:
         return self._facts
 
     def prepare(self) -> None:
-        """Start the process that `confirm` will need, while the other one works: to import TensorFlow takes seconds."""
+        """Start the process that `confirm` will need now: importing TensorFlow takes seconds."""
         if self._prepared is None:
             self._prepared = self._within(self._spared)
             self._prepared.prepare(f"{WORKER}:prepare")
@@ -123,11 +124,11 @@ class Prober:
         return self._try(f"{WORKER}:probe", (batch_size, STEPS), self.timeout_seconds)
 
     def steps(self, batch_size: int, steps: int) -> Probe:
-        """Train so many steps."""
+        """Train `steps` steps."""
         return self._try(f"{WORKER}:probe", (batch_size, steps), self.timeout_seconds)
 
     def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
-        """Train so many steps as `fit` does, and validate.
+        """Train `steps` steps as `fit` does, and validate.
 
         Args:
             batch_size: Integer, examples of each step.
@@ -149,10 +150,11 @@ class Prober:
     def confirm(
         self, batch_size: int, steps: int, validation_batch_size: int | None = None
     ) -> Probe:
-        """The same in a fresh process with a little less memory than the limit: what passes there has that to spare.
+        """Train as `train` does, in a fresh process that has a little less memory than the limit.
 
-        Another size leaves the allocator's regions cut to its own measure: what passes among them
-        may fail by itself.
+        A size that passes there has the difference to spare. The process is fresh because a size
+        tried before leaves the allocator's regions cut to its own measure: another size may pass
+        among them and fail alone.
 
         Args:
             batch_size: See `train`.
@@ -206,14 +208,14 @@ class Prober:
 
     @property
     def _spared(self) -> int:
-        """The limit less what an answer is to have to spare."""
+        """The limit less what an answer leaves free."""
         whole = self._whole if self._whole is not None else self.facts().limit_bytes
         if whole is None:
             raise limit.refuse_none()
         return MARGINS.usable(whole)
 
     def _within(self, limit_bytes: int | None) -> Worker:
-        """A process that keeps to a limit."""
+        """A new process that keeps to a limit."""
         flags = _xla.flags(self._dump.name) if self.workload.recipe.jit_compile else {}
         return Worker({**self._environment, **limit.environment(limit_bytes), **flags})
 
@@ -240,15 +242,21 @@ class Prober:
             self._worker.close()
             raise answer.error(DOING, self.limit_bytes or self._whole)
         if isinstance(answer, Death):
-            said = [line for line in answer.said.strip().splitlines() if not GREETING.match(line)]
-            known = self.limit_bytes or self._whole
-            room = "" if known is None else f", or raise the limit of {known / 1e6:,.0f} MB"
-            raise ModelError(
-                "A model must be made, and train a step, without ending its process",
-                f"{answer}{': ' + said[-1] if said else ''}",
-                f"Build and fit it in a process of your own to see why{room if is_suspect_exit(answer.exit_code or 0) else ''}",
-            )
+            raise self._death(answer)
         return answer
+
+    def _death(self, death: Death) -> ModelError:
+        """The error for a process that ended while it made a model or trained a step."""
+        said = [line for line in death.said.strip().splitlines() if not GREETING.match(line)]
+        known = self.limit_bytes or self._whole
+        remedy = "Build and fit it in a process of your own to see why"
+        if known is not None and is_suspect_exit(death.exit_code or 0):
+            remedy += f", or raise the limit of {known / 1e6:,.0f} MB"
+        return ModelError(
+            "A model must be made, and train a step, without ending its process",
+            f"{death}: {said[-1]}" if said else str(death),
+            remedy,
+        )
 
     def __enter__(self) -> Prober:
         return self

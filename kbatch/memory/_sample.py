@@ -10,14 +10,14 @@ import numpy as np
 
 from kbatch.errors import DataError
 
-# What takes batches apart again: whatever was batched before it is none any more.
+# These datasets take batches apart: a batch size before them does not count.
 UNBATCHING = ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset")
-# examples that travel; a batch repeats them, since what they hold does not change what they need
+# Examples that travel. A batch repeats them, since their values do not change the memory.
 ROWS = 8
 
 
 def sample_of(x: Any = None, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
-    """A few examples of the user's data, and how many they have.
+    """Take a few examples of the user's data, and tell how many there are.
 
     Args:
         x: Array or nested structure of arrays with the examples along the first dimension; a
@@ -76,9 +76,9 @@ def _of_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
         before, batches = int(batching.cardinality()), int(x.cardinality())
         if batching is x or before <= 0:
             return _first(rows[0]), _at_least(batches, rows[0])
-        return _first(rows[0]), before if batches <= 0 else min(
-            before, batches * _lengths(rows[0][0])[0]
-        )
+        if batches > 0:
+            before = min(before, batches * _lengths(rows[0][0])[0])
+        return _first(rows[0]), before
     flat = sys.modules["tensorflow"].nest
     try:
         stacked = flat.map_structure(
@@ -95,7 +95,11 @@ def _of_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
 
 
 def _batching(x: Any) -> Any:
-    """What a dataset of batches makes its batches of, as far as it tells; itself if it does not; `None` for one of single examples."""
+    """The dataset whose examples a dataset of batches joins.
+
+    Returns the dataset of batches itself if it does not tell, and `None` for a dataset of single
+    examples.
+    """
     stage = x
     while not type(stage).__name__.endswith(UNBATCHING):
         if type(stage).__name__.endswith("BatchDataset"):
@@ -127,13 +131,15 @@ def _first(batch: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _at_least(batches: int, batch: tuple[Any, ...]) -> int | None:
-    """The fewest examples that so many batches can hold, of which the last may be a partial one."""
+    """The fewest examples that so many batches can hold: the last one may be partial."""
     size = _lengths(batch[0])[0]
-    return (batches - 1) * size + 1 if batches > 1 else size if batches == 1 else None
+    if batches < 1:
+        return None
+    return size if batches == 1 else (batches - 1) * size + 1
 
 
 def nested(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The function applied to every array or shape of a nested structure."""
+    """Apply a function to every array or shape of a nested structure."""
     if isinstance(value, Mapping):
         return {name: nested(part, function) for name, part in value.items()}
     if isinstance(value, list) and value and all(isinstance(part, (int, float)) for part in value):
@@ -155,7 +161,7 @@ def _rows(value: Any) -> np.ndarray:
         return np.zeros((1, *_positive(value)), "float32")
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise DataError(
-            "Data must be arrays, a tf.data.Dataset of single examples, or the shape of one example",
+            "Data must be arrays, a tf.data.Dataset of examples, or the shape of one example",
             type(value).__name__,
             "Pass x and y, or a shape such as (224, 224, 3)",
         )

@@ -1,4 +1,4 @@
-"""Speed line: seconds per step as a line in the batch size, and the smallest batch that is nearly as fast as any."""
+"""Speed line: seconds per step as a line in the batch size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbatch.memory._probe import Probe
 
 # steps of a probe that are not counted: the first traces, compiles and fills the input pipeline
 UNSTEADY = 1
-NEARLY = 0.95
+NEARLY = 0.95  # of the best speed: what "as fast" means; chosen by hand
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Line:
     """Seconds of a step: `overhead_seconds + seconds_per_example * batch_size`.
 
     Attributes:
-        overhead_seconds: Float, what a step takes whatever its batch.
-        seconds_per_example: Float, what each example adds.
-        largest: Integer, the largest batch size that it was fitted to.
+        overhead_seconds: Float, seconds of a step that do not depend on the batch size.
+        seconds_per_example: Float, seconds that each example adds.
+        largest: Integer, the largest batch size that the line was fitted to.
     """
 
     overhead_seconds: float
@@ -45,7 +45,7 @@ class Line:
         return min(self.largest, max(1, math.ceil(wanted * self.overhead_seconds / room - 1e-9)))
 
     def flat_from(self, gain: float) -> int:
-        """The batch size from which on twice as many examples are at most so much faster.
+        """The batch size from which on twice as many examples gain at most `gain` of speed.
 
         Example:
         >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
@@ -57,7 +57,7 @@ class Line:
 
 
 def fit(seconds: Mapping[int, Sequence[float]]) -> Line | None:
-    """The line through the median steps of at least two batch sizes, robust to some that were disturbed.
+    """Fit a line through the median steps of batch sizes, robust to disturbed ones.
 
     Args:
         seconds: Steady seconds of steps, by batch size.

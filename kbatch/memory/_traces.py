@@ -1,4 +1,4 @@
-"""Traces: what a train step needs, from its graph or from XLA's buffer assignment, without running it; used in the worker."""
+"""Traces: bytes of a train step from its graph, or from XLA's buffers, without running it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOTAL = re.compile(r"Total bytes used: (\d+)")
 
 
 def moments() -> list[Moment] | Refusal:
-    """The moments of the current session's train step that need the most; nothing is executed."""
+    """The moments of the train step that may be its peak; nothing is executed."""
     try:
         now = _worker.current()
         graph = reshaped(now.step.get_concrete_function(), PRIME)
@@ -40,7 +40,7 @@ def moments() -> list[Moment] | Refusal:
 
 
 def digest() -> str | Refusal:
-    """What tells the current session's model from others: its variables and its train step, as traced for every batch size."""
+    """A digest of the model: of its variables, and of its train step traced for any batch size."""
     try:
         now = _worker.current()
         variables = [
@@ -53,7 +53,7 @@ def digest() -> str | Refusal:
 
 
 def compiled_bytes(batch_size: int) -> int | Refusal:
-    """Bytes of all buffers of the current session's train step as XLA compiles it; nothing is executed."""
+    """Bytes of all buffers of the train step as XLA compiles it; nothing is executed."""
     folder = Path(os.environ[DUMP])
     try:
         now = _worker.current()

@@ -95,7 +95,7 @@ class Session:
         self._train = tf.function(lambda batches: self.step(next(batches)))
 
     def facts(self, limit_bytes: int | None) -> ModelFacts:
-        """What is known of the model before it trains."""
+        """Bytes of the model before it trains."""
         weights, slots, trainable = (
             sum(map(_bytes, variables))
             for variables in (
@@ -114,7 +114,7 @@ class Session:
         return ModelFacts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
 
     def batches(self, batch_size: int) -> tf.data.Dataset:
-        """Batches without end, through the pipeline that a training has, of a shape that is known only when they come."""
+        """Endless batches of a shape unknown to the trace, through a pipeline like a training's."""
 
         def gather(indices: tf.Tensor) -> Any:
             return keras.tree.map_structure(lambda array: tf.gather(array, indices), self.sample)
@@ -124,7 +124,7 @@ class Session:
         return indices.map(gather, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     def probe(self, batch_size: int, steps: int) -> Probe:
-        """Train some steps; of an accumulating recipe, they hold an update of the weights.
+        """Train some steps; with gradient accumulation, one of them updates the weights.
 
         Args:
             batch_size: Integer, examples of each step.
@@ -133,13 +133,13 @@ class Session:
         return self._trained(self._train, batch_size, steps)
 
     def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int) -> Probe:
-        """Steps by a function that trains on the next batch."""
+        """Train steps by a function that takes the next batch."""
         began, seconds = time.perf_counter(), list[float]()
         ended, message = "passed", ""
         meter.reset_peak()
         try:
             if self.recipe.accumulation_steps > 1:
-                # the one that loss scaling wraps
+                # Loss scaling wraps the optimizer that accumulates.
                 optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
                 optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
             batches = iter(self.batches(batch_size))
@@ -168,7 +168,7 @@ class Session:
         )
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
-        """Train so many steps as `fit` does, then validate on a full and a partial batch."""
+        """Train `steps` steps as `fit` does, then validate on a full and a partial batch."""
         self.model.make_train_function()
         trained = self._trained(self.model.train_function, batch_size, steps)
         if trained.ended != "passed":
@@ -212,7 +212,8 @@ def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
 
 def current() -> Session:
     """The session that `begin` made."""
-    assert _open is not None
+    if _open is None:
+        raise RuntimeError("the worker has no session: `begin` must be called first")
     return _open
 
 
@@ -242,7 +243,7 @@ def specs(sample: tuple[Any, ...], batch_size: int | None) -> tuple[Any, ...]:
 
 
 def refusal(error: Exception) -> Refusal:
-    """An error as a value that travels; those of TensorFlow and of users need not."""
+    """An error as a value that travels, since errors of TensorFlow and of users may not."""
     if isinstance(error, KbatchError):
         return Refusal(type(error).__name__, error.must, str(error.received), error.do)
     if is_out_of_memory(error):
@@ -277,7 +278,7 @@ def _bytes(variable: Any) -> int:
 
 
 def prepare() -> None:
-    """Nothing: what the other functions need is imported with this module."""
+    """Do nothing: calling this function imports the module, and with it TensorFlow."""
 
 
 def heaviest(augmentations: tuple[str, ...]) -> str:

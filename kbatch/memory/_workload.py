@@ -1,4 +1,4 @@
-"""Workload: model, sample and recipe that travel to a worker. Imports neither TensorFlow nor Keras."""
+"""Workload: model, sample and recipe that travel to a worker; no import of TensorFlow."""
 
 from __future__ import annotations
 

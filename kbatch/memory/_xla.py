@@ -1,4 +1,4 @@
-"""XLA's buffer assignment: the flags under which XLA writes it down, known to both sides of a worker."""
+"""XLA's buffer assignment: the flags that make XLA write it to disk."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ TOO_LARGE = 1 << 60  # bytes of a step that could not be compiled for want of me
 
 
 def flags(folder: str) -> dict[str, str]:
-    """Environment variables that make XLA write down the buffer assignment of the step that `_traces.compiled_bytes` compiles."""
+    """Environment variables that make XLA write the buffers of train steps to a folder."""
     own = os.environ.get("XLA_FLAGS", "")
+    dump = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+    steps_only = "--xla_dump_hlo_module_re=.*train_step.*"
     return {
         DUMP: folder,
-        "XLA_FLAGS": f"{own} --xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=.*train_step.*".strip(),
+        "XLA_FLAGS": f"{own} {dump} {steps_only}".strip(),
     }

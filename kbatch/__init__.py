@@ -5,7 +5,7 @@ this list):
 
    -2  errors
    -1  number_text · recompute_strategy
-    0  notebook · option · outcome · problems · recipe · runtime · scoring
+    0  notebook · option · outcome · problems · recipe · runtime · scoring · text_table
     1  axis · device · model_spec · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results

@@ -7,7 +7,7 @@ import matplotlib.figure
 import pytest
 from result_records import GOAL, confirmation, failed, record
 
-from kbatch.results import figures
+from kbatch.results import figures, plan_figure
 from kbatch.results.figure_data import band, batch_infos, panels
 from kbatch.results.noise import score_error
 
@@ -194,15 +194,15 @@ def test_every_kind_of_search_is_drawn(records, goal, examples, tmp_path, drawn)
 
 def test_every_plan_is_labelled_and_the_limit_is_a_line(tmp_path, drawn):
     infos = [
-        figures.PlanInfo("none", 100e6, 0.0),
-        figures.PlanInfo("minimal", 60e6, 0.05),
-        figures.PlanInfo("budget:0.50", 40e6, 0.3),
+        plan_figure.PlanInfo("none", 100e6, 0.0),
+        plan_figure.PlanInfo("minimal", 60e6, 0.05),
+        plan_figure.PlanInfo("budget:0.50", 40e6, 0.3),
     ]
-    figures.draw_plans(infos, "model", tmp_path / "a.png")
+    plan_figure.draw_plans(infos, "model", tmp_path / "a.png")
     assert all(info.name in texts(drawn[0]) for info in infos)
-    figures.draw_plans(infos, "model", tmp_path / "b.png", room_bytes=70e6)
+    plan_figure.draw_plans(infos, "model", tmp_path / "b.png", room_bytes=70e6)
     assert "what the limit leaves, 70 MB" in texts(drawn[1])
-    figures.draw_plans(infos, "model", tmp_path / "c.png", room_bytes=1e9)
+    plan_figure.draw_plans(infos, "model", tmp_path / "c.png", room_bytes=1e9)
     assert drawn[2].axes[0].get_ylim()[1] < 200
     for figure in drawn:
         frame = figure.get_window_extent()

@@ -17,6 +17,7 @@ FLOORS = {
     "option": 0,
     "axis": 1,
     "notebook": 0,
+    "text_table": 0,
     "outcome": 0,
     "scoring": 0,
     "rules": 1,
@@ -51,7 +52,7 @@ ONLY_IN = {
         "building.hyperparameters",
         "case_study.tuners",
     },
-    "matplotlib": {"results.figures"},
+    "matplotlib": {"results.canvas"},
     "tensorflow.python": {
         "runtime.gradient_registry",
         "device.limit",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kbatch import text_table
 from kbatch.device import gpu_in_use
 from kbatch.memory._batch_sizes import check_size
 from kbatch.memory._probe import ModelFacts
@@ -49,14 +50,20 @@ class Estimate:
         )
 
     def __str__(self) -> str:
-        parts = ("weights", "optimizer_slots", "gradients", "activations", "workspace")
-        lines = [
-            f"{name.replace('_', ' '):<16}{getattr(self, name) / 1e6:>12,.1f} MB {getattr(self, name) / self.total:>6.0%}"
-            for name in parts
+        parts = {
+            "weights": self.weights,
+            "optimizer slots": self.optimizer_slots,
+            "gradients": self.gradients,
+            "activations": self.activations,
+            "workspace": self.workspace,
+            "total": self.total,
+        }
+        rows = [
+            (name, f"{size / 1e6:,.1f} MB", f"{size / self.total:.0%}")
+            for name, size in parts.items()
         ]
-        return "\n".join(
-            [*lines, f"{'total':<16}{self.total / 1e6:>12,.1f} MB  at batch {self.batch_size}"]
-        )
+        table = text_table.columns(("part", "bytes", "share"), rows, left=("part",))
+        return f"{table}\nat batch {self.batch_size}"
 
 
 def estimate(

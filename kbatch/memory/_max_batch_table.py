@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbatch import notebook
+from kbatch import notebook, text_table
 from kbatch.combination import Combination
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
@@ -156,21 +156,22 @@ class Table:
         return notebook.table(head, rows, [str(self).splitlines()[-1]])
 
     def __str__(self) -> str:
-        lines = [
-            f"{'policy':<16}{'optimizer':<11}{'jit':<5}{'recompute':<12}{'largest batch':>14}{'accumulating':>14}{'peak MB':>10}"
-        ]
-        for row in self.rows:
-            jit = "yes" if row.jit_compile else "no"
-            sizes = f"{row.batch_size or 'none fits':>14}{row.accumulated_batch_size or 'none fits':>14}"
-            lines.append(
-                f"{row.policy:<16}{row.optimizer:<11}{jit:<5}{row.recompute:<12}{sizes}{row.peak_bytes / 1e6:>10,.0f}"
+        left = ("policy", "optimizer", "jit", "recompute")
+        cells = [
+            (
+                row.policy,
+                row.optimizer,
+                "yes" if row.jit_compile else "no",
+                row.recompute,
+                row.batch_size or "none fits",
+                row.accumulated_batch_size or "none fits",
+                f"{row.peak_bytes / 1e6:,.0f}",
             )
-        return "\n".join(
-            [
-                *lines,
-                f"limit {self.limit_bytes / 1e6:,.0f} MB; {self.executed_probes} batch sizes trained, {self.seconds:.0f} s",
-            ]
-        )
+            for row in self.rows
+        ]
+        table = text_table.columns((*left, "largest batch", "accumulating", "peak MB"), cells, left)
+        trained = f"{self.executed_probes} batch sizes trained, {self.seconds:.0f} s"
+        return f"{table}\nlimit {self.limit_bytes / 1e6:,.0f} MB; {trained}"
 
 
 def recipe_of(combination: Combination, augmentation: str) -> Recipe:

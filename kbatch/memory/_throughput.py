@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch import notebook
+from kbatch import notebook, text_table
 from kbatch.device import gpu_in_use, limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory._batch_sizes import check_size
@@ -19,7 +19,7 @@ from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec
 from kbatch.recipe import Recipe
-from kbatch.results import figures
+from kbatch.results import speed_figure
 
 if TYPE_CHECKING:
     import pandas
@@ -31,6 +31,7 @@ DOUBLINGS = tuple(2**power for power in range(1, 13))
 MEASURED_STEPS = 12
 SLOW_STEP_SECONDS = 2.0
 FLAT = 1.02  # a doubling that gains less than this factor is the last
+HEADINGS = ("batch", "ms/step", "examples/s", "of best")
 
 
 @dataclass(frozen=True)
@@ -82,32 +83,31 @@ class Throughput:
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Draw examples per second over batch sizes into a PNG file."""
         measured = [(row.batch_size, row.examples_per_second) for row in self.rows]
-        infos = figures.speed_infos(measured, self.line.examples_per_second if self.line else None)
-        figures.draw_throughput(infos, self.smallest_fast, os.fspath(path))
+        fitted = self.line.examples_per_second if self.line else None
+        infos = speed_figure.speed_infos(measured, fitted)
+        speed_figure.draw_throughput(infos, self.smallest_fast, os.fspath(path))
 
     def _repr_html_(self) -> str:
-        best = max(row.examples_per_second for row in self)
-        rows = [
+        return notebook.table(HEADINGS, self._cells(), [self._sentence()])
+
+    def __str__(self) -> str:
+        return f"{text_table.columns(HEADINGS, self._cells())}\n{self._sentence()}"
+
+    def _cells(self) -> list[list[str]]:
+        """The rows of the table as text."""
+        best = max(row.examples_per_second for row in self.rows)
+        return [
             [
-                row.batch_size,
+                str(row.batch_size),
                 f"{1e3 * row.seconds_per_step:,.2f}",
                 f"{row.examples_per_second:,.0f}",
                 f"{row.examples_per_second / best:.0%}",
             ]
-            for row in self
+            for row in self.rows
         ]
-        return notebook.table(
-            ["batch", "ms/step", "examples/s", "of best"], rows, [str(self).splitlines()[-1]]
-        )
 
-    def __str__(self) -> str:
-        best = max(row.examples_per_second for row in self.rows)
-        lines = [f"{'batch':>7}{'ms/step':>11}{'examples/s':>13}{'of best':>9}"]
-        lines += [
-            f"{r.batch_size:>7}{1e3 * r.seconds_per_step:>11.2f}{r.examples_per_second:>13,.0f}{r.examples_per_second / best:>9.0%}"
-            for r in self
-        ]
-        return "\n".join([*lines, f"within 5 % of the best speed from batch {self.smallest_fast}"])
+    def _sentence(self) -> str:
+        return f"within 5 % of the best speed from batch {self.smallest_fast}"
 
 
 def throughput(

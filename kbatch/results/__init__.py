@@ -1,4 +1,4 @@
-"""Results: records as tables, figures and a report, without TensorFlow."""
+"""Tables, figures and reports of searches, without TensorFlow."""
 
 from kbatch.results.loading import load, load_confirmations
 

@@ -1,4 +1,4 @@
-"""Best: the recipe that a search found, for what comes after it; asked by users."""
+"""The best recipe of a search."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kbatch.results.words import score_text
 
 
 def best_recipe(tuner_or_directory: Any) -> Recipe:
-    """The best recipe of a search: of its confirmation if there is one, else of its trials.
+    """Return the best recipe of a search: of its confirmation if there is one, else of its trials.
 
-    Use it to train what was found for longer, or on more data. After `kbatch.confirm` it is the
-    recipe with the highest mean score over fresh seeds among those confirmed; before, that of the
-    best-scored trial. It is never the baseline's, which you have already: where the baseline scored
+    Use it to train the recipe for longer, or on more data. After `kbatch.confirm` it is the
+    confirmed recipe with the highest mean score over fresh seeds. Before, it is the recipe of the
+    best-scored trial. It is never the baseline's, which you have already. If the baseline scored
     higher, a warning says so.
 
     Args:
         tuner_or_directory: The tuner after `search`, or the folder of the search.
 
     Returns:
-        A `Recipe`. The values of all hyperparameters beside it, your own among them, are in
+        A `Recipe`. The trial's hyperparameters, your own among them, are in
         `kbatch.report(tuner_or_directory).best.values`.
 
     Raises:
@@ -44,11 +44,8 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     records = load_records(tuner_or_directory)
     best = best_of(records)
     if best is None:
-        received = (
-            f"{sum(record.purpose == 'search' for record in records)} trials that failed"
-            if records
-            else "no trial"
-        )
+        failed = sum(record.purpose == "search" for record in records)
+        received = f"{failed} trials that failed" if records else "no trial"
         raise RecordError(
             f"{root_of(tuner_or_directory)} must hold a trial that did not fail",
             received,
@@ -56,19 +53,23 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
         )
     if best.score <= 0:
         warnings.warn(
-            "No trial held more than chance: this recipe is one of many that score 0. Give trials more seconds.",
+            "No trial held more than chance: this recipe is one of many that score 0. "
+            "Give trials more seconds.",
             stacklevel=2,
         )
-    own = _mean(records, _twins(records, best))
-    baseline = _mean(records, [record for record in records if record.baseline])
+    own = _mean_score(records, _same_recipe(records, best))
+    baseline = _mean_score(records, [record for record in records if record.baseline])
     if baseline > own:
-        text = f"The baseline did better: {score_text(baseline)} against {score_text(own)} per second. Keep it, or search on."
-        warnings.warn(text, stacklevel=2)
+        scores = f"{score_text(baseline)} against {score_text(own)} per second"
+        warnings.warn(
+            f"The baseline did better: {scores}. Keep it, or search on.",
+            stacklevel=2,
+        )
     return best.recipe
 
 
 def best_of(records: Sequence[Record]) -> Record | None:
-    """The trial of the best recipe, or `None` if no trial ended well.
+    """Return the trial of the best recipe, or `None` if no trial ended well.
 
     Args:
         records: Records of a search, and of its confirmation if there is one.
@@ -77,17 +78,24 @@ def best_of(records: Sequence[Record]) -> Record | None:
     if not candidates:
         return next(iter(leaders(records, 1)), None)
     best = max(candidates, key=lambda group: statistics.fmean(record.score for record in group))
-    own = [record for record in _twins(records, best[0]) if record.purpose == "search"]
-    return (own or best)[0]  # the search's: among its own seeds the luckiest would flatter it
+    own = [record for record in _same_recipe(records, best[0]) if record.purpose == "search"]
+    # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
+    return (own or best)[0]
 
 
-def _twins(records: Sequence[Record], best: Record) -> list[Record]:
+def _same_recipe(records: Sequence[Record], best: Record) -> list[Record]:
+    """All trainings of a trial's recipe."""
     return [
         record for record in records if (record.trial, record.recipe) == (best.trial, best.recipe)
     ]
 
 
-def _mean(records: Sequence[Record], own: Sequence[Record]) -> float:
-    """The mean score over a recipe's fresh seeds where there was a confirmation, else the search's own."""
+def _mean_score(records: Sequence[Record], own: Sequence[Record]) -> float:
+    """The mean score over a recipe's fresh seeds if there was a confirmation, else of the search.
+
+    Args:
+        records: All records.
+        own: Those of the recipe.
+    """
     purposes = {"confirmation"} if confirmed(records) else {"search", "baseline"}
     return statistics.fmean([record.score for record in own if record.purpose in purposes] or [0.0])

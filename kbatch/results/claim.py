@@ -1,7 +1,8 @@
-"""Claim: what a confirmation says of the best recipe against the baseline, with the spread over its seeds."""
+"""The claim of a confirmation: the best recipe against the baseline, with an interval."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -15,19 +16,18 @@ from kbatch import scoring
 from kbatch.records.record import Record
 from kbatch.results import noise
 
-# of two, the spread has one degree of freedom: such an interval is 13 standard errors wide
+# The spread of two seeds has one degree of freedom: the interval would be 13 standard errors wide.
 FEWEST_SEEDS = 3
 FALSE_CLAIMS = 0.05
-# The share of the binomial variance p (1 - p) / n that belongs to recipe and examples together, so
-# that further seeds, which are
-# measured on the same examples, do not reduce it. Measured: 5 % (three recipes, eight seeds each,
-# 2,000 drawn pets; 54 % is the seed's).
+# The share of the binomial variance p (1 - p) / n that recipe and examples cause together. Further
+# seeds do not reduce it, since they are measured on the same examples. Measured: 5 % (three
+# recipes, eight seeds each, 2,000 drawn pets; 54 % is the seed's).
 SAME_EXAMPLES = 0.05
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds, its standard error (`nan` for one seed) and the single values."""
+    """A mean over seeds, its standard error (`nan` for one seed) and the values of the seeds."""
 
     mean: float
     error: float
@@ -35,7 +35,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """The mean of values and its standard error."""
+        """Return the mean of values and its standard error."""
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
         return cls(statistics.fmean(values), error, tuple(values))
 
@@ -45,15 +45,15 @@ class Side:
     """One recipe, trained with several seeds.
 
     Attributes:
-        trial: Integer, the trial it comes from; -1 for the baseline.
+        trial: Integer, the trial of the search; -1 for the baseline.
         recipe: The recipe in words.
         seeds: Integer, how many trainings.
         score: Score per second.
         value: The metric held at the horizon.
         test: The same metric on the test data; `None` without any.
         seconds_to_goal: Mean training seconds to the target, or without one to the baseline's final
-            value; a training that did not get there counts with the whole horizon.
-        missed: Integer, how many trainings did not get there.
+            value. A training that did not reach it counts with the whole horizon.
+        missed: Integer, how many trainings did not reach it.
     """
 
     trial: int
@@ -68,7 +68,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Claim:
-    """Baseline against the best confirmed recipe.
+    """The baseline against the best confirmed recipe.
 
     Attributes:
         baseline: The baseline's side.
@@ -90,7 +90,10 @@ class Claim:
 
     @property
     def contradicted(self) -> bool:
-        """Whether the search's own run of the baseline lies on the other side of the best recipe's mean than the fresh ones."""
+        """Whether the search's own run of the baseline contradicts the fresh ones.
+
+        It does if it is on the other side of the best recipe's mean score.
+        """
         return (
             self.own_run is not None
             and self.difference != 0
@@ -99,7 +102,10 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """`"better"`, `"worse"` (than the baseline), `"noise"`, `"contradicted"`, or `"few seeds"`."""
+        """The verdict on the best recipe against the baseline.
+
+        `"better"`, `"worse"`, `"noise"`, `"contradicted"`, or `"few seeds"`.
+        """
         if math.isnan(self.half_width):
             return "few seeds"
         if not abs(self.difference) > self.half_width:
@@ -110,16 +116,14 @@ class Claim:
 
     @property
     def speed_up(self) -> float:
-        """How many times sooner the best recipe gets where the baseline does; 0 if it mostly does not."""
-        return (
-            0.0
-            if 2 * self.best.missed > self.best.seeds
-            else self.baseline.seconds_to_goal / self.best.seconds_to_goal
-        )
+        """How many times sooner the best recipe reaches its aim; 0 if most of its runs miss it."""
+        if 2 * self.best.missed > self.best.seeds:
+            return 0.0
+        return self.baseline.seconds_to_goal / self.best.seconds_to_goal
 
 
 def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
-    """The trainings of a confirmation by trial and recipe, the baseline's among them."""
+    """Return the trainings of a confirmation by trial and recipe, the baseline's among them."""
     groups: dict[tuple[int, str], list[Record]] = {}
     for record in records:
         if record.purpose == "confirmation":
@@ -128,12 +132,15 @@ def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
 
 
 def claim_of(records: Sequence[Record], goal: dict[str, Any], examples: int) -> Claim | None:
-    """What the records say of the best confirmed recipe, or `None` if baseline or candidates were not confirmed.
+    """Return the claim on the best confirmed recipe.
 
-    The interval is Welch's, made for recipes of unequal spread, at a level divided by the number of
-    recipes (Bonferroni), since the best of them is chosen by the same runs. Pairing by seed would
-    halve the degrees of freedom and gain little: another recipe makes another training of the same
-    seed. A claim must also hold against the search's own run of the baseline, which nobody chose.
+    It is `None` if the baseline, or every other recipe, was not confirmed.
+
+    The interval is Welch's (The generalization of "Student's" problem, 1947), for recipes of
+    unequal spread. Its level is divided by the number of recipes (Bonferroni), since the best of
+    them is chosen by the same runs. Pairing by seed would halve the degrees of freedom and gain
+    little: one seed gives two recipes two different trainings. A claim must also hold against the
+    search's own run of the baseline, which nobody chose.
 
     Args:
         records: Records of a search and its confirmation.
@@ -149,11 +156,14 @@ def claim_of(records: Sequence[Record], goal: dict[str, Any], examples: int) -> 
     if aim is None:
         aim = statistics.fmean(_values(own[0], goal["chance"]))
     baseline = _baseline(own[0], aim, goal)
-    rest.sort(key=lambda group: -statistics.fmean(record.score for record in group))
+    rest.sort(key=lambda group: -statistics.fmean(_scores(group)))
     sides = [_side(group, aim, goal) for group in rest]
-    first_error, second_error = (_error(group, goal, examples) for group in (own[0], rest[0]))
-    half_width = float(
-        interval(_scores(own[0]), _scores(rest[0]), first_error, second_error, len(rest))
+    half_width = interval(
+        _scores(own[0]),
+        _scores(rest[0]),
+        _measuring_error(own[0], goal, examples),
+        _measuring_error(rest[0], goal, examples),
+        len(rest),
     )
     once = next((record.score for record in records if record.purpose == "baseline"), None)
     return Claim(
@@ -161,21 +171,21 @@ def claim_of(records: Sequence[Record], goal: dict[str, Any], examples: int) -> 
         sides[0],
         tuple(sides[1:]),
         sides[0].score.mean - baseline.score.mean,
-        half_width,
+        float(half_width),
         once,
     )
 
 
 def interval(first: Any, second: Any, first_error: Any, second_error: Any, recipes: int) -> Any:
-    """Half of the interval around the difference of two means that holds in 95 % of all confirmations.
+    """Return half of the 95 % interval around the difference of two mean scores.
 
     Args:
-        first: Scores of one recipe, one per seed; arrays may hold those of many confirmations,
-            seeds along the last axis.
-        second: Scores of the other.
-        first_error: The standard error with which a single one of `first` was measured.
-        second_error: The same of `second`.
-        recipes: Integer, out of how many recipes one of the two was chosen by these scores.
+        first: Scores of one recipe, one per seed. Arrays may hold the scores of many confirmations,
+            with seeds along the last axis.
+        second: Scores of the other recipe.
+        first_error: Standard error of measuring one score of `first`.
+        second_error: Standard error of measuring one score of `second`.
+        recipes: Integer, the number of recipes of which the better one was chosen by these scores.
 
     Returns:
         A float, or an array of them; `nan` if there are fewer than three seeds.
@@ -186,8 +196,7 @@ def interval(first: Any, second: Any, first_error: Any, second_error: Any, recip
     ]
     if min(scores.shape[-1] for scores, _ in sides) < FEWEST_SEEDS:
         return math.nan
-    # Few seeds may agree by luck, but never better than so many validation examples can measure
-    # them.
+    # Few seeds may agree by luck, but not better than they were measured.
     spreads = [
         np.maximum(scores.var(axis=-1, ddof=1), measured) / scores.shape[-1]
         for scores, measured in sides
@@ -197,8 +206,8 @@ def interval(first: Any, second: Any, first_error: Any, second_error: Any, recip
         spread**2 / (scores.shape[-1] - 1)
         for spread, (scores, _) in zip(spreads, sides, strict=True)
     )
-    # Rounded down: with three seeds of recipes of very unequal spread Welch's own number lets 6 %
-    # of false claims through.
+    # Rounded down: with three seeds, and recipes of very unequal spread, Welch's own number lets
+    # 6 % of false claims pass.
     freedom = np.floor(np.square(variance) / np.maximum(unsure, np.finfo(float).tiny))
     return special.stdtrit(freedom, 1 - FALSE_CLAIMS / (2 * recipes)) * np.sqrt(variance)
 
@@ -208,14 +217,17 @@ def _scores(records: Sequence[Record]) -> list[float]:
 
 
 def _values(records: Sequence[Record], chance: float) -> list[float]:
-    values = [record.outcome.value for record in records]
-    return [
-        chance if value is None or not math.isfinite(value) else float(value) for value in values
-    ]
+    """The values held; chance for a training that held none."""
+    values = []
+    for record in records:
+        value = record.outcome.value
+        missing = value is None or not math.isfinite(value)
+        values.append(chance if missing else float(value))
+    return values
 
 
-def _error(records: Sequence[Record], goal: dict[str, Any], examples: int) -> float:
-    """The error of measuring one training, over a recipe's trainings."""
+def _measuring_error(records: Sequence[Record], goal: dict[str, Any], examples: int) -> float:
+    """The standard error of measuring one score, averaged over a recipe's trainings."""
     errors = [noise.score_error(record.outcome, goal, examples) or 0.0 for record in records]
     return math.sqrt(statistics.fmean(error**2 for error in errors))
 
@@ -224,13 +236,12 @@ def _baseline(records: Sequence[Record], aim: float, goal: dict[str, Any]) -> Si
     side = _side(records, aim, goal)
     if goal.get("target") is not None:
         return side
-    # Its own final value is what each baseline run held, so that none of them can miss it.
-    finals = zip(records, _values(records, goal["chance"]), strict=True)
-    reached = [
-        scoring.seconds_to(record.outcome.curve, value, goal["direction"]) or goal["seconds"]
-        for record, value in finals
-    ]
-    return Side(**{**vars(side), "seconds_to_goal": statistics.fmean(reached), "missed": 0})
+    # Each run of the baseline is timed to the value that it held itself, so that none can miss it.
+    reached = []
+    for record, value in zip(records, _values(records, goal["chance"]), strict=True):
+        seconds = scoring.seconds_to(record.outcome.curve, value, goal["direction"])
+        reached.append(seconds or goal["seconds"])
+    return dataclasses.replace(side, seconds_to_goal=statistics.fmean(reached), missed=0)
 
 
 def _side(records: Sequence[Record], aim: float, goal: dict[str, Any]) -> Side:

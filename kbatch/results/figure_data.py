@@ -1,8 +1,7 @@
-"""Figure data: what the figures of a search show, computed apart from how it is drawn."""
+"""The data of a search's figures, computed apart from their drawing."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,13 @@ from kbatch.results.best import best_of
 from kbatch.results.claim import confirmed
 
 Points = tuple[tuple[float, float], ...]
+Band = list[tuple[float, float, float]]
 BASELINE, BEST, OTHER = "baseline", "best", "other"
 
 
 @dataclass(frozen=True)
 class CurveInfo:
-    """One recipe's trainings as curves.
+    """The curves of one recipe's trainings.
 
     Attributes:
         label: The recipe in words.
@@ -37,36 +37,33 @@ class CurveInfo:
 
     @property
     def mean(self) -> Points:
-        """The mean over trainings, from where all have begun to where the first ended; the curve itself if there is one."""
+        """The mean curve, from where all trainings have begun to where the first ended."""
         if len(self.curves) == 1:
             return self.curves[0]
-        times, values = self._at_the_firsts_times()
+        times, values = self._values_at_common_times()
         return tuple(zip(times, np.mean(values, axis=0).tolist(), strict=True)) if times else ()
 
     @property
-    def spread(self) -> list[tuple[float, float, float]]:
-        """One standard deviation over the trainings around their mean: `(seconds, lower, upper)`; empty for a single one."""
+    def spread(self) -> Band:
+        """One standard deviation around the mean: `(seconds, lower, upper)`.
+
+        Empty for a single training.
+        """
         if len(self.curves) == 1:
             return []
-        times, values = self._at_the_firsts_times()
+        times, values = self._values_at_common_times()
         if not times:
             return []
         mean, deviation = np.mean(values, axis=0), np.std(values, axis=0, ddof=1)
-        return list(
-            zip(times, (mean - deviation).tolist(), (mean + deviation).tolist(), strict=True)
-        )
+        lower, upper = (mean - deviation).tolist(), (mean + deviation).tolist()
+        return list(zip(times, lower, upper, strict=True))
 
-    def _at_the_firsts_times(self) -> tuple[list[float], Any]:
-        """The times of the first training's points that all trainings have passed, and the values of each there."""
-        first, last = (
-            max(curve[0][0] for curve in self.curves),
-            min(curve[-1][0] for curve in self.curves),
-        )
-        times = [time for time, _ in self.curves[0] if first <= time <= last]
-        return times, [
-            np.interp(times, [time for time, _ in curve], [value for _, value in curve])
-            for curve in self.curves
-        ]
+    def _values_at_common_times(self) -> tuple[list[float], Any]:
+        """The first training's times that all trainings cover, and each training's values there."""
+        begin = max(curve[0][0] for curve in self.curves)
+        end = min(curve[-1][0] for curve in self.curves)
+        times = [time for time, _ in self.curves[0] if begin <= time <= end]
+        return times, [np.interp(times, *zip(*curve, strict=True)) for curve in self.curves]
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ class PanelInfo:
     """Curves that share their axes: those of the search, or those of its confirmation.
 
     Attributes:
-        title: What they are.
-        curves: Tuple of `CurveInfo`, those that matter last, so that they are drawn on top.
+        title: Title of the panel.
+        curves: Tuple of `CurveInfo`. The important ones come last, so that they are drawn on top.
     """
 
     title: str
@@ -83,7 +80,7 @@ class PanelInfo:
 
     @property
     def seconds(self) -> float:
-        """Training seconds of the one that ran longest."""
+        """Training seconds of the longest training."""
         return max((curve[-1][0] for info in self.curves for curve in info.curves), default=0.0)
 
 
@@ -92,14 +89,13 @@ class BatchInfo:
     """One training as a point over its batch size.
 
     Attributes:
-        optimizer: Its name, or that the model's own was used.
+        optimizer: Name of the optimizer, or words for the model's own.
         policy: Keras dtype policy.
         batch_size: Integer.
-        value: The metric held, or with a target the seconds to it; `None` if the target was not
-            reached.
+        value: The metric held. With a target, the seconds to it, or `None` if it was not reached.
         error: Standard error of the value, or `None`.
         examples_per_second: Float.
-        baseline: Boolean, whether it is the baseline.
+        baseline: Boolean, whether this is the baseline.
     """
 
     optimizer: str
@@ -112,53 +108,66 @@ class BatchInfo:
 
 
 def panels(records: Sequence[Record], goal: dict[str, Any]) -> list[PanelInfo]:
-    """The confirmation, if there is one, and the search; none if nothing was measured.
+    """Return the panels of the confirmation and of the search, without the empty ones.
 
     Args:
         records: All records of a search.
         goal: The goal of the search.
     """
-    again = _confirmation(records, goal)
-    search = _search(records, goal)
-    return [panel for panel in (again, search) if panel.curves]
+    both = (_confirmation_panel(records, goal), _search_panel(records, goal))
+    return [panel for panel in both if panel.curves]
 
 
 def batch_infos(
     records: Sequence[Record], goal: dict[str, Any], examples: int, own_optimizer: str = ""
 ) -> list[BatchInfo]:
-    """Every training of the search that measured something, as a point over its batch size, smallest batch first.
+    """Return the trainings of a search that measured a value, smallest batch first.
 
     Args:
         records: All records of a search.
         goal: The goal of the search.
         examples: Integer, validation examples.
-        own_optimizer: Name of the optimizer that the user's model was compiled with, if the project
-            tells it.
+        own_optimizer: Name of the optimizer that the user's model was compiled with, if known.
     """
-    measured = [
-        record
+    infos = [
+        _batch_info(record, goal, examples, own_optimizer)
         for record in records
         if record.purpose in ("search", "baseline") and record.outcome.value is not None
     ]
-    return sorted(
-        (_batch(record, goal, examples, own_optimizer) for record in measured),
-        key=lambda info: info.batch_size,
-    )
+    return sorted(infos, key=lambda info: info.batch_size)
 
 
-def _batch(record: Record, goal: dict[str, Any], examples: int, own_optimizer: str) -> BatchInfo:
-    outcome, target = record.outcome, goal.get("target")
-    value, error = outcome.value, noise.value_error(outcome.value, goal["metric"], examples)
-    if target is not None:
-        value = scoring.seconds_to(outcome.curve, target, goal["direction"])
-        doubt = noise.score_error(outcome, goal, examples)
-        # the score is one over a time
-        error = value * doubt / record.score if value and doubt and record.score else None
-    name = record.recipe.optimizer
-    if name == "compiled":
-        name = f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"
+def band(points: Points, metric: str, examples: int) -> Band:
+    """Return the 95 % band of a curve's measurements: `(seconds, lower, upper)`.
+
+    Empty if the error of the metric cannot be known.
+    """
+    around = []
+    for seconds, value in points:
+        error = noise.value_error(value, metric, examples)
+        if error is None:
+            return []
+        around.append((seconds, value - 2 * error, value + 2 * error))
+    return around
+
+
+def sizes(infos: Sequence[BatchInfo]) -> list[int]:
+    """Return the batch sizes of some points, each once, smallest first."""
+    return sorted({info.batch_size for info in infos})
+
+
+def _batch_info(
+    record: Record, goal: dict[str, Any], examples: int, own_optimizer: str
+) -> BatchInfo:
+    outcome = record.outcome
+    if goal.get("target") is None:
+        value = outcome.value
+        error = noise.value_error(value, goal["metric"], examples)
+    else:
+        value = scoring.seconds_to(outcome.curve, goal["target"], goal["direction"])
+        error = _seconds_error(record, value, goal, examples)
     return BatchInfo(
-        name,
+        _optimizer_words(record.recipe.optimizer, own_optimizer),
         record.recipe.policy,
         record.recipe.batch_size,
         value,
@@ -168,78 +177,72 @@ def _batch(record: Record, goal: dict[str, Any], examples: int, own_optimizer: s
     )
 
 
-def _search(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
-    trials = [record for record in records if record.purpose == "search" and record.outcome.curve]
+def _seconds_error(
+    record: Record, seconds: float | None, goal: dict[str, Any], examples: int
+) -> float | None:
+    """The standard error of the seconds to a target, from that of the score."""
+    score_error = noise.score_error(record.outcome, goal, examples)
+    if not (seconds and score_error and record.score):
+        return None
+    # With a target the score is proportional to one over the seconds: the relative errors agree.
+    return seconds * score_error / record.score
+
+
+def _optimizer_words(name: str, own_optimizer: str) -> str:
+    if name != "compiled":
+        return name
+    return f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"
+
+
+def _search_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
+    measured = [record for record in records if record.outcome.curve]
+    trials = [record for record in measured if record.purpose == "search"]
     best = max(trials, key=lambda record: record.score, default=None)
-    baselines = [
-        record for record in records if record.purpose == "baseline" and record.outcome.curve
-    ]
     infos = [
-        _curve(f"trial {record.trial}", OTHER, [record], goal)
+        _curve_info(f"trial {record.trial}", OTHER, [record], goal)
         for record in trials
         if record is not best
     ]
-    infos += [
-        _curve(f"baseline: {record.recipe}", BASELINE, [record], goal) for record in baselines
-    ]
-    infos += [_curve(f"trial {best.trial}: {best.recipe}", BEST, [best], goal)] if best else []
+    for record in measured:
+        if record.purpose == "baseline":
+            infos.append(_curve_info(f"baseline: {record.recipe}", BASELINE, [record], goal))
+    if best:
+        infos.append(_curve_info(f"trial {best.trial}: {best.recipe}", BEST, [best], goal))
     return PanelInfo("The search: each recipe once", tuple(infos))
 
 
-def _confirmation(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
+def _confirmation_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
     best = best_of(records)
     infos = []
     for group in confirmed(records).values():
         measured = [record for record in group if record.outcome.curve]
-        if not measured:
-            continue
-        if group[0].baseline:
-            infos.append(_curve(f"baseline: {group[0].recipe}", BASELINE, measured, goal))
-        elif best is not None and group[0].trial == best.trial:
-            infos.append(_curve(f"trial {best.trial}: {best.recipe}", BEST, measured, goal))
-        else:
-            infos.append(
-                _curve(
-                    f"also confirmed, trial {group[0].trial}: {group[0].recipe}",
-                    OTHER,
-                    measured,
-                    goal,
-                )
-            )
+        if measured:
+            label, role = _label_and_role(group[0], best)
+            infos.append(_curve_info(label, role, measured, goal))
     infos.sort(key=lambda info: (OTHER, BASELINE, BEST).index(info.role))
     seeds = max((len(info.curves) for info in infos), default=0)
-    title = (
-        "The confirmation: 1 fresh seed each"
-        if seeds == 1
-        else f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
-    )
+    title = f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
+    if seeds == 1:
+        title = "The confirmation: 1 fresh seed each"
     return PanelInfo(title, tuple(infos))
 
 
-def _curve(label: str, role: str, records: Sequence[Record], goal: dict[str, Any]) -> CurveInfo:
-    kept = [
-        (record.outcome.curve, scoring.held(record.outcome.curve, goal["direction"]))
-        for record in records
-    ]
-    return CurveInfo(
-        label,
-        role,
-        tuple(curve for curve, _ in kept),
-        tuple(curve[held.index] for curve, held in kept if held),
-    )
+def _label_and_role(record: Record, best: Record | None) -> tuple[str, str]:
+    """The label and the role of a confirmed recipe."""
+    if record.baseline:
+        return f"baseline: {record.recipe}", BASELINE
+    if best is not None and record.trial == best.trial:
+        return f"trial {best.trial}: {best.recipe}", BEST
+    return f"also confirmed, trial {record.trial}: {record.recipe}", OTHER
 
 
-def band(points: Points, metric: str, examples: int) -> list[tuple[float, float, float]]:
-    """Where a curve's measurements would lie 19 times out of 20: `(seconds, lower, upper)`; empty if that cannot be known."""
-    errors = [noise.value_error(value, metric, examples) for _, value in points]
-    if None in errors:
-        return []
-    return [
-        (seconds, value - 2 * (error or 0.0), value + 2 * (error or 0.0))
-        for (seconds, value), error in zip(points, errors, strict=True)
-    ]
-
-
-def sizes(infos: Sequence[BatchInfo]) -> list[int]:
-    """The batch sizes of some points, each once."""
-    return [size for size, _ in itertools.groupby(sorted(info.batch_size for info in infos))]
+def _curve_info(
+    label: str, role: str, records: Sequence[Record], goal: dict[str, Any]
+) -> CurveInfo:
+    curves = tuple(record.outcome.curve for record in records)
+    held_points = []
+    for curve in curves:
+        held = scoring.held(curve, goal["direction"])
+        if held:
+            held_points.append(curve[held.index])
+    return CurveInfo(label, role, curves, tuple(held_points))

@@ -1,4 +1,4 @@
-"""Frame: a pandas table of trainings that prints what matters first."""
+"""A pandas table of trainings that prints its most important columns."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import pandas as pd
 
-LAST = "ended"  # the columns up to it are shown, and the user's own hyperparameters
+LAST = "ended"  # the columns up to this one are shown, and the user's own hyperparameters
 OWN = "hp_"
 
 
 class Trials(pd.DataFrame):
     """A `pandas.DataFrame` of trainings, one row each.
 
-    All columns are there, but `print` and a notebook show trial, recipe, score, value, seconds and
-    ending, and the user's own hyperparameters. A selection of columns is shown as it was selected.
+    `print` and a notebook show the first columns (trial, recipe, score, value, seconds, ending) and
+    the user's own hyperparameters. All other columns are there too. A selection of columns is shown
+    as it was selected.
     """
 
     @property
@@ -33,20 +34,19 @@ class Trials(pd.DataFrame):
             )
 
     def _shown(self) -> pd.DataFrame:
-        """A plain table of the columns to show."""
+        """The columns to show, as a plain table."""
         plain = pd.DataFrame(self)
         if not self._shortened():
             return plain
-        return plain[
-            [*self._first(), *(name for name in self.columns if str(name).startswith(OWN))]
-        ]
+        own = [name for name in self.columns if str(name).startswith(OWN)]
+        return plain[[*self._first(), *own]]
 
     def _first(self) -> list[str]:
         names = list(self.columns)
         return names[: names.index(LAST) + 1]
 
     def _shortened(self) -> bool:
-        """Whether this is a table as it was loaded, all columns together, and not a selection or a summary."""
+        """Whether this is the whole table, and not a selection or a summary of it."""
         names = list(self.columns)
         return (
             names[:3] == ["trial", "recipe", "score"]
@@ -57,7 +57,8 @@ class Trials(pd.DataFrame):
     def _note(self) -> str:
         if not self._shortened():
             return ""
-        return f"\n{len(self.columns)} columns in all (see .columns); trial -1 is the baseline, score is per second"
+        columns = f"{len(self.columns)} columns in all (see .columns)"
+        return f"\n{columns}; trial -1 is the baseline, score is per second"
 
 
 def _wide() -> pd.option_context:

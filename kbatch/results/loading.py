@@ -1,4 +1,4 @@
-"""Loading: the records of a project as pandas tables, units in the column names."""
+"""The records of a project as pandas tables, with units in the column names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN_COLUMNS = [
 
 
 def root_of(source: Any) -> Path:
-    """The folder that a tuner or a path names.
+    """Return the folder of a tuner, or of a path.
 
     Args:
         source: A KerasTuner tuner, or the path of a folder.
@@ -42,7 +42,7 @@ def root_of(source: Any) -> Path:
 
 
 def folder_of(source: Any) -> Path:
-    """The folder of the records: the one given, or the only one below it that holds records.
+    """Return the folder of the records: the given one, or the only one below it that holds records.
 
     Args:
         source: A tuner, its KerasTuner project, a folder that holds one, or the folder of the
@@ -70,12 +70,12 @@ def folder_of(source: Any) -> Path:
 
 
 def load_records(source: Any) -> list[Record]:
-    """All records of a project, in the order they were made."""
+    """Return all records of a project, in the order they were made."""
     return [line.record for line in read(folder_of(source) / FILE) if line.record]
 
 
 def load_goal(source: Any) -> dict[str, Any]:
-    """The goal of a project: `seconds`, `metric`, `direction`, `chance`, `target`."""
+    """Return the goal of a project: `seconds`, `metric`, `direction`, `chance`, `target`."""
     facts = fingerprint.load(folder_of(source)) or {}
     if "goal" not in facts:
         raise RecordError(
@@ -87,19 +87,19 @@ def load_goal(source: Any) -> dict[str, Any]:
 
 
 def load_validation_examples(source: Any) -> int:
-    """How many validation examples the metric was measured on; 0 if the project does not tell."""
+    """Return how many validation examples the metric was measured on; 0 if unknown."""
     facts = fingerprint.load(folder_of(source)) or {}
     return int(facts.get("data", {}).get("validation", {}).get("examples") or 0)
 
 
 def load_own_optimizer(source: Any) -> str:
-    """Name of the optimizer that the user's model was compiled with; empty if there is none or the project does not tell."""
+    """Return the name of the optimizer of the user's model; empty if unknown or there is none."""
     facts = fingerprint.load(folder_of(source)) or {}
     return str(facts.get("signature", {}).get("optimizer") or "").split(" ")[0]
 
 
 def load(directory: Any) -> Trials:
-    """The trials of a search and its baseline, one row each.
+    """Load the trials of a search and its baseline, one row each.
 
     Args:
         directory: The tuner of the search, or its folder (`directory/project_name` of the tuner).
@@ -107,14 +107,11 @@ def load(directory: Any) -> Trials:
     Returns:
         A `pandas.DataFrame` with at least the columns `trial` (-1 for the baseline), `recipe`,
         `score` (per second), the metric (such as `val_accuracy`), `train_seconds`, `ended`,
-        `stopped_by`, `baseline`, `batch_size`,
-        `micro_batch_size`, `optimizer`, `learning_rate`, `final_learning_rate`,
-        `learning_rate_at_32`, `policy`,
-        `augmentation`, `first_step_seconds`, `validation_seconds`, `examples`,
-        `examples_per_second`, `peak_bytes`; and
-        `hp_…` for the user's own hyperparameters. Printed, it shows the first of them. A row makes
-        a recipe again:
-        `kbatch.Recipe.from_dict(row)`.
+        `stopped_by`, `baseline`, `batch_size`, `micro_batch_size`, `optimizer`, `learning_rate`,
+        `final_learning_rate`, `learning_rate_at_32`, `policy`, `augmentation`,
+        `first_step_seconds`, `validation_seconds`, `examples`, `examples_per_second`,
+        `peak_bytes`; and `hp_…` for the user's own hyperparameters. `print` shows the first
+        columns. `kbatch.Recipe.from_dict(row)` gives the recipe of a row.
 
     Raises:
         RecordError: If there are no records, or they cannot be read.
@@ -132,7 +129,24 @@ def load(directory: Any) -> Trials:
 
 
 def load_confirmations(directory: Any) -> Trials:
-    """The trainings of `kbatch.confirm`, one row each, with the columns of `load`, `seed` and `test_…`."""
+    """Load the trainings of `kbatch.confirm`, one row each.
+
+    Args:
+        directory: The tuner of the search, or its folder.
+
+    Returns:
+        A `pandas.DataFrame` with the columns of `load`, and `test_…` for each metric if the
+        confirmation had test data. `seed` tells the trainings of a recipe apart.
+
+    Raises:
+        RecordError: If there are no records, or they cannot be read.
+
+    Example:
+    ```python
+    runs = kbatch.results.load_confirmations("runs/pets")
+    print(runs.groupby("recipe")["score"].mean())
+    ```
+    """
     return rows(
         [record for record in load_records(directory) if record.purpose == "confirmation"],
         load_goal(directory)["metric"],
@@ -140,7 +154,7 @@ def load_confirmations(directory: Any) -> Trials:
 
 
 def rows(records: Iterable[Record], metric: str = "val_accuracy") -> Trials:
-    """One row per record; without any, all columns and no row."""
+    """Return one row per record; without records, all columns and no row."""
     columns = list(_row(Record("", "search", 0, 0, Recipe(), Outcome("crashed"), 0.0), metric))
     found = [_row(record, metric) for record in records]
     return Trials(found) if found else Trials(columns=columns)

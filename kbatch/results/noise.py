@@ -1,4 +1,4 @@
-"""Noise: how far a measured value or score may be from the true one, as far as so many validation examples can tell."""
+"""The standard errors of measured values and scores, from the number of validation examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from kbatch.outcome import Outcome
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is the share of examples that are right, whose error is known from their number.
+    """Whether a metric is the share of examples that are right.
+
+    The standard error of a share follows from the number of examples.
 
     >>> is_share("val_binary_accuracy"), is_share("val_acc"), is_share("val_auc")
     (True, True, False)
@@ -19,18 +21,18 @@ def is_share(metric: str) -> bool:
 
 
 def value_error(value: float | None, metric: str, examples: int) -> float | None:
-    """Standard error of a value measured on so many examples; `None` if it cannot be known."""
+    """Return the standard error of a value measured on some examples; `None` if unknown."""
     if value is None or not is_share(metric) or not 0 <= value <= 1 or examples < 1:
         return None
     return scoring.standard_error(value, examples)
 
 
 def score_error(outcome: Outcome, goal: dict[str, Any], examples: int) -> float | None:
-    """Standard error of one training's score; `None` if nothing is known of it.
+    """Return the standard error of one training's score; `None` if unknown.
 
-    Without a target it is the value's error per second of the horizon. With one that was reached,
-    the score is a time: it is known to the distance of two measurements, and a value that is one
-    standard error off is reached so much sooner or later.
+    Without a target it is the value's error per second of the horizon. With a target that was
+    reached, the score is a time, which has two errors: the distance of two measurements, and the
+    time by which a value one standard error lower is reached sooner.
 
     Args:
         outcome: What was measured.
@@ -49,7 +51,7 @@ def score_error(outcome: Outcome, goal: dict[str, Any], examples: int) -> float 
         scoring.seconds_to(outcome.curve, target - sign * (value or 0.0), goal["direction"])
         or reached
     )
-    # A time that is as likely anywhere between two measurements has the standard deviation of their
+    # The time is uniformly distributed between two measurements: its standard deviation is their
     # distance over the root of 12.
     seconds = math.hypot((reached - before) / math.sqrt(12), reached - sooner)
     return abs(target - goal["chance"]) / reached * seconds / reached

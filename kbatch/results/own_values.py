@@ -1,4 +1,4 @@
-"""Own: the hyperparameters of a trial that are the user's, not kbatch's."""
+"""The hyperparameters of a trial that the user declared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbatch.space import RESERVED
 
 
 def own_values(record: Record) -> dict[str, Any]:
-    """The user's own hyperparameters of a trial; empty for the baseline, which has their defaults."""
+    """Return the user's own hyperparameters of a trial; empty for the baseline (the defaults)."""
     return {
         name: value
         for name, value in record.values.items()
@@ -18,7 +18,7 @@ def own_values(record: Record) -> dict[str, Any]:
 
 
 def own_words(record: Record) -> str:
-    """The user's own hyperparameters in words, such as "units 64, dropout 0.2"."""
+    """Return the user's own hyperparameters in words, such as "units 64, dropout 0.2"."""
     return ", ".join(
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in own_values(record).items()

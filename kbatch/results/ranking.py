@@ -1,4 +1,4 @@
-"""Ranking: trials by score, with the standard error of each value and those that noise cannot tell from the best."""
+"""The ranking: trials by score, and which of them noise cannot tell from the best."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class Rank:
 
     Attributes:
         record: The training.
-        standard_error: Float, of the value as a share of so many validation examples; `None` if it
-            is no share.
-        verdict: What is to be said of it, such as `"best"` or `"within noise of the best"`; empty
-            if there is nothing.
+        standard_error: Float, of a value that is a share of the validation examples; `None` for
+            any other value.
+        verdict: A remark such as `"best"` or `"within noise of the best"`; may be empty.
     """
 
     record: Record
@@ -40,12 +39,15 @@ class Rank:
 
     @property
     def best(self) -> bool:
-        """Whether it has the highest score of the search."""
+        """Whether this training has the highest score of the search."""
         return self.verdict in (BEST, BELOW_BASELINE)
 
 
 def leaders(records: Sequence[Record], top: int) -> list[Record]:
-    """The best-scored trials of a search, each recipe once, best first; none that failed, which would fail again."""
+    """Return the best-scored trials of a search, each recipe once, best first.
+
+    Trials that failed are left out: they would fail again.
+    """
     ended_well = (
         record
         for record in records
@@ -57,10 +59,10 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
 
 
 def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> list[Rank]:
-    """The baseline, then the trials, highest score first.
+    """Return the baseline, then the trials, highest score first.
 
-    The baseline is one draw that nobody chose, the highest of many trials is not: so it stands
-    apart and has no rank.
+    The baseline has no rank. It is one draw that nobody chose, and the highest of many trials is
+    not.
 
     Args:
         records: Records of a search.
@@ -68,55 +70,54 @@ def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> l
         examples: Integer, how many validation examples the metric was measured on.
     """
     baselines = [record for record in records if record.purpose == "baseline"]
-    trials = sorted(
-        (record for record in records if record.purpose == "search"),
-        key=lambda record: -record.score,
-    )
+    trials = [record for record in records if record.purpose == "search"]
+    trials.sort(key=lambda record: -record.score)
     best = next((record for record in trials if record.score > 0), None)
+
+    def rank(record: Record, verdict: str) -> Rank:
+        error = noise.value_error(record.outcome.value, goal["metric"], examples)
+        return Rank(record, error, verdict)
 
     def verdict(record: Record) -> str:
         if record is best:
-            return (
-                BELOW_BASELINE
-                if any(baseline.score > record.score for baseline in baselines)
-                else BEST
-            )
+            beaten = any(baseline.score > record.score for baseline in baselines)
+            return BELOW_BASELINE if beaten else BEST
         if len(record.outcome.curve) < scoring.WINDOW and record.outcome.ended == "horizon":
             return TOO_SLOW
-        return NEAR if best is not None and _near(record, best, goal, examples) else ""
+        near = best is not None and _within_noise(record, best, goal, examples)
+        return NEAR if near else ""
 
-    def rank(record: Record, said: str) -> Rank:
-        return Rank(record, noise.value_error(record.outcome.value, goal["metric"], examples), said)
-
-    return [
-        *(rank(record, NOT_RANKED) for record in baselines),
-        *(rank(record, verdict(record)) for record in trials),
-    ]
+    ranks = [rank(record, NOT_RANKED) for record in baselines]
+    return ranks + [rank(record, verdict(record)) for record in trials]
 
 
-def _near(record: Record, best: Record, goal: dict[str, Any], examples: int) -> bool:
+def _within_noise(record: Record, best: Record, goal: dict[str, Any], examples: int) -> bool:
     """Whether two scores are within two standard errors of their difference."""
     if record.outcome.ended not in SCORED:
         return False
-    errors = [noise.score_error(each.outcome, goal, examples) for each in (record, best)]
-    if None in errors:
-        return False
-    return best.score - record.score <= 2 * math.hypot(*(error or 0.0 for error in errors))
+    errors = []
+    for each in (record, best):
+        error = noise.score_error(each.outcome, goal, examples)
+        if error is None:
+            return False
+        errors.append(error)
+    return best.score - record.score <= 2 * math.hypot(*errors)
 
 
 def headings(ranks: Sequence[Rank], metric: str) -> list[str]:
-    """Headings of the table; the user's own hyperparameters have a column if there are any."""
-    own = ["own hyperparameters"] if _own(ranks) else []
+    """Return the table's headings, with a column for the user's own hyperparameters if any."""
+    own = ["own hyperparameters"] if _have_own_values(ranks) else []
     return ["trial", "recipe", *own, SCORE, metric, "examples/s", "peak MB", "ended", ""]
 
 
 def table(ranks: Sequence[Rank]) -> list[list[str]]:
-    """All rows of the table as text."""
+    """Return all rows of the table as text."""
     highest = max((rank.record.score for rank in ranks), default=0.0)
-    return [_cells(rank, highest, _own(ranks)) for rank in ranks]
+    own = _have_own_values(ranks)
+    return [_cells(rank, highest, own) for rank in ranks]
 
 
-def _own(ranks: Sequence[Rank]) -> bool:
+def _have_own_values(ranks: Sequence[Rank]) -> bool:
     return any(own_words(rank.record) for rank in ranks)
 
 

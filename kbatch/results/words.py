@@ -1,4 +1,4 @@
-"""Words: how scores, values and endings are shown to people, the same everywhere."""
+"""Scores and endings as people read them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 
 from kbatch.outcome import Outcome
 
-# the unit of every score that is shown: what KerasTuner prints and the column `score` holds
+# The unit of every score that is shown, also of KerasTuner's output and of the column `score`.
 SCORE = "score/s"
-CHANGED = 1e-3  # relative change of a learning rate that is worth telling
+CHANGED = 1e-3  # relative change of a learning rate that is worth telling; chosen by hand
 
 
 def score_text(score: float, like: float | None = None) -> str:
-    """A score per second to three digits.
+    """Return a score per second to three digits.
 
     Args:
         score: Float.
-        like: Float whose digits after the point are taken, so that the numbers of a column stand
-            below each other. Defaults to `score`.
+        like: Float that decides the digits after the point, so that the numbers of a column line
+            up. Defaults to `score`.
 
     Example:
     >>> score_text(0.035312), score_text(0.0004, like=0.035312), score_text(0.0), score_text(749.2)
@@ -29,7 +29,10 @@ def score_text(score: float, like: float | None = None) -> str:
 
 
 def ended_text(outcome: Outcome) -> str:
-    """How a training ended, after how many seconds if before its horizon, and what it did to the learning rate.
+    """Return how a training ended, in words.
+
+    If it ended before its horizon, the seconds are named. So are a changed learning rate and
+    updates that loss scaling skipped.
 
     >>> ended_text(Outcome("callback", train_seconds=2.31, stopped_by="EarlyStopping"))
     'EarlyStopping after 2.31 s'

@@ -213,7 +213,7 @@ FILL = """
 import resource, sys
 import h5py, numpy as np
 import typer
-from kbatch import cli
+from kbatch.cli import app as cli
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kbatch.max_batch import sentence
+from kbatch.cli.max_batch import sentence
 
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._probe import Probe

@@ -13,7 +13,7 @@ from kbatch.errors import RecomputeError
 pytestmark = pytest.mark.usefixtures("own_policy")
 
 
-def test_the_object_stays_the_same_and_everything_but_training_too(tmp_path):
+def test_a_plan_changes_nothing_but_training(tmp_path):
     model, (x, y) = compiled(recompute_models.residual)
 
     def summary():
@@ -93,7 +93,7 @@ def test_what_is_refused_leaves_the_plan_before():
             of(5)
 
 
-def test_planning_needs_no_config_and_neither_it_nor_applying_draws_from_the_users_generator():
+def test_planning_and_applying_need_no_config_and_draw_nothing():
     class NoConfig(keras.layers.Layer):
         def __init__(self, own):
             super().__init__()
@@ -139,7 +139,7 @@ class OnlyForward(keras.layers.Layer):
         return pass_on(inputs)
 
 
-def test_a_step_that_cannot_be_traced_is_refused_at_apply_with_its_segment():
+def test_apply_refuses_an_untraceable_segment_by_name():
     model = sequence(keras.layers.Dense(8), OnlyForward(name="only_forward"))
     with pytest.raises(
         RecomputeError,
@@ -149,7 +149,7 @@ def test_a_step_that_cannot_be_traced_is_refused_at_apply_with_its_segment():
     assert recompute.applied(model) is None
 
 
-def test_a_step_is_traced_once_for_all_models_that_are_built_alike(monkeypatch):
+def test_models_that_are_built_alike_share_one_trace(monkeypatch):
     traced = []
     of = tf.GradientTape
     monkeypatch.setattr(
@@ -165,7 +165,7 @@ def test_a_step_is_traced_once_for_all_models_that_are_built_alike(monkeypatch):
     assert [apply(8) > 0, apply(8), apply(9) > 0] == [True, 0, True]
 
 
-def test_applying_inside_of_fit_is_refused_and_the_training_goes_on():
+def test_applying_inside_fit_is_refused_and_fit_goes_on():
     model, (x, y) = compiled(recompute_models.hiding)
     plan, said = cut(model, 2), []
 

@@ -23,7 +23,7 @@ def test_either_seconds_or_epochs(seconds, arguments, points, tmp_path):
         search(tuner_of(tmp_path, seconds=seconds), points, **arguments)
 
 
-def test_an_unknown_metric_stops_the_search_and_lists_those_there_are(points, tmp_path):
+def test_an_unknown_metric_is_refused_with_the_known_ones(points, tmp_path):
     with pytest.raises(SearchError, match=r"val_accuracy, val_loss.*Received: val_f1_accuracy"):
         search(tuner_of(tmp_path, metric="val_f1_accuracy", max_trials=1), points)
 
@@ -66,7 +66,7 @@ def test_arguments_of_fit_are_refused_by_name(name, points, tmp_path):
         search(tuner_of(tmp_path), points, **{name: 3})
 
 
-def test_a_batch_above_the_number_of_examples_is_refused_before_any_trial(points, tmp_path):
+def test_a_batch_above_the_number_of_examples_is_refused(points, tmp_path):
     with pytest.raises(DataError, match="1024"):
         search(tuner_of(tmp_path, space=Space(batch_size=(32, 1024))), points)
     assert not Path(tmp_path / "p" / "kbatch" / "records.jsonl").exists()
@@ -95,7 +95,7 @@ def test_a_tuner_that_would_compile_again_is_refused(arguments, text, points, tm
     assert not Path(tmp_path / "p" / "kbatch" / "records.jsonl").exists()
 
 
-def test_all_that_is_wrong_is_said_at_once_and_without_keras_tuners_frames(points, tmp_path):
+def test_all_problems_are_raised_at_once_without_tuner_frames(points, tmp_path):
     tuner = tuner_of(tmp_path, space=Space(batch_size=(32, 1024)), executions_per_trial=2)
     backup = keras.callbacks.BackupAndRestore(tmp_path / "b")
     with pytest.raises(

@@ -15,9 +15,7 @@ def searched(points, tmp_path_factory):
     return search(tuner_of(directory, max_trials=3, seed=1, seconds=0.5), points), directory
 
 
-def test_a_confirmation_trains_leaders_and_baseline_with_fresh_seeds_and_is_resumable(
-    searched, points
-):
+def test_a_confirmation_trains_with_fresh_seeds_and_resumes(searched, points):
     tuner, directory = searched
     (x, y), validation = points
     runs = kbatch.confirm(tuner, x, y, validation, top=2, seeds=2, test_data=validation, verbose=0)

@@ -27,7 +27,7 @@ RECIPE = Recipe(optimizer="sgd", learning_rate=0.1)
 HERE = Path(__file__).parent
 
 
-def test_the_answer_trains_and_a_third_more_does_not_in_a_fresh_process():
+def test_the_largest_batch_trains_and_a_third_more_does_not():
     found = find_max_batch(
         memory_models.dense,
         (16,),
@@ -49,7 +49,7 @@ def test_the_answer_trains_and_a_third_more_does_not_in_a_fresh_process():
         assert prober.train(found.batch_size * 4 // 3, 20).ended == "out_of_memory"
 
 
-def test_jitted_the_prediction_is_the_answer_and_the_second_call_comes_from_disk():
+def test_jitted_the_prediction_is_the_answer_and_it_is_cached():
     arguments = {"memory_limit": LIMIT, "recipe": Recipe(jit_compile=True), "confirmed_steps": 2}
     found = find_max_batch(memory_models.dense, (16,), **arguments)
     assert abs(found.predicted - found.batch_size) <= 1
@@ -64,7 +64,7 @@ def test_jitted_the_prediction_is_the_answer_and_the_second_call_comes_from_disk
         assert prober.confirm(found.batch_size + 2, 2).ended == "out_of_memory"
 
 
-def test_a_model_that_needs_next_to_nothing_is_tried_where_speed_still_rises():
+def test_a_tiny_model_is_tried_while_speed_still_rises():
     found = find_max_batch(
         memory_models.uncompiled,
         (12,),
@@ -92,7 +92,7 @@ def test_sizes_on_request_and_accumulation():
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_counts_as_out_of_memory_because_a_smaller_batch_passes():
+def test_a_process_that_dies_at_a_large_batch_is_out_of_memory():
     found = find_max_batch(
         memory_models.DiesAbove(300), (16,), memory_limit="400MB", confirmed_steps=0
     )
@@ -110,7 +110,7 @@ def test_ctrl_c_in_the_middle_leaves_no_worker():
         )
 
 
-def test_an_answer_is_kept_under_the_traced_model_not_under_the_code_that_makes_it(monkeypatch):
+def test_an_answer_is_kept_under_the_traced_model_not_its_code(monkeypatch):
     arguments = {"memory_limit": "200MB", "ceiling": 4, "recipe": RECIPE}
     tried = []
     found = find_max_batch(memory_models.changing, (6, 4), **arguments)
@@ -132,7 +132,7 @@ def test_an_answer_is_kept_under_the_traced_model_not_under_the_code_that_makes_
 
 
 @pytest.mark.slow
-def test_one_that_trains_but_cannot_be_validated_as_a_search_does_is_no_row_of_a_table():
+def test_a_size_that_cannot_be_validated_is_no_row_of_a_table():
     assert (
         find_max_batch(
             memory_models.few_activations,

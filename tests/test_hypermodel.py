@@ -39,7 +39,7 @@ def test_the_users_conditional_scopes_work_beside_ours(points, tmp_path):
     }
 
 
-def test_a_keras_tuner_hypermodel_is_accepted_unless_it_fits_itself(points, tmp_path):
+def test_a_tuner_hypermodel_is_accepted_unless_it_fits_itself(points, tmp_path):
     class Own(keras_tuner.HyperModel):
         def build(self, hp):
             return build(hp)
@@ -54,7 +54,7 @@ def test_a_keras_tuner_hypermodel_is_accepted_unless_it_fits_itself(points, tmp_
         HyperModel(Fitting(), seconds_per_trial=1)
 
 
-def test_what_a_users_hypermodel_declares_reaches_the_baseline_and_is_guarded(points, tmp_path):
+def test_declared_hyperparameters_reach_the_baseline(points, tmp_path):
     class Declaring(keras_tuner.HyperModel):
         def declare_hyperparameters(self, hp):
             hp.Int("width", 8, 16, step=8)
@@ -73,7 +73,7 @@ def test_what_a_users_hypermodel_declares_reaches_the_baseline_and_is_guarded(po
         tuner_of(tmp_path / "b", model=Clashing())
 
 
-def test_building_outside_of_a_search_warns_of_what_the_model_lacks(points, tmp_path, recwarn):
+def test_building_outside_a_search_warns_of_missing_parts(points, tmp_path, recwarn):
     kbatch.register_augmentation("search_noise", lambda: [keras.layers.GaussianNoise(0.1)])
     axes = {"policy": "float32", "optimizer": "adam", "learning_rate": {"adam": 1e-3}}
     space = Space(**axes, batch_size=64, micro_batch_size=16, augmentation="search_noise")
@@ -109,9 +109,7 @@ def with_own_rate(hp):
     return model
 
 
-def test_own_hyperparameters_that_kbatch_replaces_are_named_once_before_the_search(
-    points, tmp_path, recwarn
-):
+def test_hyperparameters_without_effect_are_named_once(points, tmp_path, recwarn):
     tuner = tuner_of(tmp_path, model=with_own_rate, max_trials=1)
     with pytest.warns(UserWarning, match="hyperparameters lr, beta of `build` have no effect"):
         search(tuner, points)

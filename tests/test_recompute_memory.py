@@ -88,7 +88,7 @@ def test_memory_of_recurrent_layers_falls_as_predicted():
 
 
 @pytest.mark.parametrize("trained", [1, 8], ids=["head", "half"])
-def test_what_is_frozen_keeps_nothing_and_its_peak_is_as_predicted(trained):
+def test_frozen_layers_keep_nothing_and_peak_as_predicted(trained):
     fresh(frozen_is_as_predicted, trained)
 
 

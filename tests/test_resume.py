@@ -18,9 +18,7 @@ def test_a_search_goes_on_where_it_was(points, tmp_path):
     assert len(load_records(tmp_path / "p")) == 5
 
 
-def test_finished_trials_are_answered_from_their_records_when_keras_tuner_forgot_them(
-    points, tmp_path
-):
+def test_records_answer_for_trials_that_keras_tuner_forgot(points, tmp_path):
     search(tuner_of(tmp_path, seed=1), points)
     first = load_records(tmp_path / "p")
     for file in [*(tmp_path / "p").glob("*.json"), *(tmp_path / "p").glob("trial_*/trial.json")]:
@@ -35,9 +33,7 @@ def test_finished_trials_are_answered_from_their_records_when_keras_tuner_forgot
     )
 
 
-def test_a_recipe_that_is_drawn_again_is_answered_from_its_record_and_has_its_weights(
-    points, tmp_path
-):
+def test_a_recipe_drawn_again_has_the_first_record_and_weights(points, tmp_path):
     tuner = tuner_of(tmp_path, max_trials=3, seed=1)
     first = tuner.oracle.populate_space("0")
     tuner.oracle.populate_space = lambda trial_id: {**first, "values": dict(first["values"])}
@@ -73,7 +69,7 @@ def test_changed_data_are_refused_on_resume(points, tmp_path):
         search(tuner_of(tmp_path, max_trials=2), ((x + 1, y), validation))
 
 
-def test_an_argument_that_was_refused_can_be_corrected_in_the_same_folder(points, tmp_path):
+def test_a_refused_argument_can_be_corrected_in_the_same_folder(points, tmp_path):
     with pytest.raises(SearchError, match="better than chance"):
         search(tuner_of(tmp_path, target=0.45), points)
     search(tuner_of(tmp_path, target=0.9, max_trials=1), points)
@@ -115,9 +111,7 @@ def finished(points, tmp_path_factory):
     ],
     ids=["build", "loss", "class weights", "seconds"],
 )
-def test_a_search_that_had_finished_is_refused_too_if_it_is_another(
-    change, arguments, text, finished, points
-):
+def test_a_finished_search_is_refused_if_it_is_another(change, arguments, text, finished, points):
     with pytest.raises(ProjectChangedError, match=text):
         search(tuner_of(finished, max_trials=1, **change), points, **arguments)
 

@@ -22,9 +22,7 @@ from kbatch.results.loading import load_records
         (keras_tuner.BayesianOptimization, {"num_initial_points": 2, "alpha": 0.3, "seed": 1}, 5),
     ],
 )
-def test_stock_tuners_search_our_axes_and_the_users_own_side_by_side(
-    kind, arguments, trials, points, tmp_path
-):
+def test_stock_tuners_search_kbatchs_axes_and_the_users(kind, arguments, trials, points, tmp_path):
     space = (
         Space(
             batch_size=(16, 64), policy="float32", learning_rate={"sgd": [0.01, 0.1], "adam": 1e-3}
@@ -194,7 +192,7 @@ def test_keras_tuners_own_hypermodels_are_searched_as_ever(points, tmp_path):
     assert tuner.oracle.get_best_trials()[0].status == "COMPLETED"
 
 
-def test_warm_up_takes_at_most_a_tenth_of_what_the_horizon_allows(points, tmp_path):
+def test_warm_up_takes_at_most_a_tenth_of_the_horizon(points, tmp_path):
     space = Space(
         policy="float32",
         optimizer="sgd",

@@ -44,7 +44,7 @@ def test_training_is_the_same_to_the_bit(build, policy):
 
 
 @pytest.mark.slow
-def test_resnet50_at_128_px_is_the_same_to_the_bit_once_tensorflow_runs_what_is_written():
+def test_resnet50_at_128_px_is_the_same_to_the_bit():
     def build():
         rng = np.random.default_rng(0)
         model = keras.applications.ResNet50(weights=None, input_shape=(128, 128, 3), classes=10)
@@ -55,7 +55,7 @@ def test_resnet50_at_128_px_is_the_same_to_the_bit_once_tensorflow_runs_what_is_
     assert report.exact, str(report)
 
 
-def test_an_output_that_no_loss_reads_leaves_its_segment_all_the_same():
+def test_a_segment_of_an_output_without_a_loss_is_the_same():
     model, (x, y) = compiled(recompute_models.shared)
     model.compile(
         "sgd", {"kind": "sparse_categorical_crossentropy", "size": None}, jit_compile=False
@@ -80,7 +80,7 @@ def test_under_xla_only_rounding_differs(build):
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_a_loop_of_ones_own_decides_by_itself_whether_xla_runs_it(jit):
+def test_a_custom_training_loop_decides_about_xla_itself(jit):
     model, (x, y) = compiled(recompute_models.residual, "float64", jit_compile=not jit)
     start = [np.array(v) for v in model.variables]
 
@@ -109,7 +109,7 @@ def test_it_is_the_same_with_accumulation():
     assert recompute.verify(model, cut(model), *data).exact
 
 
-def test_it_is_the_same_where_the_scaled_loss_overflows_and_where_it_does_not_any_more():
+def test_it_is_the_same_while_and_after_a_scaled_loss_overflows():
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**20)
     model, data = compiled(recompute_models.residual, "mixed_float16", optimizer=scaled)
     assert recompute.verify(model, cut(model), *data).exact
@@ -171,7 +171,7 @@ def fitted(model, data, planned, **arguments):
 @pytest.mark.parametrize(
     "arguments", [{"batch_size": 5, "epochs": 2}, {"batch_size": 4, "epochs": 1}]
 )
-def test_fit_is_the_same_with_a_partial_batch_and_several_steps_per_execution(arguments):
+def test_fit_is_the_same_with_partial_batches_and_grouped_steps(arguments):
     model, data = compiled(
         recompute_models.residual, steps_per_execution=2 if arguments["batch_size"] == 4 else 1
     )

@@ -58,7 +58,7 @@ def test_out_of_memory_in_build_is_an_outcome_too(points, tmp_path):
     ]
 
 
-def test_a_bug_in_build_stops_the_search_at_once_and_is_not_a_crash(points, tmp_path):
+def test_a_bug_in_build_stops_the_search_and_is_no_crash(points, tmp_path):
     calls = []
 
     def buggy(hp):
@@ -72,7 +72,7 @@ def test_a_bug_in_build_stops_the_search_at_once_and_is_not_a_crash(points, tmp_
             search(tuner_of(tmp_path, model=buggy, max_trials=10), points)
 
 
-def test_a_trial_whose_process_died_twice_is_crashed_and_scores_zero(points, tmp_path):
+def test_a_trial_whose_process_died_twice_scores_zero(points, tmp_path):
     tuner = tuner_of(tmp_path, max_trials=1, seed=1)
     search(tuner, points)
     path = tmp_path / "p" / "kbatch" / "records.jsonl"
@@ -123,9 +123,7 @@ def test_no_memory_grows_over_trials(points, tmp_path):
     assert max(seen[7:]) - max(seen[1:7]) < model_bytes, seen
 
 
-def test_a_users_early_stopping_ends_a_trial_and_the_kept_weights_are_checkpointed(
-    points, tmp_path
-):
+def test_early_stopping_ends_a_trial_and_weights_are_kept(points, tmp_path):
     stopping = keras.callbacks.EarlyStopping("val_accuracy", patience=1)
     tuner = search(tuner_of(tmp_path, max_trials=1, seconds=20.0), points, callbacks=[stopping])
     record = load_records(tmp_path / "p")[1]
@@ -135,9 +133,7 @@ def test_a_users_early_stopping_ends_a_trial_and_the_kept_weights_are_checkpoint
     )
 
 
-def test_a_combination_that_build_gives_up_is_a_failed_trial_and_the_search_goes_on(
-    points, tmp_path
-):
+def test_a_search_goes_on_after_a_combination_that_build_refuses(points, tmp_path):
     def picky(hp):
         if hp.Choice("kind", ["good", "bad"]) == "bad":
             raise keras_tuner.errors.FailedTrialError("not this one")

@@ -53,18 +53,18 @@ def retraced(build, times):
 
 
 @pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
-def test_no_trace_reads_weights_that_are_updated_already(build):
+def test_no_trace_reads_updated_weights(build):
     assert retraced(build, 5) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
-def test_none_of_fifty_traces_reads_weights_that_are_updated_already(build):
+def test_none_of_fifty_traces_reads_updated_weights(build):
     assert retraced(build, 50) == 0
 
 
 @pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
-def test_no_read_may_come_after_the_update_once_the_graph_is_optimized(build):
+def test_no_read_follows_the_update_in_the_optimized_graph(build):
     model, data = compiled(build)
     recompute.apply(model, cut(model))
     assert freed(lambda: model.train_on_batch(*data)) == set()

@@ -98,7 +98,7 @@ def test_a_sequential_model_without_input_is_called_first():
 
 
 @pytest.mark.slow
-def test_a_dataset_with_weights_and_an_own_augmentation_reach_the_worker():
+def test_weighted_data_and_own_augmentation_reach_the_worker():
     import keras
     import tensorflow as tf
 

@@ -1,7 +1,9 @@
 """What the tests share: quiet TensorFlow with a CPU that can tell its bytes, small data, small models."""
 
+import contextlib
 import gc
 import os
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
@@ -72,8 +74,46 @@ def photographs():
 
 
 @pytest.fixture
+def own_policy():
+    """The policy and the float type are put back after the test."""
+    import keras
+
+    before = keras.config.dtype_policy(), keras.config.floatx()
+    yield
+    keras.config.set_floatx(before[1])
+    keras.config.set_dtype_policy(before[0])
+
+
+@pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     """Workers that find the models of the tests, keep nothing beyond the test, and run out of memory with an error."""
     monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def no_worker_is_left():
+    """Fails a test that leaves a process of loky running."""
+    before = workers()
+    yield
+    for _ in range(50):
+        if workers() <= before:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"left running: {workers() - before}")
+
+
+def workers():
+    """Processes of loky whose parent is this one."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            if (
+                int(parent) == os.getpid()
+                and state != "Z"
+                and "popen_loky" in (folder / "cmdline").read_text()
+            ):
+                found.add(folder.name)
+    return found

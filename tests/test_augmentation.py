@@ -25,7 +25,7 @@ def test_image_pipelines_keep_shape_and_differ_from_call_to_call(name, jit_compi
     assert len({call.tobytes() for call in calls}) > 1
 
 
-def test_a_shift_moves_each_image_by_its_own_amount_and_repeats_the_edge():
+def test_each_image_shifts_by_its_own_amount_and_repeats_edges():
     moved = augmentation.RandomShift(0.2)(IMAGES.astype("float32"), training=True).numpy()
 
     def shift_of(index):
@@ -50,7 +50,7 @@ def test_none_has_no_layers_and_unknown_names_are_refused():
         augmentation.layers("cutmix")
 
 
-def test_a_registered_pipeline_is_found_and_a_taken_name_is_refused():
+def test_a_pipeline_is_registered_once_under_its_name():
     import keras
 
     def pipeline():

@@ -16,7 +16,7 @@ def after(graph, tensor):
     return names
 
 
-def test_a_backward_pass_waits_for_what_it_needs_and_for_nothing_else():
+def test_a_backward_pass_waits_only_for_tensors_it_needs():
     def step(x, upstream):
         sent = tf.identity(upstream)
         with tf.GradientTape() as tape:
@@ -38,7 +38,7 @@ def test_a_backward_pass_waits_for_what_it_needs_and_for_nothing_else():
     assert "not_needed" not in names
 
 
-def test_a_backward_pass_does_not_wait_for_what_hands_on_what_was_known():
+def test_a_backward_pass_skips_tensors_that_pass_known_values():
     def step(x, upstream):
         sent = tf.identity(upstream)
         with tf.GradientTape() as tape:
@@ -54,7 +54,7 @@ def test_a_backward_pass_does_not_wait_for_what_hands_on_what_was_known():
     tf.function(step).get_concrete_function(tf.TensorSpec((None, 4)), tf.TensorSpec((None, 4)))
 
 
-def test_what_depends_on_the_upstream_by_control_alone_is_no_reason_to_wait():
+def test_control_dependence_on_upstream_needs_no_wait():
     @tf.custom_gradient
     def late(x):
         def gradient(upstream):
@@ -111,7 +111,7 @@ def test_a_barrier_hands_on_what_it_is_given():
         )
 
 
-def test_what_is_known_only_inside_of_a_loop_is_not_awaited_outside():
+def test_tensors_inside_a_loop_are_not_awaited_outside():
     turns = Turns(slice_barrier)
 
     @tf.function

@@ -38,7 +38,7 @@ def taken(source, batch_size, count, seed=0):
 @pytest.mark.parametrize(
     "x", [(X, Y), (DATASET, None), (DATASET.batch(3), None)], ids=["arrays", "dataset", "batched"]
 )
-def test_the_stream_is_endless_has_no_partial_batch_and_covers_each_pass(x):
+def test_the_stream_is_endless_in_whole_batches_of_each_pass(x):
     source = streams.training_source(*x, inputs=lambda: {"x": (3,)})
     assert source.examples == 10
     got = taken(source, 4, 25)

@@ -108,7 +108,7 @@ def test_below_three_seeds_there_are_single_values_and_no_claim():
     assert f"score per second: {first} -> {second}" in text
 
 
-def test_from_three_seeds_on_there_is_an_interval_for_as_many_recipes_as_were_confirmed():
+def test_three_seeds_give_an_interval_for_all_confirmed_recipes():
     runs = confirmation({-1: 0.2, 0: 0.33}, 3)
     claim = claim_of(runs, GOAL, 400)
     assert claim.verdict == "better"
@@ -130,7 +130,7 @@ def test_from_three_seeds_on_there_is_an_interval_for_as_many_recipes_as_were_co
     assert "for the best of 3 recipes" in said(more)
 
 
-def test_few_seeds_that_agree_by_luck_are_no_surer_than_the_validation_examples():
+def test_few_seeds_are_no_surer_than_the_validation_examples():
     runs = [
         dataclasses.replace(r, score=0.02 if r.baseline else 0.021)
         for r in confirmation({-1: 0.2, 0: 0.21}, 3)
@@ -195,7 +195,7 @@ def test_with_a_target_a_claim_compares_the_times_to_it():
     assert "holds val_accuracy 0.8 after" in said(claim, TARGET)
 
 
-def test_with_a_target_noise_is_that_of_the_time_not_of_the_value():
+def test_with_a_target_noise_is_of_the_time_not_the_value():
     """Main-path A11: recipes that took 6.7, 33.8 and 50.4 s were all "within noise", since each held the target."""
     trials = [
         record(number, 0.4, speed=speed, goal=TARGET, batch_size=32 * 2**number)
@@ -209,7 +209,7 @@ def test_with_a_target_noise_is_that_of_the_time_not_of_the_value():
     ]
 
 
-def test_the_error_of_a_time_is_at_least_what_the_measurements_lie_apart():
+def test_the_error_of_a_time_is_at_least_the_measuring_gap():
     one = record(0, 0.4, goal=TARGET)
     times = [seconds for seconds, _ in one.outcome.curve]
     apart = (times[-1] - times[-2]) / times[-1]

@@ -104,7 +104,7 @@ def test_another_search_in_the_same_folder_is_refused(done, change, text):
 
 
 @pytest.mark.parametrize("broken", ["oracle.json", "trial_0/trial.json", "tuner0.json"])
-def test_broken_files_of_keras_tuner_are_set_aside_and_the_records_answer(done, broken):
+def test_broken_files_of_keras_tuner_are_set_aside(done, broken):
     folder, _ = done
     file = next((folder / "search").glob(broken))
     file.write_text(file.read_text()[: len(file.read_text()) // 2])
@@ -155,7 +155,7 @@ def test_a_folder_without_records_has_no_report(tmp_path):
 @pytest.mark.parametrize(
     "ask", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_path):
+def test_after_ctrl_c_and_sigterm_the_same_command_goes_on(ask, tmp_path):
     arguments = [
         sys.executable,
         "-m",
@@ -197,7 +197,7 @@ def test_ctrl_c_and_sigterm_lose_nothing_and_the_same_command_goes_on(ask, tmp_p
     assert [record.outcome.ended for record in load_records(tmp_path)] == ["horizon"] * 4
 
 
-def test_two_classes_of_ones_own_are_enough_from_100_photographs_on(tmp_path):
+def test_two_own_classes_of_100_photographs_are_enough(tmp_path):
     for label, shade in (("[apple]", 60), ("banana [red]", 200)):
         (tmp_path / "fruit" / label).mkdir(parents=True)
         for number in range(105):
@@ -259,7 +259,7 @@ def test_a_grid_takes_three_rates_an_optimizer():
     assert space.size() == 6 * 2 * 2
 
 
-def test_policies_that_nobody_named_are_the_machines_or_those_of_the_project(monkeypatch):
+def test_default_policies_are_of_the_machine_or_the_project(monkeypatch):
     monkeypatch.setattr(of_options, "has_card", lambda: False)
     assert options().space().policy == ("float32",)
     begun = options().as_begun({"space": {"policy": ["float32", "mixed_float16"]}})

@@ -33,7 +33,7 @@ def default_handlers():
 
 
 @pytest.mark.parametrize("lost", [KeyboardInterrupt(), Stopped(signal.SIGTERM)])
-def test_an_interrupt_in_a_del_is_raised_again_as_the_same_signal(lost, capsys):
+def test_an_interrupt_in_a_del_is_sent_again(lost, capsys):
     hook = sys.unraisablehook
     with pytest.raises(Stopped) as caught, stopping():
         Interrupted(lost)
@@ -53,13 +53,13 @@ def test_what_else_goes_wrong_there_is_said_as_before(monkeypatch):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_every_such_signal_is_a_keyboard_interrupt_with_the_exit_code_of_shells(number):
+def test_each_signal_interrupts_with_the_exit_code_of_shells(number):
     with pytest.raises(KeyboardInterrupt) as caught, stopping():
         signal.raise_signal(number)
     assert caught.value.exit_code == 128 + number
 
 
-def test_a_second_signal_within_a_second_does_not_interrupt_the_cleaning_up():
+def test_a_second_signal_at_once_does_not_stop_the_cleanup():
     now, cleaned = [0.0], []
     with pytest.raises(Stopped), stopping(clock=lambda: now[0]):
         try:
@@ -93,7 +93,7 @@ def test_a_signal_waits_for_what_must_not_be_disturbed():
     assert done == ["written"]
 
 
-def test_a_signal_during_imports_ends_the_process_without_a_traceback():
+def test_a_signal_during_imports_ends_without_a_traceback():
     code = "import os, time; from kbatch.device import ctrl_c\nwith ctrl_c.at_once(): os.kill(os.getpid(), {number}); time.sleep(60)"
     for number in (signal.SIGINT, signal.SIGTERM):
         ended = subprocess.run(
@@ -107,7 +107,7 @@ def test_a_signal_during_imports_ends_the_process_without_a_traceback():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_line_is_stopped_in_its_first_moments_without_a_traceback(number, tmp_path):
+def test_the_command_stops_in_its_first_moments_in_silence(number, tmp_path):
     """A stand-in for the first library that is imported asks for the signal, so that it comes exactly then."""
     (tmp_path / "typer.py").write_text(
         f"import os\nos.kill(os.getpid(), {int(number)})\nraise ImportError('the signal was not handled')"

@@ -100,7 +100,7 @@ def branches(kind):
     return keras.Model(inputs, layers.Dense(1, name="last")(layers.Add(name="join")([one, other])))
 
 
-def test_two_terms_may_be_cut_anywhere_and_three_only_outside_of_the_branches():
+def test_three_terms_are_cut_outside_branches_two_anywhere():
     assert Ordering(Chain(branches(lambda name: layers.Dense(WIDTH, name=name)))).positions == [
         0,
         1,
@@ -123,7 +123,7 @@ def test_a_reader_that_feeds_the_other_leaves_every_cut():
     assert Ordering(Chain(model)).positions == list(range(5))
 
 
-def test_a_cut_by_hand_between_branches_is_refused_with_the_layer_to_cut_after():
+def test_a_manual_cut_between_branches_names_the_layer_to_use():
     model = branches(lambda name: layers.LayerNormalization(name=name))
     with pytest.raises(
         RecomputeError, match=r"branches that read the value of 'fork'.*Cut after 'join'"

@@ -35,7 +35,7 @@ FOREIGN = [
 @pytest.mark.parametrize(
     "error", FOREIGN, ids=lambda error: f"{type(error).__name__}-{str(error)[-40:]}"
 )
-def test_what_libraries_make_of_a_disk_is_a_disk_and_never_memory(error):
+def test_full_disks_are_told_from_full_memory_in_every_library(error):
     wrapped = RuntimeError("A trial failed")
     wrapped.__cause__ = error
     assert isinstance(disk.trouble(wrapped), RecordError)
@@ -82,7 +82,7 @@ def full(monkeypatch):
     monkeypatch.undo()
 
 
-def test_a_file_that_found_no_room_leaves_the_one_before_and_no_half(tmp_path, full):
+def test_a_file_that_found_no_room_leaves_the_earlier_one(tmp_path, full):
     atomic_file.write(tmp_path / "project.json", "before")
     full(0)
     with pytest.raises(RecordError, match="must have room"):
@@ -130,7 +130,7 @@ except RecordError as error:
 """
 
 
-def test_a_limit_on_the_size_of_files_is_said_and_leaves_no_half_line(tmp_path):
+def test_a_file_size_limit_is_named_and_leaves_no_half_line(tmp_path):
     Store(tmp_path).start("first")
     before = (tmp_path / "records.jsonl").read_bytes()
     said = subprocess.run(
@@ -158,7 +158,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", path], check=True)
 
 
-def test_a_project_on_a_disk_that_is_really_full_goes_on_once_there_is_room(small_disk):
+def test_a_project_on_a_full_disk_goes_on_once_there_is_room(small_disk):
     project = Project(small_disk)
     once(project, JOB, trained)
     before = project.store.path.read_bytes()
@@ -213,7 +213,7 @@ FILL = """
 import resource, sys
 import h5py, numpy as np
 import typer
-from kbatch import cli
+from kbatch.cli import app as cli
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
@@ -231,7 +231,7 @@ except typer.Exit as error:
 """
 
 
-def test_weights_that_found_no_room_are_one_sentence_without_what_hdf5_says_of_it_again(tmp_path):
+def test_weights_that_found_no_room_are_one_sentence(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", FILL, tmp_path / "a.weights.h5"],
         capture_output=True,
@@ -246,7 +246,7 @@ def test_weights_that_found_no_room_are_one_sentence_without_what_hdf5_says_of_i
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_training_whose_weights_would_find_no_room_is_not_begun(small_disk):
+def test_no_training_begins_without_room_for_its_weights(small_disk):
     disk.check_room(small_disk, 1000)
     with pytest.raises(
         RecordError,

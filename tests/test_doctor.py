@@ -109,7 +109,7 @@ def test_a_card_that_tensorflow_sees(machine):
         ({"raises": OSError("cannot start")}, "cannot start"),
     ],
 )
-def test_a_tensorflow_that_does_not_work_is_one_problem_and_no_crash(machine, process, text):
+def test_a_broken_tensorflow_is_one_problem_and_no_crash(machine, process, text):
     found = machine(**process, cards=CARD)
     (problem,) = problems(found)
     assert problem.topic == "tensorflow"

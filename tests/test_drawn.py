@@ -3,7 +3,7 @@ import numpy as np
 from kbatch.case_study.drawn import drawn_pets
 
 
-def test_the_same_seed_draws_the_same_pets_and_another_seed_others():
+def test_the_seed_decides_which_pets_are_drawn():
     first, again, other = (
         drawn_pets(3, 32, seed=1),
         drawn_pets(3, 32, seed=1),

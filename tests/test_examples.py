@@ -18,7 +18,7 @@ def run(name, monkeypatch, folder, *arguments):
     return runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-def test_a_keras_tuner_project_of_images_moves_over_by_three_lines(monkeypatch, tmp_path, capsys):
+def test_three_lines_move_a_keras_tuner_project_to_kbatch(monkeypatch, tmp_path, capsys):
     run("images_from_keras_tuner.py", monkeypatch, tmp_path, "--trials", "1", "--epochs", "4")
     records = load_records(tmp_path / "runs" / "images")
     assert [record.purpose for record in records] == ["baseline", "search"]

@@ -61,7 +61,7 @@ def curves(records, goal, path, examples=400):
     figures.draw_curves(panels(records, goal), goal, examples, path / "curves.png")
 
 
-def test_the_search_shows_baseline_and_best_on_top_with_their_held_values():
+def test_the_search_figure_has_baseline_and_best_on_top():
     (panel,) = panels(trials(), GOAL)
     assert [info.role for info in panel.curves] == ["other", "other", "baseline", "best"]
     best = panel.curves[-1]
@@ -137,7 +137,7 @@ def test_with_a_target_the_axis_ends_where_the_last_one_did(tmp_path, drawn):
     )
 
 
-def test_points_over_batch_size_have_noise_and_no_line_through_luck(tmp_path, drawn):
+def test_points_over_batch_size_have_noise_and_no_line(tmp_path, drawn):
     infos = batch_infos(trials(), GOAL, 400)
     assert [(info.batch_size, info.baseline) for info in infos] == [
         (32, True),

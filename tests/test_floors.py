@@ -157,3 +157,14 @@ NOUNS_IN_ING = {
 def test_modules_are_named_by_nouns():
     parts = {part.removeprefix("_") for path in MODULES for part in name_of(path).split(".")}
     assert {part for part in parts if part.endswith("ing")} <= NOUNS_IN_ING
+
+
+def test_names_of_tests_are_short():
+    names = [
+        node.name
+        for path in Path(__file__).parent.glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert len(names) > 600
+    assert [name for name in names if len(name) > 60] == []

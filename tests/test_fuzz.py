@@ -68,7 +68,7 @@ def test_absurd_examples_are_refused(arguments, tmp_path, monkeypatch):
     assert ended.how in ("refused", "usage"), ended.said
 
 
-def test_a_sample_of_command_lines_is_done_or_refused_in_one_sentence():
+def test_command_lines_are_done_or_refused_in_one_sentence():
     found = [
         (line, ended)
         for line, ended in fuzz_command_line.run(40, 1, SECONDS)

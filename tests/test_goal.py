@@ -109,7 +109,7 @@ def test_weighted_accuracy_has_a_weighted_chance():
     assert goal("val_weighted_accuracy", model=both, weights=weights).chance == 0.7
 
 
-def test_an_accuracy_of_one_of_several_outputs_has_its_labels_chance():
+def test_an_accuracy_of_one_output_has_its_labels_chance():
     model = model_of(outputs=(1, 1), names=("left", "right"), metrics=[["accuracy"], ["accuracy"]])
     labels = {"left": CLASSES, "right": [0, 1, 0, 1]}
     assert [goal(f"val_{name}_accuracy", labels=labels, model=model).chance for name in labels] == [
@@ -199,7 +199,7 @@ def test_the_constant_is_measured_with_the_weights_and_by_column():
         ("mae", keras.metrics.MeanAbsoluteError(name="distance"), "mae"),
     ],
 )
-def test_a_metric_of_two_names_is_the_one_that_the_model_measures(asked, compiled, measured):
+def test_a_metric_of_two_names_is_the_one_measured(asked, compiled, measured):
     assert (
         goal(f"val_{asked}", chance=0.5, model=model_of(metrics=[compiled])).metric
         == f"val_{measured}"

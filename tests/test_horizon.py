@@ -69,7 +69,7 @@ def fitted(
     return model, clock, horizon, history
 
 
-def test_it_measures_at_the_marks_and_once_at_the_end_and_never_passes_the_horizon(points):
+def test_it_measures_at_marks_and_at_the_end_within_the_horizon(points):
     _, clock, horizon, _ = fitted(points)
     assert horizon.ended == "horizon"
     assert len(horizon.curve) == 12
@@ -114,7 +114,7 @@ def test_with_and_without_marks_training_is_the_same(points):
         assert all(np.array_equal(a, b) for a, b in zip(weights, plain_weights, strict=True))
 
 
-def test_epoch_logs_carry_validation_only_where_something_was_measured(points):
+def test_epoch_logs_have_validation_only_where_measured(points):
     class Seen(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
@@ -162,7 +162,7 @@ def test_several_batches_a_call_are_refused(points):
         model.fit(x, y, callbacks=[TrainingClock()], verbose=0)
 
 
-def test_near_a_target_it_measures_finely_so_that_times_to_it_can_be_told_apart():
+def test_near_a_target_it_measures_more_often():
     def seconds_to_target(rate, target=0.85, seconds=60.0):
         curve, clock = [], 0.0
         while scoring.seconds_to(curve, target) is None and clock < seconds:
@@ -231,7 +231,7 @@ def test_nan_ends_training(points):
     assert clock.updates == 10
 
 
-def test_weights_that_are_not_finite_end_training_though_relu_hides_them(points):
+def test_infinite_weights_end_training_though_relu_hides_them(points):
     """A ReLU makes 0 of NaN, so that loss and accuracy are finite."""
 
     class Spoil(keras.callbacks.Callback):

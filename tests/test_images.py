@@ -76,7 +76,7 @@ def test_what_is_no_regular_file_is_named_and_not_opened(folder):
     assert set(skipped) >= {"Cat/20.jpg", "Cat/21.jpg", "Dog/22.jpg", "Dog/23.jpg", "Dog/24.jpg"}
 
 
-def test_names_that_no_terminal_can_show_are_shown_in_another_way(folder):
+def test_names_that_no_terminal_can_show_are_escaped(folder):
     (folder / "Cat" / os.fsdecode(b"\xff\x1b[2J.jpg")).write_bytes(b"")
     _, skipped = read_images(folder, 16, per_class=9)
     assert all(name.isprintable() and name.encode("utf-8") for name in skipped)
@@ -100,7 +100,7 @@ def test_the_shares_of_a_split_hold_for_any_number():
 
 
 @pytest.mark.parametrize("odd", ["pipe", "/dev/zero", "x" * 300])
-def test_a_source_that_is_no_folder_and_no_file_is_refused_and_not_waited_for(odd, tmp_path):
+def test_a_source_that_is_no_folder_or_file_is_refused_at_once(odd, tmp_path):
     if odd == "pipe":
         os.mkfifo(tmp_path / odd)
     with pytest.raises(DataError, match="--data must be"):
@@ -116,7 +116,7 @@ def test_a_folder_that_is_none_of_ours_is_refused(make, tmp_path):
         read_images(tmp_path / "nowhere" if make == "missing" else tmp_path, 16, 1)
 
 
-def test_tfds_examples_are_collected_in_order_until_there_are_enough():
+def test_tfds_examples_are_taken_in_order_until_enough():
     def examples(count):
         for number in range(count):
             yield {"image": np.full((10, 12, 3), number % 250, "uint8"), "label": number % 2}

@@ -25,7 +25,7 @@ def scores(shape, logits):
 
 @pytest.mark.parametrize("logits", [False, True])
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 4)], ids=["one label", "a label per pixel"])
-def test_labels_that_are_numbers_are_softened_as_keras_softens_one_hot_ones(shape, logits):
+def test_labels_are_smoothed_as_keras_smooths_one_hot_ones(shape, logits):
     y, predicted = RNG.integers(0, CLASSES, shape), scores(shape, logits)
     weights = RNG.random(shape).astype("float32")
     ours = smoothed(keras.losses.SparseCategoricalCrossentropy(from_logits=logits), 0.1)
@@ -105,7 +105,7 @@ def regression(hp=None):
     return model
 
 
-def test_a_search_whose_loss_cannot_be_softened_ends_before_its_first_trial(tmp_path):
+def test_a_loss_that_cannot_be_smoothed_ends_a_search_at_once(tmp_path):
     space = Space(policy="float32", batch_size=16, label_smoothing=(0, 0.1))
     hypermodel = kbatch.HyperModel(
         regression, space, metric="val_mae", direction="min", chance=1.0, seconds_per_trial=1
@@ -149,7 +149,7 @@ def build():
     return model
 
 
-def test_a_recipe_with_it_trains_softer_and_its_model_loads_without_kbatch(tmp_path):
+def test_a_smoothed_model_trains_and_loads_without_kbatch(tmp_path):
     x = RNG.normal(size=(96, 4)).astype("float32")
     y = np.argmax(x[:, :3], axis=1)
     trained = {}

@@ -57,7 +57,7 @@ def test_the_environment_of_a_limit():
         ("99999999999999GB", "at most what this machine has"),
     ],
 )
-def test_a_limit_that_nothing_can_be_tried_under_is_refused_before_anything_starts(wrong, says):
+def test_a_limit_too_small_for_any_trial_is_refused(wrong, says):
     with pytest.raises(MemoryLimitError, match=f"`memory_limit` must be {says}"):
         limit.checked(wrong)
 

@@ -70,7 +70,7 @@ def test_gradients_hold_activations_and_are_counted_apart():
     assert found.gradients.per_example == 0
 
 
-def test_the_layers_of_a_recurrent_model_are_counted_for_every_step():
+def test_recurrent_layers_are_counted_for_every_step():
     import keras
 
     model = keras.Sequential([keras.Input((40, 8)), keras.layers.LSTM(32), keras.layers.Dense(1)])

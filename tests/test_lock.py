@@ -46,9 +46,7 @@ def another():
         process.communicate()
 
 
-def test_a_folder_that_another_process_holds_is_refused_by_name_and_free_once_it_is_killed(
-    tmp_path, another
-):
+def test_a_folder_of_another_process_is_refused_until_its_death(tmp_path, another):
     process = another(tmp_path)
     with pytest.raises(
         RecordError,
@@ -91,9 +89,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path, another):
         os.waitpid(child, 0)
 
 
-def test_where_the_file_system_has_no_locks_it_is_said_and_the_search_goes_on(
-    tmp_path, monkeypatch
-):
+def test_a_file_system_without_locks_only_warns(tmp_path, monkeypatch):
     def refuse(handle):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -110,13 +106,13 @@ def test_a_project_that_another_process_trains_in_is_left_alone(tmp_path, anothe
     assert not project.store.path.exists()
 
 
-def test_what_another_process_finished_meanwhile_is_not_trained_again(tmp_path):
+def test_a_trial_that_another_process_finished_is_not_repeated(tmp_path):
     waiting = Project(tmp_path)
     once(Project(tmp_path), JOB, trained)
     assert once(waiting, JOB, lambda: pytest.fail("must not be trained twice")).score == 0.02
 
 
-def test_a_training_that_another_process_is_in_the_middle_of_is_no_crash(tmp_path, another):
+def test_a_training_of_another_process_is_no_crash(tmp_path, another):
     project = Project(tmp_path)
     for _ in range(2):
         project.store.start(JOB.key)
@@ -126,9 +122,7 @@ def test_a_training_that_another_process_is_in_the_middle_of_is_no_crash(tmp_pat
     assert Project(tmp_path).store.records() == []
 
 
-def test_a_search_in_a_project_that_another_process_searches_ends_by_name(
-    tmp_path, points, build, another
-):
+def test_a_project_that_another_process_searches_is_refused(tmp_path, points, build, another):
     import keras
     import keras_tuner
 

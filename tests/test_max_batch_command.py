@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from kbatch.max_batch import sentence
 
+from kbatch.cli.max_batch import sentence
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
@@ -52,7 +52,7 @@ def said(tmp_path, *arguments):
     return process.returncode, out, error
 
 
-def test_the_answer_is_a_sentence_and_comes_at_once_the_second_time(tmp_path):
+def test_the_answer_is_a_sentence_and_is_cached(tmp_path):
     code, out, error = said(tmp_path, *BASE)
     assert (code, error) == (0, "")
     assert "  batch 8      passed" in out
@@ -203,7 +203,7 @@ def test_the_sentence_says_from_where_on_speed_hardly_rises():
     assert sentence(found) == f"{found}; 90% of the best speed is reached at 34"
 
 
-def test_the_sentence_says_no_speed_of_sizes_that_were_not_measured():
+def test_the_sentence_has_no_speed_of_unmeasured_sizes():
     probes = tuple(
         Probe(size, "passed", size * 10**6, 1.0, (9.0, 0.001 * size, 0.001 * size))
         for size in (105, 151)
@@ -213,7 +213,7 @@ def test_the_sentence_says_no_speed_of_sizes_that_were_not_measured():
     )
 
 
-def test_the_sentence_echoes_the_limit_as_it_was_said_and_why_it_stopped():
+def test_the_sentence_repeats_the_limit_and_says_why_it_stopped():
     probes = (Probe(8192, "passed", 10**6, 1.0, (0.1, 0.1)),)
     found = found_with(
         probes,

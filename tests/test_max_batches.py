@@ -42,7 +42,7 @@ def compare(space, most_probes):
 
 
 @pytest.mark.slow
-def test_two_optimizers_cost_four_probes_at_most_and_a_second_call_none():
+def test_two_optimizers_cost_at_most_four_probes_then_none():
     table = compare(Space(policy="float32"), most_probes=4)
     tried = []
     assert (
@@ -67,7 +67,7 @@ def test_eight_combinations_cost_at_most_twelve_probes():
 
 
 @pytest.mark.slow
-def test_the_heaviest_augmentation_is_measured_and_a_ceiling_is_confirmed():
+def test_the_heaviest_augmentation_and_a_ceiling_are_measured():
     space = Space(optimizer="sgd", policy="float32", augmentation=("none", "flip_shift", "flip"))
     table = max_batches(
         memory_models.normed, (24, 24, 3), space=space, memory_limit="300MB", ceiling=8
@@ -119,9 +119,7 @@ def search(directory, max_batch, points, raw):
     }
 
 
-def test_a_number_makes_large_batches_accumulate_and_leaves_out_what_cannot_fit(
-    tmp_path, points, raw
-):
+def test_a_number_makes_large_batches_accumulate(tmp_path, points, raw):
     records = search(tmp_path, 16, points, raw)
     assert {size: record.recipe.accumulation_steps for size, record in records.items()} == {
         16: 1,
@@ -183,7 +181,7 @@ def test_a_table_of_another_space_is_refused(raw):
         HyperModel(raw, Space(policy="float32"), loss="mse", seconds_per_trial=1, max_batch=table)
 
 
-def test_the_driver_makes_the_table_before_tensorflow_and_resumes_with_it(tmp_path):
+def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path):
     import subprocess
     import sys
 

@@ -41,7 +41,7 @@ def test_fitted_equals_brute_force(limit, batch_size):
         assert got.batch_size == batch_size
 
 
-def test_the_row_of_the_recipe_is_what_counts_and_accumulation_has_its_own():
+def test_accumulation_has_a_row_of_its_own():
     adam = Recipe(batch_size=61, optimizer="adam", policy="float32")
     row = TABLE.row(Combination("float32", "adam", False))
     assert (row.batch_size, row.accumulated_batch_size) == (62, 58)
@@ -54,7 +54,7 @@ def test_the_row_of_the_recipe_is_what_counts_and_accumulation_has_its_own():
     )
 
 
-def test_a_recipe_that_accumulates_already_accumulates_more_or_stays():
+def test_an_accumulating_recipe_accumulates_more_or_stays():
     assert fitted(Recipe(batch_size=64, micro_batch_size=16), 16).micro_batch_size == 16
     assert fitted(Recipe(batch_size=64, micro_batch_size=16), 8).micro_batch_size == 8
 

@@ -73,7 +73,7 @@ def test_a_loss_given_beside_build_is_the_one_that_trains():
     )
 
 
-def test_metrics_are_named_as_in_a_fresh_process_however_many_models_came_before():
+def test_metrics_are_named_as_in_a_fresh_process():
     def build():
         x = keras.Input((3,))
         model = keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)])
@@ -98,7 +98,7 @@ def test_metrics_are_named_as_in_a_fresh_process_however_many_models_came_before
     assert (keras.layers.Dense(1).name, keras.metrics.AUC().name) == ("dense_1", "auc_1")
 
 
-def test_metrics_given_beside_build_lose_the_number_that_keras_gave_them(raw):
+def test_metrics_given_with_build_lose_the_number_of_keras(raw):
     keras.metrics.AUC()
     arguments = CompileArguments(
         "binary_crossentropy", [keras.metrics.AUC(), keras.metrics.Precision(name="precision_of_3")]
@@ -124,7 +124,7 @@ def test_layers_made_before_build_keep_their_names():
     ] == ["dense", "dense_1"]
 
 
-def test_the_baseline_has_the_models_own_optimizer_and_what_auto_makes_of_jit(build, raw):
+def test_the_baseline_has_the_models_own_optimizer_and_jit(build, raw):
     jit = bool(tf.config.list_physical_devices("GPU"))
     assert ModelSpec(build).baseline(Recipe()) == Recipe(
         optimizer="compiled", learning_rate=None, jit_compile=jit
@@ -152,7 +152,7 @@ def test_the_baseline_follows_the_users_own_policy(policy, raw):
         ModelSpec(raw, CROSSENTROPY, own_policy="float64").baseline(Recipe())
 
 
-def test_a_compiled_optimizer_accumulates_and_its_schedule_counts_updates():
+def test_an_accumulating_optimizers_schedule_counts_updates():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.5])
     optimizer = optimizer_of(
         Recipe(32, "compiled", None, micro_batch_size=8),
@@ -281,9 +281,7 @@ def test_the_seed_scope_is_the_same_every_time():
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_augmentation_is_around_the_models_own_train_step_and_nowhere_else(
-    policy, jit_compile, tmp_path
-):
+def test_augmentation_is_only_around_the_models_train_step(policy, jit_compile, tmp_path):
     def build():
         layers = [
             keras.Input((8, 8, 3)),

@@ -76,7 +76,7 @@ def test_jump_holds_with_noise_and_slack(seed):
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_jump_ends_with_random_failures_and_never_answers_what_failed(seed):
+def test_jump_ends_under_random_failures_and_answers_no_failure(seed):
     rng = random.Random(seed)
     need, predicted = curve_of(rng)
     found = jump(prober(need, rng, fails=0.3), predicted, LIMIT, 1 << 24, any_size)
@@ -87,7 +87,7 @@ def test_jump_ends_with_random_failures_and_never_answers_what_failed(seed):
 
 
 @pytest.mark.parametrize("factor", [0.05, 0.2, 5.0, 50.0])
-def test_a_prediction_that_is_utterly_wrong_costs_probes_not_the_answer(factor):
+def test_a_wrong_prediction_costs_probes_not_the_answer(factor):
     need = Need(((1e8, 1e6),))
     found = jump(prober(need), Need(((1e8, 1e6 * factor),)), LIMIT, 1 << 24, any_size)
     truth = need.largest(LIMIT)
@@ -122,7 +122,7 @@ def test_only_allowed_sizes_are_tried(seed, allowed):
     assert found.batch_size >= min(allowed(int(0.9 * need.largest(LIMIT))), truth - 8)
 
 
-def test_settle_probes_the_prediction_first_and_steps_down_only_if_it_fails():
+def test_settle_probes_the_prediction_and_then_steps_down():
     need, log = Need(((0.0, LIMIT / 97.5),)), []
     assert settle(prober(need, log=log), 97, 1 << 24, any_size).batch_size == 97
     assert log == [97]

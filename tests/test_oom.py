@@ -285,7 +285,7 @@ def test_a_ring_of_contexts_ends():
 
 
 @pytest.mark.parametrize("name", ["SIGABRT", "SIGSEGV", "SIGKILL", "SIGBUS", "SIGILL"])
-def test_a_process_that_a_signal_ended_is_suspect_in_both_ways_of_saying_so(name):
+def test_a_process_ended_by_a_signal_is_known_by_both_codes(name):
     number = getattr(signal, name)
     assert is_suspect_exit(-number)
     assert is_suspect_exit(128 + number)
@@ -307,7 +307,7 @@ def test_the_meter_sees_an_allocation():
     assert meter.bytes_peak() - before >= 4 << 20
 
 
-def test_the_private_registry_that_leaks_is_still_there_and_purging_it_works():
+def test_the_leaking_registry_exists_and_can_be_purged():
     before = gradient_registry.registered()
 
     @tf.custom_gradient

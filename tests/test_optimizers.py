@@ -30,7 +30,7 @@ def rates(schedule, passes, updates):
 
 @pytest.mark.parametrize("passes", [1, 2, 3, 4, 7, 16, 64])
 @pytest.mark.parametrize("warmup", [1, 2, 5, 19, 313])
-def test_a_rise_of_the_users_is_by_updates_under_any_accumulation(passes, warmup):
+def test_a_users_warm_up_counts_updates_under_accumulation(passes, warmup):
     rise = schedules.PolynomialDecay(0.3 / (warmup + 1), warmup, 0.3, power=1.0)
     told = in_passes(rise, passes)
     updates = range(0, warmup + 4, max(warmup // 10, 1))
@@ -73,7 +73,7 @@ def test_schedules_of_keras_own_are_told_in_its_own_words(own, passes):
     ],
     ids=["restarts", "cycle", "odd steps", "steep"],
 )
-def test_other_schedules_count_updates_through_kbatch_and_it_is_said(own):
+def test_other_schedules_count_updates_and_a_remark_says_so(own):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(optimizer_of(ACCUMULATING, keras.optimizers.SGD(own)), "mse")
     schedule = model.optimizer._learning_rate
@@ -86,7 +86,7 @@ def test_other_schedules_count_updates_through_kbatch_and_it_is_said(own):
     )
 
 
-def test_a_model_saved_by_an_older_version_loads_where_kbatch_can_be_imported(tmp_path):
+def test_a_model_saved_by_an_older_version_loads(tmp_path):
     """Older versions wrapped every warm-up under accumulation."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(
@@ -213,7 +213,7 @@ class OwnStep(keras.Sequential):
     ],
     ids=["sum", "none", "outputs", "activity", "train_step"],
 )
-def test_what_cannot_accumulate_to_the_whole_batch_is_refused_and_trains_whole(build, loss, said):
+def test_models_that_cannot_accumulate_train_whole_or_not(build, loss, said):
     model_spec = ModelSpec(build, CompileArguments(loss))
     with pytest.raises(ModelError, match=said):
         model_spec.make(Recipe(32, micro_batch_size=8))
@@ -234,7 +234,7 @@ COUNTED = {
     ("kind", "policy"),
     [*((kind, "float32") for kind in COUNTED), ("ignored class", "mixed_float16")],
 )
-def test_passes_that_count_differently_are_weighed_to_the_whole_batch(kind, policy):
+def test_unequal_passes_are_weighed_to_the_whole_batch(kind, policy):
     build, loss, weighted = COUNTED[kind]
     rng = np.random.default_rng(1)
     shape = (64, 6) if build is sequence_model else (64,)
@@ -388,7 +388,7 @@ def test_a_loss_scale_optimizer_of_the_users_accumulates():
         optimizer_of(ACCUMULATING, averaged)
 
 
-def test_what_is_excluded_from_weight_decay_stays_so_under_accumulation():
+def test_exclusions_from_weight_decay_hold_under_accumulation():
     own = keras.optimizers.AdamW(0.1, weight_decay=0.5)
     own.exclude_from_weight_decay(var_names=["bias"])
     model = dense_model()

@@ -50,7 +50,7 @@ def prober():
     return Prober(Workload(ModelSpec(lambda: None), (np.zeros((1, 4)),)), LIMIT)
 
 
-def test_every_confirmation_is_a_fresh_process_that_has_less_and_the_first_was_prepared(workers):
+def test_confirmations_are_fresh_processes_with_less_memory(workers):
     with prober() as probing:
         probing.probe(8)
         probing.prepare()

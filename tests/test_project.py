@@ -10,7 +10,7 @@ from kbatch.training.project import CRASHES, Job, Project
 JOB = Job("search", 3, 0, Recipe(), {"units": 8}, 1e-3)
 
 
-def test_a_training_is_made_once_and_then_answered_from_its_record(tmp_path):
+def test_a_training_runs_once_and_is_then_read_from_its_record(tmp_path):
     calls = []
     for _ in range(3):
         record = once(Project(tmp_path), JOB, lambda: calls.append(1) or trained())
@@ -31,7 +31,7 @@ def test_an_interrupted_training_begins_again_however_often(tmp_path, error):
     assert once(Project(tmp_path), JOB, trained).outcome.ended == "horizon"
 
 
-def test_a_training_that_kills_its_process_twice_is_recorded_as_crashed(tmp_path):
+def test_a_training_that_kills_its_process_twice_has_crashed(tmp_path):
     for _ in range(CRASHES):
         Project(tmp_path).store.start(JOB.key)
     record = once(Project(tmp_path), JOB, lambda: pytest.fail("must not be trained a third time"))
@@ -45,7 +45,7 @@ def test_facts_are_kept_from_the_first_agreement(tmp_path):
     assert Project(tmp_path).facts() == {"seed": 1, "measured_horizon_seconds": 2.0}
 
 
-def test_a_trial_is_known_by_what_was_drawn_though_its_recipe_would_now_be_another(tmp_path):
+def test_a_trial_is_known_by_its_drawn_values_not_its_recipe(tmp_path):
     """The warm-up that follows from a drawn batch size changed with a version; nobody wants the trial trained again."""
     drawn = {"batch_size": 64, "learning_rate_sgd": 0.012345678901234567, "units": 8}
     before = Job("search", 3, 0, Recipe(batch_size=64, warmup_updates=19), drawn, 1e-3)

@@ -75,7 +75,7 @@ def test_tensorflow_is_not_imported_before_it_is_needed(code):
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
-def test_memory_has_one_function_and_the_values_that_others_return():
+def test_memory_has_one_function_and_the_types_of_results():
     assert [name for name in kbatch.memory.__all__ if name.islower()] == ["estimate"]
     assert callable(kbatch.memory.estimate)
     with pytest.raises(AttributeError, match="guess"):

@@ -73,7 +73,7 @@ def test_a_made_model_has_the_plan_of_its_recipe(policy):
     )
 
 
-def test_the_cuts_do_not_depend_on_the_batch_size_and_the_bytes_are_those_of_the_micro_batch():
+def test_cuts_ignore_the_batch_size_and_bytes_are_per_pass():
     model_spec = ModelSpec(memory_models.normed)
     recipes = [
         Recipe(1, recompute="budget:0.6"),
@@ -143,7 +143,7 @@ def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
     )
 
 
-def test_a_plan_that_the_model_cannot_have_ends_a_search_before_anything_is_trained(tmp_path):
+def test_an_impossible_plan_ends_a_search_before_training(tmp_path):
     x, y = np.zeros((32, 24, 24, 3), "float32"), np.arange(32) % 10
 
     tuner = tuner_over(("none", "budget:0.01"), tmp_path)

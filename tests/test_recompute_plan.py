@@ -219,7 +219,7 @@ def test_a_broken_text_is_no_plan(model, change, says):
         Plan.from_json('{"version": 1}')
 
 
-def test_what_a_model_costs_is_traced_once_for_all_that_are_built_alike(monkeypatch):
+def test_models_that_are_built_alike_share_their_traced_costs(monkeypatch):
     from kbatch.recompute import _planner
 
     def build(units):
@@ -236,7 +236,7 @@ def test_what_a_model_costs_is_traced_once_for_all_that_are_built_alike(monkeypa
         assert len(traced) == times
 
 
-def test_a_plan_holds_for_a_model_that_is_built_alike_and_no_other():
+def test_a_plan_holds_only_for_models_that_are_built_alike():
     def build(first):
         return keras.Sequential(
             [keras.Input((8,)), first, keras.layers.Dense(3), keras.layers.Dense(1)]
@@ -272,7 +272,7 @@ def test_a_model_of_one_batch_size_is_planned_for_that_one():
 
 
 @pytest.mark.parametrize("ask", [recompute.plan, recompute.front])
-def test_inputs_of_an_unknown_size_are_refused_and_the_plan_of_a_known_one_fits(ask):
+def test_unknown_input_sizes_are_refused_and_known_ones_planned(ask):
     def build(size):
         return keras.Sequential(
             [

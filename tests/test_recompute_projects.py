@@ -79,7 +79,7 @@ def test_a_model_in_time_distributed_is_cut_inside_and_exact():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", project_models.BUILDS, ids=lambda build: build.__name__)
-def test_every_plan_of_every_project_is_exact_or_refused_in_words(build):
+def test_every_plan_of_every_project_is_exact_or_refused(build):
     model, data = build()
     size = len(keras.tree.flatten(data[0])[0])
     plans = (
@@ -117,7 +117,7 @@ class NoisyCell(keras.layers.Layer):
         return new, [new]
 
 
-def test_random_numbers_that_a_loop_draws_in_each_turn_are_refused_with_the_layer():
+def test_random_numbers_drawn_in_a_loop_are_refused():
     inputs = keras.Input((6, 4))
     x = keras.layers.Masking()(keras.layers.Dense(4)(inputs))
     x = keras.layers.RNN(NoisyCell(5), return_sequences=True, name="noisy")(x)
@@ -160,7 +160,7 @@ def tied(regularizer=None):
 
 
 @pytest.mark.parametrize("cuts", [(1, 3, 4, 7), (2, 6), (5,)], ids=str)
-def test_a_layer_used_many_times_in_turn_is_exact_however_it_is_cut(cuts):
+def test_a_layer_used_many_times_is_exact_under_every_cut(cuts):
     model, data = tied()
     nodes = Chain(model).nodes
     ends = [0, *cuts, len(nodes)]
@@ -172,7 +172,7 @@ def test_a_layer_used_many_times_in_turn_is_exact_however_it_is_cut(cuts):
     assert is_exact(model, Plan("test", tuple(segments), 8, 0, 0, 0.0), data)
 
 
-def test_with_a_regularizer_its_order_is_not_certain_and_the_cut_is_refused():
+def test_a_reused_layer_with_a_regularizer_is_refused():
     model, _ = tied("l2")
     with pytest.raises(
         RecomputeError, match=r"branches that use the weight 'tied/kernel'.*Do not cut after them"

@@ -59,7 +59,7 @@ def test_a_folder_without_records_is_refused(tmp_path):
         kbatch.results.load(tmp_path)
 
 
-def test_the_baseline_stands_apart_and_those_within_noise_of_the_best_are_named(project):
+def test_the_baseline_and_those_within_noise_are_named(project):
     ranks = kbatch.report(project).ranks
     assert [rank.record.trial for rank in ranks] == [-1, 1, 0, 2]
     assert [rank.verdict for rank in ranks] == [
@@ -98,7 +98,7 @@ def test_the_report_is_written_whole_and_can_be_written_again(project):
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files if file.suffix == ".png")
 
 
-def test_the_printed_table_shows_what_matters_and_keeps_all_columns(project):
+def test_the_printed_table_is_short_and_keeps_all_columns(project):
     trials = kbatch.results.load(project)
     assert isinstance(trials, pd.DataFrame)
     for text in (repr(trials), trials._repr_html_()):
@@ -202,7 +202,7 @@ def test_a_plain_dict_with_unknown_fields_is_still_refused(project):
             Recipe.from_dict(nonsense)
 
 
-def test_the_best_recipe_is_the_confirmations_and_before_that_the_searchs(tmp_path):
+def test_the_best_recipe_is_the_confirmations_else_the_searchs(tmp_path):
     trials = [
         record(-1, 0.1, "baseline"),
         record(0, 0.3, batch_size=64),
@@ -252,7 +252,7 @@ def test_a_tuner_is_as_good_as_its_folder(project):
     assert len(kbatch.results.load(Tuner())) == 4
 
 
-def test_a_report_writes_nothing_and_prints_what_the_command_prints(project):
+def test_a_report_writes_nothing_and_prints_as_the_command(project):
     before = sorted(project.rglob("*"))
     text = str(kbatch.report(project))
     assert sorted(project.rglob("*")) == before
@@ -283,7 +283,7 @@ def test_own_hyperparameters_are_in_table_page_and_csv(project):
     assert not {"hp_batch_size", "hp_learning_rate_adam", "hp_tuner/trial_id"} & set(table.columns)
 
 
-def test_the_optimizer_of_the_users_model_is_named_where_the_project_knows_it(project):
+def test_the_optimizer_of_the_users_model_is_named_if_known(project):
     from kbatch.records import fingerprint
     from kbatch.results.loading import load_own_optimizer
 

@@ -114,7 +114,7 @@ def test_no_statistic_of_a_batch_is_computed_again():
         assert segments.count(name) == plain.count(name) > 0
 
 
-def test_a_gradient_of_a_function_that_takes_gradients_flows_through_what_was_known():
+def test_a_second_gradient_flows_through_shared_values():
     model, (x, _) = normalised()
     x = tf.constant(x)
 

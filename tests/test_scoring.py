@@ -52,14 +52,14 @@ def test_swinging_never_helps(curve):
     )
 
 
-def test_halving_the_speed_of_a_recipe_that_reaches_the_target_halves_its_score(curve):
+def test_half_the_speed_to_a_target_is_half_the_score(curve):
     slower = [(2 * t, value) for t, value in curve]
     fast, slow = (kbatch.score(c, 4 * HORIZON, 0.5, target=0.6) for c in (curve, slower))
     assert fast > 0
     assert slow == pytest.approx(fast / 2)
 
 
-def test_measuring_more_often_changes_the_score_by_less_than_its_noise():
+def test_measuring_more_often_changes_the_score_little():
     ratios = []
     for seed in range(50):
         rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def test_a_minimized_metric_mirrors_a_maximized_one(curve):
         )
 
 
-def test_a_target_caps_what_counts_and_divides_by_the_time_it_was_first_held():
+def test_a_target_caps_the_value_and_divides_by_its_time():
     curve = [(1, 0.5), (2, 0.7), (3, 0.8), (4, 0.9), (5, 0.95)]
     assert kbatch.score(curve, HORIZON, 0.5, target=0.7) == pytest.approx(0.2 / 4)
     assert kbatch.score(curve, HORIZON, 0.5, target=0.99) == pytest.approx((0.8 - 0.5) / HORIZON)

@@ -50,7 +50,7 @@ def test_a_tuner_sees_what_may_vary_and_batch_size_last():
     ]
 
 
-def test_a_rate_is_conditional_on_its_optimizer_where_that_may_vary():
+def test_a_rate_is_conditional_on_an_optimizer_that_varies():
     conditions = {axis.name: axis.conditions for axis in declared(Space()).space}
     assert [(each.name, each.values) for each in conditions["learning_rate_adam"]] == [
         ("optimizer", ["adam"])
@@ -77,7 +77,7 @@ def test_a_project_of_before_declared_the_fixed_axes_too():
     assert space.recipe(hp) == space.recipe(declared(space))
 
 
-def test_what_is_drawn_is_what_stands_in_the_recipe_whatever_is_fixed():
+def test_drawn_values_stand_in_the_recipe_whatever_is_fixed():
     space = Space(
         optimizer=("adam", "compiled"),
         learning_rate={"adam": 0.01},
@@ -104,7 +104,7 @@ def test_numbers_that_equal_truth_values_are_truth_values():
         ({"label_smoothing": (0, "0.1")}, "label_smoothing"),
     ],
 )
-def test_a_value_that_cannot_be_searched_is_refused_with_its_axis(axes, name):
+def test_an_unsearchable_value_is_refused_with_its_axis(axes, name):
     with pytest.raises(SpaceError, match=f"`{name}` must"):
         Space(**axes)
 
@@ -125,14 +125,14 @@ def test_the_size_of_a_space_counts_each_optimizers_rates():
     ("optimizer", "batch", "factor"),
     [("sgd", 128, 4.0), ("adam", 128, 2.0), ("sgd", 16, 0.5), ("adam", 32, 1.0)],
 )
-def test_a_rate_given_at_32_is_carried_by_the_optimizers_rule_and_back(optimizer, batch, factor):
+def test_a_rate_at_32_is_carried_by_the_optimizers_rule(optimizer, batch, factor):
     space = Space(optimizer=optimizer, learning_rate={optimizer: 0.01}, batch_size=batch)
     recipe = space.recipe(declared(space))
     assert recipe.learning_rate == pytest.approx(0.01 * factor)
     assert space.rate_at_32(recipe) == pytest.approx(0.01)
 
 
-def test_warm_up_grows_with_the_batch_from_nothing_and_without_a_step():
+def test_warm_up_grows_with_the_batch_from_nothing_smoothly():
     for batch, updates in ((16, 0), (32, 0), (64, 5), (128, 4), (512, 1)):
         space = Space(batch_size=batch)
         assert space.recipe(declared(space), examples=640).warmup_updates == updates
@@ -214,7 +214,7 @@ def test_axes_that_cannot_be_searched_are_refused(axes):
         Space(**axes)
 
 
-def test_a_batch_that_divides_badly_is_refused_with_one_that_does_not():
+def test_a_batch_that_divides_badly_is_refused_with_a_better_one():
     with pytest.raises(
         SpaceError,
         match=r"97, which takes 97 passes of 1 where 3 would do. Pass multiples of 48, such as 144",
@@ -255,9 +255,7 @@ def test_what_numpy_holds_is_taken_as_plain_values():
     ],
     ids=["cpu", "pascal", "volta", "hopper", "a GPU that does not say"],
 )
-def test_the_default_policies_are_those_that_are_fast_on_the_machine(
-    capability, policies, monkeypatch
-):
+def test_the_default_policies_are_fast_on_the_machine(capability, policies, monkeypatch):
     import tensorflow as tf
 
     details = {"compute_capability": capability} if isinstance(capability, tuple) else {}

@@ -39,7 +39,7 @@ def test_a_disturbed_step_and_a_disturbed_size_change_little(seed):
     assert line.seconds_per_example == pytest.approx(0.001, rel=0.25)
 
 
-def test_one_size_or_none_gives_no_line_and_first_steps_do_not_count():
+def test_a_line_needs_two_sizes_and_ignores_first_steps():
     assert fit({}) is None
     assert fit({8: [1.0]}) is None
     probes = [

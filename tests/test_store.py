@@ -38,7 +38,7 @@ def test_a_record_survives_its_file(tmp_path):
     assert Store(tmp_path).finished(record().key) == record()
 
 
-def test_the_key_tells_trainings_apart_by_values_recipe_seed_and_purpose():
+def test_the_key_depends_on_values_recipe_seed_and_purpose():
     base = ({"units": 8}, Recipe(), 0, "search")
     others = [
         ({"units": 16}, *base[1:]),
@@ -49,7 +49,7 @@ def test_the_key_tells_trainings_apart_by_values_recipe_seed_and_purpose():
     assert len({key_of(*arguments) for arguments in [base, *others]}) == 5
 
 
-def test_an_incomplete_last_line_is_named_ignored_and_does_not_spoil_the_next(tmp_path):
+def test_an_incomplete_last_line_is_named_and_spoils_nothing(tmp_path):
     store = Store(tmp_path)
     store.end(record(0))
     store.end(record(1))
@@ -96,7 +96,7 @@ def test_a_broken_line_in_the_middle_is_refused(tmp_path):
         Store(tmp_path)
 
 
-def test_starts_without_an_end_are_counted_and_interruptions_forgiven(tmp_path):
+def test_unended_starts_are_counted_interruptions_are_not(tmp_path):
     store = Store(tmp_path)
     store.start("a")
     store.interrupt("a")
@@ -122,7 +122,7 @@ def test_a_changed_fact_is_named_with_both_values(tmp_path):
         fingerprint.check(tmp_path, {"space": {"batch_size": [16], "jit": [False]}})
 
 
-def test_a_checksum_that_is_unknown_once_compares_with_nothing_from_then_on(tmp_path):
+def test_a_checksum_once_unknown_is_never_compared_again(tmp_path):
     def facts(checksum, **others):
         return {"data": {"training": {"checksum": checksum, "examples": 3}}, **others}
 

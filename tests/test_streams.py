@@ -57,7 +57,7 @@ def text(lengths):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 10])
-def test_arrays_come_once_a_pass_in_an_order_that_the_seed_alone_decides(batch_size):
+def test_arrays_come_once_a_pass_in_the_order_of_the_seed(batch_size):
     source = streams.training_source(X, Y)
     order = labels_of(source.stream(batch_size, 5), 120 // batch_size)
     passes = [tuple(order[start : start + 10]) for start in range(0, 120, 10)]
@@ -114,7 +114,7 @@ def test_the_checksum_of_text_is_that_of_its_contents(kind):
     assert len({of("a", "bb", "c"), of("a", "b", "bc"), of("ab", "b", "c")}) == 3
 
 
-def test_random_augmentation_of_a_dataset_is_drawn_anew_in_each_pass():
+def test_a_datasets_augmentation_is_drawn_anew_in_each_pass():
     draws = tf.random.Generator.from_non_deterministic_state()  # whatever seed another test has set
     drawn = DATASET.map(lambda x, y: (x + draws.uniform(()), y))
     for dataset in (drawn, drawn.batch(5)):
@@ -138,7 +138,7 @@ def test_a_cache_of_the_users_is_filled_once_before_training():
     assert len(log) == 10
 
 
-def test_a_dataset_without_a_cache_is_not_read_through_beforehand():
+def test_a_dataset_without_a_cache_is_not_read_beforehand():
     log = []
     streams.training_source(reading(10, log))
     assert not log
@@ -260,7 +260,7 @@ def test_tensorflow_still_tells_what_a_dataset_is_made_of():
         ((None, None, 3), (None,), {"x": (64, 64, 3)}, False),
     ],
 )
-def test_batches_are_recognised_by_labels_or_by_the_models_inputs(x, y, inputs, batched):
+def test_batches_are_recognised_by_labels_or_model_inputs(x, y, inputs, batched):
     element = (tf.TensorSpec(x, tf.float32), tf.TensorSpec(y, tf.float32))
     assert elements.are_batches(element, lambda: inputs) is batched
 
@@ -312,7 +312,7 @@ class Squares(keras.utils.PyDataset):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_pydataset_is_read_batch_by_batch_and_told_of_its_epochs(workers):
+def test_a_pydataset_is_read_by_batches_and_told_of_epochs(workers):
     squares = Squares(workers)
     source = streams.training_source(squares)
     assert source.examples == 10

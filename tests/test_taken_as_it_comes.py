@@ -245,7 +245,7 @@ def test_text_is_the_same_data_in_every_trial_and_on_resume(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dataset_without_a_fixed_order_can_be_searched_and_resumed(tmp_path):
+def test_a_dataset_without_a_fixed_order_can_be_resumed(tmp_path):
     loose = tf.data.Options()
     loose.deterministic = False
     given = (

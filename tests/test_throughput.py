@@ -13,12 +13,12 @@ def probes(seconds):
     ]
 
 
-def test_the_smallest_fast_batch_lies_between_sizes_that_were_measured():
+def test_the_smallest_fast_batch_is_between_measured_sizes():
     speeds = _throughput(probes({size: 0.01 + 0.001 * size for size in (16, 64, 256, 1024)}), None)
     assert speeds.smallest_fast == 159  # of 992.2 examples per second at 1024, 95 % is 942.6
 
 
-def test_a_batch_measured_to_be_as_fast_as_any_is_never_too_small():
+def test_a_batch_that_is_as_fast_as_any_is_never_too_small():
     # of a real run, from batch 2 on
     milliseconds = [0.84, 0.90, 1.04, 1.03, 0.95, 0.82, 1.16, 0.95, 1.38, 2.50, 4.30, 9.28]
     seconds = {2 ** (power + 1): step / 1e3 for power, step in enumerate(milliseconds)}

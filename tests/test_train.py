@@ -169,9 +169,7 @@ def test_one_seed_trains_one_model(build, points):
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_every_policy_trains_with_and_without_jit_and_does_not_leak(
-    policy, jit_compile, raw, points
-):
+def test_every_policy_trains_with_and_without_jit(policy, jit_compile, raw, points):
     recipe = Recipe(optimizer="sgd", learning_rate=0.1, policy=policy, jit_compile=jit_compile)
     _, outcome = train(raw, points, recipe, loss="binary_crossentropy", metrics=["accuracy"])
     assert outcome.value > 0.6
@@ -189,7 +187,7 @@ def test_what_cannot_be_trained_is_refused(build, points):
         kbatch.train(Recipe(), build, *points[0], seconds=1)
 
 
-def test_a_trial_that_waits_for_input_says_so_and_what_can_be_done(build, points):
+def test_a_trial_that_waits_for_input_says_what_can_be_done(build, points):
     import time
 
     (x, y), validation = points
@@ -230,7 +228,7 @@ def test_peak_bytes_grow_with_the_batch(points):
     assert large > small + 504 * 4096 * 4
 
 
-def test_the_returned_model_holds_the_kept_weights_whatever_others_restore(points, build):
+def test_the_returned_model_holds_the_kept_weights(points, build):
     stopping = keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
     model, outcome = train(build, points, seconds=20.0, callbacks=[stopping])
     assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(
@@ -262,7 +260,7 @@ def test_endless_validation_data_are_refused(build, points):
         )
 
 
-def test_epochs_are_exactly_so_many_passes_measured_at_twelve_marks(build, points):
+def test_epochs_are_whole_passes_measured_at_twelve_marks(build, points):
     for batch_size, updates in ((32, 57), (64, 29)):  # 3 x 600 examples in whole updates
         _, outcome = train(build, points, Recipe(batch_size), seconds=None, epochs=3)
         assert (outcome.ended, outcome.updates, outcome.examples) == (
@@ -275,7 +273,7 @@ def test_epochs_are_exactly_so_many_passes_measured_at_twelve_marks(build, point
         assert not any("inf" in remark or "horizon" in remark for remark in outcome.remarks)
 
 
-def test_epochs_count_whole_updates_under_accumulation_and_may_end_at_a_target(build, points):
+def test_epochs_count_updates_and_may_end_at_a_target(build, points):
     _, outcome = train(
         build,
         points,
@@ -343,7 +341,7 @@ def test_values_are_the_users_own_hyperparameters(points):
         units(values={"units": 8, "unit": 9, "width": 1})
 
 
-def test_a_metric_without_a_name_is_the_same_in_every_training_of_a_process(points):
+def test_an_unnamed_metric_keeps_its_name_in_every_training(points):
     def build():
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
         model.compile(
@@ -356,7 +354,7 @@ def test_a_metric_without_a_name_is_the_same_in_every_training_of_a_process(poin
         assert outcome.metrics.keys() == {"val_loss", "val_auc", "val_precision"}
 
 
-def test_a_metric_of_a_value_per_class_may_stand_beside_the_one_asked_for(points):
+def test_a_metric_of_a_value_per_class_may_be_compiled_too(points):
     (x, y), (x_val, y_val) = points
 
     def build():

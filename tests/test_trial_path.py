@@ -104,7 +104,7 @@ class Told(Watcher):
         self.of.append(("answered", record.purpose, record.trial))
 
 
-def test_a_hypermodels_watcher_is_told_of_trials_and_confirmations(tuner, points):
+def test_a_watcher_is_told_of_trials_and_confirmations(tuner, points):
     (x, y), validation = points
     told = tuner.hypermodel.watcher = Told()
     tuner.search(x, y, validation_data=validation, verbose=0)

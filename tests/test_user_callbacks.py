@@ -43,9 +43,7 @@ def searched(directory, points, callbacks, trials=1, seconds=0.5, space=WARM, mo
     return tuner, load_records(directory / "p")
 
 
-def test_tensorboard_writes_trials_baseline_and_confirmations_into_folders_of_their_own(
-    points, tmp_path
-):
+def test_tensorboard_writes_each_training_into_its_own_folder(points, tmp_path):
     board = keras.callbacks.TensorBoard(str(tmp_path / "tb"))
     tuner, records = searched(tmp_path, points, [board])
     assert [record.outcome.ended for record in records] == ["horizon", "horizon"]
@@ -77,7 +75,7 @@ def test_rates_that_callbacks_set_are_obeyed_and_recorded(points, tmp_path):
     assert any("the learning rate ended at" in remark for remark in outcome.remarks)
 
 
-def test_early_stopping_and_plateaus_count_measurements_not_epochs(points, tmp_path):
+def test_early_stopping_counts_measurements_not_epochs(points, tmp_path):
     """Both look at a value that is measured twelve times; with epochs of two updates a patience in epochs would end or cool every trial at once."""
     seen = []
 
@@ -135,14 +133,12 @@ def test_files_named_by_what_was_measured_and_logs_are_written(points, tmp_path)
         (lambda path: print, False, "must be Keras callbacks"),
     ],
 )
-def test_callbacks_that_cannot_work_are_refused_by_name_before_anything_trains(
-    callback, schedule, text, points, tmp_path
-):
+def test_callbacks_that_cannot_work_are_refused_by_name(callback, schedule, text, points, tmp_path):
     with pytest.raises(SearchError, match=text):
         user_callbacks.check([callback(tmp_path / "backup")], schedule=schedule)
 
 
-def test_a_refused_callback_ends_a_search_before_its_first_training(points, tmp_path):
+def test_a_refused_callback_ends_a_search_before_training(points, tmp_path):
     with pytest.raises(SearchError, match="BackupAndRestore"):
         searched(tmp_path, points, [keras.callbacks.BackupAndRestore(tmp_path / "backup")])
     assert not Path(tmp_path / "p" / "kbatch" / "records.jsonl").exists()

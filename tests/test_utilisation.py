@@ -130,7 +130,7 @@ def test_without_pynvml_there_is_no_thread_and_no_result(monkeypatch):
     ],
     ids=["no driver", "nothing works", "no card", "no card, no farewell", "memory unknown"],
 )
-def test_where_the_card_cannot_tell_there_is_no_result_and_no_error(monkeypatch, nvml, shut):
+def test_a_card_without_utilisation_gives_no_result(monkeypatch, nvml, shut):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     with Sampler(0.001) as sampler:
         pass

@@ -91,7 +91,7 @@ def test_a_death_is_told_and_the_next_call_has_a_new_process(worker, die, code):
         ((interrupted,), Death(130, "KeyboardInterrupt")),
     ],
 )
-def test_a_function_that_wants_to_end_its_process_does_not_end_its_parent(worker, end, death):
+def test_a_function_that_ends_its_process_spares_the_parent(worker, end, death):
     assert worker.call(*end, timeout_seconds=60) == death
     assert not worker.alive
 
@@ -121,7 +121,7 @@ def test_functions_without_a_module_travel(worker):
     assert worker.call(scope["twice"], 5, timeout_seconds=60) == 10
 
 
-def test_globals_stay_between_calls_and_the_environment_is_its_own(worker):
+def test_globals_stay_between_calls_in_its_own_environment(worker):
     def count():
         import builtins
 

@@ -1,0 +1,238 @@
+"""Recompute changes memory, not results: losses, gradients, weights and state are those of the plain model."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import recompute_models
+import tensorflow as tf
+from recompute_plans import compiled, cut, slow
+
+from kbatch import recompute
+
+pytestmark = pytest.mark.usefixtures("own_policy")
+
+
+HERE = Path(__file__).parent
+
+
+LONGER = (
+    recompute_models.noisy,
+    recompute_models.shared,
+    recompute_models.regularised,
+    recompute_models.tokens,
+)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+@pytest.mark.slow
+def test_training_is_the_same_to_the_bit_under_other_policies(build, policy):
+    test_training_is_the_same_to_the_bit(build, policy)
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_float16"])
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+def test_training_is_the_same_to_the_bit(build, policy):
+    model, data = compiled(build, policy)
+    report = recompute.verify(model, cut(model), *data)
+    assert report.exact, str(report)
+    assert str(report).startswith("Exact")
+
+
+@pytest.mark.slow
+def test_resnet50_at_128_px_is_the_same_to_the_bit():
+    def build():
+        rng = np.random.default_rng(0)
+        model = keras.applications.ResNet50(weights=None, input_shape=(128, 128, 3), classes=10)
+        return model, (rng.random((16, 128, 128, 3)).astype("float32"), rng.integers(0, 10, 16))
+
+    model, data = compiled(build, optimizer=keras.optimizers.SGD(0.01))
+    report = recompute.verify(model, recompute.plan(model, 16), *data)
+    assert report.exact, str(report)
+
+
+def test_a_segment_of_an_output_without_a_loss_is_the_same():
+    model, (x, y) = compiled(recompute_models.shared)
+    model.compile(
+        "sgd", {"kind": "sparse_categorical_crossentropy", "size": None}, jit_compile=False
+    )
+    assert recompute.verify(model, cut(model, 5), x, {"kind": y["kind"], "size": y["size"]}).exact
+
+
+def test_it_is_the_same_run_eagerly():
+    model, data = compiled(recompute_models.residual, run_eagerly=True)
+    assert recompute.verify(model, cut(model), *data).exact
+
+
+@pytest.mark.parametrize(
+    "build",
+    [recompute_models.residual, recompute_models.hiding, *map(slow, LONGER)],
+    ids=lambda build: build.__name__,
+)
+def test_under_xla_only_rounding_differs(build):
+    model, data = compiled(build, "float64", jit_compile=True)
+    report = recompute.verify(model, cut(model), *data)
+    assert max(report.loss, report.gradients, report.weights, report.state) < 1e-9, str(report)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_custom_training_loop_decides_about_xla_itself(jit):
+    model, (x, y) = compiled(recompute_models.residual, "float64", jit_compile=not jit)
+    start = [np.array(v) for v in model.variables]
+
+    @tf.function(jit_compile=jit)
+    def gradients(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, model(x, training=True))
+            )
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    plain = gradients(tf.constant(x, "float64"), tf.constant(y))
+    for variable, value in zip(model.variables, start, strict=True):
+        variable.assign(value)
+    recompute.apply(model, cut(model))
+    again = gradients.python_function
+    planned = tf.function(again, jit_compile=jit)(tf.constant(x, "float64"), tf.constant(y))
+    assert max(float(np.abs(a - b).max()) for a, b in zip(plain, planned, strict=True)) < 1e-12
+
+
+def test_it_is_the_same_with_accumulation():
+    model, data = compiled(
+        recompute_models.residual,
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2),
+    )
+    assert recompute.verify(model, cut(model), *data).exact
+
+
+def test_it_is_the_same_while_and_after_a_scaled_loss_overflows():
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**20)
+    model, data = compiled(recompute_models.residual, "mixed_float16", optimizer=scaled)
+    assert recompute.verify(model, cut(model), *data).exact
+    assert float(np.array(scaled.dynamic_scale)) == 2.0**20  # as it was before
+    recompute.apply(model, cut(model))
+    start = [np.array(v) for v in model.trainable_variables]
+    changed = []
+    for _ in range(3):
+        model.train_on_batch(*data)
+        changed.append(
+            any(
+                not np.array_equal(v, before)
+                for v, before in zip(model.trainable_variables, start, strict=True)
+            )
+        )
+    assert changed == [False, False, True]
+    assert float(np.array(scaled.dynamic_scale)) == 2.0**18
+
+
+def test_masks_cross_cuts():
+    keras.config.set_floatx("float64")
+    layers = keras.layers
+
+    def build(masked):
+        embedding = layers.Embedding(50, 8, mask_zero=masked, name="embedding")
+        recurrent = layers.LSTM(8, return_sequences=True, name="lstm"), layers.GRU(8, name="gru")
+        model = keras.Sequential(
+            [keras.Input((12,), dtype="int32"), embedding, *recurrent, layers.Dense(4)]
+        )
+        model.compile(
+            "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+        )
+        return model
+
+    model, unmasked = build(True), build(False)
+    tokens, labels = recompute_models.tokens()[1]
+    tokens[:, 7:] = 0
+    plan = recompute.plan(model, 16, "manual", layers=["embedding", "lstm", "gru"])
+    assert [segment.recompute for segment in plan.segments] == [True, True, True, False]
+    assert recompute.verify(model, plan, tokens, labels).exact
+    unmasked.set_weights(model.get_weights())
+    assert unmasked.evaluate(tokens, labels, verbose=0) != pytest.approx(
+        model.evaluate(tokens, labels, verbose=0), rel=1e-6
+    )
+
+
+def fitted(model, data, planned, **arguments):
+    start = [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+    recompute.remove(model)
+    if planned:
+        recompute.apply(model, cut(model))
+    history = model.fit(*data, shuffle=False, verbose=0, **arguments).history["loss"]
+    found = [np.array(v) for v in model.variables]
+    for variable, value in zip([*model.variables, *model.optimizer.variables], start, strict=True):
+        variable.assign(value)
+    return history, found
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"batch_size": 5, "epochs": 2}, {"batch_size": 4, "epochs": 1}]
+)
+def test_fit_is_the_same_with_partial_batches_and_grouped_steps(arguments):
+    model, data = compiled(
+        recompute_models.residual, steps_per_execution=2 if arguments["batch_size"] == 4 else 1
+    )
+    model.optimizer.build(model.trainable_variables)
+    plain, planned = (
+        fitted(model, data, planned=False, **arguments),
+        fitted(model, data, planned=True, **arguments),
+    )
+    assert plain[0] == planned[0]
+    assert all(np.array_equal(a, b) for a, b in zip(plain[1], planned[1], strict=True))
+
+
+def test_a_gradient_of_a_gradient_is_the_same():
+    model, (x, _) = compiled(recompute_models.shared, "float64")
+    inputs = {name: tf.constant(part, "float64") for name, part in x.items()}
+
+    @tf.function(jit_compile=False)
+    def penalty():
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(inputs["a"])
+                out = model(inputs, training=True)["size"]
+            loss = tf.reduce_sum(inner.gradient(out, inputs["a"]) ** 2)
+        return [
+            each
+            for each in outer.gradient(loss, [v.value for v in model.trainable_variables])
+            if each is not None
+        ]
+
+    start = [np.array(v) for v in model.variables]
+    plain = penalty()
+    for variable, value in zip(model.variables, start, strict=True):
+        variable.assign(value)
+    recompute.apply(model, cut(model))
+    penalty_planned = tf.function(penalty.python_function, jit_compile=False)
+    for one, other in zip(plain, penalty_planned(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [recompute_models.residual, slow(recompute_models.hiding)],
+    ids=lambda build: build.__name__,
+)
+def test_two_replicas_train_as_without_a_plan(build):
+    code = (
+        "import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'\n"
+        "import keras, numpy as np, tensorflow as tf\n"
+        "cpus = tf.config.list_physical_devices('CPU')\n"
+        "tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)\n"
+        "from recompute_plans import cut; import recompute_models; from kbatch import recompute\n"
+        "def train(build, planned):\n"
+        "    with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():\n"
+        "        keras.utils.set_random_seed(3)\n"
+        "        model, (x, y) = build()\n"
+        "        model.compile(keras.optimizers.SGD(0.1), 'sparse_categorical_crossentropy', jit_compile=False)\n"
+        "    if planned: recompute.apply(model, cut(model))\n"
+        "    model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)\n"
+        "    return [np.array(v) for v in model.variables]\n"
+        f"build = recompute_models.{build.__name__}\n"
+        "print(max(float(np.abs(a - b).max()) for a, b in zip(train(build, False), train(build, True))))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True)
+    assert said.stdout.strip() == "0.0", said.stdout + said.stderr[-2000:]

@@ -1,0 +1,92 @@
+"""Recomputed operations read the weights before the optimizer updates them."""
+
+from contextlib import contextmanager
+
+import keras
+import numpy as np
+import pytest
+import recompute_models
+import tensorflow as tf
+from graph_reads import freed
+from recompute_plans import compiled, cut
+
+from kbatch import recompute
+
+pytestmark = pytest.mark.usefixtures("own_policy")
+
+
+@contextmanager
+def sums_and_products_as_written():
+    """With TensorFlow's graph optimizer, its order of operations among it, but without what rounds otherwise."""
+    rounding = ("arithmetic_optimization", "remapping", "constant_folding")
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(rounding, False))
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options(dict.fromkeys(rounding, True))
+
+
+def retraced(build, times):
+    """Trains two steps of a fresh trace so often, with and without a plan; the largest difference of any weight, statistic or seed."""
+    model, data = compiled(build, optimizer=keras.optimizers.SGD(0.5))
+    model.optimizer.build(model.trainable_variables)
+    start = [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+
+    def step():
+        for variable, value in zip(
+            [*model.variables, *model.optimizer.variables], start, strict=True
+        ):
+            variable.assign(value)
+        model.train_function = None  # a fresh trace, in which another order may be lost
+        for _ in range(2):
+            model.train_on_batch(*data)
+        return [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+
+    with sums_and_products_as_written():
+        plain = step()
+        recompute.apply(model, cut(model))
+        return max(
+            float(np.abs(a - b).max())
+            for _ in range(times)
+            for a, b in zip(plain, step(), strict=True)
+        )
+
+
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+def test_no_trace_reads_updated_weights(build):
+    assert retraced(build, 5) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+def test_none_of_fifty_traces_reads_updated_weights(build):
+    assert retraced(build, 50) == 0
+
+
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+def test_no_read_follows_the_update_in_the_optimized_graph(build):
+    model, data = compiled(build)
+    recompute.apply(model, cut(model))
+    assert freed(lambda: model.train_on_batch(*data)) == set()
+
+
+class Remade(keras.layers.Layer):
+    """A stack under TensorFlow's own recompute, which reads the weights again in the backward pass."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, inputs, training=None):
+        return tf.recompute_grad(lambda x: self.inner(x, training=training))(inputs)
+
+
+def test_the_search_for_such_reads_finds_those_of_recompute_grad():
+    inner = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization()]
+    )
+    model = keras.Sequential([keras.Input((8,)), Remade(inner), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    found = freed(lambda: model.train_on_batch(np.ones((4, 8)), np.ones((4, 1))))
+    assert len(found) == 1, found
+    assert "batch_normalization" in found.pop()

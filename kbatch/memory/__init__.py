@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kbatch.memory._arguments import FinderArguments
     from kbatch.memory._estimate import Estimate, estimate
     from kbatch.memory._max_batch import MaxBatch
     from kbatch.memory._max_batch_table import Row, Table
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Estimate": "_estimate",
+    "FinderArguments": "_arguments",
     "MaxBatch": "_max_batch",
     "Probe": "_probe",
     "Row": "_max_batch_table",
@@ -23,7 +25,17 @@ _HOME = {
     "estimate": "_estimate",
 }
 
-__all__ = ["Estimate", "MaxBatch", "Probe", "Row", "Speed", "Table", "Throughput", "estimate"]
+__all__ = [
+    "Estimate",
+    "FinderArguments",
+    "MaxBatch",
+    "Probe",
+    "Row",
+    "Speed",
+    "Table",
+    "Throughput",
+    "estimate",
+]
 
 
 def __getattr__(name: str) -> Any:

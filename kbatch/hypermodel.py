@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import keras_tuner
@@ -16,15 +16,16 @@ from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
 from kbatch import tuner as keras_tuners
 from kbatch.border import border, called_by_a_tuner, watch_searches
-from kbatch.building.compiled import CompileArguments, lacking
-from kbatch.building.hyperparameters import GuardedHyperParameters, parts_of
+from kbatch.building.compiled import lacking
+from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.idle import idle
 from kbatch.building.label_smoothing import check_metric
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.errors import SearchError, SpaceError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
+from kbatch.model_spec import ModelArguments, ModelSpec
 from kbatch.problems import Problems
 from kbatch.records.record import Record
 from kbatch.space import Space
@@ -35,6 +36,9 @@ from kbatch.training.project import Job, Project
 from kbatch.training.search import Checkpoint, Search
 from kbatch.training.terms import Terms
 from kbatch.training.trial import Trial
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def objective() -> keras_tuner.Objective:
@@ -60,11 +64,9 @@ class HyperModel(keras_tuner.HyperModel):
 
     Args:
         build: Function `build(hp)` or `build()` that returns a `keras.Model`, or a
-            `keras_tuner.HyperModel` that does not override `fit`. A compiled model keeps its loss
-            and metrics, and its optimizer is the baseline's.
+            `keras_tuner.HyperModel` that does not override `fit`, or a `kbatch.ModelSpec`. A
+            compiled model keeps its loss and metrics, and its optimizer is the baseline's.
         space: `Space` of recipes. Defaults to `Space()`.
-        loss: Loss, if `build` does not compile.
-        metrics: List of metrics, if `build` does not compile.
         metric: String, what is scored, as Keras logs it. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for accuracies and AUC, else required.
         chance: Float, the metric of a model that learned nothing; inferred for accuracies (the
@@ -74,14 +76,14 @@ class HyperModel(keras_tuner.HyperModel):
             takes
             `epochs=E`, and the horizon is what the baseline needs for so many.
         target: Float, the value that is good enough: a trial ends once it is held. Optional.
-        seed: Integer, seed of weights, data order and dropout, the same for all trials. Defaults to
-            `0`.
         max_batch: The largest micro-batch that fits: `None` (the default) lets a trial run out of
             memory, which scores 0; an integer; or the table of `kbatch.max_batches`. A larger batch
             is reached by accumulating over equal passes; one that even so does not fit is recorded
             as out of memory without being trained. The baseline is trained as it is.
         max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to.
             Defaults to `16`.
+        **arguments: `loss`, `metrics`, `seed` and `declare`; see `kbatch.ModelSpec`. The seed is
+            the same for all trials.
 
     Attributes:
         watcher: `kbatch.training.progress.Watcher` told of every training. `None` shows a progress
@@ -104,18 +106,17 @@ class HyperModel(keras_tuner.HyperModel):
 
     def __init__(
         self,
-        build: Callable[..., keras.Model] | keras_tuner.HyperModel,
+        build: Callable[..., keras.Model] | keras_tuner.HyperModel | ModelSpec,
         space: Space | None = None,
-        loss: Any = None,
-        metrics: Any = None,
+        *,
         metric: str = "val_accuracy",
         direction: str | None = None,
         chance: float | None = None,
         seconds_per_trial: float | None = None,
         target: float | None = None,
-        seed: int = 0,
         max_batch: int | Table | None = None,
         max_accumulation_steps: int = _micro_batch.MOST_STEPS,
+        **arguments: Unpack[ModelArguments],
     ) -> None:
         super().__init__()
         space = Space() if space is None else space
@@ -132,11 +133,9 @@ class HyperModel(keras_tuner.HyperModel):
                 "Register it first with kbatch.register_augmentation",
             )
         check_metric(metric, space.label_smoothing)
-        function, declare = parts_of(build)
+        spec = _without_values(ModelSpec.of(build, **arguments))
         self.terms = Terms(
-            model_spec=ModelSpec(
-                function, CompileArguments(loss, metrics), seed, space.reserved, declare
-            ),
+            model_maker=ModelMaker.of(spec, space.reserved),
             space=space,
             judged_by=judged_by(metric, direction, chance, target),
             seconds_per_trial=None if seconds_per_trial is None else horizon_of(seconds_per_trial),
@@ -162,7 +161,7 @@ class HyperModel(keras_tuner.HyperModel):
                     "Unset it",
                 )
             self.space.declare(hp)
-            self.terms.model_spec.declare(GuardedHyperParameters(hp, self.space.reserved))
+            self.terms.model_maker.declare(GuardedHyperParameters(hp, self.space.reserved))
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """The user's model, compiled for the recipe that `hp` says.
@@ -183,7 +182,7 @@ class HyperModel(keras_tuner.HyperModel):
                 )
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
-            return self._trial.make(self.terms.model_spec, fitted, hp)
+            return self._trial.make(self.terms.model_maker, fitted, hp)
 
     def fit(
         self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any
@@ -219,7 +218,7 @@ class HyperModel(keras_tuner.HyperModel):
             job = Job(
                 "search",
                 number,
-                self.terms.model_spec.seed,
+                self.terms.model_maker.seed,
                 recipe,
                 dict(hp.values),
                 self.space.rate_at_32(recipe),
@@ -275,7 +274,7 @@ class HyperModel(keras_tuner.HyperModel):
 
     def _warn_of_idle(self, tuner: Any) -> None:
         names = idle(
-            self.terms.model_spec, self.space.baseline.policy, tuner.oracle.get_space().space
+            self.terms.model_maker, self.space.baseline.policy, tuner.oracle.get_space().space
         )
         if names:
             warnings.warn(
@@ -283,6 +282,17 @@ class HyperModel(keras_tuner.HyperModel):
                 'learning_rate_sgd and learning_rate_adam. Take them out of `build`, or search Space(optimizer="compiled").',
                 stacklevel=2,
             )
+
+
+def _without_values(spec: ModelSpec) -> ModelSpec:
+    """The specification of a search, which draws the values of hyperparameters itself."""
+    if spec.values:
+        raise SearchError(
+            "A search must draw the values of the hyperparameters of `build` itself",
+            f"values of {', '.join(sorted(spec.values))}",
+            "Use dataclasses.replace(spec, values=None), or keras_tuner's hp.Fixed",
+        )
+    return spec
 
 
 def _most_bytes(model: keras.Model) -> int:

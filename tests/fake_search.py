@@ -19,10 +19,10 @@ def trained():
 def once(project, job, train=trained, forget=lambda: None):
     """The record of a job, trained by a function that returns an outcome if the project has none."""
     goal = SimpleNamespace(seconds=1.0, note="", score=lambda outcome: SCORE)
-    model_spec = SimpleNamespace(own_policy="float32")
+    model_maker = SimpleNamespace(own_policy="float32")
     trial = SimpleNamespace(
         failure=None, model=None, measured=lambda outcome: outcome, forget=forget
     )
-    made = search.Search(project, model_spec, None, None, goal, FitArguments(x=None), Watcher())
+    made = search.Search(project, model_maker, None, None, goal, FitArguments(x=None), Watcher())
     with mock.patch.object(search, "run", side_effect=lambda *_: train()):
         return made.train(job, trial, callbacks=[])

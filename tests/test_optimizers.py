@@ -13,7 +13,7 @@ from keras.optimizers import schedules
 from kbatch import Recipe
 from kbatch.building import accumulation
 from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.building.optimizers import PerUpdate, optimizer_of
 from kbatch.building.pass_weights import weighed
 from kbatch.building.schedules import in_passes
@@ -214,10 +214,10 @@ class OwnStep(keras.Sequential):
     ids=["sum", "none", "outputs", "activity", "train_step"],
 )
 def test_models_that_cannot_accumulate_train_whole_or_not(build, loss, said):
-    model_spec = ModelSpec(build, CompileArguments(loss))
+    model_maker = ModelMaker(build, CompileArguments(loss))
     with pytest.raises(ModelError, match=said):
-        model_spec.make(Recipe(32, micro_batch_size=8))
-    assert model_spec.make(Recipe(32)).compiled
+        model_maker.make(Recipe(32, micro_batch_size=8))
+    assert model_maker.make(Recipe(32)).compiled
 
 
 COUNTED = {
@@ -248,7 +248,7 @@ def test_unequal_passes_are_weighed_to_the_whole_batch(kind, policy):
     moved = []
     for micro, weigh in ((None, True), (8, True), (8, False)):
         recipe = Recipe(32, "sgd", 0.5, policy=policy, micro_batch_size=micro)
-        model = ModelSpec(build, CompileArguments(loss)).make(recipe)
+        model = ModelMaker(build, CompileArguments(loss)).make(recipe)
         before, config = model.get_weights(), model.optimizer.get_config()
         with weighed(model, recipe) if weigh else contextlib.nullcontext():
             # two updates
@@ -284,7 +284,7 @@ def test_a_mask_that_ends_inside_of_the_model_may_accumulate():
         )
 
     assert (
-        ModelSpec(build, CompileArguments(SPARSE(True)))
+        ModelMaker(build, CompileArguments(SPARSE(True)))
         .make(Recipe(32, micro_batch_size=8))
         .compiled
     )
@@ -318,7 +318,7 @@ def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
 
     moved = []
     for micro in (None, 8):
-        model = ModelSpec(build, CompileArguments(SPARSE(True))).make(
+        model = ModelMaker(build, CompileArguments(SPARSE(True))).make(
             Recipe(32, "sgd", 0.5, micro_batch_size=micro)
         )
         before = model.get_weights()
@@ -344,15 +344,15 @@ def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
 
 
 def test_batch_normalization_under_accumulation_is_said():
-    model_spec = ModelSpec(
+    model_maker = ModelMaker(
         lambda: dense_model(keras.layers.BatchNormalization()), CompileArguments(SPARSE(True))
     )
     accumulating = Recipe(32, micro_batch_size=8)
     assert (
         "sees passes of 8, not the batch of 32"
-        in accumulation.remarks(model_spec.make(accumulating), accumulating)[0]
+        in accumulation.remarks(model_maker.make(accumulating), accumulating)[0]
     )
-    assert accumulation.remarks(model_spec.make(Recipe(32)), Recipe(32)) == ()
+    assert accumulation.remarks(model_maker.make(Recipe(32)), Recipe(32)) == ()
 
 
 def test_auto_scale_loss_false_is_kept():
@@ -362,13 +362,13 @@ def test_auto_scale_loss_false_is_kept():
         return model
 
     for scale in (True, False):
-        model_spec = ModelSpec(lambda scale=scale: build(scale))
+        model_maker = ModelMaker(lambda scale=scale: build(scale))
         for recipe in (
             Recipe(policy="mixed_float16"),
             Recipe(32, "compiled", None, policy="mixed_float16", micro_batch_size=8),
         ):
             assert (
-                isinstance(model_spec.make(recipe).optimizer, keras.optimizers.LossScaleOptimizer)
+                isinstance(model_maker.make(recipe).optimizer, keras.optimizers.LossScaleOptimizer)
                 == scale
             )
 

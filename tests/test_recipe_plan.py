@@ -10,7 +10,7 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space, recompute
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
@@ -60,27 +60,27 @@ def test_nonsense_is_no_strategy(text):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_a_made_model_has_the_plan_of_its_recipe(policy):
-    model_spec = ModelSpec(memory_models.normed)
-    made = model_spec.make(
+    model_maker = ModelMaker(memory_models.normed)
+    made = model_maker.make(
         Recipe(optimizer="sgd", learning_rate=0.1, policy=policy, recompute="minimal")
     )
     assert recompute.applied(made) == recompute.plan(made, PLANNED_BATCH_SIZE)
     assert (
         recompute.applied(
-            model_spec.make(Recipe(optimizer="sgd", learning_rate=0.1, policy=policy))
+            model_maker.make(Recipe(optimizer="sgd", learning_rate=0.1, policy=policy))
         )
         is None
     )
 
 
 def test_cuts_ignore_the_batch_size_and_bytes_are_per_pass():
-    model_spec = ModelSpec(memory_models.normed)
+    model_maker = ModelMaker(memory_models.normed)
     recipes = [
         Recipe(1, recompute="budget:0.6"),
         Recipe(256, recompute="budget:0.6"),
         Recipe(256, recompute="budget:0.6", micro_batch_size=64),
     ]
-    plans = [recompute.applied(model_spec.make(recipe)) for recipe in recipes]
+    plans = [recompute.applied(model_maker.make(recipe)) for recipe in recipes]
     assert all(list(plan.stretches()) == list(plans[0].stretches()) for plan in plans)
     assert [plan.batch_size for plan in plans] == [1, 256, 64]
     for plan in plans:
@@ -103,7 +103,7 @@ def test_a_model_that_hides_its_graph_is_refused_in_words():
         return model
 
     with pytest.raises(RecomputeError, match="Only Functional and Sequential"):
-        ModelSpec(build).make(Recipe(recompute="minimal"))
+        ModelMaker(build).make(Recipe(recompute="minimal"))
 
 
 def tuner_over(strategies, folder):

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import keras_tuner
 
-from kbatch.errors import SearchError, SpaceError
+from kbatch.errors import SpaceError
 
 Build = Callable[..., keras.Model]
 Declare = Callable[[Any], None]
@@ -17,23 +17,6 @@ Declare = Callable[[Any], None]
 
 def nothing(hp: Any) -> None:
     """Declare no hyperparameters."""
-
-
-def parts_of(build: Any) -> tuple[Build, Declare]:
-    """A build function, and what declares hyperparameters before it, from a function or a `keras_tuner.HyperModel`.
-
-    Raises:
-        SearchError: If the `HyperModel` trains by itself.
-    """
-    if not isinstance(build, keras_tuner.HyperModel):
-        return build, nothing
-    if type(build).fit is not keras_tuner.HyperModel.fit:
-        raise SearchError(
-            "A HyperModel given as `build` must not override fit()",
-            type(build).__name__,
-            "Leave fit() out: kbatch trains",
-        )
-    return build.build, build.declare_hyperparameters
 
 
 class GuardedHyperParameters(keras_tuner.HyperParameters):

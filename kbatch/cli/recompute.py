@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.building.optimizers import optimizer_of
 from kbatch.device import limit
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
@@ -139,7 +139,7 @@ def answer(asked: Asked, console: Console) -> None:
     limit_bytes = None if asked.memory_limit is None else limit.bytes_of(asked.memory_limit)
     with console.status("Making the model …") as status:
         with _of_the_user():
-            made = ModelSpec(imported(asked.build).load()).raw(asked.policy)
+            made = ModelMaker(imported(asked.build).load()).raw(asked.policy)
         model = built(made, asked.shape)
         status.update("Tracing each operation forward and backward …")
         found = Choice(

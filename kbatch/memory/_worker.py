@@ -17,9 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_spec import ModelSpec as ModelMaker
-from kbatch.building.model_spec import nothing
+from kbatch.building.model_maker import ModelMaker
 from kbatch.building.policy_scope import policy_scope
 from kbatch.data import augmentation
 from kbatch.device import limit, meter
@@ -60,15 +58,9 @@ class Session:
             micro_batch_size=1 if accumulation > 1 else None,
         )
         spec = workload.spec
-        # Only the function itself tells whether it takes `hp`.
-        build = spec.build.load() if isinstance(spec.build, Imported) else spec.build
-        maker = ModelMaker(
-            build,
-            CompileArguments(spec.loss, spec.metrics),
-            spec.seed,
-            workload.reserved,
-            spec.declare or nothing,
-        )
+        if isinstance(spec.build, Imported):  # only the function itself tells whether it takes `hp`
+            spec = dataclasses.replace(spec, build=spec.build.load())
+        maker = ModelMaker.of(spec, workload.reserved)
         self.model = maker.make(self.recipe, maker.hyperparameters(spec.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(

@@ -98,6 +98,6 @@ def confirm(
         candidates = [search.baseline(), *chosen]
         # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all
         # recipes alike.
-        fresh = range(terms.model_spec.seed + 1, terms.model_spec.seed + seeds + 1)
+        fresh = range(terms.model_maker.seed + 1, terms.model_maker.seed + seeds + 1)
         again = [search.again(record, seed, test) for seed in fresh for record in candidates]
     return rows(again, search.goal.metric)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.validation_pass import numbers
 from kbatch.data.batches import Data
 from kbatch.outcome import Outcome
@@ -51,7 +51,7 @@ class Search:
 
     Attributes:
         project: `Project` that keeps their records.
-        model_spec: Makes the models.
+        model_maker: Makes the models.
         space: Where the recipes are from.
         data: What they train on and are measured on, prepared once.
         goal: What they are given and judged by.
@@ -60,7 +60,7 @@ class Search:
     """
 
     project: Project
-    model_spec: ModelSpec
+    model_maker: ModelMaker
     space: Space
     data: Data
     goal: Goal
@@ -123,18 +123,18 @@ class Search:
             RecomputeError: If the space asks for a plan that this model cannot have; before
                 anything is trained.
         """
-        recipe = baseline_recipe(self.project, self.model_spec, self.space)
+        recipe = baseline_recipe(self.project, self.model_maker, self.space)
         job = Job(
             "baseline",
             BASELINE_TRIAL,
-            self.model_spec.seed,
+            self.model_maker.seed,
             recipe,
             {},
             self.space.rate_at_32(recipe),
         )
         if self.project.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
-                follow(self.model_spec.raw(recipe.policy), strategy)
+                follow(self.model_maker.raw(recipe.policy), strategy)
         return self.train(job)
 
     def again(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
@@ -180,9 +180,9 @@ class Search:
         """A trial outside KerasTuner."""
         trial = Trial()
         trial.make(
-            dataclasses.replace(self.model_spec, seed=job.seed),
+            dataclasses.replace(self.model_maker, seed=job.seed),
             job.recipe,
-            self.model_spec.hyperparameters(job.values),
+            self.model_maker.hyperparameters(job.values),
         )
         return trial
 
@@ -191,7 +191,7 @@ class Search:
     ) -> RunOptions:
         return RunOptions(
             seed=job.seed,
-            own_policy=self.model_spec.own_policy,
+            own_policy=self.model_maker.own_policy,
             callbacks=user_callbacks.copies(self.arguments.callbacks, _name(job))
             if callbacks is None
             else callbacks,
@@ -232,10 +232,10 @@ def _name(job: Job) -> str:
     return f"{job.purpose}_{recipe}_seed{job.seed}"
 
 
-def baseline_recipe(project: Project, model_spec: ModelSpec, space: Space) -> Recipe:
+def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> Recipe:
     """The baseline as the user's model has it, asked of the model once and then of the project."""
     stored = project.facts().get("baseline")
     if stored is None:
-        stored = model_spec.baseline(space.baseline).to_dict()
+        stored = model_maker.baseline(space.baseline).to_dict()
         project.agree({"baseline": stored})
     return Recipe.from_dict(stored)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
-from kbatch.building.compiled import CompileArguments, said_of
-from kbatch.building.hyperparameters import Build, parts_of
+from kbatch.building.compiled import said_of
 from kbatch.building.label_smoothing import check_metric
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
 from kbatch.errors import RecipeError, SearchError
+from kbatch.model_spec import ModelArguments, ModelSpec
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, whole_number
 from kbatch.space import RESERVED
@@ -26,24 +26,23 @@ from kbatch.training.metrics import Measured
 from kbatch.training.run import RunOptions, check_sizes, run
 from kbatch.training.trial import Trial
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def train(
     recipe: Recipe,
-    build: Build,
+    build: Callable[..., keras.Model] | ModelSpec,
     x: Any,
     y: Any = None,
     validation_data: Any = None,
     *,
     seconds: float | None = None,
     epochs: int | None = None,
-    values: Mapping[str, Any] | None = None,
-    loss: Any = None,
-    metrics: Any = None,
     metric: str = "val_accuracy",
     direction: str | None = None,
     chance: float | None = None,
     target: float | None = None,
-    seed: int = 0,
     sample_weight: Any = None,
     validation_split: float = 0.0,
     validation_batch_size: int | None = None,
@@ -51,6 +50,7 @@ def train(
     class_weight: Mapping[int, float] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: Any = 0,
+    **model_arguments: Unpack[ModelArguments],
 ) -> tuple[keras.Model, Outcome]:
     """Train one recipe for a number of seconds or epochs and measure it, just as a trial of a search would.
 
@@ -69,18 +69,11 @@ def train(
         validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset.
         seconds: Float, training seconds on the clock. Either this or `epochs`.
         epochs: Integer, passes over the data. Either this or `seconds`.
-        values: Mapping from the names of your own hyperparameters, those of `build(hp)`, to their
-            values, such as
-            `tuner.get_best_hyperparameters()[0].values`; kbatch's own among them are left to the
-            recipe. Defaults to the defaults that `build` declares.
-        loss: Loss, if `build` does not compile.
-        metrics: List of metrics, if `build` does not compile.
         metric: String, what is measured. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own.
         chance: Float; inferred for accuracies, AUC and the errors of regression, of which a remark
             says it.
         target: Float, the value at which training may end. Optional.
-        seed: Integer, seed of weights, data order and dropout. Defaults to `0`.
         sample_weight: Weights of the examples, for arrays. Optional.
         validation_split: Float, the share of the arrays' last examples to validate on. Defaults to
             `0`.
@@ -89,6 +82,9 @@ def train(
         class_weight: Mapping from class to weight. Optional.
         callbacks: Keras callbacks of your own. Optional.
         verbose: As in Keras' `fit`. Defaults to `0`.
+        **model_arguments: `loss`, `metrics`, `seed`, `values` and `declare`; see
+            `kbatch.ModelSpec`. Of `tuner.get_best_hyperparameters()[0].values`, kbatch's own are
+            left to the recipe.
 
     Returns:
         A tuple of the model, with the weights of the value held, and the `Outcome`.
@@ -125,24 +121,24 @@ def train(
         tuple(callbacks),
         verbose,
     )
-    function, declare = parts_of(build)
-    model_spec = ModelSpec(function, CompileArguments(loss, metrics), seed, declare=declare)
-    data = arguments.data(lambda: inputs_of(model_spec.raw(recipe.policy)))
+    spec = ModelSpec.of(build, **model_arguments)
+    model_maker = ModelMaker.of(spec)
+    data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
     check_sizes([recipe.batch_size], data)
-    hp = model_spec.hyperparameters(_mapping(values))
+    hp = model_maker.hyperparameters(spec.values)
     trial = Trial()
-    model = trial.make(model_spec, recipe, hp)
+    model = trial.make(model_maker, recipe, hp)
     with trial.leave_out():
         if not trial.failure:
-            _check_known(values or {}, hp)
-            agreement.check(model, said_of(model, model_spec.arguments).get("loss"), data)
-        goal = goal_of(horizon, data=data, measured=Measured(model, model_spec.arguments), **asked)
+            _check_known(spec.values or {}, hp)
+            agreement.check(model, said_of(model, model_maker.arguments).get("loss"), data)
+        goal = goal_of(horizon, data=data, measured=Measured(model, model_maker.arguments), **asked)
     updates = (
         None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
     )
     options = RunOptions(
-        model_spec.seed,
-        model_spec.own_policy,
+        model_maker.seed,
+        model_maker.own_policy,
         list(callbacks),
         class_weight=class_weight,
         verbose=verbose,
@@ -167,16 +163,6 @@ def _passes(seconds: Any, epochs: Any) -> int | None:
             "`epochs` must be a whole number of at least 1", epochs, "Pass epochs=20, say"
         )
     return passes
-
-
-def _mapping(values: Any) -> dict[str, Any]:
-    if values is not None and not isinstance(values, Mapping):
-        raise SearchError(
-            "`values` must be a mapping from hyperparameter to value",
-            type(values).__name__,
-            'Pass {"units": 64}, or `hp.values`',
-        )
-    return dict(values or {})
 
 
 def _check_known(values: Mapping[str, Any], hp: Any) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kbatch.building.compiled import compiled_by_user, said_of
 from kbatch.building.label_smoothing import smoothed
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.building.signature import described, signature
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
@@ -42,7 +42,7 @@ class Terms:
     """What all trainings of a search share before its data are known.
 
     Attributes:
-        model_spec: Makes the models.
+        model_maker: Makes the models.
         space: `Space` of recipes.
         judged_by: Metric, direction, chance and target, as `goal.judged_by` checked them.
         seconds_per_trial: Float, the horizon, or `None` if `search` is given epochs.
@@ -50,7 +50,7 @@ class Terms:
         max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to.
     """
 
-    model_spec: ModelSpec
+    model_maker: ModelMaker
     space: Space
     judged_by: Mapping[str, Any]
     seconds_per_trial: float | None
@@ -100,7 +100,7 @@ class Terms:
         self._agree(project, arguments, model, data)
         goal = self._goal_of(project, data, arguments, model)
         own = ProgressBar() if arguments.verbose is None else Watcher()
-        return Search(project, self.model_spec, self.space, data, goal, arguments, watcher or own)
+        return Search(project, self.model_maker, self.space, data, goal, arguments, watcher or own)
 
     def sizes_that_fit(self, examples: int) -> list[int]:
         """The batch sizes that are searched: those that stand in the space by default only as far as the data hold them."""
@@ -120,7 +120,7 @@ class Terms:
             wanted = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
             problems.of(lambda: check_sizes(wanted, data))
             if model is not None:
-                loss = said_of(model, self.model_spec.arguments).get("loss")
+                loss = said_of(model, self.model_maker.arguments).get("loss")
                 problems.of(lambda: agreement.check(model, loss, data))
                 if loss is not None:
                     problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
@@ -134,7 +134,7 @@ class Terms:
             {
                 "space": self.space.to_dict(),
                 "data": data.fingerprint,
-                "seed": self.model_spec.seed,
+                "seed": self.model_maker.seed,
                 **self.judged_by,
                 **horizon,
             }
@@ -143,7 +143,7 @@ class Terms:
             {"class_weight": described(arguments.class_weight), "device": meter.device_words()}
         )
         if model is not None:
-            project.agree({"signature": signature(model, self.model_spec.arguments)})
+            project.agree({"signature": signature(model, self.model_maker.arguments)})
         project.agree(
             {
                 "max_batch": _micro_batch.facts(self.max_batch),
@@ -156,7 +156,7 @@ class Terms:
     def _default_model(self) -> keras.Model | None:
         """The model as `build` makes it by default; `None` if memory runs out, which the trainings will find themselves."""
         try:
-            return self.model_spec.raw(self.space.baseline.policy)
+            return self.model_maker.raw(self.space.baseline.policy)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -192,7 +192,7 @@ class Terms:
             stored = goal_of(
                 seconds,
                 data=data,
-                measured=Measured(model, self.model_spec.arguments),
+                measured=Measured(model, self.model_maker.arguments),
                 **self.judged_by,
             ).to_dict()
             project.agree({"goal": stored})
@@ -206,10 +206,10 @@ class Terms:
         """
         stored = project.facts().get("measured_horizon_seconds")
         if stored is None:
-            recipe, trial = baseline_recipe(project, self.model_spec, self.space), Trial()
-            options = RunOptions(seed=self.model_spec.seed, own_policy=self.model_spec.own_policy)
+            recipe, trial = baseline_recipe(project, self.model_maker, self.space), Trial()
+            options = RunOptions(seed=self.model_maker.seed, own_policy=self.model_maker.own_policy)
             median = median_update_seconds(
-                trial.make(self.model_spec, recipe), recipe, data, CALIBRATION_UPDATES, options
+                trial.make(self.model_maker, recipe), recipe, data, CALIBRATION_UPDATES, options
             )
             trial.forget()
             stored = epochs * math.ceil(data.training.examples / recipe.batch_size) * median

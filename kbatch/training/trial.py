@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from kbatch.building.model_spec import ModelSpec
+from kbatch.building.model_maker import ModelMaker
 from kbatch.device import meter
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -41,11 +41,11 @@ class Trial:
         self.model: keras.Model | None = None
         self.failure: Outcome | None = None
 
-    def make(self, model_spec: ModelSpec, recipe: Recipe, hp: Any = None) -> keras.Model:
+    def make(self, model_maker: ModelMaker, recipe: Recipe, hp: Any = None) -> keras.Model:
         """The compiled model, or an empty one if memory ran out, which is an outcome and no error."""
         with self.part("build"):
             try:
-                self.model = model_spec.make(recipe, hp)
+                self.model = model_maker.make(recipe, hp)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

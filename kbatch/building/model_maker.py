@@ -1,4 +1,4 @@
-"""Model specification: the user's build function, called and compiled for one recipe after another."""
+"""Model maker: calls the user's build function and compiles its model for one recipe after another."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from kbatch.building.hyperparameters import (
 from kbatch.building.policy_scope import policy_scope
 from kbatch.building.seed_scope import seed_scope
 from kbatch.errors import ModelError, SearchError
+from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.recipe import POLICIES, Recipe, whole_number
 from kbatch.recompute._recipe_plan import follow
-
-LEAST_SEED = -(2**31)
 
 
 def _own_policy() -> str:
@@ -42,8 +41,8 @@ def _among_policies(policy: str) -> str:
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """The user's build function, and what it is called and compiled with in every trial.
+class ModelMaker:
+    """Makes the models of a specification, compiled for a recipe.
 
     Attributes:
         build: The user's `build(hp)` or `build()`.
@@ -83,6 +82,17 @@ class ModelSpec:
                 "Pass seed=0, say",
             )
         object.__setattr__(self, "seed", seed)
+
+    @classmethod
+    def of(cls, spec: ModelSpec, reserved: frozenset[str] = frozenset()) -> ModelMaker:
+        """The maker of a specification's models.
+
+        Args:
+            spec: `ModelSpec`.
+            reserved: Hyperparameter names that `build` must not declare.
+        """
+        arguments = CompileArguments(spec.loss, spec.metrics)
+        return cls(spec.build, arguments, spec.seed, reserved, spec.declare or nothing)
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
         """The model for a recipe, built and compiled under its policy and the seed, and made to recompute as it says.

@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.liveness import PRIME, moments
+from kbatch.tracing.liveness import moments
 from kbatch.tracing.size import Size
+from kbatch.tracing.tensor_size import PRIME
 
 
 def traced(function, *shapes):

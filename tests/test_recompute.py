@@ -17,8 +17,8 @@ from graph_reads import freed
 from kbatch import recompute
 from kbatch.errors import RecomputeError
 from kbatch.recompute import _repeatable
-from kbatch.recompute._cut_points import Ordering
-from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
 from kbatch.runtime.worker import Worker
 from kbatch.tracing.liveness import needed
@@ -47,8 +47,8 @@ def own_policy():
 
 def cut(model, pieces=4):
     """A plan of so many segments of about as many operations, all but the last recomputed."""
-    chain = Chain(model)
-    nodes, allowed = chain.nodes, Ordering(chain, _repeatable.check(chain)).positions
+    graph = OpGraph(model)
+    nodes, allowed = graph.nodes, CutPoints(graph, _repeatable.check(graph)).positions
     cuts = sorted(
         {
             min(allowed, key=lambda position: abs(position - part * len(nodes) / pieces))
@@ -538,7 +538,7 @@ def frozen_is_as_predicted(trained):
 
     assert plain.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)
     frozen = len(model.layers) - trained - 1  # the first of the layers is no operation
-    assert all(start >= frozen for start, _, recomputed in plan.stretches() if recomputed)
+    assert all(start >= frozen for start, _, recomputed in plan.spans() if recomputed)
     assert plan.recomputes == (trained > 1)
     recompute.apply(model, plan)
     assert plan.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)

@@ -96,14 +96,16 @@ def apply(model: keras.Model, plan: Plan) -> None:
 
     Raises:
         RecomputeError: If the model cannot be cut, does something that cannot be repeated, or is
-            being fitted. Also if the plan is for another model, has a cut that would change the
-            order in which a gradient is summed, or no step can be traced in its segments.
+            being fitted. Also if the plan is for another model, if a cut of it would change the
+            order in which a gradient is summed, or if its segments cannot be traced.
 
     Example:
-    ```python
-    recompute.apply(model, recompute.plan(model, batch_size=16))
-    model.fit(x, y)
-    ```
+    >>> import numpy as np
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> recompute.apply(model, recompute.plan(model, batch_size=16))
+    >>> model.compile(loss="mse")
+    >>> history = model.fit(np.ones((32, 8)), np.ones((32, 8)), batch_size=16, verbose=0)
     """
     if not isinstance(plan, Plan):
         raise RecomputeError(
@@ -139,9 +141,12 @@ def remove(model: keras.Model) -> None:
         RecomputeError: If it is not a model, or is being fitted.
 
     Example:
-    ```python
-    recompute.remove(model)
-    ```
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> recompute.apply(model, recompute.plan(model, batch_size=16))
+    >>> recompute.remove(model)
+    >>> recompute.applied(model) is None
+    True
     """
     if applied(model) is not None:
         _check_not_in_fit(model)
@@ -164,9 +169,12 @@ def applied(model: keras.Model) -> Plan | None:
         RecomputeError: If it is not a model.
 
     Example:
-    ```python
-    print(recompute.applied(model))
-    ```
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> plan = recompute.plan(model, batch_size=16, strategy="sqrt")
+    >>> recompute.apply(model, plan)
+    >>> recompute.applied(model) == plan
+    True
     """
     if not isinstance(model, keras.Model):
         raise RecomputeError("`model` must be a keras.Model", repr(model), "Pass the model")

@@ -99,7 +99,7 @@ def together(gradients: Sequence[Any]) -> list[Any]:
     """The gradients, none of which is handed on before all are known.
 
     Without this, TensorFlow recomputes the next segment while tensors of this one still wait for
-    the gradients of its weights, and the peak is that of several segments.
+    the gradients of its weights. The peak is then that of several segments.
     """
     known = [gradient for gradient in gradients if gradient is not None]
     tied = iter(tf.tuple(known) if known else [])

@@ -181,13 +181,13 @@ class Predictor:
     @cached_property
     def _forward(self) -> list[tuple[frozenset[int], float]]:
         """For each operation's forward pass: the other values that are alive, and all bytes."""
-        found = []
+        passes = []
         for position, node in enumerate(self.graph.nodes):
             alive = frozenset((*node.reads, *self.graph.live(position + 1)))
             others = alive.difference(node.writes)
             allocated = self.costs.nodes[position].forward_peak.at(self.batch_size)
-            found.append((others, self.bytes_of(others) + allocated))
-        return found
+            passes.append((others, self.bytes_of(others) + allocated))
+        return passes
 
     def _backward_peaks(self, start: int, stop: int, inputs: frozenset[int]) -> tuple[float, float]:
         """Peak bytes of a segment's backward pass, if it is kept and if it is recomputed."""

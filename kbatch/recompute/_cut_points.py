@@ -7,7 +7,7 @@ join: a tape takes one operation of each branch in turn, and a recomputed segmen
 
 A weight is read like a value. Where its order is certain (`OpGraph.summed`), segments keep it with
 any cuts; elsewhere its readers are not cut apart. The loss that a layer adds is one more reader.
-That of an activity regularizer sends its gradient back before all others; behind any other loss
+That of an activity regularizer sends its gradient back before all others; after any other loss
 there is no cut.
 """
 
@@ -201,7 +201,7 @@ class CutPoints:
         return not self.graph.feed_in_turn([one, other])
 
     def _join(self, one: int, other: int) -> int:
-        """The first position behind two operations where at most one live value comes from them."""
+        """The first position after two operations where at most one live value comes from them."""
         either = self.graph.fed[one] | self.graph.fed[other]
         for position in range(other + 1, len(self.graph.nodes)):
             live = self.graph.live(position)

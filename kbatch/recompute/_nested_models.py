@@ -107,7 +107,7 @@ class Unfolded:
         name: str,
         time_step: TimeStep | None,
     ) -> Iterator[Node]:
-        """The nodes of a nested model, behind one that prepares its inputs."""
+        """The nodes of a nested model, after one that prepares its inputs."""
         inner = functional_of(node.operation)
 
         def enter(inputs: Any, **_: Any) -> Any:

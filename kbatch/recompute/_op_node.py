@@ -19,7 +19,7 @@ class Node:
 
     Attributes:
         operation: The layer or operation.
-        name: String, the operation's name behind the names of the nested models that hold it.
+        name: String, the operation's name after those of the nested models that hold it.
         arguments: The call's arguments with symbolic tensors, as Keras keeps them
             (`SymbolicArguments`, keras/src/ops/symbolic_arguments.py, Keras 3.15.1).
         symbols: Number of the value that stands for a symbolic tensor, by the tensor's `id`.

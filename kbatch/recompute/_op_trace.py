@@ -232,27 +232,27 @@ class _OpTrace:
 def _read_by(backward: Sequence[Any], forward: Sequence[Any]) -> dict[int, Any]:
     """The tensors of the forward operations whose bytes the backward operations read, by `id`."""
     before = {id(operation) for operation in forward}
-    found = {}
+    read_tensors = {}
     for operation in backward:
         if operation.type in _SHAPE_READERS:
             continue
         for tensor in operation.inputs:
             source = _source(tensor)
             if id(source.op) in before:
-                found[id(source)] = source
-    return found
+                read_tensors[id(source)] = source
+    return read_tensors
 
 
 def _ancestors(tensors: Iterable[Any], known: Collection[int]) -> set[int]:
     """The `id` of the operations that compute tensors from the known ones."""
     stack = [tensor for tensor in tensors if id(tensor) not in known]
-    found: set[int] = set()
+    ancestors: set[int] = set()
     while stack:
         operation = stack.pop().op
-        if id(operation) not in found:
-            found.add(id(operation))
+        if id(operation) not in ancestors:
+            ancestors.add(id(operation))
             stack += [tensor for tensor in operation.inputs if id(tensor) not in known]
-    return found
+    return ancestors
 
 
 def _source(tensor: Any) -> Any:

@@ -33,6 +33,10 @@ class PlannedSegment:
         operations: Integer, number of operations.
         recompute: Boolean. If `True`, the backward pass recomputes what is inside of the segment;
             if `False`, the forward pass keeps it.
+
+    Example:
+    >>> print(PlannedSegment("conv", "pool", operations=3, recompute=True))
+    recompute    3 operations  conv … pool
     """
 
     first: str
@@ -70,6 +74,11 @@ class Plan:
         measured_peak_bytes: Integer, measured peak of a step in bytes, not counting what was held
             before it. `None` if it was not measured.
         measured_seconds: Float, measured seconds of a step. `None` if it was not measured.
+
+    Example:
+    >>> plan = Plan("manual", (PlannedSegment("a", "b", 2, False),), 16, 1000, 2000, 0.0)
+    >>> Plan.from_json(plan.to_json()) == plan
+    True
     """
 
     strategy: str

@@ -64,22 +64,24 @@ def plan(
 
     Raises:
         RecomputeError: If the model hides its graph, has inputs of an unknown size, or does
-            something that cannot be repeated. Also if an argument makes no sense, a cut after
-            `layers` would change the order in which a gradient is summed, or no plan meets the
-            budget.
+            something that cannot be repeated. Also if an argument makes no sense, if a cut after
+            `layers` would change the order in which a gradient is summed, or if no plan meets
+            the budget.
 
     Example:
-    ```python
-    plan = recompute.plan(model, batch_size=16)
-    recompute.apply(model, plan)
-    ```
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> plan = recompute.plan(model, batch_size=16, strategy="sqrt")
+    >>> sum(segment.recompute for segment in plan.segments)
+    2
+    >>> recompute.apply(model, plan)
     """
     options = Options(strategy, peak_bytes, kept_share, layers)
     options.check()
     predictor = _predictor(model, batch_size)
-    found = _plan(predictor, strategy, segments_of(predictor, options))
-    _check_repeatable(predictor.graph, [found])
-    return found
+    result = _plan(predictor, strategy, segments_of(predictor, options))
+    _check_repeatable(predictor.graph, [result])
+    return result
 
 
 def plan_for(
@@ -105,9 +107,9 @@ def plan_for(
     options.check()
     predictor = _predictor(model, planned_batch_size)
     resized = Predictor(predictor.graph, predictor.costs, batch_size)
-    found = _plan(resized, strategy, segments_of(predictor, options))
-    _check_repeatable(predictor.graph, [found])
-    return found
+    result = _plan(resized, strategy, segments_of(predictor, options))
+    _check_repeatable(predictor.graph, [result])
+    return result
 
 
 def front(model: keras.Model, batch_size: int) -> list[Plan]:
@@ -127,10 +129,11 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
             something that cannot be repeated.
 
     Example:
-    ```python
-    for plan in recompute.front(model, batch_size=16):
-        print(f"{plan.peak_bytes / 1e6:.0f} MB, {plan.extra_seconds_ratio:.0%} more time")
-    ```
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> plans = recompute.front(model, batch_size=16)
+    >>> plans[0].strategy, plans[0].extra_seconds_ratio
+    ('none', 0.0)
     """
     predictor = _predictor(model, batch_size)
     plain = _plan(predictor, "none", whole(predictor.graph))

@@ -1,9 +1,9 @@
 """Recomputation of a segment: its inside is not kept, and the backward pass computes it once more.
 
 Weights are read once, in the forward pass, and handed to the backward pass as values. Reading them
-there, as `tf.recompute_grad` does, is a race: Grappler's dependency optimizer may drop the edge
-"read before update" because it sees another path (through an IdentityN that it splits afterwards),
-and the read returns the updated weight. A value read in the forward pass is safe: the update waits
+there, as `tf.recompute_grad` does, is a race: the read may return the updated weight. Grappler's
+dependency optimizer may drop the edge "read before update", because it sees another path, through
+an IdentityN that it splits afterwards. A value read in the forward pass is safe: the update waits
 for the gradient, the gradient for the loss, the loss for the read.
 """
 
@@ -21,7 +21,7 @@ from kbatch.recompute._scope import Scope
 from kbatch.recompute._segment import RunResult, Segment, Step
 from kbatch.runtime.keras_private import current_stateless_scope, mask_of, set_mask
 
-# Identities behind each output of a segment that adds losses: more than the operations from a value
+# Identities after each output of a segment that adds losses: more than the operations from a value
 # to the loss of an activity regularizer. Chosen by hand.
 DELAY = 8
 
@@ -98,8 +98,8 @@ class _Recomputation:
         inputs, fixed = self._enter(dense)
         # The backward pass begins with these identities alone, so that `wait` can hold it back.
         sent = [tf.identity(gradient) for gradient in dense]
-        again, gradients = self._recompute(inputs, fixed, sent)
-        shared = self._share(again, inputs, fixed, sent)
+        recomputed, gradients = self._recompute(inputs, fixed, sent)
+        shared = self._share(recomputed, inputs, fixed, sent)
         return self._release(sent, gradients, shared)
 
     def _enter(self, upstream: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -132,16 +132,16 @@ class _Recomputation:
         with tf.GradientTape() as tape:
             tape.watch(sources)
             others = dict(zip(self._fixed, fixed, strict=True))
-            again = self._compute(inputs, others, self._weight_values)
-            outputs = (
-                [_delayed(output) for output in again.outputs] if again.losses else again.outputs
-            )
-            ends = [*outputs, *again.losses]
-        return again, tape.gradient(ends, sources, output_gradients=sent)
+            recomputed = self._compute(inputs, others, self._weight_values)
+            outputs = recomputed.outputs
+            if recomputed.losses:
+                outputs = [_delayed(output) for output in outputs]
+            ends = [*outputs, *recomputed.losses]
+        return recomputed, tape.gradient(ends, sources, output_gradients=sent)
 
     def _share(
         self,
-        again: RunResult,
+        recomputed: RunResult,
         inputs: Sequence[tf.Tensor],
         fixed: Sequence[tf.Tensor],
         sent: Sequence[tf.Tensor],
@@ -150,12 +150,12 @@ class _Recomputation:
 
         Returns the `id` of the operations that hand them on.
         """
-        recomputed_from = [*inputs, *self._weight_values, *fixed]
-        computed_from = [*self._entered, *self._fixed.values()]
+        new = [*inputs, *self._weight_values, *fixed]
+        old = [*self._entered, *self._fixed.values()]
         return share_small_results(
-            again.ends,
+            recomputed.ends,
             self.forward.ends,
-            {id(new): old for new, old in zip(recomputed_from, computed_from, strict=True)},
+            dict(zip(map(id, new), old, strict=True)),
             map(id, self._weight_values),
             sent,
             self._step.turns.hold,

@@ -24,7 +24,7 @@ _IRRELEVANT = frozenset({"_class", "_gradient_op_type", "_output_shapes"})
 
 
 def share_small_results(
-    again: Sequence[tf.Tensor],
+    recomputed: Sequence[tf.Tensor],
     forward: Sequence[tf.Tensor],
     entering: Mapping[int, tf.Tensor],
     given: Iterable[int],
@@ -36,35 +36,35 @@ def share_small_results(
     A gradient that is taken of them later still flows through the recomputed ones.
 
     Args:
-        again: Tensors that the recomputed segment ends with.
+        recomputed: Tensors that the recomputed segment ends with.
         forward: Tensors that the forward pass ended with, in the same order.
         entering: Tensors that entered the forward pass, by the `id` of those that entered the
             recomputation in their place.
         given: The `id` of the tensors that depend on no example: the weights.
         sent: Tensors of the operations right before those of the recomputation.
         hold: Function that holds tensors back until the segment's turn. Without it TensorFlow
-            would notice that a large tensor made of small ones, such as a scale for each element,
-            equals one of the forward pass, and keep that.
+            would keep large tensors that are made of small ones, such as a scale for each element:
+            it would notice that the forward pass has computed them already.
 
     Returns:
         The `id` of the operations that hand the small results on.
     """
-    if not again or tf.executing_eagerly():
+    if not recomputed or tf.executing_eagerly():
         return set()
-    graph = again[0].graph
+    graph = recomputed[0].graph
     if any(not tf.is_symbolic_tensor(tensor) or tensor.graph is not graph for tensor in forward):
         # The two passes of a loop are two graphs, and the rows of a jacobian are traced where the
         # forward pass ran eagerly.
         return set()
     operations = graph.get_operations()
     operations = operations[operations.index(sent[-1].op) + 1 :]
-    twins = _twins(again, forward, entering)
-    recomputed = [
+    twins = _twins(recomputed, forward, entering)
+    repeated = [
         operation
         for operation in operations
         if any(id(output) in twins for output in operation.outputs)
     ]
-    small = [tensor for tensor in small_results(recomputed, set(given)) if id(tensor) in twins]
+    small = [tensor for tensor in small_results(repeated, set(given)) if id(tensor) in twins]
     held = hold([twins[id(tensor)] for tensor in small])
     instead = {
         id(tensor): _routed(known, tensor) for tensor, known in zip(small, held, strict=True)
@@ -86,7 +86,7 @@ def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]
     reduced_from: dict[int, float] = {}  # elements before the reduction, by the small tensor's `id`
     computed = {id(output) for operation in operations for output in operation.outputs}
     constant = set(given)  # however small: they come from no activation
-    found = []
+    small = []
     for operation in operations:
         if operation.type == "Placeholder":
             continue
@@ -102,37 +102,37 @@ def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]
         for output in operation.outputs:
             if output.dtype.is_floating and _elements(output) * SMALL <= largest:
                 reduced_from[id(output)] = largest
-                found.append(output)
-    return found
+                small.append(output)
+    return small
 
 
 def _twins(
-    again: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: Mapping[int, tf.Tensor]
+    recomputed: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: Mapping[int, tf.Tensor]
 ) -> dict[int, tf.Tensor]:
     """Tensors of the forward pass, by the `id` of their recomputed twins.
 
     Twins come from the same operations on the same tensors. Those that enter are left out.
     """
-    found: dict[int, tf.Tensor | None] = dict(entering)
-    stack = list(zip(again, forward, strict=True))
+    twins: dict[int, tf.Tensor | None] = dict(entering)
+    stack = list(zip(recomputed, forward, strict=True))
     while stack:
         one, other = stack[-1]
-        if id(one) in found:
+        if id(one) in twins:
             stack.pop()
         elif one is other:
-            found[id(one)] = other
+            twins[id(one)] = other
         elif not _do_the_same(one, other):
-            found[id(one)] = None
+            twins[id(one)] = None
         else:
             inputs = list(zip(one.op.inputs, other.op.inputs, strict=True))
-            unknown = [pair for pair in inputs if id(pair[0]) not in found]
+            unknown = [pair for pair in inputs if id(pair[0]) not in twins]
             stack += unknown
             if not unknown:
-                same = all(found[id(mine)] is its for mine, its in inputs)
+                same = all(twins[id(mine)] is its for mine, its in inputs)
                 for mine, its in zip(one.op.outputs, other.op.outputs, strict=True):
-                    found[id(mine)] = its if same else None
+                    twins[id(mine)] = its if same else None
     return {
-        key: tensor for key, tensor in found.items() if tensor is not None and key not in entering
+        key: tensor for key, tensor in twins.items() if tensor is not None and key not in entering
     }
 
 
@@ -152,10 +152,11 @@ def _attributes(operation: Any) -> dict[str, Any]:
 
 
 @tf.custom_gradient
-def _routed(forward: tf.Tensor, again: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Return `forward`, and route its gradient to `again`, its recomputed twin.
+def _routed(forward: tf.Tensor, recomputed: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Return `forward`, and route its gradient to `recomputed`, its recomputed twin.
 
-    `again` itself is then never evaluated: TensorFlow takes apart the IdentityN that hands both on.
+    `recomputed` itself is then never evaluated: TensorFlow takes the IdentityN apart that hands
+    both on.
     """
     return tf.identity(forward), lambda upstream: (None, upstream)
 

@@ -2,7 +2,7 @@
 
 The program is of the kind of Kusumoto et al., "A Graph Theoretic Framework of Recomputation
 Algorithms for Memory-Efficient Backpropagation" (NeurIPS 2019): it grows a prefix of the model cut
-by cut, and of two ways that keep the same values it drops the one with more work and more bytes.
+by cut. Of two ways that keep the same values, it drops the one with more work and more bytes.
 Three things are our own. Prefixes are those of the call order only; a segment may also be kept; and
 the ways are a thinned list of (work, bytes) instead of a table over whole numbers of work.
 """
@@ -170,7 +170,7 @@ def of_cuts(cuts: Sequence[int]) -> list[Span]:
 
 
 def _spared_work(predictor: Predictor, position: int) -> float:
-    """Work that a cut behind an operation saves: the result need not be recomputed.
+    """Work that a cut after an operation saves: the result need not be recomputed.
 
     It saves nothing if a gradient before the cut needs the result.
     """

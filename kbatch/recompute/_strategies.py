@@ -150,7 +150,7 @@ def _within_budget(predictor: Predictor, options: Options) -> list[Span]:
 
 
 def _stage_cuts(predictor: Predictor) -> list[int]:
-    """Cuts where the size of the tensors changes, else behind each repeated block of layers.
+    """Cuts where the size of the tensors changes, else after each repeated block of layers.
 
     Only positions with a single live value count. The end of a residual block is one whose
     operation reads several values.
@@ -169,7 +169,7 @@ def _stage_cuts(predictor: Predictor) -> list[int]:
 
 
 def _cuts_after(graph: OpGraph, layers: Sequence[str]) -> list[int]:
-    """Cuts behind the layers of these names."""
+    """Cuts after the layers of these names."""
     positions = {node.name: position for position, node in enumerate(graph.nodes, 1)}
     missing = [name for name in layers if name not in positions]
     if missing:

@@ -34,6 +34,10 @@ class Report:
             steps.
         state: Float, largest difference in anything else that training changes, such as the
             statistics of BatchNormalization and seeds.
+
+    Example:
+    >>> print(Report(loss=0.0, gradients=0.0, weights=0.25, state=0.0))
+    Not exact; largest differences: loss 0, gradients 0, weights 0.25, state 0.
     """
 
     loss: float
@@ -84,9 +88,9 @@ def verify(
     plan.
 
     TensorFlow's graph optimizer is off meanwhile. It regroups sums and products and fuses
-    operations by who else reads a tensor, so that the last digits of a deep model differ, as they
+    operations by who else reads a tensor. With it the last digits of a deep model differ, as they
     do under `jit_compile`. Where that saves memory, it also sums gradients in the order in which
-    they come: with it a few models (InceptionResNetV2, for one) do not train the same twice even
+    they come: a few models, such as InceptionResNetV2, then do not train the same twice even
     without a plan.
 
     Args:
@@ -104,9 +108,12 @@ def verify(
             applied to it.
 
     Example:
-    ```python
-    print(recompute.verify(model, recompute.plan(model, batch_size=16), x[:16], y[:16]))
-    ```
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> model.compile(loss="mse")
+    >>> x, y = np.ones((16, 8)), np.ones((16, 8))
+    >>> recompute.verify(model, recompute.plan(model, batch_size=16), x, y).exact
+    True
     """
     batch_size_of(x)
     with restored(model) as restore, without_graph_optimizer():
@@ -168,8 +175,8 @@ def _gradients(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> list[n
             loss = model.compute_loss(
                 x=x, y=y, y_pred=model(x, training=True), sample_weight=sample_weight, training=True
             )
-        found = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-        return [tf.convert_to_tensor(gradient) for gradient in found if gradient is not None]
+        all_of = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        return [tf.convert_to_tensor(gradient) for gradient in all_of if gradient is not None]
 
     run = gradients
     if not model.run_eagerly:

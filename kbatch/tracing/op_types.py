@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # The output is the input's buffer: the kernel passes its input on with `set_output`. Read in
 # tensorflow/core/kernels/identity_op.h, identity_n_op.h, reshape_op.h and shape_ops.h, in the
-# include folder of the wheel. The other kernels have no header there and were not read again.
+# include folder of the wheel. The other kernels have no header there and were not re-read.
 ALIASES = frozenset(
     {
         "Bitcast",
@@ -29,7 +29,7 @@ ALIASES = frozenset(
 # output with `forward_input_or_allocate_output`. Read in tensorflow/core/kernels/cwise_ops_common.h
 # (unary and binary operations) and tensorflow/core/framework/numeric_op.h (activations and their
 # gradients), in the include folder of the wheel. AddN, BiasAdd, ClipByValue, SelectV2 and Softmax
-# have no header there and were not read again. `Cast` (cast_op.cc, read at commit 010f3ed) passes
+# have no header there and were not re-read. `Cast` (cast_op.cc, read at commit 010f3ed) passes
 # its input on between equal types and otherwise allocates.
 IN_PLACE = frozenset(
     {

@@ -1,4 +1,4 @@
-"""Barriers: what they hold back, read from the graph they are traced into."""
+"""Barriers: the tensors that they hold back, read from the graph they are traced into."""
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ def after(graph, tensor):
     return names
 
 
-def test_a_backward_pass_waits_for_what_it_needs_and_for_nothing_else():
+def test_a_backward_pass_waits_for_the_tensors_that_it_reads_and_no_others():
     def step(x, upstream):
         sent = tf.identity(upstream)
         with tf.GradientTape() as tape:
@@ -38,7 +38,7 @@ def test_a_backward_pass_waits_for_what_it_needs_and_for_nothing_else():
     assert "not_needed" not in names
 
 
-def test_a_backward_pass_does_not_wait_for_what_hands_on_what_was_known():
+def test_a_backward_pass_does_not_wait_for_shared_results():
     def step(x, upstream):
         sent = tf.identity(upstream)
         with tf.GradientTape() as tape:
@@ -54,7 +54,7 @@ def test_a_backward_pass_does_not_wait_for_what_hands_on_what_was_known():
     tf.function(step).get_concrete_function(tf.TensorSpec((None, 4)), tf.TensorSpec((None, 4)))
 
 
-def test_what_depends_on_the_upstream_by_control_alone_is_no_reason_to_wait():
+def test_a_control_dependency_on_the_upstream_is_no_reason_to_wait():
     @tf.custom_gradient
     def late(x):
         def gradient(upstream):
@@ -88,7 +88,7 @@ def test_gradients_leave_together():
     assert {"one", "other"} <= after(graph, graph.outputs[0])
 
 
-def test_segments_are_made_again_one_after_the_other():
+def test_segments_are_recomputed_one_after_another():
     def step(x, y):
         turns = Turns(slice_barrier)
         first = turns.begin([x], [tf.tanh(x, name="upstream_of_first")])
@@ -101,7 +101,7 @@ def test_segments_are_made_again_one_after_the_other():
     )
 
 
-def test_a_barrier_hands_on_what_it_is_given():
+def test_a_barrier_returns_equal_tensors():
     for barrier in (slice_barrier, select_barrier):
         turns = Turns(barrier)
         turns.end([tf.constant([1.0, float("nan")])])
@@ -111,7 +111,7 @@ def test_a_barrier_hands_on_what_it_is_given():
         )
 
 
-def test_what_is_known_only_inside_of_a_loop_is_not_awaited_outside():
+def test_a_gradient_inside_of_a_loop_is_not_awaited_outside():
     turns = Turns(slice_barrier)
 
     @tf.function

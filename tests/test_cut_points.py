@@ -1,4 +1,4 @@
-"""Cut points: with the cuts that are allowed every gradient is that of a plain tape, to the last digit; without some are not."""
+"""Cut points: with allowed cuts every gradient is a plain tape's, with others some are not."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ WIDTH = 6
 
 
 def drawn(seed):
-    """A model of branches and joins at random, some of whose layers read their input several times."""
+    """A random model of branches and joins; some layers read their input several times."""
     rng = random.Random(seed)
     keras.utils.set_random_seed(seed)
     inputs = keras.Input((WIDTH,))

@@ -1,4 +1,4 @@
-"""Measured plans: the model is left as it was, the best is no worse than sqrt and stages, budgets are kept as measured."""
+"""Measured plans: models are restored, the best beats sqrt and stages, and budgets are kept."""
 
 import dataclasses
 

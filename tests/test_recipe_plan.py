@@ -1,4 +1,4 @@
-"""The axis `recompute`: a recipe's model follows it, a search draws it, the table has rows for it, the record tells of it."""
+"""The axis `recompute`: models are planned by it, searches draw it, tables and records have it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
-from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, follow
+from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, apply_recipe
 from kbatch.recompute_strategy import Strategy
 from kbatch.results.loading import load_records
 
@@ -107,7 +107,7 @@ def test_a_model_that_hides_its_graph_is_refused_in_words():
 
 
 def tuner_over(strategies, folder):
-    """A grid over ways to recompute alone."""
+    """A grid over recompute strategies only."""
 
     def build():
         model = memory_models.normed()

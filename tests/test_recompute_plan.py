@@ -1,4 +1,4 @@
-"""Plans: the solver against brute force over all cuts, the strategies, and the trip through JSON."""
+"""Plans: the solver against brute force, the strategies, and the trip through JSON."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ class Node:
 
 
 class MadeUp:
-    """An op graph of single values, some of which are read once more later, as by a residual connection."""
+    """An op graph of single values; residual connections read some of them once more."""
 
     def __init__(self, rng, count):
         self.nodes = [
@@ -220,7 +220,7 @@ def test_a_broken_text_is_no_plan(model, change, says):
         Plan.from_json('{"version": 1}')
 
 
-def test_what_a_model_costs_is_traced_once_for_all_that_are_built_alike(monkeypatch):
+def test_costs_are_traced_once_for_all_models_that_are_built_alike(monkeypatch):
     from kbatch.recompute import _planner
 
     def build(units):

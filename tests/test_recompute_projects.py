@@ -1,4 +1,4 @@
-"""Models in the style of keras.io's examples: every plan is exact to the bit, or refused in words before anything is trained."""
+"""Models in the style of keras.io's examples: every plan is exact to the bit or refused."""
 
 import itertools
 
@@ -27,7 +27,7 @@ def in_double_precision():
 
 
 def every(model):
-    """All cuts that there may be, and all segments but the last recomputed, those among them that no gradient comes to."""
+    """All allowed cuts, with all segments but the last recomputed, trained or not."""
     graph = OpGraph(model)
     nodes, positions = graph.nodes, CutPoints(graph, check(graph)).positions
     segments = (
@@ -148,7 +148,7 @@ def every_node(model):
 
 
 def tied(regularizer=None):
-    """One layer eight times in a row, and what comes before and after."""
+    """One layer eight times in a row, with layers before and after it."""
     inputs = x = keras.Input((6,))
     block = keras.layers.Dense(6, "tanh", kernel_regularizer=regularizer, name="tied")
     for _ in range(8):

@@ -7,8 +7,8 @@ import pytest
 import recompute_models
 
 from kbatch.recompute import _repeatable
-from kbatch.recompute._cut_points import Ordering
-from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
 
 
@@ -18,8 +18,8 @@ def slow(build):
 
 def cut(model, pieces=4):
     """A plan of so many segments of about as many operations, all but the last recomputed."""
-    chain = Chain(model)
-    nodes, allowed = chain.nodes, Ordering(chain, _repeatable.check(chain)).positions
+    graph = OpGraph(model)
+    nodes, allowed = graph.nodes, CutPoints(graph, _repeatable.check(graph)).positions
     cuts = sorted(
         {
             min(allowed, key=lambda position: abs(position - part * len(nodes) / pieces))

@@ -1,4 +1,4 @@
-"""Barriers: what they hold back, read from the graph they are traced into."""
+"""Barriers: the tensors that they hold back, read from the graph they are traced into."""
 
 import tensorflow as tf
 
@@ -88,7 +88,7 @@ def test_gradients_leave_together():
     assert {"one", "other"} <= after(graph, graph.outputs[0])
 
 
-def test_segments_are_made_again_one_after_the_other():
+def test_segments_are_recomputed_one_after_another():
     def step(x, y):
         turns = Turns(slice_barrier)
         first = turns.begin([x], [tf.tanh(x, name="upstream_of_first")])
@@ -101,7 +101,7 @@ def test_segments_are_made_again_one_after_the_other():
     )
 
 
-def test_a_barrier_hands_on_what_it_is_given():
+def test_a_barrier_returns_equal_tensors():
     for barrier in (slice_barrier, select_barrier):
         turns = Turns(barrier)
         turns.end([tf.constant([1.0, float("nan")])])

@@ -1,4 +1,4 @@
-"""Ordering: with the cuts that it allows every gradient is that of a plain tape, to the last digit; without it some are not."""
+"""Cut points: with allowed cuts every gradient is a plain tape's, with others some are not."""
 
 import itertools
 import random
@@ -11,15 +11,15 @@ from keras import layers
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute._cut_points import Ordering
-from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
 
 WIDTH = 6
 
 
 def drawn(seed):
-    """A model of branches and joins at random, some of whose layers read their input several times."""
+    """A random model of branches and joins; some layers read their input several times."""
     rng = random.Random(seed)
     keras.utils.set_random_seed(seed)
     inputs = keras.Input((WIDTH,))
@@ -44,9 +44,9 @@ def drawn(seed):
     return model
 
 
-def planned(chain, cuts, rng):
-    ends = [0, *sorted(cuts), len(chain.nodes)]
-    nodes = chain.nodes
+def planned(graph, cuts, rng):
+    ends = [0, *sorted(cuts), len(graph.nodes)]
+    nodes = graph.nodes
     segments = (
         PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, rng.random() < 0.7)
         for a, b in itertools.pairwise(ends)
@@ -69,12 +69,12 @@ def gradients(model, seed):
 def differing(seed, positions):
     """How many of some plans drawn with cuts at these positions change a gradient."""
     model, rng, found = drawn(seed), random.Random(seed), 0
-    chain = Chain(model)
+    graph = OpGraph(model)
     plain = gradients(model, seed)
     for _ in range(3):
-        allowed = positions(chain)
+        allowed = positions(graph)
         recompute.apply(
-            model, planned(chain, rng.sample(allowed, min(len(allowed), rng.randint(1, 5))), rng)
+            model, planned(graph, rng.sample(allowed, min(len(allowed), rng.randint(1, 5))), rng)
         )
         found += not all(map(np.array_equal, plain, gradients(model, seed)))
     return found
@@ -84,12 +84,12 @@ def differing(seed, positions):
     "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 120))]
 )
 def test_no_plan_with_allowed_cuts_changes_a_gradient(seed):
-    assert differing(seed, lambda chain: Ordering(chain).positions[1:-1]) == 0
+    assert differing(seed, lambda graph: CutPoints(graph).positions[1:-1]) == 0
 
 
 def test_some_plans_with_other_cuts_do(monkeypatch):
-    monkeypatch.setattr(Ordering, "check", lambda self, cuts: None)
-    assert sum(differing(seed, lambda chain: range(1, len(chain.nodes))) for seed in range(8)) > 2
+    monkeypatch.setattr(CutPoints, "check", lambda self, cuts: None)
+    assert sum(differing(seed, lambda graph: range(1, len(graph.nodes))) for seed in range(8)) > 2
 
 
 def branches(kind):
@@ -101,7 +101,7 @@ def branches(kind):
 
 
 def test_three_terms_are_cut_outside_branches_two_anywhere():
-    assert Ordering(Chain(branches(lambda name: layers.Dense(WIDTH, name=name)))).positions == [
+    assert CutPoints(OpGraph(branches(lambda name: layers.Dense(WIDTH, name=name)))).positions == [
         0,
         1,
         2,
@@ -109,8 +109,8 @@ def test_three_terms_are_cut_outside_branches_two_anywhere():
         4,
         5,
     ]
-    assert Ordering(
-        Chain(branches(lambda name: layers.LayerNormalization(name=name)))
+    assert CutPoints(
+        OpGraph(branches(lambda name: layers.LayerNormalization(name=name)))
     ).positions == [0, 1, 4, 5]
 
 
@@ -120,7 +120,7 @@ def test_a_reader_that_feeds_the_other_leaves_every_cut():
     model = keras.Model(
         inputs, layers.Add()([x, layers.Dense(WIDTH)(layers.LayerNormalization()(x))])
     )
-    assert Ordering(Chain(model)).positions == list(range(5))
+    assert CutPoints(OpGraph(model)).positions == list(range(5))
 
 
 def test_a_manual_cut_between_branches_names_the_layer_to_use():
@@ -135,4 +135,4 @@ def test_a_manual_cut_between_branches_names_the_layer_to_use():
 def test_a_plan_with_such_a_cut_is_refused_too():
     model = branches(lambda name: layers.LayerNormalization(name=name))
     with pytest.raises(RecomputeError, match="must not lie between branches"):
-        recompute.apply(model, planned(Chain(model), [2], random.Random(0)))
+        recompute.apply(model, planned(OpGraph(model), [2], random.Random(0)))

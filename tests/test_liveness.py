@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.liveness import PRIME, moments
+from kbatch.tracing.liveness import moments
 from kbatch.tracing.size import Size
+from kbatch.tracing.tensor_size import PRIME
 
 
 def traced(function, *shapes):
@@ -19,7 +20,7 @@ def top(graph, batch_size=1000):
     return max(moment.total.at(batch_size) for moment in moments(graph))
 
 
-def test_a_chain_that_can_work_in_place_holds_one_tensor():
+def test_operations_in_place_hold_one_tensor():
     graph = traced(
         lambda x: tf.nn.relu(tf.tanh(tf.nn.relu(tf.matmul(x, tf.ones((4, 100)))))), (PRIME, 4)
     )
@@ -36,7 +37,7 @@ def test_a_tensor_that_is_needed_later_stays():
     assert top(traced(step, (PRIME, 4))) == pytest.approx(3 * 1000 * 400, rel=0.05)
 
 
-def test_what_nobody_needs_does_not_count():
+def test_operations_that_nobody_needs_do_not_count():
     def step(x):
         tf.matmul(x, tf.ones((4, 10_000)))
         return x * 2

@@ -1,14 +1,14 @@
-"""The most bytes of the later part of a graph, known by hand."""
+"""Peaks of both halves of a graph, known by hand."""
 
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.liveness import PRIME
-from kbatch.tracing.peak import most_before, most_beside
+from kbatch.tracing.peak import backward_peak, forward_peak
+from kbatch.tracing.tensor_size import PRIME
 
 
 def traced(forward, backward, width=100):
-    """Bytes for one example of the backward pass, beside the forward pass and what it is given."""
+    """Peak bytes of the backward pass for one example, not counting the forward pass and inputs."""
     begin, given = 0, []
 
     def step(x, upstream):
@@ -20,7 +20,7 @@ def traced(forward, backward, width=100):
 
     spec = tf.TensorSpec((PRIME, width), tf.float32)
     graph = tf.function(step).get_concrete_function(spec, spec).graph
-    return most_beside(graph, begin, given).per_example / (4 * width)  # in tensors
+    return backward_peak(graph, begin, given).per_example / (4 * width)  # in tensors
 
 
 def test_what_is_written_into_the_upstream_takes_nothing():
@@ -77,4 +77,4 @@ def test_a_forward_pass_holds_what_it_made_and_needs_yet(forward, tensors):
         return tf.concat([value] * 9, 0)
 
     graph = tf.function(step).get_concrete_function(tf.TensorSpec((PRIME, 100), tf.float32)).graph
-    assert most_before(graph, end).per_example / 400 == pytest.approx(tensors, abs=0.01)
+    assert forward_peak(graph, end).per_example / 400 == pytest.approx(tensors, abs=0.01)

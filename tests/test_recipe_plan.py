@@ -1,4 +1,4 @@
-"""The axis `recompute`: a recipe's model follows it, a search draws it, the table has rows for it, the record tells of it."""
+"""The axis `recompute`: models are planned by it, searches draw it, tables and records have it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
-from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, follow
+from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, apply_recipe
 from kbatch.recompute_strategy import Strategy
 from kbatch.results.loading import load_records
 
@@ -55,7 +55,7 @@ def test_nonsense_is_no_strategy(text):
     with pytest.raises(kbatch.errors.SpaceError, match="`recompute` must be among"):
         Space(recompute=text)
     with pytest.raises(RecomputeError, match="`recompute` must be"):
-        follow(memory_models.normed(), text)
+        apply_recipe(memory_models.normed(), text)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
@@ -81,7 +81,7 @@ def test_cuts_ignore_the_batch_size_and_bytes_are_per_pass():
         Recipe(256, recompute="budget:0.6", micro_batch_size=64),
     ]
     plans = [recompute.applied(model_maker.make(recipe)) for recipe in recipes]
-    assert all(list(plan.stretches()) == list(plans[0].stretches()) for plan in plans)
+    assert all(list(plan.spans()) == list(plans[0].spans()) for plan in plans)
     assert [plan.batch_size for plan in plans] == [1, 256, 64]
     for plan in plans:
         assert (
@@ -107,7 +107,7 @@ def test_a_model_that_hides_its_graph_is_refused_in_words():
 
 
 def tuner_over(strategies, folder):
-    """A grid over ways to recompute alone."""
+    """A grid over recompute strategies only."""
 
     def build():
         model = memory_models.normed()
@@ -138,8 +138,8 @@ def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
     assert plans[:2] == ["", ""]
     again = memory_models.normed()
     recompute.apply(again, recompute.Plan.from_json(plans[2]))
-    assert list(recompute.applied(again).stretches()) == list(
-        recompute.plan(again, PLANNED_BATCH_SIZE).stretches()
+    assert list(recompute.applied(again).spans()) == list(
+        recompute.plan(again, PLANNED_BATCH_SIZE).spans()
     )
 
 

@@ -1,4 +1,4 @@
-"""Plans: the placing against brute force over all cuts, the strategies, and the trip through JSON."""
+"""Plans: the solver against brute force, the strategies, and the trip through JSON."""
 
 import itertools
 import json
@@ -14,9 +14,10 @@ from kbatch import recompute
 from kbatch.errors import RecomputeError
 from kbatch.recompute import _solver
 from kbatch.recompute._cost_model import Predictor
-from kbatch.recompute._op_costs import Cost, Costs
+from kbatch.recompute._op_costs import ModelCosts
+from kbatch.recompute._op_trace import OpCost
 from kbatch.recompute._plan import Plan
-from kbatch.recompute._recipe_plan import follow
+from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.recompute._solver import Budget
 from kbatch.tracing.size import Size
 
@@ -27,7 +28,7 @@ class Node:
 
 
 class MadeUp:
-    """A chain of single values, some of which are read once more later, as by a residual connection."""
+    """An op graph of single values; residual connections read some of them once more."""
 
     def __init__(self, rng, count):
         self.nodes = [
@@ -48,23 +49,23 @@ class MadeUp:
 
 def made_up(seed, count=7):
     rng = random.Random(seed)
-    chain = MadeUp(rng, count)
+    graph = MadeUp(rng, count)
     sizes = {number: Size(0.0, rng.choice([1, 2, 4, 8]) * 1e6) for number in range(count + 1)}
     costs = [
-        Cost(
-            Size(0.0, rng.choice([0, 0, 1e6])),
-            frozenset(number for number in (*node.reads, *node.writes) if rng.random() < 0.6),
-            Size(0.0, 1e6 * rng.random()),
-            Size(0.0, 1e6 * rng.random()),
-            1e5 * rng.random(),
-            rng.random(),
-            2 * rng.random(),
-            rng.random(),
-            frozenset(node.reads),
+        OpCost(
+            internal=Size(0.0, rng.choice([0, 0, 1e6])),
+            needs=frozenset(number for number in (*node.reads, *node.writes) if rng.random() < 0.6),
+            forward_peak=Size(0.0, 1e6 * rng.random()),
+            backward_peak=Size(0.0, 1e6 * rng.random()),
+            weight_gradients=1e5 * rng.random(),
+            forward_work=rng.random(),
+            backward_work=2 * rng.random(),
+            recompute_work=rng.random(),
+            recompute_reads=frozenset(node.reads),
         )
-        for node in chain.nodes
+        for node in graph.nodes
     ]
-    predictor = Predictor(chain, Costs(tuple(costs), sizes, frozenset(sizes)), 4)
+    predictor = Predictor(graph, ModelCosts(tuple(costs), sizes, frozenset(sizes)), 4)
     predictor.cuts = list(range(count + 1))
     return predictor
 
@@ -84,7 +85,7 @@ def every_plan(count):
 @pytest.mark.parametrize("seed", range(12))
 def test_the_lowest_peak_is_that_of_brute_force(seed):
     predictor = made_up(seed)
-    best = min(predictor.predict(stretches).peak_bytes for stretches in every_plan(7))
+    best = min(predictor.predict(spans).peak_bytes for spans in every_plan(7))
     assert predictor.predict(_solver.lowest(predictor)).peak_bytes <= best * 1.001
 
 
@@ -97,9 +98,9 @@ def test_under_a_budget_no_plan_is_faster(seed, share):
         Budget(peak_bytes=share * plain.peak_bytes),
         Budget(kept_bytes=share * plain.kept_bytes),
     ):
-        predictions = [predictor.predict(stretches) for stretches in every_plan(7)]
+        predictions = [predictor.predict(spans) for spans in every_plan(7)]
         fitting = [
-            one.extra
+            one.extra_work
             for one in predictions
             if one.peak_bytes <= budget.peak_bytes and one.kept_bytes <= budget.kept_bytes
         ]
@@ -109,7 +110,7 @@ def test_under_a_budget_no_plan_is_faster(seed, share):
             prediction = predictor.predict(found)
             assert prediction.peak_bytes <= budget.peak_bytes
             assert prediction.kept_bytes <= budget.kept_bytes
-            assert prediction.extra == pytest.approx(min(fitting))
+            assert prediction.extra_work == pytest.approx(min(fitting))
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +231,7 @@ def test_models_that_are_built_alike_share_their_traced_costs(monkeypatch):
 
     traced = []
     costs_of = _planner.costs_of
-    monkeypatch.setattr(_planner, "costs_of", lambda chain: traced.append(chain) or costs_of(chain))
+    monkeypatch.setattr(_planner, "costs_of", lambda graph: traced.append(graph) or costs_of(graph))
     for units, times in ((11, 1), (11, 1), (13, 2)):
         recompute.plan(build(units), batch_size=4)
         assert len(traced) == times
@@ -267,7 +268,7 @@ def test_a_model_of_one_batch_size_is_planned_for_that_one():
     assert plan.peak_bytes > 16 * 64 * 4
     with pytest.raises(RecomputeError, match=r"8, where .* has 16.*Pass batch_size=16"):
         recompute.plan(model, 8)
-    follow(model, "sqrt")
+    apply_recipe(model, "sqrt")
     assert vars(model)["call"].plan.batch_size == 16
 
 

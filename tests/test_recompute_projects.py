@@ -1,4 +1,4 @@
-"""Models in the style of keras.io's examples: every plan is exact to the bit, or refused in words before anything is trained."""
+"""Models in the style of keras.io's examples: every plan is exact to the bit or refused."""
 
 import itertools
 
@@ -9,8 +9,8 @@ import pytest
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute._cut_points import Ordering
-from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
 from kbatch.recompute._repeatable import check
 
@@ -27,9 +27,9 @@ def in_double_precision():
 
 
 def every(model):
-    """All cuts that there may be, and all segments but the last recomputed, those among them that no gradient comes to."""
-    chain = Chain(model)
-    nodes, positions = chain.nodes, Ordering(chain, check(chain)).positions
+    """All allowed cuts, with all segments but the last recomputed, trained or not."""
+    graph = OpGraph(model)
+    nodes, positions = graph.nodes, CutPoints(graph, check(graph)).positions
     segments = (
         PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes))
         for a, b in itertools.pairwise(positions)
@@ -87,11 +87,11 @@ def test_every_plan_of_every_project_is_exact_or_refused(build):
         + recompute.front(model, size)
         + [every(model)]
     )
-    for plan in {tuple(plan.stretches()): plan for plan in plans}.values():
+    for plan in {tuple(plan.spans()): plan for plan in plans}.values():
         is_exact(model, plan, data)
     try:
         by_hand = recompute.plan(
-            model, size, "manual", layers=[node.name for node in Chain(model).nodes]
+            model, size, "manual", layers=[node.name for node in OpGraph(model).nodes]
         )
     except RecomputeError as refused:
         assert "branches" in str(refused)
@@ -136,7 +136,7 @@ def test_random_numbers_drawn_in_a_loop_are_refused():
 
 
 def every_node(model):
-    nodes = Chain(model).nodes
+    nodes = OpGraph(model).nodes
     return Plan(
         "every",
         tuple(PlannedSegment(node.name, node.name, 1, node is not nodes[-1]) for node in nodes),
@@ -148,7 +148,7 @@ def every_node(model):
 
 
 def tied(regularizer=None):
-    """One layer eight times in a row, and what comes before and after."""
+    """One layer eight times in a row, with layers before and after it."""
     inputs = x = keras.Input((6,))
     block = keras.layers.Dense(6, "tanh", kernel_regularizer=regularizer, name="tied")
     for _ in range(8):
@@ -162,7 +162,7 @@ def tied(regularizer=None):
 @pytest.mark.parametrize("cuts", [(1, 3, 4, 7), (2, 6), (5,)], ids=str)
 def test_a_layer_used_many_times_is_exact_under_every_cut(cuts):
     model, data = tied()
-    nodes = Chain(model).nodes
+    nodes = OpGraph(model).nodes
     ends = [0, *cuts, len(nodes)]
     kinds = [index % 2 == 0 for index in range(len(ends) - 2)] + [False]
     segments = (
@@ -178,4 +178,4 @@ def test_a_reused_layer_with_a_regularizer_is_refused():
         RecomputeError, match=r"branches that use the weight 'tied/kernel'.*Do not cut after them"
     ):
         recompute.apply(model, every_node(model))
-    assert Ordering(Chain(model)).positions == [0, 10]
+    assert CutPoints(OpGraph(model)).positions == [0, 10]

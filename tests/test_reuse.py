@@ -1,4 +1,4 @@
-"""Reusing: what is small is not made again, and gradients of any order are those of the plain model."""
+"""Reuse: small results are not recomputed, and gradients of any order are the plain model's."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from tensorflow.python.eager import context
 
 from kbatch import recompute
 from kbatch.recompute._op_costs import costs_of
-from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._planner import plan
 from kbatch.recompute._reuse import small_results
 
@@ -22,7 +22,7 @@ def own_policy():
 
 
 def names_of(function, *arguments):
-    """The types of the operations that TensorFlow runs, its graph optimizer done."""
+    """Types of the operations that TensorFlow runs, after its graph optimizer."""
     context.enable_graph_collection()
     try:
         function(*arguments)
@@ -49,7 +49,7 @@ def normalised():
     return model, recompute_models.images()
 
 
-def test_small_is_what_was_reduced_and_what_comes_of_it():
+def test_reduced_tensors_and_results_of_only_those_are_small():
     @tf.function
     def step(x, weight):
         mean = tf.reduce_mean(x, (0, 1, 2), name="mean")
@@ -68,7 +68,7 @@ def test_small_is_what_was_reduced_and_what_comes_of_it():
     assert not large & names
 
 
-def test_what_is_taken_from_a_large_table_is_not_small():
+def test_rows_of_a_large_table_are_not_small():
     table = tf.Variable(tf.zeros((4096, 4)))
 
     @tf.function
@@ -95,7 +95,7 @@ def gradients_of(model, x, y):
     return step
 
 
-def test_no_statistic_of_a_batch_is_computed_again():
+def test_no_statistic_of_a_batch_is_recomputed():
     model, (x, y) = normalised()
     model.compile("sgd", "sparse_categorical_crossentropy")
     plain = names_of(gradients_of(model, tf.constant(x), tf.constant(y)))
@@ -149,18 +149,20 @@ def test_a_second_gradient_flows_through_shared_values():
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_predictions_count_them_as_known(policy):
+def test_costs_leave_shared_results_out_of_recomputation(policy):
     keras.config.set_dtype_policy(policy)
     model, _ = normalised()
-    chain = Chain(model)
+    graph = OpGraph(model)
     kinds = {
         type(node.operation).__name__: cost
-        for node, cost in zip(chain.nodes, costs_of(chain).nodes, strict=True)
+        for node, cost in zip(graph.nodes, costs_of(graph).nodes, strict=True)
     }
-    assert kinds["BatchNormalization"].again < 0.7 * kinds["BatchNormalization"].forward
-    assert kinds["Conv2D"].again == kinds["Conv2D"].forward
-    assert kinds["GlobalAveragePooling2D"].again == 0.0
-    assert kinds["GlobalAveragePooling2D"].rereads == frozenset()
+    assert (
+        kinds["BatchNormalization"].recompute_work < 0.7 * kinds["BatchNormalization"].forward_work
+    )
+    assert kinds["Conv2D"].recompute_work == kinds["Conv2D"].forward_work
+    assert kinds["GlobalAveragePooling2D"].recompute_work == 0.0
+    assert kinds["GlobalAveragePooling2D"].recompute_reads == frozenset()
 
 
 @pytest.mark.parametrize("kind", ["jacobian", "batch_jacobian"])

@@ -23,7 +23,7 @@ from kbatch.building.seed_scope import seed_scope
 from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.recipe import POLICIES, Recipe, whole_number
-from kbatch.recompute._recipe_plan import follow
+from kbatch.recompute._recipe_plan import apply_recipe
 
 
 def _own_policy() -> str:
@@ -105,7 +105,7 @@ class ModelMaker:
         model = self.raw(recipe.policy, hp)
         with policy_scope(recipe.policy, self.own_policy):
             compile_for(model, recipe, self.arguments)
-        follow(model, recipe.recompute, recipe.examples_per_pass)
+        apply_recipe(model, recipe.recompute, recipe.examples_per_pass)
         return model
 
     def raw(self, policy: str, hp: Any = None) -> keras.Model:

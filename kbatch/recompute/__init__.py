@@ -1,4 +1,4 @@
-"""Recompute: gradient checkpointing for any Functional or Sequential model, placed optimally and exact to the bit."""
+"""Recompute: gradient checkpointing for Functional and Sequential models, exact to the bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Apply: a model made to train in the segments of a plan. It stays the same object; only its training pass changes."""
+"""Apply: lets a model train in the segments of a plan.
+
+It stays the same object; only its forward pass in training changes.
+"""
 
 from __future__ import annotations
 
@@ -7,90 +10,102 @@ import types
 from typing import Any
 
 import keras
-from keras.src.backend import set_keras_mask
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute import _repeatable
 from kbatch.recompute._barriers import Turns, barrier_here
-from kbatch.recompute._cut_points import Ordering
-from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan
-from kbatch.recompute._segment import Context, Segment, copies_of
+from kbatch.recompute._recomputation import run_recomputed
+from kbatch.recompute._scope import Context
+from kbatch.recompute._segment import Segment, Step
 from kbatch.recompute._signature import stem
+from kbatch.recompute._traceable import check_step
+from kbatch.recompute._weight_reads import copy_weights
+from kbatch.runtime.keras_private import output_structure, set_mask, standardized_inputs
+
+_MAKE_A_PLAN = "Make one of this model: recompute.plan(model, batch_size=16)"
 
 
 class SegmentedCall:
-    """Stands for a model's `call`: in training it runs the segments of a plan, otherwise what the model's class does.
+    """Stands for a model's `call`: in training it runs the model in the segments of a plan.
 
     Args:
         model: The model.
-        chain: Its chain.
+        graph: Its operations.
         plan: The plan.
     """
 
-    def __init__(self, model: keras.Model, chain: Chain, plan: Plan) -> None:
-        self.model, self.chain, self.plan = model, chain, plan
-        self._segments = [
-            (Segment(chain, start, stop), recompute) for start, stop, recompute in plan.stretches()
-        ]
+    def __init__(self, model: keras.Model, graph: OpGraph, plan: Plan) -> None:
+        self.model, self.graph, self.plan = model, graph, plan
         self.context = Context(model.dtype_policy)
+        self._segments = [
+            (Segment(graph, start, stop), recompute) for start, stop, recompute in plan.spans()
+        ]
 
     def __call__(
         self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any
     ) -> Any:
-        """What the model's own `call` returns."""
+        """Return what the model's own `call` returns."""
         if training is not True or context:
             return type(self.model).call(
                 self.model, inputs, training=training, mask=mask, **context
             )
-        functional = self.chain.functional
-        tensors = functional._standardize_inputs(inputs)
-        for tensor, own in zip(
-            tensors,
-            keras.tree.flatten(mask) if mask is not None else [None] * len(tensors),
-            strict=True,
-        ):
-            if own is not None:
-                set_keras_mask(tensor, own)
-        turns, flowing = Turns(barrier_here()), self.chain.flowing()
-        values = dict(zip(self.chain.inputs, tensors, strict=True))
-        copies = copies_of(self.chain)
-        for segment, recompute in self._segments:
-            if recompute and segment.leads_on:
-                segment.run_recomputed(values, self.context, turns, flowing, copies)
-            else:
-                segment.run(values, self.context, copies)
+        functional = self.graph.functional
+        tensors = standardized_inputs(functional, inputs)
+        if mask is not None:
+            for tensor, own in zip(tensors, keras.tree.flatten(mask), strict=True):
+                if own is not None:
+                    set_mask(tensor, own)
+        values = dict(zip(self.graph.inputs, tensors, strict=True))
+        self._run(values)
         outputs = keras.tree.pack_sequence_as(
-            functional._outputs_struct, [values[number] for number in self.chain.outputs]
+            output_structure(functional), [values[number] for number in self.graph.outputs]
         )
-        return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs
+        if isinstance(outputs, (list, tuple)) and len(outputs) == 1:
+            return outputs[0]
+        return outputs
+
+    def _run(self, values: dict[int, Any]) -> None:
+        """Run all segments, and add the tensors that they make to `values`."""
+        turns, differentiable = Turns(barrier_here()), self.graph.differentiable()
+        step = Step(self.context, turns, differentiable, copy_weights(self.graph))
+        for segment, recompute in self._segments:
+            if recompute and segment.is_differentiable:
+                run_recomputed(segment, values, step)
+            else:
+                segment.run(values, step)
 
 
 def apply(model: keras.Model, plan: Plan) -> None:
     """Let a model train in the segments of a plan.
 
-    Use it on any built Functional or Sequential model, before or after `compile`. Object, names,
-    summary, weights, saving, loading, `evaluate` and `predict` stay as they are; the loss, the
-    gradients, and the state that training leaves are the same too. Only memory and time change.
+    Use it on any built Functional or Sequential model, before or after `compile`. The object, its
+    names, summary and weights stay as they are, and so do saving, loading, `evaluate` and
+    `predict`. The loss, the gradients and the state that training leaves are the same too. Only
+    memory and time change.
 
-    A step is traced forward and backward once, but not executed; for a model built alike under the
-    same plan not again.
+    A step is traced forward and backward once, without being run. For a model that is built alike,
+    under the same plan, it is not traced again.
 
     Args:
         model: `keras.Model`, built.
-        plan: `Plan` of this model or of one with the same operations. It takes the place of the one
-            before.
+        plan: `Plan` of this model, or of one with the same operations. It replaces any earlier
+            plan.
 
     Raises:
-        RecomputeError: If the model cannot be cut, does something that cannot be done twice, or the
-            plan is another model's or has a cut that would change the order in which a gradient is
-            summed, no step can be traced in its segments, or the model is being fitted.
+        RecomputeError: If the model cannot be cut, does something that cannot be repeated, or is
+            being fitted. Also if the plan is for another model, if a cut of it would change the
+            order in which a gradient is summed, or if its segments cannot be traced.
 
     Example:
-    ```python
-    recompute.apply(model, recompute.plan(model, batch_size=16))
-    model.fit(x, y)
-    ```
+    >>> import numpy as np
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> recompute.apply(model, recompute.plan(model, batch_size=16))
+    >>> model.compile(loss="mse")
+    >>> history = model.fit(np.ones((32, 8)), np.ones((32, 8)), batch_size=16, verbose=0)
     """
     if not isinstance(plan, Plan):
         raise RecomputeError(
@@ -98,30 +113,40 @@ def apply(model: keras.Model, plan: Plan) -> None:
             repr(plan),
             "Make one: recompute.plan(model, batch_size=16)",
         )
-    chain = Chain(model)
+    graph = OpGraph(model)
     _check_not_in_fit(model)
-    check_plan(chain, plan, model.name)
-    losing = _repeatable.check(chain) if plan.recomputes else frozenset()
-    Ordering(chain, losing).check([start for start, _, _ in plan.stretches()][1:])
-    call = SegmentedCall(model, chain, plan)
+    check_plan(graph, plan, model.name)
+    loss_positions = _repeatable.check(graph) if plan.recomputes else frozenset()
+    CutPoints(graph, loss_positions).check([span.start for span in plan.spans()][1:])
+    call = SegmentedCall(model, graph, plan)
     if plan.recomputes:
-        _repeatable.check_step(chain, call, tuple(plan.stretches()))
+        check_step(graph, call, plan.spans())
     remove(model)
     if plan.recomputes:
-        # In the instance's own dict: neither Keras nor TensorFlow track it, and nothing of it is
-        # saved.
+        # Written past `setattr`, so that neither Keras nor TensorFlow tracks it and nothing of it
+        # is saved.
         vars(model)["call"] = call
         model.train_function = None
 
 
 def remove(model: keras.Model) -> None:
-    """Let a model train as it did before `apply`; one without a plan is left alone.
+    """Let a model train as it did before `apply`.
+
+    Use it to go back to the plain model. A model without a plan stays as it is.
 
     Args:
         model: `keras.Model`.
 
     Raises:
-        RecomputeError: If it is no model, or is being fitted.
+        RecomputeError: If it is not a model, or is being fitted.
+
+    Example:
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> recompute.apply(model, recompute.plan(model, batch_size=16))
+    >>> recompute.remove(model)
+    >>> recompute.applied(model) is None
+    True
     """
     if applied(model) is not None:
         _check_not_in_fit(model)
@@ -130,23 +155,42 @@ def remove(model: keras.Model) -> None:
 
 
 def applied(model: keras.Model) -> Plan | None:
-    """The plan that a model trains by, or `None`.
+    """The plan that a model trains by.
+
+    Use it to see whether, and how, a model was cut by `apply`.
+
+    Args:
+        model: `keras.Model`.
+
+    Returns:
+        The `Plan`, or `None` if the model has none.
 
     Raises:
-        RecomputeError: If it is no model.
+        RecomputeError: If it is not a model.
+
+    Example:
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> plan = recompute.plan(model, batch_size=16, strategy="sqrt")
+    >>> recompute.apply(model, plan)
+    >>> recompute.applied(model) == plan
+    True
     """
     if not isinstance(model, keras.Model):
-        raise RecomputeError("A plan is that of a keras.Model", repr(model), "Pass the model")
+        raise RecomputeError("`model` must be a keras.Model", repr(model), "Pass the model")
     call = vars(model).get("call")
     return call.plan if isinstance(call, SegmentedCall) else None
 
 
 def _check_not_in_fit(model: keras.Model) -> None:
-    """Refuse to change a model in the middle of its `fit`, as a callback may try; nothing but the stack tells."""
+    """Refuse to change a model in the middle of its `fit`, as a callback may try.
+
+    Keras keeps no mark of a running `fit`, so the Python stack is searched for it.
+    """
     frame: types.FrameType | None = inspect.currentframe()
     while frame:
-        its_own: Any = frame.f_locals.get("self")
-        if frame.f_code.co_name == "fit" and its_own is model:
+        caller: Any = frame.f_locals.get("self")
+        if frame.f_code.co_name == "fit" and caller is model:
             raise RecomputeError(
                 "A plan must be applied or removed between calls of `fit`",
                 f"{model.name!r} in the middle of one",
@@ -155,25 +199,28 @@ def _check_not_in_fit(model: keras.Model) -> None:
         frame = frame.f_back
 
 
-def check_plan(chain: Chain, plan: Plan, name: str) -> None:
+def check_plan(graph: OpGraph, plan: Plan, name: str) -> None:
     """Refuse a plan of another model.
 
+    Args:
+        graph: The model's operations.
+        plan: The plan.
+        name: The model's name, for the error.
+
     Raises:
-        RecomputeError: If its segments are not stretches of this chain.
+        RecomputeError: If the plan's segments are not made of the model's operations.
     """
-    stretches = list(plan.stretches())
-    if stretches and stretches[-1][1] == len(chain.nodes):
-        for segment, (start, stop, _) in zip(plan.segments, stretches, strict=True):
-            own = (chain.nodes[start].name, chain.nodes[stop - 1].name)
-            if tuple(map(stem, own)) != (stem(segment.first), stem(segment.last)):
-                raise RecomputeError(
-                    f"A plan must be made for the model it is applied to ({name!r})",
-                    f"a segment from {segment.first!r} to {segment.last!r} where the model goes from {own[0]!r} to {own[1]!r}",
-                    "Make one of this model: recompute.plan(model, batch_size=16)",
-                )
-        return
-    raise RecomputeError(
-        f"A plan must be made for the model it is applied to ({name!r})",
-        f"one of {stretches[-1][1] if stretches else 0} operations for a model of {len(chain.nodes)}",
-        "Make one of this model: recompute.plan(model, batch_size=16)",
-    )
+    must = f"A plan must be made for the model it is applied to ({name!r})"
+    spans = plan.spans()
+    operations = spans[-1].stop if spans else 0
+    if operations != len(graph.nodes):
+        received = f"one of {operations} operations for a model of {len(graph.nodes)}"
+        raise RecomputeError(must, received, _MAKE_A_PLAN)
+    for segment, (start, stop, _) in zip(plan.segments, spans, strict=True):
+        first, last = graph.nodes[start].name, graph.nodes[stop - 1].name
+        if (stem(first), stem(last)) != (stem(segment.first), stem(segment.last)):
+            received = (
+                f"a segment from {segment.first!r} to {segment.last!r} where the model goes from "
+                f"{first!r} to {last!r}"
+            )
+            raise RecomputeError(must, received, _MAKE_A_PLAN)

@@ -1,72 +1,71 @@
-"""Barriers: control dependencies that keep TensorFlow from recomputing a segment before its turn."""
+"""Barriers: dependencies that keep TensorFlow from recomputing a segment before its turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+from kbatch.runtime.tensorflow_private import add_control_input, is_compiled_by_xla
 
 Barrier = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 class Turns:
-    """Lets the segments of one step be made again one after the other, in the order in which the tape asks for them.
+    """The order in which the segments of one step are recomputed: one after another.
 
-    Those of parallel branches would else be made at the same time.
+    The order is the one in which the tape asks for them. Without it, segments of parallel branches
+    would be recomputed at the same time.
 
     Args:
-        barrier: Function that returns tensors equal to its first ones, but only once its second
-            ones are known.
+        barrier: Function of tensors and awaited tensors. It returns tensors equal to the first, but
+            only once the second are known.
     """
 
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
-        self._last: list[tf.Tensor] = []
-        self._awaited: list[tf.Tensor] = []
-        self._graph: Any = None
+        self._last: list[tf.Tensor] = []  # a gradient of the segment that ended last
+        self._graph: Any = None  # the graph of that gradient
+        self._awaited: list[tf.Tensor] = []  # what the segment waits for that began last
 
     def begin(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The tensors that a segment is made from again, once its upstream gradients and the segment before it are done."""
-        # a tensor of a loop's inside is unknown outside of it
+        """The inputs of a segment, held back until its turn.
+
+        Args:
+            tensors: The inputs.
+            upstream: Gradients that must be known first.
+        """
+        # A tensor from inside of a loop is not known outside of it.
         before = self._last if self._graph is _graph() else []
         self._awaited = [*upstream, *before]
         return self.hold(tensors)
 
     def hold(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The tensors, once the segment that began last may be made again."""
+        """Tensors, held back until the turn of the segment that began last."""
         return self._barrier(tensors, self._awaited) if tensors else []
 
     def end(self, gradients: Sequence[Any]) -> list[Any]:
         """The gradients of a segment, none of which is handed on before all are known."""
         done = together(gradients)
-        self._last, self._graph = (
-            [
-                tensor
-                for gradient in done
-                for tensor in _tensors(gradient)
-                if tensor.dtype.is_floating
-            ][:1],
-            _graph(),
-        )
+        parts = [tensor for gradient in done for tensor in _tensors(gradient)]
+        self._last = [tensor for tensor in parts if tensor.dtype.is_floating][:1]
+        self._graph = _graph()
         return done
 
 
 def barrier_here() -> Barrier:
-    """The barrier for the function that is being traced, by Keras or in a loop of the user's own."""
-    return (
-        select_barrier
-        if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-        else slice_barrier
-    )
+    """The barrier for the function that is traced now, by Keras or in a loop of the user's own."""
+    return select_barrier if is_compiled_by_xla() else slice_barrier
 
 
 def slice_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors from an element on that is computed and always their first: the kernel hands the buffer on, uncopied.
+    """Return `tensor[first:]`, where `first` is always 0 but computed from `awaited`.
 
-    TensorFlow's graph optimizer takes an IdentityN apart, merges what only control dependencies
-    keep asunder, and leaves out a reshape that its shapes show to be none.
+    So TensorFlow must wait for those tensors. The slice kernel forwards its input buffer
+    (tensorflow/core/kernels/slice_op.cc): nothing is copied. Plainer barriers do not survive
+    TensorFlow's graph optimizer: it takes an IdentityN apart, merges operations that only control
+    dependencies keep apart, and removes a reshape to the same shape.
     """
     first = tf.cast(_never(awaited), tf.int32)
     return [_from(tensor, first) if tensor.shape.rank else tensor for tensor in tensors]
@@ -80,24 +79,27 @@ def _from(tensor: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
 
 
 def select_barrier(tensors: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors, chosen by a condition on those awaited that is never true; XLA, whose shapes must be constant, copies them."""
+    """Return the tensors, selected by a condition on `awaited` that is never true.
+
+    It is for XLA, whose shapes must be constant, and copies each tensor.
+    """
     never = _never(awaited)
     return [tf.where(never, tf.zeros_like(tensor), tensor) for tensor in tensors]
 
 
 def _never(awaited: Sequence[tf.Tensor]) -> tf.Tensor:
-    """False, but only known once one element of each tensor is."""
-    some = [tf.reshape(tensor, [-1])[:1] for tensor in awaited]
+    """A boolean tensor that is false, but needs one element of each awaited tensor."""
+    elements = [tf.reshape(tensor, [-1])[:1] for tensor in awaited]
     return tf.reduce_any(
-        [tf.reduce_any(tf.math.is_nan(one) & tf.math.is_finite(one)) for one in some]
+        [tf.reduce_any(tf.math.is_nan(each) & tf.math.is_finite(each)) for each in elements]
     )
 
 
 def together(gradients: Sequence[Any]) -> list[Any]:
     """The gradients, none of which is handed on before all are known.
 
-    Else TensorFlow goes on to the next segment and makes that again while this one's tensors still
-    wait for the gradients of its weights: the peak is that of several segments.
+    Without this, TensorFlow recomputes the next segment while tensors of this one still wait for
+    the gradients of its weights. The peak is then that of several segments.
     """
     known = [gradient for gradient in gradients if gradient is not None]
     tied = iter(tf.tuple(known) if known else [])
@@ -105,32 +107,50 @@ def together(gradients: Sequence[Any]) -> list[Any]:
 
 
 def wait(
-    upstream: Sequence[tf.Tensor], gradients: Sequence[Any], known: Collection[int] = ()
+    upstream: Sequence[tf.Tensor], gradients: Sequence[Any], shared: Collection[int] = ()
 ) -> None:
-    """Let the backward pass of a segment begin only once all it needs was made again.
+    """Let a segment's backward pass begin only once everything that it needs is recomputed.
 
-    Else TensorFlow begins on one thread while another still makes tensors that only the forward
-    pass needs.
+    Without this, TensorFlow begins it on one thread while another still computes tensors that only
+    the forward pass needs.
 
     Args:
-        upstream: What the backward pass begins with, made for it alone by one operation each,
-            before anything was made again.
-        gradients: What it ends with; `None` where there is no gradient.
-        known: The `id` of operations that hand on what was known before. Optional.
+        upstream: Tensors that the backward pass begins with. Each comes from an operation of its
+            own, made for this purpose before anything was recomputed.
+        gradients: Gradients that it ends with; `None` where there is none.
+        shared: The `id` of the operations that hand on results of the forward pass. Optional.
     """
     if tf.executing_eagerly() or not upstream:
-        return  # one operation runs after the other
+        return  # operations run one after another
     operations = upstream[0].graph.get_operations()
     begin = {id(tensor.op) for tensor in upstream}
     first = next(index for index, operation in enumerate(operations) if id(operation) in begin)
     later = operations[first:]
-    backward: set[int] = set()
-    for operation in later:
-        if id(operation) in begin or any(id(before) in backward for before in _before(operation)):
-            backward.add(id(operation))
-    again = {id(operation) for operation in later} - backward - set(known)
+    backward = _fed_by(begin, later)
+    recomputed = {id(operation) for operation in later} - backward - set(shared)
+    ends = [tensor.op for gradient in gradients for tensor in _tensors(gradient)]
+    with tf.control_dependencies(_read_by(ends, backward, recomputed)):
+        done = tf.no_op()
+    for tensor in upstream:
+        add_control_input(tensor.op, done)
+
+
+def _fed_by(begin: Collection[int], operations: Iterable[Any]) -> set[int]:
+    """The `id` of the operations that depend on some of them, which are given by their `id`."""
+    fed: set[int] = set()
+    for operation in operations:
+        depends = any(id(before) in fed for before in _before(operation))
+        if depends or id(operation) in begin:
+            fed.add(id(operation))
+    return fed
+
+
+def _read_by(
+    ends: Sequence[Any], backward: Collection[int], recomputed: Collection[int]
+) -> list[Any]:
+    """The recomputed operations whose results the backward pass up to `ends` reads."""
     needed: dict[int, Any] = {}
-    stack, seen = [tensor.op for gradient in gradients for tensor in _tensors(gradient)], set()
+    stack, seen = list(ends), set()
     while stack:
         operation = stack.pop()
         if id(operation) in seen or id(operation) not in backward:
@@ -138,28 +158,26 @@ def wait(
         seen.add(id(operation))
         for tensor in operation.inputs:
             stack.append(tensor.op)
-            if id(tensor.op) in again:
+            if id(tensor.op) in recomputed:
                 needed[id(tensor.op)] = tensor.op
-    with tf.control_dependencies(list(needed.values())):
-        made = tf.no_op()
-    for tensor in upstream:
-        tensor.op._add_control_input(made)
-
-
-def _graph() -> Any:
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    return list(needed.values())
 
 
 def _before(operation: Any) -> Iterator[Any]:
+    """The operations that must run before an operation."""
     yield from (tensor.op for tensor in operation.inputs)
     yield from operation.control_inputs
 
 
+def _graph() -> Any:
+    """The graph that is being traced; `None` in eager execution."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
 def _tensors(gradient: Any) -> list[tf.Tensor]:
+    """The tensors of a gradient: none, one, or two for rows of an embedding."""
     if gradient is None:
         return []
-    return (
-        [gradient.values, gradient.indices]
-        if isinstance(gradient, tf.IndexedSlices)
-        else [gradient]
-    )
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values, gradient.indices]
+    return [gradient]

@@ -1,194 +1,217 @@
-"""Cost model: kept bytes, peak and extra work of a list of segments, from the costs of their operations."""
+"""Cost model: kept bytes, peak and extra work of a model cut into segments."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
-from kbatch.recompute._cut_points import Ordering
-from kbatch.recompute._op_costs import Costs
-from kbatch.recompute._op_graph import Chain
+from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._op_costs import ModelCosts
+from kbatch.recompute._op_graph import OpGraph
+from kbatch.recompute._plan import Span
 from kbatch.tracing.size import ALLOCATOR_SLACK
-
-Stretch = tuple[int, int, bool]  # start, stop, whether it is recomputed
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One stretch of a chain.
+class SegmentCost:
+    """Bytes and work of one segment, kept or recomputed.
 
     Attributes:
-        entry: Numbers of the values that it reads from before.
-        needs: Numbers of the values that gradients inside need.
-        inside: Float, bytes of other tensors that they need.
-        again: Float, work to make all of them again.
-        beside: Float, the most bytes that it holds beside what was kept, if all it needs was. In
-            its backward pass: gradients on their way, gradients of its weights, and what an
-            operation holds for itself. In its forward pass, which matters where little is trained:
-            what it reads and makes.
-        beside_again: Float, the same if it is recomputed: what was made again and not given up yet
-            is among it.
+        inputs: Numbers of the values that it reads from before; kept if it is recomputed.
+        needs: Numbers of the values that its gradients need; kept if it is not recomputed.
+        internal_bytes: Float, bytes of the tensors inside of its operations that its gradients
+            need; kept if it is not recomputed.
+        recompute_work: Float, work of recomputing it.
+        peak_if_kept: Float, peak bytes of its backward pass (or forward pass, if larger) in
+            addition to what is kept for it: incoming gradients, weight gradients and kernel
+            workspace. The forward pass matters where little is trained.
+        peak_if_recomputed: Float, the same if it is recomputed. What was recomputed and is not
+            released yet counts too.
     """
 
-    entry: frozenset[int]
+    inputs: frozenset[int]
     needs: frozenset[int]
-    inside: float
-    again: float
-    beside: float
-    beside_again: float
+    internal_bytes: float
+    recompute_work: float
+    peak_if_kept: float
+    peak_if_recomputed: float
 
-    def most(self, recompute: bool) -> float:
-        """The most bytes that it holds beside what was kept."""
-        return self.beside_again if recompute else self.beside
+    def peak(self, recompute: bool) -> float:
+        """Peak bytes in addition to what is kept for the segment."""
+        return self.peak_if_recomputed if recompute else self.peak_if_kept
 
     def kept(self, recompute: bool) -> frozenset[int]:
-        """Numbers of the values that it keeps from the forward to the backward pass."""
-        return self.entry if recompute else self.needs
+        """Numbers of the values that are kept from the forward to the backward pass."""
+        return self.inputs if recompute else self.needs
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a chain cut in a certain way needs.
+    """Memory and work of a model cut into segments.
 
     Attributes:
-        kept_bytes: Float, kept from the forward to the backward pass.
-        peak_bytes: Float, the most at any moment as the allocator hands it out. Variables are not
-            among it, and gradients of weights only until their segment is done: an optimizer that
-            needs all of them first, to clip, to accumulate or to unscale, holds the others too.
-        extra: Float, work that is done again as a share of a plain step's.
+        kept_bytes: Float, bytes kept from the forward to the backward pass.
+        peak_bytes: Float, peak bytes as the allocator hands them out, not counting variables.
+            Weight gradients count only until their segment is done: an optimizer that needs all of
+            them first (to clip, to accumulate, to unscale) holds the others too.
+        extra_work: Float, work of recomputation as a share of a plain step's work.
     """
 
     kept_bytes: float
     peak_bytes: float
-    extra: float
+    extra_work: float
 
 
 class Predictor:
-    """Predicts for one chain and batch size.
+    """Predicts memory and work for one model and batch size.
 
     Args:
-        chain: The chain.
-        costs: Costs of its operations.
+        graph: The model's operations.
+        costs: Their costs.
         batch_size: Integer, examples per step.
     """
 
-    def __init__(self, chain: Chain, costs: Costs, batch_size: int) -> None:
-        self.chain, self.costs, self.batch_size = chain, costs, batch_size
+    def __init__(self, graph: OpGraph, costs: ModelCosts, batch_size: int) -> None:
+        self.graph, self.costs, self.batch_size = graph, costs, batch_size
         self._bytes = {number: size.at(batch_size) for number, size in costs.sizes.items()}
-        self.piece = lru_cache(None)(self._piece)
+        self._segments: dict[tuple[int, int], SegmentCost] = {}
 
     @cached_property
     def cuts(self) -> list[int]:
-        """Positions where the chain may be cut, its begin and end among them."""
-        return Ordering(self.chain, self.costs.losing).positions
+        """Positions where the model may be cut, its begin and end included."""
+        return CutPoints(self.graph, self.costs.loss_positions).positions
 
     def bytes_of(self, numbers: Iterable[int]) -> float:
         """Bytes of the values of these numbers."""
         return sum(self._bytes[number] for number in numbers)
 
     def trains(self, start: int, stop: int) -> bool:
-        """Whether a gradient comes to a stretch; where none does, nothing is kept and nothing made again."""
+        """Whether a gradient comes to a segment; where none does, nothing is kept or recomputed."""
         return any(
-            not self.costs.flowing.isdisjoint(node.writes) for node in self.chain.nodes[start:stop]
+            not self.costs.differentiable.isdisjoint(node.writes)
+            for node in self.graph.nodes[start:stop]
         )
 
-    def predict(self, stretches: Sequence[Stretch]) -> Prediction:
-        """What a chain cut into these stretches needs."""
-        # A stretch that is kept gives up what it kept operation by operation, so each of them is a
-        # piece.
-        pieces = [
-            (self.piece(begin, end), recompute)
-            for start, stop, recompute in stretches
-            for begin, end in (
-                [(start, stop)] if recompute else itertools.pairwise(range(start, stop + 1))
-            )
-        ]
+    def predict(self, spans: Sequence[Span]) -> Prediction:
+        """Memory and work of the model, cut into these segments."""
         kept: set[int] = set()
-        inside = held = peak = 0.0
-        for piece, recompute in pieces:
-            kept |= piece.kept(recompute)
-            inside += 0.0 if recompute else piece.inside
-            held = self.bytes_of(kept) + inside
-            peak = max(peak, held + piece.most(recompute))
-        work = sum(piece.again for piece, recompute in pieces if recompute)
+        internal = held = peak = work = 0.0
+        for start, stop, recompute in self._single_operations(spans):
+            segment = self.segment(start, stop)
+            kept |= segment.kept(recompute)
+            if recompute:
+                work += segment.recompute_work
+            else:
+                internal += segment.internal_bytes
+            held = self.bytes_of(kept) + internal
+            peak = max(peak, held + segment.peak(recompute))
         return Prediction(held, ALLOCATOR_SLACK * peak, work / max(self.costs.work, 1.0))
 
-    def _piece(self, start: int, stop: int) -> Piece:
-        nodes, costs = self.chain.nodes[start:stop], self.costs.nodes[start:stop]
-        written = {number for node in nodes for number in node.writes}
+    def _single_operations(self, spans: Sequence[Span]) -> Iterable[Span]:
+        """The segments, with each one that is kept split into its operations.
+
+        A segment that is kept releases what it kept operation by operation.
+        """
+        for start, stop, recompute in spans:
+            if recompute:
+                yield Span(start, stop, True)
+            else:
+                for begin, end in itertools.pairwise(range(start, stop + 1)):
+                    yield Span(begin, end, False)
+
+    def segment(self, start: int, stop: int) -> SegmentCost:
+        """The costs of one segment; computed once."""
+        if (start, stop) not in self._segments:
+            self._segments[start, stop] = self._segment_cost(start, stop)
+        return self._segments[start, stop]
+
+    def _segment_cost(self, start: int, stop: int) -> SegmentCost:
+        nodes, costs = self.graph.nodes[start:stop], self.costs.nodes[start:stop]
         needs = frozenset(number for cost in costs for number in cost.needs)
-        wanted, again = set(needs), 0.0
-        for node, cost in zip(reversed(nodes), reversed(costs), strict=True):
-            # An operation whose results no gradient inside needs is not run again.
-            if wanted.intersection(node.writes) or cost.inside.at(self.batch_size):
-                wanted.update(cost.rereads)
-                again += cost.again
-        entry = (
-            frozenset(number for node in nodes for number in node.reads if number not in written)
-            if self.trains(start, stop)
-            else frozenset()
-        )
-        beside, beside_again = self._most(start, stop, entry)
-        insides = [cost.inside.at(self.batch_size) for cost in costs]
-        beside = self._with_forward(beside, start, needs, insides)
-        return Piece(
-            entry,
-            needs,
-            sum(insides),
-            again,
-            beside,
-            self._with_forward(beside_again, start, entry, [0.0] * len(nodes)),
+        inputs: frozenset[int] = frozenset()
+        if self.trains(start, stop):
+            written = {number for node in nodes for number in node.writes}
+            read = {number for node in nodes for number in node.reads}
+            inputs = frozenset(read - written)
+        internal = [cost.internal.at(self.batch_size) for cost in costs]
+        kept, recomputed = self._backward_peaks(start, stop, inputs)
+        return SegmentCost(
+            inputs=inputs,
+            needs=needs,
+            internal_bytes=sum(internal),
+            recompute_work=self._recompute_work(start, stop, needs),
+            peak_if_kept=self._with_forward(kept, start, needs, internal),
+            peak_if_recomputed=self._with_forward(recomputed, start, inputs, [0.0] * len(nodes)),
         )
 
+    def _recompute_work(self, start: int, stop: int, needs: frozenset[int]) -> float:
+        """Work of recomputing a segment.
+
+        Operations whose results no gradient inside needs are not run.
+        """
+        work, needed = 0.0, set(needs)
+        for position in reversed(range(start, stop)):
+            node, cost = self.graph.nodes[position], self.costs.nodes[position]
+            if needed.intersection(node.writes) or cost.internal.at(self.batch_size):
+                needed.update(cost.recompute_reads)
+                work += cost.recompute_work
+        return work
+
     def _with_forward(
-        self, most: float, start: int, kept: frozenset[int], insides: Sequence[float]
+        self, peak: float, start: int, kept: frozenset[int], internal: Sequence[float]
     ) -> float:
-        """The most of a piece, if its forward pass may hold more than that beside what it keeps."""
-        for position, inside in enumerate(insides, start):
+        """The peak of a segment's backward pass, or of its forward pass if that is larger.
+
+        Args:
+            peak: Float, peak bytes of the backward pass.
+            start: Integer, position of the first operation.
+            kept: Numbers of the values that are kept for the segment.
+            internal: Bytes that are kept of the inside of each operation.
+        """
+        for position, inside in enumerate(internal, start):
             others, forward = self._forward[position]
-            if forward > most:
-                writes = kept.intersection(self.chain.nodes[position].writes)
-                most = max(
-                    most, forward - self.bytes_of(others & kept) - self.bytes_of(writes) - inside
-                )
-        return most
+            if forward > peak:
+                writes = kept.intersection(self.graph.nodes[position].writes)
+                counted = self.bytes_of(others & kept)
+                peak = max(peak, forward - counted - self.bytes_of(writes) - inside)
+        return peak
 
     @cached_property
     def _forward(self) -> list[tuple[frozenset[int], float]]:
-        """Of each operation, the values that others made and that are alive while it runs forward, and all bytes there are then."""
-        found = []
-        for position, (node, cost) in enumerate(
-            zip(self.chain.nodes, self.costs.nodes, strict=True)
-        ):
-            others = frozenset((*node.reads, *self.chain.live(position + 1))).difference(
-                node.writes
-            )
-            found.append((others, self.bytes_of(others) + cost.made.at(self.batch_size)))
-        return found
+        """For each operation's forward pass: the other values that are alive, and all bytes."""
+        passes = []
+        for position, node in enumerate(self.graph.nodes):
+            alive = frozenset((*node.reads, *self.graph.live(position + 1)))
+            others = alive.difference(node.writes)
+            allocated = self.costs.nodes[position].forward_peak.at(self.batch_size)
+            passes.append((others, self.bytes_of(others) + allocated))
+        return passes
 
-    def _most(self, start: int, stop: int, entry: frozenset[int]) -> tuple[float, float]:
-        """The most that the backward pass of a piece holds at any of its operations, if it is kept and if it is recomputed."""
-        made, again = set(entry), 0.0
-        left = sum(cost.gradients for cost in self.costs.nodes[start:stop])
-        beside = beside_again = 0.0
+    def _backward_peaks(self, start: int, stop: int, inputs: frozenset[int]) -> tuple[float, float]:
+        """Peak bytes of a segment's backward pass, if it is kept and if it is recomputed."""
+        recomputed, recomputed_bytes = set(inputs), 0.0
+        weight_gradients = sum(cost.weight_gradients for cost in self.costs.nodes[start:stop])
+        peak_if_kept = peak_if_recomputed = 0.0
         for position in range(start, stop):
-            # The backward pass comes from the end: here it has given up what later operations
-            # needed.
+            # The backward pass comes from the end: when it is here, it has released what later
+            # operations needed.
             cost = self.costs.nodes[position]
-            again += self.bytes_of(cost.needs - made) + cost.inside.at(self.batch_size)
-            made |= cost.needs
-            left -= cost.gradients  # its own are part of what it holds
-            moving = self._alive[position + 1] + cost.transient.at(self.batch_size) + left
-            beside, beside_again = max(beside, moving), max(beside_again, moving + again)
-        return beside, beside_again
+            recomputed_bytes += self.bytes_of(cost.needs - recomputed)
+            recomputed_bytes += cost.internal.at(self.batch_size)
+            recomputed |= cost.needs
+            weight_gradients -= cost.weight_gradients  # its own are part of `backward_peak`
+            held = self._gradients[position + 1] + cost.backward_peak.at(self.batch_size)
+            held += weight_gradients
+            peak_if_kept = max(peak_if_kept, held)
+            peak_if_recomputed = max(peak_if_recomputed, held + recomputed_bytes)
+        return peak_if_kept, peak_if_recomputed
 
     @cached_property
-    def _alive(self) -> list[float]:
-        """Bytes of the values that are alive at each position and get a gradient."""
-        flowing = self.costs.flowing
+    def _gradients(self) -> list[float]:
+        """Bytes of the gradients of the values that are alive at each position."""
         return [
-            self.bytes_of(flowing.intersection(self.chain.live(position)))
-            for position in range(len(self.chain.nodes) + 1)
+            self.bytes_of(self.costs.differentiable.intersection(self.graph.live(position)))
+            for position in range(len(self.graph.nodes) + 1)
         ]

@@ -1,4 +1,4 @@
-"""Measurement of plans: a few steps of each on this device, and the smallest or the fastest that fits."""
+"""Measurement of plans on this device: a few steps of each, and the best of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from kbatch.errors import RecomputeError
 from kbatch.recompute._apply import apply
 from kbatch.recompute._plan import Plan
 from kbatch.recompute._planner import front, plan
-from kbatch.recompute._restored import batch_size_of, untouched
+from kbatch.recompute._restored import batch_size_of, restored
 from kbatch.runtime import gradient_registry
 from kbatch.runtime.oom import is_out_of_memory
 
-WARM_STEPS, MEASURED_STEPS = 2, 3  # the first ones trace, compile and choose algorithms
-CAREFUL = 0.9  # of the budget: the second candidate, if the prediction of the first was too low
+# Steps of a plan. The first ones trace, compile and choose algorithms. Chosen by hand.
+WARM_STEPS, MEASURED_STEPS = 2, 3
+
+# Share of the budget for the second candidate, in case the first needs more than predicted. Chosen
+# by hand.
+CAREFUL = 0.9
 
 
 def best_plan(
@@ -32,34 +36,33 @@ def best_plan(
     peak_bytes: float | None = None,
     on_measured: Callable[[Plan], None] | None = None,
 ) -> Plan:
-    """The best of the most promising plans, by a few steps of each on this device.
+    """Measure the most promising plans on this device, and return the best.
 
-    Use it where a prediction is not enough: under `jit_compile`, where XLA fuses and orders
-    operations its own way, or close to the limit. Measured are at most three: without a budget
-    `"minimal"`, `"sqrt"` and `"stages"`; with one the fastest plan that should meet it, a more
-    careful one, and the faster of `"sqrt"` and `"stages"`. A plan that runs out of memory is left
-    out. The model is left as it was.
+    Use it where a prediction is not enough: close to the limit, or under `jit_compile`, where XLA
+    fuses and orders operations its own way. At most three plans are measured, a few steps each.
+    Without a budget these are `"minimal"`, `"sqrt"` and `"stages"`. With a budget they are the
+    fastest plan that should meet it, a more careful one, and the faster of `"sqrt"` and
+    `"stages"`. Plans that run out of memory are left out. The model is restored afterwards.
 
     Args:
         model: `keras.Model`, built and compiled, with the `jit_compile` to measure with.
-        x: Inputs of one batch.
+        x: Inputs of one batch: an array or tensor, or a list or dict of them.
         y: Labels of that batch. Optional.
         sample_weight: Weights of its examples. Optional.
-        peak_bytes: Float, the most bytes of a step beside what is held before it (weights,
-            optimizer, data). Without it the lowest peak is looked for. Optional.
-        on_measured: Function called with each plan as soon as it is measured. Optional.
+        peak_bytes: Float, largest peak of a step in bytes, not counting what is held before it
+            (weights, optimizer, data). Without it, the plan of the lowest peak is the best.
+            Optional.
+        on_measured: Function that is called with each plan as soon as it is measured. Optional.
 
     Returns:
         The `Plan`, with `measured_peak_bytes` and `measured_seconds`.
 
     Raises:
-        RecomputeError: If the batch is empty, the model cannot be cut or is not compiled, no
-            measured plan meets the budget, or this device cannot tell its bytes.
+        RecomputeError: If the batch is empty, the model is not compiled or cannot be cut, or this
+            device cannot tell its bytes. Also if no measured plan meets the budget.
 
     Example:
-    ```python
-    recompute.apply(model, recompute.best_plan(model, x[:16], y[:16]))
-    ```
+    >>> recompute.apply(model, recompute.best_plan(model, x[:16], y[:16]))  # doctest: +SKIP
     """
     batch_size = batch_size_of(x)
     if meter.bytes_now() is None:
@@ -82,38 +85,56 @@ def best_plan(
         raise RecomputeError(
             "Some plan must fit into memory", f"none at batch {batch_size}", "Take a smaller batch"
         )
+    return _best(measured, peak_bytes)
+
+
+def _best(measured: Sequence[Plan], peak_bytes: float | None) -> Plan:
+    """The fastest measured plan within a budget, or without one the plan of the lowest peak."""
+    least = min(measured, key=lambda each: each.measured_peak_bytes or 0)
     if peak_bytes is None:
-        return min(measured, key=lambda one: one.measured_peak_bytes or 0)
-    fitting = [one for one in measured if (one.measured_peak_bytes or 0) <= peak_bytes]
+        return least
+    fitting = [each for each in measured if (each.measured_peak_bytes or 0) <= peak_bytes]
     if not fitting:
-        least = min(one.measured_peak_bytes or 0 for one in measured)
         raise RecomputeError(
-            f"Some plan must need at most {peak_bytes / 1e6:,.0f} MB at batch {batch_size}",
-            f"{least / 1e6:,.0f} MB at least, as measured",
+            f"Some plan must need at most {peak_bytes / 1e6:,.0f} MB at batch {least.batch_size}",
+            f"{(least.measured_peak_bytes or 0) / 1e6:,.0f} MB at least, as measured",
             "Raise `peak_bytes`, or take a smaller batch",
         )
-    return min(fitting, key=lambda one: one.measured_seconds or 0.0)
+    return min(fitting, key=lambda each: each.measured_seconds or 0.0)
 
 
 def measure(
     model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None
 ) -> Plan:
-    """A plan with what it needs and takes on this device, from a few steps on one batch; the model is left as it was.
+    """Measure the peak and the seconds of a plan on this device.
+
+    Use it to compare plans of your own. It takes a few steps on one batch, and the model is
+    restored afterwards.
 
     Args:
         model: `keras.Model`, built and compiled.
         plan: `Plan` to train by.
-        x: Inputs of one batch.
+        x: Inputs of one batch: an array or tensor, or a list or dict of them.
         y: Labels of that batch. Optional.
         sample_weight: Weights of its examples. Optional.
 
     Returns:
-        The plan with `measured_peak_bytes`, beside what was held before the step, and
-        `measured_seconds`, the median step.
+        The plan with `measured_peak_bytes`, not counting what was held before the step, and
+        `measured_seconds` of the median step.
 
     Raises:
         RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be
             applied to it.
+
+    Example:
+    >>> import numpy as np
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> model.compile(loss="mse")
+    >>> x, y = np.ones((16, 8)), np.ones((16, 8))
+    >>> measured = recompute.measure(model, recompute.plan(model, 16, "sqrt"), x, y)
+    >>> measured.measured_seconds > 0
+    True
     """
     if not isinstance(plan, Plan):
         raise RecomputeError(
@@ -122,7 +143,7 @@ def measure(
     batch_size_of(x)
     registered = gradient_registry.registered()
     try:
-        with untouched(model):
+        with restored(model):
             apply(model, plan)
             model.train_function = None
 
@@ -157,23 +178,32 @@ def candidates(model: keras.Model, batch_size: int, peak_bytes: float | None) ->
     """
     simple = [plan(model, batch_size, "sqrt"), plan(model, batch_size, "stages")]
     if peak_bytes is None:
-        return _different([plan(model, batch_size, "minimal"), *simple])
+        return _distinct([plan(model, batch_size, "minimal"), *simple])
     plans = front(model, batch_size)
-    found = [
-        _fastest(plans, peak_bytes),
-        _fastest(plans, CAREFUL * peak_bytes),
-        _fastest(sorted(simple, key=_extra), peak_bytes),
+    simple.sort(key=lambda each: each.extra_seconds_ratio)
+    fastest = _first_within(plans, peak_bytes)
+    options = [
+        fastest,
+        _first_within(plans, CAREFUL * peak_bytes),
+        _first_within(simple, peak_bytes),
     ]
-    return _different([*(one for one in found if one), *([plans[-1]] if not found[0] else [])])
+    chosen = [each for each in options if each is not None]
+    if fastest is None:
+        chosen.append(plans[-1])  # the lowest peak, which may need less than predicted
+    return _distinct(chosen)
 
 
-def _fastest(plans: Sequence[Plan], peak_bytes: float) -> Plan | None:
-    return next((one for one in plans if one.peak_bytes <= peak_bytes), None)
+def _first_within(plans: Sequence[Plan], peak_bytes: float) -> Plan | None:
+    """The first plan whose predicted peak is within a budget."""
+    for each in plans:
+        if each.peak_bytes <= peak_bytes:
+            return each
+    return None
 
 
-def _extra(plan: Plan) -> float:
-    return plan.extra_seconds_ratio
-
-
-def _different(plans: Sequence[Plan]) -> list[Plan]:
-    return list({tuple(one.stretches()): one for one in reversed(plans)}.values())[::-1]
+def _distinct(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans without those that have the same segments as an earlier one."""
+    distinct: dict[tuple[Any, ...], Plan] = {}
+    for each in plans:
+        distinct.setdefault(tuple(each.spans()), each)
+    return list(distinct.values())

@@ -1,4 +1,4 @@
-"""Recipe's plan: a model made to train as a recipe's `recompute` says."""
+"""Recipe's plan: lets a model train with the recompute strategy of a recipe."""
 
 from __future__ import annotations
 
@@ -6,39 +6,32 @@ import keras
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute._apply import apply
-from kbatch.recompute._op_graph import functional_of
+from kbatch.recompute._nested_models import functional_of
 from kbatch.recompute._planner import plan_for
 from kbatch.recompute_strategy import WORDS, Strategy
 
-# The same for every batch size, so that what a plan keeps is linear in the batch and one probe
-# tells of all of them.
+# Batch size to plan for, whatever the recipe's: with the same cuts at every size, the bytes that a
+# plan keeps are linear in the batch, and one probe tells of all sizes. Chosen by hand.
 PLANNED_BATCH_SIZE = 32
 
 
-def follow(model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_SIZE) -> None:
-    """Plan and apply what a recipe says; `"none"` leaves the model as `build` returned it.
+def apply_recipe(model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_SIZE) -> None:
+    """Plan a model by a recipe's strategy and apply the plan; `"none"` leaves the model as it is.
 
     Args:
         model: `keras.Model`, built.
         recompute: Text such as `"minimal"` or `"budget:0.5"`.
-        batch_size: Integer, examples per forward and backward pass, whose bytes the plan says.
-            Defaults to `32`.
+        batch_size: Integer, examples per forward and backward pass, for the plan's bytes. Defaults
+            to `32`.
 
     Raises:
-        RecomputeError: If the text says no strategy, or the model cannot be cut.
+        RecomputeError: If the text is not a strategy, or the model cannot be cut.
     """
     strategy = Strategy.parse(recompute)
     if strategy is None:
         raise RecomputeError(f"`recompute` must be {WORDS}", recompute, "Pass one of these")
-    if strategy.name != "none":
-        fixed = functional_of(model).inputs[0].shape[0]
-        apply(
-            model,
-            plan_for(
-                model,
-                strategy.name,
-                strategy.kept_share,
-                fixed or PLANNED_BATCH_SIZE,
-                fixed or batch_size,
-            ),
-        )
+    if strategy.name == "none":
+        return
+    fixed = functional_of(model).inputs[0].shape[0]
+    planned = fixed or PLANNED_BATCH_SIZE
+    apply(model, plan_for(model, strategy.name, strategy.kept_share, planned, fixed or batch_size))

@@ -1,59 +1,93 @@
-"""Repeatability: refuses models that do in their forward pass what cannot be done twice."""
+"""Repeatability: refuses models whose forward pass cannot be run twice with the same result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.random.seed_generator import global_seed_generator
-from tensorflow.python.framework import op_def_registry
 
 from kbatch.errors import RecomputeError
-from kbatch.recompute._op_graph import Chain
-from kbatch.recompute._segment import Context, Scope, read
-from kbatch.recompute._signature import signature
+from kbatch.recompute._op_graph import OpGraph
+from kbatch.recompute._scope import Context, Scope, read
+from kbatch.recompute._signature import SignatureCache
+from kbatch.runtime.keras_private import (
+    create_global_seed_generator,
+    flatten_layers,
+    is_optional_input,
+    own_trainable_variables,
+    tensorflow_variable,
+)
+from kbatch.runtime.tensorflow_private import is_stateful
 
-# Operations that TensorFlow calls stateful although they give the same again for the same inputs
-# and variables.
+# Operations that TensorFlow 2.21.0 registers as stateful (`SetIsStateful` in tensorflow/core/ops),
+# but that return the same for the same inputs and variables.
 HARMLESS = frozenset(
-    (
-        *(
-            "VarHandleOp",
-            "ReadVariableOp",
-            "VariableShape",
-            "ResourceGather",
-            "ResourceGatherNd",
-            "Placeholder",
-        ),
-        *(
-            "StatefulPartitionedCall",
-            "While",
-            "If",
-            "Case",
-            "Assert",
-            "CudnnRNNV3",
-            "XlaOptimizationBarrier",
-        ),
-    )
+    {
+        "Assert",
+        "Case",
+        "CudnnRNNV3",
+        "If",
+        "Placeholder",
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "StatefulPartitionedCall",
+        "VarHandleOp",
+        "VariableShape",
+        "While",
+        "XlaOptimizationBarrier",
+    }
 )
 
-
-# What the trace of a chain told: positions of the nodes that add losses. By signature; no model is
-# held by them.
-_losing: dict[Hashable, frozenset[int]] = {}
-_traced_steps: set[Hashable] = set()  # signatures with the stretches of a plan
+_loss_positions: SignatureCache[frozenset[int]] = SignatureCache()
 
 
-class _Watching(Scope):
-    """A scope that remembers which variables were read, and which were written in a loop's or a branch's own graph."""
+def check(graph: OpGraph) -> frozenset[int]:
+    """Refuse a model that recomputation could train differently.
+
+    The model is traced once in training mode, without being run. One that is built like a model
+    that has passed is not traced again.
+
+    Returns:
+        Positions of the operations that add losses of their own.
+
+    Raises:
+        RecomputeError: With the name of the layer, as far as it is known.
+    """
+    return _loss_positions.get(graph, lambda: _checked(graph))
+
+
+def _checked(graph: OpGraph) -> frozenset[int]:
+    layers = _all_layers(graph)
+    _refuse_stateful(layers)
+    _refuse_optional_inputs(graph)
+    variables = {id(variable): variable for layer in layers for variable in layer.variables}
+    trace = _Trace(graph, list(variables.values()))
+    _refuse_assigned_weights(layers, trace.scope)
+    _refuse_updates_in_loops(layers, trace.scope)
+    _refuse_untracked_weights(variables, trace.scope)
+    _refuse_foreign_variables([*variables.values(), *trace.scope.seen.values()], trace.graph)
+    _refuse_stateful_operations(trace.graph)
+    return frozenset(trace.loss_positions)
+
+
+class _WatchingScope(Scope):
+    """A scope that notes which variables are read, and which are assigned in a loop or a branch.
+
+    Attributes:
+        graph: The graph that is traced; loops and branches have graphs of their own.
+        seen: Variables that were read, by their `id`.
+        inner: Variables that were assigned in a loop or a branch, by their `id`.
+    """
+
+    graph: Any
 
     def __init__(self) -> None:
         super().__init__({})
         self.seen: dict[int, Any] = {}
         self.inner: dict[int, Any] = {}
-        self.graph: Any = None
 
     def get_current_value(self, variable: Any) -> tf.Tensor:
         self.seen[id(variable)] = variable
@@ -65,178 +99,140 @@ class _Watching(Scope):
         super().add_update(update)
 
 
-def check(chain: Chain) -> frozenset[int]:
-    """Trace a chain once in training, without running it, and refuse what recompute cannot vouch for; one alike is not traced again.
-
-    Returns:
-        Positions of the nodes that add losses of their own.
-
-    Raises:
-        RecomputeError: With the name of the layer, as far as it is known.
-    """
-    key = signature(chain)
-    if key is None or key not in _losing:
-        found = _checked(chain)
-        if key is None:
-            return found
-        _losing[key] = found
-    return _losing[key]
-
-
-def check_step(chain: Chain, call: Callable[..., Any], stretches: Hashable) -> None:
-    """Trace a step forward and backward as a plan has it, without running it; one of a chain alike is not traced again.
+class _Trace:
+    """A trace of a model's forward pass in training mode.
 
     Args:
-        chain: The chain.
-        call: What stands for the model's `call`; its `context` tells which segment was run last.
-        stretches: Those of the plan.
+        graph: The model's operations.
+        variables: All variables of its layers.
 
-    Raises:
-        RecomputeError: If it cannot be traced, with the segment.
+    Attributes:
+        graph: The `FuncGraph`.
+        scope: The scope that it was traced in.
+        loss_positions: Positions of the operations that add losses of their own.
     """
-    key = (signature(chain), stretches)
-    if key[0] is not None and key in _traced_steps:
-        return
-    inputs = chain.functional.inputs
-    weights = [variable for variable, _ in chain.users().values()]
 
-    def step(*tensors: tf.Tensor) -> list[Any]:
-        values = [read(variable, None) for variable in weights]
-        with tf.GradientTape() as tape, Scope({}) as scope:
-            tape.watch(values)
-            scope.give(zip(weights, values, strict=True))
-            packed = keras.tree.pack_sequence_as(chain.functional._inputs_struct, list(tensors))
-            outputs = call.context(lambda: call(packed, training=True), training=True)  # type: ignore[attr-defined]
-            targets = [
-                each
-                for each in (*keras.tree.flatten(outputs), *scope.losses)
-                if each.dtype.is_floating
-            ]
-        return [each for each in tape.gradient(targets, values) if each is not None]
+    def __init__(self, graph: OpGraph, variables: Sequence[Any]) -> None:
+        self.scope = _WatchingScope()
+        self.loss_positions: set[int] = set()
+        self._op_graph, self._variables = graph, variables
+        self._context = Context(graph.functional.dtype_policy)
+        # Drawing from it inside of the trace would change what the user draws next.
+        create_global_seed_generator()
+        inputs = graph.functional.inputs
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+        self.graph = tf.function(self._forward).get_concrete_function(*specs).graph
 
-    global_seed_generator()
-    try:
-        tf.function(step, autograph=False).get_concrete_function(
-            *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs)
-        )
-    except RecomputeError:
-        raise
-    except Exception as error:
-        # what comes before is the user's code, line by line
-        said = f"{type(error).__name__}: {str(error).strip().splitlines()[-1].strip()}"
-        raise RecomputeError(
-            "A step must be traced forward and backward in the segments of its plan",
-            f"{said}, in the segment {call.context.where}",  # type: ignore[attr-defined]
-            "Let no recomputed segment hold these layers, with cuts before and after them, or train without recompute",
-        ) from error
-    _traced_steps.add(key)
+    def _forward(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """The forward pass; called by `tf.function`."""
+        graph, scope = self._op_graph, self.scope
+        values = dict(zip(graph.inputs, tensors, strict=True))
+        # A variable must not be read for the first time inside of a branch.
+        scope.entry.update((id(variable), read(variable, None)) for variable in self._variables)
+        scope.graph = tf.compat.v1.get_default_graph()
+        with scope:
+            for position, node in enumerate(graph.nodes):
+                before = len(scope.losses)
+                self._context(lambda node=node: node.run(values), training=True)
+                if len(scope.losses) > before:
+                    self.loss_positions.add(position)
+        return [values[number] for number in graph.outputs]
 
 
-def _checked(chain: Chain) -> frozenset[int]:
-    layers = list(
-        {id(inner): inner for layer in _layers(chain) for inner in layer._flatten_layers()}.values()
-    )
+def _all_layers(graph: OpGraph) -> list[keras.layers.Layer]:
+    """All layers of a model and the layers inside of them."""
+    operations = [node.operation for node in graph.nodes]
+    layers: dict[int, keras.layers.Layer] = {}
+    for operation in operations:
+        if isinstance(operation, keras.layers.Layer):
+            layers.update((id(inner), inner) for inner in flatten_layers(operation))
+    return list(layers.values())
+
+
+def _refuse_stateful(layers: Sequence[keras.layers.Layer]) -> None:
     for layer in layers:
         if getattr(layer, "stateful", False) is True:
-            raise _refused(
+            raise _refusal(
                 "a recurrent layer with stateful=True, whose state goes from batch to batch",
                 layer.name,
                 "Make it stateless",
             )
-    for tensor in chain.functional.inputs:
-        if getattr(tensor._keras_history.operation, "optional", False):
-            raise _refused("an optional input", tensor.name, "Make it a required one")
-    variables = {id(variable): variable for layer in layers for variable in layer.variables}
-    graph, scope, losing = _traced(chain, list(variables.values()))
-    holder = {id(variable): layer for layer in layers for variable in layer._trainable_variables}
+
+
+def _refuse_optional_inputs(graph: OpGraph) -> None:
+    for tensor in graph.functional.inputs:
+        if is_optional_input(tensor):
+            raise _refusal("an optional input", tensor.name, "Make it a required one")
+
+
+def _refuse_assigned_weights(layers: Sequence[keras.layers.Layer], scope: Scope) -> None:
+    owners = {
+        id(variable): layer for layer in layers for variable in own_trainable_variables(layer)
+    }
     for key, variable in scope.updated.items():
         if variable.trainable:
-            owner = holder[key].name if key in holder else variable.path
-            raise _refused(
+            raise _refusal(
                 "a layer that assigns a trainable weight in `call`, as SpectralNormalization does",
-                owner,
+                owners[key].name if key in owners else variable.path,
                 "Train without recompute",
             )
+
+
+def _refuse_updates_in_loops(layers: Sequence[keras.layers.Layer], scope: _WatchingScope) -> None:
     for key, variable in scope.inner.items():
         owners = [layer for layer in layers if any(id(own) == key for own in layer.variables)]
         innermost = min(owners, key=lambda layer: len(layer.variables), default=None)
-        raise _refused(
+        raise _refusal(
             "a layer that draws random numbers or updates its state in each turn of a loop",
             variable.path if innermost is None else innermost.name,
             "Draw them before the loop, as `dropout` of keras.layers.LSTM and GRU does",
         )
+
+
+def _refuse_untracked_weights(tracked: dict[int, Any], scope: _WatchingScope) -> None:
     for key, variable in scope.seen.items():
-        if variable.trainable and key not in variables:
-            raise _refused(
+        if variable.trainable and key not in tracked:
+            raise _refusal(
                 "a trainable weight that no layer tracks",
                 variable.path,
                 "Make it an attribute of its layer",
             )
-    keras_own = {
-        id(own)
-        for variable in {**variables, **scope.seen}.values()
-        for own in _tensorflow_variables(variable)
-    }
+
+
+def _refuse_foreign_variables(variables: Sequence[Any], graph: Any) -> None:
+    known: set[int] = set()
+    for variable in variables:
+        value = tensorflow_variable(variable)
+        # Under a distribution strategy, `values` holds a variable for each replica.
+        known.update((id(value), *map(id, getattr(value, "values", ()))))
     for plain in graph.variables:
-        if id(plain) not in keras_own:
-            raise _refused(
+        if id(plain) not in known:
+            raise _refusal(
                 "a tf.Variable that Keras does not know", plain.name, "Make it with add_weight"
             )
-    for name, kind in _operations(graph):
-        definition = op_def_registry.get(kind)
-        if kind not in HARMLESS and (definition is None or definition.is_stateful):
-            raise _refused(
-                f"an operation {kind} that may give something else when run again",
+
+
+def _refuse_stateful_operations(graph: Any) -> None:
+    for name, op_type in _operations(graph):
+        if op_type not in HARMLESS and is_stateful(op_type):
+            raise _refusal(
+                f"an operation {op_type} that may return something else when it is run again",
                 name,
                 "Use keras.random and keras.ops instead",
             )
-    return losing
-
-
-def _layers(chain: Chain) -> list[keras.layers.Layer]:
-    return [
-        node.operation for node in chain.nodes if isinstance(node.operation, keras.layers.Layer)
-    ]
-
-
-def _traced(chain: Chain, variables: Sequence[Any]) -> tuple[Any, _Watching, frozenset[int]]:
-    """The graph of the forward pass in training, the scope in which it was traced, and the positions of the nodes that add losses."""
-    scope, context = _Watching(), Context(chain.functional.dtype_policy)
-    losing: set[int] = set()
-    # must not be made inside of a trace; drawing from it would change what the user draws next
-    global_seed_generator()
-
-    def forward(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        values = dict(zip(chain.inputs, tensors, strict=True))
-        # not first inside of a branch
-        scope.entry.update((id(variable), read(variable, None)) for variable in variables)
-        scope.graph = tf.compat.v1.get_default_graph()
-        with scope:
-            for position, node in enumerate(chain.nodes):
-                before = len(scope.losses)
-                context(lambda node=node: node.run(values), training=True)
-                if len(scope.losses) > before:
-                    losing.add(position)
-        return [values[number] for number in chain.outputs]
-
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in chain.functional.inputs]
-    return tf.function(forward).get_concrete_function(*specs).graph, scope, frozenset(losing)
-
-
-def _tensorflow_variables(variable: Any) -> list[Any]:
-    """The variables of TensorFlow that hold one of Keras: itself, and under a distribution strategy one per replica."""
-    return [variable._value, *getattr(variable._value, "values", ())]
 
 
 def _operations(graph: Any) -> Iterator[tuple[str, str]]:
-    """Name and kind of every operation, those of functions that the graph calls among them."""
+    """Name and type of every operation, those of functions that the graph calls included."""
     definition = graph.as_graph_def()
-    for function in [definition, *(each for each in definition.library.function)]:
-        for node in function.node if hasattr(function, "node") else function.node_def:
+    for node in definition.node:
+        yield node.name, node.op
+    for function in definition.library.function:
+        for node in function.node_def:
             yield node.name, node.op
 
 
-def _refused(what: str, where: str, do: str) -> RecomputeError:
+def _refusal(what: str, where: str, do: str) -> RecomputeError:
     return RecomputeError(
         "Recompute must be able to run every layer twice with the same result",
         f"{what} ({where})",

@@ -1,4 +1,4 @@
-"""Restored model: weights, optimizer and plan are put back, whatever is trained on a batch meanwhile."""
+"""Restored model: weights, optimizer and plan are put back after some steps of training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from kbatch.recompute._apply import applied, apply, remove
 
 
 @contextmanager
-def untouched(model: keras.Model) -> Iterator[Callable[[], None]]:
-    """Give a model back as it was; meanwhile it has no plan, and the function that this yields sets it back in between.
+def restored(model: keras.Model) -> Iterator[Callable[[], None]]:
+    """Restore a model at the end of a `with` block; inside it has no plan.
+
+    The block gets a function that restores weights and optimizer in between.
 
     Args:
         model: `keras.Model`, built and compiled.
@@ -41,11 +43,11 @@ def untouched(model: keras.Model) -> Iterator[Callable[[], None]]:
             variable.assign(value)
 
     remove(model)
-    tf.get_logger().addFilter(_is_no_retracing)
+    tf.get_logger().addFilter(_is_not_retracing)
     try:
         yield restore
     finally:
-        tf.get_logger().removeFilter(_is_no_retracing)
+        tf.get_logger().removeFilter(_is_not_retracing)
         restore()
         remove(model)
         model.train_function = None
@@ -54,21 +56,21 @@ def untouched(model: keras.Model) -> Iterator[Callable[[], None]]:
 
 
 def batch_size_of(x: Any) -> int:
-    """How many examples a batch has.
+    """Number of examples in a batch.
 
     Raises:
-        RecomputeError: If it has none.
+        RecomputeError: If there are none.
     """
     shapes = [np.shape(part) for part in keras.tree.flatten(x) if part is not None]
     if not shapes or not all(shape and shape[0] for shape in shapes):
         raise RecomputeError(
             "A batch must have at least one example",
             f"inputs of shape {', '.join(map(str, shapes)) or 'none'}",
-            "Pass x[:16], say",
+            "Pass a batch, such as x[:16]",
         )
     return int(shapes[0][0])
 
 
-def _is_no_retracing(record: logging.LogRecord) -> bool:
-    """Whether it says something else than that a function was traced again, which is meant here."""
+def _is_not_retracing(record: logging.LogRecord) -> bool:
+    """Whether a message is not TensorFlow's warning of retracing, which is intended here."""
     return "triggered tf.function retracing" not in record.getMessage()

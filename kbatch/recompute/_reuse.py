@@ -1,7 +1,7 @@
-"""Reuse: small results of a segment's forward pass, such as a batch's mean, serve its backward pass too.
+"""Reuse of small results of the forward pass, such as a batch's mean, in a recomputed segment.
 
-They are made from whole activations, which a mean reads once and a variance twice, and cost next to
-nothing to keep.
+They are reduced from whole activations, which a mean reads once and a variance twice, and take next
+to no memory.
 """
 
 from __future__ import annotations
@@ -11,154 +11,165 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbatch.tracing.liveness import PRIME
+from kbatch.runtime.tensorflow_private import update_input
+from kbatch.tracing.tensor_size import PRIME
 
-SMALL = 64  # so many times smaller than what it is made from
-# attributes that say nothing of what an operation returns
-_ASIDE = frozenset(("_class", "_output_shapes", "_gradient_op_type"))
+# A result is small if it has this many times fewer elements than what it was reduced from. Chosen
+# by hand. With it ResNet50 under `peak:0.45` (scripts/bench_recompute.py) took 1.031 times the
+# plain CPU seconds, 1.062 times without any reuse (commit 840fd8b).
+SMALL = 64
+
+# Attributes of an operation that do not decide its result.
+_IRRELEVANT = frozenset({"_class", "_gradient_op_type", "_output_shapes"})
 
 
-def reuse(
-    again: Sequence[tf.Tensor],
+def share_small_results(
+    recomputed: Sequence[tf.Tensor],
     forward: Sequence[tf.Tensor],
     entering: Mapping[int, tf.Tensor],
     given: Iterable[int],
     sent: Sequence[tf.Tensor],
     hold: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
 ) -> set[int]:
-    """Let the operations that make a segment again, and its gradients, read the small results of its forward pass.
+    """Let a recomputed segment and its gradients read the small results of the forward pass.
 
-    A gradient that is taken of them later still flows through what they stand for.
+    A gradient that is taken of them later still flows through the recomputed ones.
 
     Args:
-        again: Tensors that the segment ends with when it is made again.
-        forward: The same of its forward pass, in the same order.
-        entering: The tensors of the forward pass by the `id` of those that take their place when it
-            is made again.
-        given: The `id` of those that depend on no example: the weights.
-        sent: Tensors made by the operations right before those that make the segment again.
-        hold: Function that returns tensors once the segment may be made again. Without it
-            TensorFlow would see that some large tensor, such as a scale for each element of each
-            example, is made of small ones as it was in the forward pass, and keep it.
+        recomputed: Tensors that the recomputed segment ends with.
+        forward: Tensors that the forward pass ended with, in the same order.
+        entering: Tensors that entered the forward pass, by the `id` of those that entered the
+            recomputation in their place.
+        given: The `id` of the tensors that depend on no example: the weights.
+        sent: Tensors of the operations right before those of the recomputation.
+        hold: Function that holds tensors back until the segment's turn. Without it TensorFlow
+            would keep large tensors that are made of small ones, such as a scale for each element:
+            it would notice that the forward pass has computed them already.
 
     Returns:
         The `id` of the operations that hand the small results on.
     """
-    if not again or tf.executing_eagerly():
+    if not recomputed or tf.executing_eagerly():
         return set()
-    graph = again[0].graph
+    graph = recomputed[0].graph
     if any(not tf.is_symbolic_tensor(tensor) or tensor.graph is not graph for tensor in forward):
-        # a loop's inside and its gradient's are two graphs; a jacobian's rows are traced where the
-        # forward pass ran eagerly
+        # The two passes of a loop are two graphs, and the rows of a jacobian are traced where the
+        # forward pass ran eagerly.
         return set()
     operations = graph.get_operations()
     operations = operations[operations.index(sent[-1].op) + 1 :]
-    equal = _equal(again, forward, entering)
-    remade = [
+    twins = _twins(recomputed, forward, entering)
+    repeated = [
         operation
         for operation in operations
-        if any(id(output) in equal for output in operation.outputs)
+        if any(id(output) in twins for output in operation.outputs)
     ]
-    small = [tensor for tensor in small_results(remade, set(given)) if id(tensor) in equal]
-    held = hold([equal[id(tensor)] for tensor in small])
-    instead = {id(tensor): _kept(known, tensor) for tensor, known in zip(small, held, strict=True)}
+    small = [tensor for tensor in small_results(repeated, set(given)) if id(tensor) in twins]
+    held = hold([twins[id(tensor)] for tensor in small])
+    instead = {
+        id(tensor): _routed(known, tensor) for tensor, known in zip(small, held, strict=True)
+    }
     for operation in operations:
         for index, tensor in enumerate(operation.inputs):
             if id(tensor) in instead:
-                operation._update_input(index, instead[id(tensor)])
+                update_input(operation, index, instead[id(tensor)])
     return {id(tensor.op) for tensor in instead.values()}
 
 
 def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]:
-    """Those tensors that are much smaller than what they are made from, and what is made from nothing but them.
+    """The tensors that are much smaller than what they are reduced from, and results of only those.
 
     Args:
-        operations: In the order in which they were made.
-        given: The `id` of tensors that depend on no example.
+        operations: Operations in the order in which they were traced.
+        given: The `id` of the tensors that depend on no example.
     """
-    made_from: dict[int, float] = {}  # elements of the tensors that a small one was reduced from
-    inside = {id(output) for operation in operations for output in operation.outputs}
-    still = set(given)  # as small as they may be, they come from no activation
-    found = []
+    reduced_from: dict[int, float] = {}  # elements before the reduction, by the small tensor's `id`
+    computed = {id(output) for operation in operations for output in operation.outputs}
+    constant = set(given)  # however small: they come from no activation
+    small = []
     for operation in operations:
         if operation.type == "Placeholder":
             continue
-        moving = [
+        inputs = [
             tensor
             for tensor in operation.inputs
-            if id(tensor) not in still and (id(tensor) in inside or not _is_fixed(tensor))
+            if id(tensor) not in constant and (id(tensor) in computed or not _is_fixed(tensor))
         ]
-        if not moving:
-            still.update(id(output) for output in operation.outputs)
+        if not inputs:
+            constant.update(id(output) for output in operation.outputs)
             continue
-        most = max(made_from.get(id(tensor), _elements(tensor)) for tensor in moving)
+        largest = max(reduced_from.get(id(tensor), _elements(tensor)) for tensor in inputs)
         for output in operation.outputs:
-            if output.dtype.is_floating and _elements(output) * SMALL <= most:
-                made_from[id(output)] = most
-                found.append(output)
-    return found
+            if output.dtype.is_floating and _elements(output) * SMALL <= largest:
+                reduced_from[id(output)] = largest
+                small.append(output)
+    return small
 
 
-def _equal(
-    again: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: Mapping[int, tf.Tensor]
+def _twins(
+    recomputed: Sequence[tf.Tensor], forward: Sequence[tf.Tensor], entering: Mapping[int, tf.Tensor]
 ) -> dict[int, tf.Tensor]:
-    """Tensors of the forward pass by the `id` of those that are made again by the same operations from the same tensors."""
-    found: dict[int, tf.Tensor | None] = dict(entering)
-    stack = list(zip(again, forward, strict=True))
+    """Tensors of the forward pass, by the `id` of their recomputed twins.
+
+    Twins come from the same operations on the same tensors. Those that enter are left out.
+    """
+    twins: dict[int, tf.Tensor | None] = dict(entering)
+    stack = list(zip(recomputed, forward, strict=True))
     while stack:
         one, other = stack[-1]
-        if id(one) in found:
+        if id(one) in twins:
             stack.pop()
         elif one is other:
-            found[id(one)] = other
-        elif not _alike(one, other):
-            found[id(one)] = None
+            twins[id(one)] = other
+        elif not _do_the_same(one, other):
+            twins[id(one)] = None
         else:
             inputs = list(zip(one.op.inputs, other.op.inputs, strict=True))
-            unknown = [pair for pair in inputs if id(pair[0]) not in found]
+            unknown = [pair for pair in inputs if id(pair[0]) not in twins]
             stack += unknown
             if not unknown:
-                same = all(found[id(before)] is after for before, after in inputs)
-                found.update(
-                    (id(mine), its if same else None)
-                    for mine, its in zip(one.op.outputs, other.op.outputs, strict=True)
-                )
+                same = all(twins[id(mine)] is its for mine, its in inputs)
+                for mine, its in zip(one.op.outputs, other.op.outputs, strict=True):
+                    twins[id(mine)] = its if same else None
     return {
-        key: tensor for key, tensor in found.items() if tensor is not None and key not in entering
+        key: tensor for key, tensor in twins.items() if tensor is not None and key not in entering
     }
 
 
-def _alike(one: tf.Tensor, other: tf.Tensor) -> bool:
+def _do_the_same(one: tf.Tensor, other: tf.Tensor) -> bool:
     """Whether two tensors come from operations that do the same to their inputs."""
     mine, its = one.op, other.op
-    if (
-        mine.type != its.type
-        or len(mine.inputs) != len(its.inputs)
-        or one.value_index != other.value_index
-        or mine.op_def.is_stateful
-    ):
+    if mine.type != its.type or len(mine.inputs) != len(its.inputs):
         return False
-    first, second = (
-        {key: value for key, value in operation.node_def.attr.items() if key not in _ASIDE}
-        for operation in (mine, its)
-    )
-    return first == second
+    if one.value_index != other.value_index or mine.op_def.is_stateful:
+        return False
+    return _attributes(mine) == _attributes(its)
+
+
+def _attributes(operation: Any) -> dict[str, Any]:
+    attributes = operation.node_def.attr.items()
+    return {name: value for name, value in attributes if name not in _IRRELEVANT}
 
 
 @tf.custom_gradient
-def _kept(forward: tf.Tensor, again: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """The first; the second is not computed, since TensorFlow takes apart what hands both on, but gradients flow to it."""
+def _routed(forward: tf.Tensor, recomputed: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Return `forward`, and route its gradient to `recomputed`, its recomputed twin.
+
+    `recomputed` itself is then never evaluated: TensorFlow takes the IdentityN apart that hands
+    both on.
+    """
     return tf.identity(forward), lambda upstream: (None, upstream)
 
 
 def _is_fixed(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is a constant or the value of a variable."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor.op.type in ("Const", "ReadVariableOp")
 
 
 def _elements(tensor: tf.Tensor) -> float:
-    """How many numbers it has; a dimension that is not known counts as one of the examples."""
+    """Number of elements; an unknown dimension counts as `PRIME` examples, an unknown rank as 0."""
     if tensor.shape.rank is None:
         return 0.0
     count = 1.0

@@ -1,4 +1,4 @@
-"""Verification: a model trained a few steps with a plan and without it, compared number by number."""
+"""Verification: a model trained some steps with and without a plan, compared by numbers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ import tensorflow as tf
 
 from kbatch.recompute._apply import apply
 from kbatch.recompute._plan import Plan
-from kbatch.recompute._restored import batch_size_of, untouched
+from kbatch.recompute._restored import batch_size_of, restored
 
 STEPS = 3
+
+# TensorFlow's option that switches its graph optimizer off.
 OFF = "disable_meta_optimizer"
 
 
 @dataclass(frozen=True)
 class Report:
-    """How far training by a plan is from plain training; 0 everywhere if it is the same.
+    """Differences between training by a plan and plain training; all 0 if they are the same.
+
+    `verify` returns it, and `str()` makes a sentence of it.
 
     Attributes:
-        loss: Float, the largest difference of a loss over three steps.
-        gradients: Float, the largest difference in a gradient of the first step.
-        weights: Float, the largest difference in a trainable weight or an optimizer slot after
-            three steps.
-        state: Float, the largest difference in anything else that training changes, such as
-            BatchNormalization's statistics and seeds.
+        loss: Float, largest difference of a loss over three steps.
+        gradients: Float, largest difference in a gradient of the first step.
+        weights: Float, largest difference in a trainable weight or an optimizer slot after three
+            steps.
+        state: Float, largest difference in anything else that training changes, such as the
+            statistics of BatchNormalization and seeds.
+
+    Example:
+    >>> print(Report(loss=0.0, gradients=0.0, weights=0.25, state=0.0))
+    Not exact; largest differences: loss 0, gradients 0, weights 0.25, state 0.
     """
 
     loss: float
@@ -44,16 +52,26 @@ class Report:
 
     def __str__(self) -> str:
         if self.exact:
-            return f"Exact: loss, gradients, and weights and state after {STEPS} steps are those of the plain model."
-        parts = ", ".join(
-            f"{name} {getattr(self, name):.2g}"
-            for name in ("loss", "gradients", "weights", "state")
-        )
+            return (
+                f"Exact: loss, gradients, and weights and state after {STEPS} steps are those of "
+                "the plain model."
+            )
+        names = ("loss", "gradients", "weights", "state")
+        parts = ", ".join(f"{name} {getattr(self, name):.2g}" for name in names)
         return f"Not exact; largest differences: {parts}."
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _Training:
+    """What some steps of training gave.
+
+    Attributes:
+        losses: Loss of each step.
+        gradients: Gradients of the first step.
+        weights: Trainable weights and optimizer slots after the last step.
+        state: All other variables after the last step.
+    """
+
     losses: list[Any]
     gradients: list[Any]
     weights: list[np.ndarray]
@@ -65,53 +83,59 @@ def verify(
 ) -> Report:
     """Compare training by a plan with plain training: losses, gradients, weights and state.
 
-    Use it where `apply` accepts a model but you want to see it for yourself. The model is left as
-    it was, with its weights, optimizer slots and the plan it had. TensorFlow's graph optimizer is
-    off meanwhile: it regroups sums and products and fuses operations by who else reads a tensor, so
-    that with it the last digits of a deep model differ, as they do under `jit_compile`; and where
-    that saves memory it adds up gradients in the order in which they come, so that a few models
-    (InceptionResNetV2, for one) do not train the same twice without a plan either.
+    Use it to see for yourself that a plan changes nothing. Three steps are trained with the plan
+    and three without it; afterwards the model is restored, with its weights, optimizer slots and
+    plan.
+
+    TensorFlow's graph optimizer is off meanwhile. It regroups sums and products and fuses
+    operations by who else reads a tensor. With it the last digits of a deep model differ, as they
+    do under `jit_compile`. Where that saves memory, it also sums gradients in the order in which
+    they come: a few models, such as InceptionResNetV2, then do not train the same twice even
+    without a plan.
 
     Args:
         model: `keras.Model`, built and compiled.
         plan: `Plan` to compare with.
-        x: Inputs of one batch.
+        x: Inputs of one batch: an array or tensor, or a list or dict of them.
         y: Labels of that batch. Optional.
         sample_weight: Weights of its examples. Optional.
 
     Returns:
-        The `Report`; its `str()` is a sentence.
+        The `Report`. `print(report)` says in a sentence whether training is exact.
 
     Raises:
         RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be
             applied to it.
 
     Example:
-    ```python
-    print(recompute.verify(model, recompute.plan(model, batch_size=16), x[:16], y[:16]))
-    ```
+    >>> from kbatch import recompute
+    >>> model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(9))])
+    >>> model.compile(loss="mse")
+    >>> x, y = np.ones((16, 8)), np.ones((16, 8))
+    >>> recompute.verify(model, recompute.plan(model, batch_size=16), x, y).exact
+    True
     """
     batch_size_of(x)
-    with untouched(model) as restore, as_written():
+    with restored(model) as restore, without_graph_optimizer():
         model.train_function = None
         plain = _train(model, x, y, sample_weight, restore)
         apply(model, plan)
         model.train_function = None
         planned = _train(model, x, y, sample_weight, restore)
     return Report(
-        *(
-            _difference(getattr(plain, name), getattr(planned, name))
-            for name in ("losses", "gradients", "weights", "state")
-        )
+        loss=_difference(plain.losses, planned.losses),
+        gradients=_difference(plain.gradients, planned.gradients),
+        weights=_difference(plain.weights, planned.weights),
+        state=_difference(plain.state, planned.state),
     )
 
 
 @contextmanager
-def as_written() -> Iterator[None]:
-    """Without TensorFlow's graph optimizer, whose rewriting depends on who else reads a tensor.
+def without_graph_optimizer() -> Iterator[None]:
+    """Switch TensorFlow's graph optimizer off inside a `with` block.
 
-    What recompute leaves out of the forward pass, nobody reads there; so other sums are regrouped
-    and other operations fused, and they round otherwise.
+    It regroups sums and fuses operations by who else reads a tensor. With a plan fewer operations
+    read the tensors of the forward pass, so it would round differently.
     """
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({OFF: True})
@@ -123,55 +147,62 @@ def as_written() -> Iterator[None]:
 
 def _train(
     model: keras.Model, x: Any, y: Any, sample_weight: Any, restore: Callable[[], None]
-) -> _Trained:
-    def gradients(x: Any, y: Any, sample_weight: Any) -> list[Any]:
-        with tf.GradientTape() as tape:
-            loss = model.compute_loss(
-                x=x, y=y, y_pred=model(x, training=True), sample_weight=sample_weight, training=True
-            )
-        return [
-            tf.convert_to_tensor(each)
-            for each in tape.gradient(loss, [v.value for v in model.trainable_variables])
-            if each is not None
-        ]
-
-    tensors = keras.tree.map_structure(
-        lambda part: None if part is None else tf.convert_to_tensor(part), (x, y, sample_weight)
-    )
-    run = (
-        gradients
-        if model.run_eagerly
-        else tf.function(gradients, jit_compile=bool(model.jit_compile))
-    )
-    first = [np.array(each) for each in run(*tensors)]
+) -> _Training:
+    """Compute gradients, train `STEPS` steps on one batch, and restore the model."""
+    gradients = _gradients(model, x, y, sample_weight)
     restore()
     losses = [
         model.train_on_batch(x, y, sample_weight, return_dict=True)["loss"] for _ in range(STEPS)
     ]
     trainable = {id(variable) for variable in model.trainable_variables}
+    weights = [*model.trainable_variables, *model.optimizer.variables]
     others = [variable for variable in model.variables if id(variable) not in trainable]
-    found = _Trained(
+    training = _Training(
         losses,
-        first,
-        [np.array(v) for v in (*model.trainable_variables, *model.optimizer.variables)],
-        [np.array(v) for v in others],
+        gradients,
+        [np.array(variable) for variable in weights],
+        [np.array(variable) for variable in others],
     )
     restore()
-    return found
+    return training
+
+
+def _gradients(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> list[np.ndarray]:
+    """The gradients of one step, computed as the model is compiled to."""
+
+    def gradients(x: Any, y: Any, sample_weight: Any) -> list[Any]:
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(
+                x=x, y=y, y_pred=model(x, training=True), sample_weight=sample_weight, training=True
+            )
+        all_of = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        return [tf.convert_to_tensor(gradient) for gradient in all_of if gradient is not None]
+
+    run = gradients
+    if not model.run_eagerly:
+        run = tf.function(gradients, jit_compile=bool(model.jit_compile))
+    tensors = keras.tree.map_structure(
+        lambda part: None if part is None else tf.convert_to_tensor(part), (x, y, sample_weight)
+    )
+    return [np.array(gradient) for gradient in run(*tensors)]
 
 
 def _difference(one: Sequence[Any], other: Sequence[Any]) -> float:
-    """The largest difference; two NaN are the same, one NaN is infinitely far."""
+    """The largest difference between two lists of arrays.
+
+    Two NaN are equal; one NaN is infinitely far from a number.
+    """
     if len(one) != len(other):
         return float("inf")
-    most = 0.0
-    for a, b in zip(one, other, strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        if a.dtype.name in ("bfloat16", "float16"):
-            a, b = a.astype("float32"), b.astype("float32")
-        if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-            difference = np.abs(a.astype("float64") - b.astype("float64"))
-            most = max(
-                most, float("inf") if np.isnan(difference).any() else float(difference.max())
-            )
-    return most
+    return max((_distance(a, b) for a, b in zip(one, other, strict=True)), default=0.0)
+
+
+def _distance(one: Any, other: Any) -> float:
+    """The largest difference between two arrays."""
+    a, b = np.asarray(one), np.asarray(other)
+    if a.dtype.name in ("bfloat16", "float16"):
+        a, b = a.astype("float32"), b.astype("float32")
+    if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+        return 0.0
+    difference = np.abs(a.astype("float64") - b.astype("float64"))
+    return float("inf") if np.isnan(difference).any() else float(difference.max())

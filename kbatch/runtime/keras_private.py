@@ -1,7 +1,155 @@
 """Private names of Keras that kbatch needs, one small function for each.
 
-Each function says which file of which release the name was read in; `tests/test_keras_private.py`
-fails when a release takes one away.
+Each function says which file of which release the name was read in;
+`tests/test_keras_private.py` fails when a release takes one away.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def call_function(operation: Any, training: bool) -> Any:
+    """The function with which a Functional model calls one of its operations.
+
+    It passes `training` to layers that take it. `operation_fn`, keras/src/models/functional.py,
+    Keras 3.15.1.
+    """
+    from keras.src.models.functional import operation_fn
+
+    return operation_fn(operation, training=training)
+
+
+def create_global_seed_generator() -> None:
+    """Make the seed generator that layers share which were given no seed, unless it exists.
+
+    It must not be made inside of a trace. `global_seed_generator`,
+    keras/src/random/seed_generator.py, Keras 3.15.1.
+    """
+    from keras.src.random.seed_generator import global_seed_generator
+
+    global_seed_generator()
+
+
+def current_stateless_scope() -> Any:
+    """The innermost `keras.StatelessScope` that is entered, or `None`.
+
+    `get_stateless_scope`, keras/src/backend/common/stateless_scope.py, Keras 3.15.1.
+    """
+    from keras.src.backend.common.stateless_scope import get_stateless_scope
+
+    return get_stateless_scope()
+
+
+def flatten_layers(layer: Any) -> list[Any]:
+    """A layer and all layers inside of it.
+
+    `Layer._flatten_layers`, keras/src/layers/layer.py, Keras 3.15.1.
+    """
+    return list(layer._flatten_layers())
+
+
+def functional_class() -> Any:
+    """The class of models that are made of inputs and outputs.
+
+    `Functional`, keras/src/models/functional.py, Keras 3.15.1; `keras.Model(inputs, outputs)`
+    returns one, but the class has no public name.
+    """
+    from keras.src.models.functional import Functional
+
+    return Functional
+
+
+def functional_of_sequential(model: Any) -> Any:
+    """The Functional model inside of a built Sequential model, or `None`.
+
+    `Sequential._functional`, keras/src/models/sequential.py, Keras 3.15.1.
+    """
+    return model._functional
+
+
+def input_structure(functional: Any) -> Any:
+    """The nested structure of symbolic inputs that a Functional model was made with.
+
+    `Function._inputs_struct`, keras/src/ops/function.py, Keras 3.15.1.
+    """
+    return functional._inputs_struct
+
+
+def is_optional_input(tensor: Any) -> bool:
+    """Whether a symbolic input was made with `keras.Input(optional=True)`.
+
+    `KerasTensor._keras_history`, keras/src/ops/node.py, Keras 3.15.1, leads to the `InputLayer`.
+    """
+    return getattr(tensor._keras_history.operation, "optional", False)
+
+
+def loss_ids(layer: Any) -> set[int]:
+    """The `id` of each loss that a layer itself has added.
+
+    `Layer._loss_ids`, keras/src/layers/layer.py, Keras 3.15.1.
+    """
+    return layer._loss_ids
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that Keras has attached to a tensor, or `None`.
+
+    `get_keras_mask`, keras/src/backend/common/masking.py, Keras 3.15.1.
+    """
+    from keras.src.backend.common.masking import get_keras_mask
+
+    return get_keras_mask(tensor)
+
+
+def nodes_by_depth(functional: Any) -> dict[int, list[Any]]:
+    """The nodes of a Functional model by their depth; the outputs have depth 0.
+
+    `Function._nodes_by_depth`, keras/src/ops/function.py, Keras 3.15.1.
+    """
+    return functional._nodes_by_depth
+
+
+def output_structure(functional: Any) -> Any:
+    """The nested structure of symbolic outputs that a Functional model was made with.
+
+    `Function._outputs_struct`, keras/src/ops/function.py, Keras 3.15.1.
+    """
+    return functional._outputs_struct
+
+
+def own_trainable_variables(layer: Any) -> Sequence[Any]:
+    """The trainable variables that a layer holds itself, not those of layers inside of it.
+
+    `Layer._trainable_variables`, keras/src/layers/layer.py, Keras 3.15.1. A frozen variable stays
+    among them.
+    """
+    return layer._trainable_variables
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Attach a mask to a tensor, as a layer with `supports_masking` does.
+
+    `set_keras_mask`, keras/src/backend/common/masking.py, Keras 3.15.1.
+    """
+    from keras.src.backend.common.masking import set_keras_mask
+
+    set_keras_mask(tensor, mask)
+
+
+def standardized_inputs(functional: Any, inputs: Any) -> list[Any]:
+    """Inputs as the flat list of tensors that a Functional model runs on: checked, cast, reshaped.
+
+    `Functional._standardize_inputs`, keras/src/models/functional.py, Keras 3.15.1.
+    """
+    return functional._standardize_inputs(inputs)
+
+
+def tensorflow_variable(variable: Any) -> Any:
+    """The `tf.Variable` behind a Keras variable; under a distribution strategy a distributed one.
+
+    `Variable._value`, keras/src/backend/common/variables.py, Keras 3.15.1. Its public `value`
+    casts to the policy's type inside an autocast scope, and asks a stateless scope first.
+    """
+    return variable._value

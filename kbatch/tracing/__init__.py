@@ -1,1 +1,1 @@
-"""Tracing: what a graph that TensorFlow has traced will hold in memory; nothing is executed."""
+"""Tracing: the memory that a graph traced by TensorFlow needs; nothing is executed."""

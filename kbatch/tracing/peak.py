@@ -1,4 +1,7 @@
-"""Peak bytes of the forward half and of the backward half of a traced graph, not counting what existed before each began."""
+"""Peak bytes of the forward half and of the backward half of a traced graph.
+
+What existed before each half began is not counted.
+"""
 
 from __future__ import annotations
 
@@ -7,71 +10,70 @@ from typing import Any
 
 import numpy as np
 
-from kbatch.tracing.liveness import ALIASES, IN_PLACE, PRIME, SHAPES, buffers_of, needed, size_of
+from kbatch.tracing.liveness import buffers_of, needed
+from kbatch.tracing.op_types import ALIASES, IN_PLACE, SHAPES
 from kbatch.tracing.size import Size
+from kbatch.tracing.tensor_size import PRIME, size_of
 
 
-def most_beside(graph: Any, begin: int, given: Sequence[Any]) -> Size:
-    """The most bytes that the operations of a graph from one on hold at once, beside what was made before them and what they are given.
+def forward_peak(graph: Any, end: int) -> Size:
+    """Peak bytes that the operations before `end` allocate; the graph's inputs are not counted.
 
     Args:
         graph: `FuncGraph` traced with a batch of `PRIME`.
-        begin: Integer, index of the first of these operations among the graph's.
-        given: Tensors that they are given, each of which is given up once it was read for the last
-            time.
+        end: Integer, index among the graph's operations of the first that is not in the half.
+    """
+    return _peak(graph, 0, _needed_index(graph, needed(graph), end), [])
+
+
+def backward_peak(graph: Any, begin: int, upstream: Sequence[Any]) -> Size:
+    """Peak bytes that the operations from `begin` on allocate, less the upstream tensors released.
+
+    Args:
+        graph: `FuncGraph` traced with a batch of `PRIME`.
+        begin: Integer, index among the graph's operations of the half's first.
+        upstream: Tensors that the half is given. Each is released after its last read.
     """
     operations = needed(graph)
-    first = _index(graph, operations, begin)
-    return _most(
-        graph,
-        first,
-        len(operations),
-        [(max(first, _last_read(tensor, operations)) + 1, size_of(tensor)) for tensor in given],
-    )
+    first = _needed_index(graph, operations, begin)
+    released = [
+        (max(first, _last_read(tensor, operations)) + 1, size_of(tensor)) for tensor in upstream
+    ]
+    return _peak(graph, first, len(operations), released)
 
 
-def most_before(graph: Any, end: int) -> Size:
-    """The most bytes that the operations of a graph before one have made and hold at once; what they are given is not among it.
-
-    Args:
-        graph: `FuncGraph` traced with a batch of `PRIME`.
-        end: Integer, index of the first operation after them among the graph's.
-    """
-    return _most(graph, 0, _index(graph, needed(graph), end), [])
-
-
-def _index(graph: Any, operations: Sequence[Any], position: int) -> int:
-    """The index of the first of the needed operations that is not before a position among all of the graph's."""
+def _needed_index(graph: Any, operations: Sequence[Any], position: int) -> int:
+    """Index of the first needed operation that is at `position` in the graph or later."""
     later = {id(operation) for operation in graph.get_operations()[position:]}
-    return next(
-        (index for index, operation in enumerate(operations) if id(operation) in later),
-        len(operations),
-    )
+    for index, operation in enumerate(operations):
+        if id(operation) in later:
+            return index
+    return len(operations)
 
 
-def _most(graph: Any, first: int, stop: int, given_up: Sequence[tuple[int, Size]]) -> Size:
-    """The most bytes of what is made from one index on, up to another, less what is given up from an index on."""
+def _peak(graph: Any, first: int, stop: int, released: Sequence[tuple[int, Size]]) -> Size:
+    """Peak bytes of the buffers allocated from `first` on, at an operation before `stop`.
+
+    Each size in `released` is taken off from its index on.
+    """
     buffers, inner = buffers_of(graph)
     lines = np.zeros((len(needed(graph)) + 2, 2))
     for buffer in buffers:
         if buffer.birth >= first:
             lines[buffer.birth] += _line(buffer.size)
             lines[buffer.death + 1] -= _line(buffer.size)
-    for index, size in given_up:
+    for index, size in released:
         lines[index] -= _line(size)
     held = np.cumsum(lines, axis=0)
     for index, size in inner.items():
         held[index] += _line(size)
-    most = max(
-        (Size(*map(float, line)) for line in held[first:stop]),
-        key=lambda size: size.at(PRIME),
-        default=Size(),
-    )
-    return most if most.at(PRIME) > 0 else Size()
+    sizes = [Size(*map(float, line)) for line in held[first:stop]]
+    peak = max(sizes, key=lambda size: size.at(PRIME), default=Size())
+    return peak if peak.at(PRIME) > 0 else Size()
 
 
 def _last_read(tensor: Any, operations: Sequence[Any]) -> int:
-    """The last index at which a tensor's buffer is read, or the one before if that operation may write into it."""
+    """Last index at which a tensor's buffer is read; the index before if that read is in place."""
     shared, last = {id(tensor)}, -1
     for index, operation in enumerate(operations):
         if operation.type in SHAPES or not any(id(each) in shared for each in operation.inputs):

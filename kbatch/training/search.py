@@ -16,7 +16,7 @@ from kbatch.callbacks.validation_pass import numbers
 from kbatch.data.batches import Data
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.recompute._recipe_plan import follow
+from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.records import disk
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.rules import warmup
@@ -134,7 +134,7 @@ class Search:
         )
         if self.project.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
-                follow(self.model_maker.raw(recipe.policy), strategy)
+                apply_recipe(self.model_maker.raw(recipe.policy), strategy)
         return self.train(job)
 
     def again(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:

@@ -1,0 +1,277 @@
+"""Trace of one operation of a model, forward and backward, and the costs that its graph shows.
+
+Nothing is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbatch.recompute._op_node import Node
+from kbatch.recompute._op_work import work_of
+from kbatch.recompute._reuse import small_results
+from kbatch.recompute._scope import Context, Scope, read
+from kbatch.runtime.keras_private import mask_of, set_mask, tensorflow_variable
+from kbatch.tracing.buffer import Buffer
+from kbatch.tracing.liveness import lists_of
+from kbatch.tracing.op_types import ALIASES, LOOPS
+from kbatch.tracing.peak import backward_peak, forward_peak
+from kbatch.tracing.size import Size
+from kbatch.tracing.tensor_size import size_of
+
+# Gradients read no bytes of the inputs of these operations, only shapes.
+_SHAPE_READERS = frozenset({"OnesLike", "Shape", "ShapeN", "ZerosLike"})
+
+# Tensors that are not kept for the backward pass: they belong to the caller, to a variable, or to
+# the graph.
+_NOT_KEPT = frozenset({"Const", "Placeholder", "ReadVariableOp"})
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """Bytes and work of one operation.
+
+    Attributes:
+        internal: `Size` of the tensors inside of the operation that its gradient needs.
+        needs: Numbers of the values, read or written, that its gradient needs.
+        forward_peak: `Size` of the peak of what its forward pass allocates, its results included.
+        backward_peak: `Size` of the peak of what its backward pass allocates, not counting what it
+            is given and what the forward pass allocated.
+        weight_gradients: Float, bytes of the gradients of its weights.
+        forward_work: Float, work of its forward pass for one example.
+        backward_work: Float, work of its backward pass for one example.
+        recompute_work: Float, work of recomputing it for one example, when its small results are
+            known.
+        recompute_reads: Numbers of the values that its recomputation reads.
+    """
+
+    internal: Size
+    needs: frozenset[int]
+    forward_peak: Size
+    backward_peak: Size
+    weight_gradients: float
+    forward_work: float
+    backward_work: float
+    recompute_work: float
+    recompute_reads: frozenset[int]
+
+
+@dataclass(frozen=True)
+class TracedOp:
+    """What the trace of one call of an operation tells.
+
+    Attributes:
+        cost: Its `OpCost`.
+        written: Shape and type of each value that it writes, by its number.
+        masked: Numbers of the values that it writes with a mask.
+        adds_losses: Boolean, whether it adds losses of its own.
+    """
+
+    cost: OpCost
+    written: Mapping[int, tf.TensorSpec]
+    masked: frozenset[int]
+    adds_losses: bool
+
+    def renumbered(self, traced: Node, node: Node) -> TracedOp:
+        """The same for another call, `node`, which costs the same as the `traced` one."""
+        olds, news = (*traced.reads, *traced.writes), (*node.reads, *node.writes)
+        number = dict(zip(olds, news, strict=True))
+
+        def moved(numbers: Iterable[int]) -> frozenset[int]:
+            return frozenset(number[old] for old in numbers)
+
+        cost = replace(
+            self.cost,
+            needs=moved(self.cost.needs),
+            recompute_reads=moved(self.cost.recompute_reads),
+        )
+        written = {number[old]: spec for old, spec in self.written.items()}
+        return TracedOp(cost, written, moved(self.masked), self.adds_losses)
+
+
+def trace_op(
+    node: Node,
+    specs: Mapping[int, tf.TensorSpec],
+    masked: Collection[int],
+    differentiable: Collection[int],
+    context: Context,
+) -> TracedOp:
+    """Trace one call of an operation forward and backward.
+
+    Args:
+        node: The call.
+        specs: Shape and type of each value that it reads, by its number.
+        masked: Numbers of the values that have a mask.
+        differentiable: Numbers of the values that a gradient comes to.
+        context: Layer to call it under.
+    """
+    trace = _OpTrace(node, masked, differentiable, context)
+    trace.run([specs[number] for number in node.reads])
+    return TracedOp(trace.cost(), trace.written(), trace.masked_writes, trace.adds_losses)
+
+
+class _OpTrace:
+    """One operation, traced in a graph of its own.
+
+    Attributes:
+        masked_writes: Numbers of the values that it writes with a mask.
+        adds_losses: Boolean, whether it adds losses of its own.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        masked: Collection[int],
+        differentiable: Collection[int],
+        context: Context,
+    ) -> None:
+        self.masked_writes: frozenset[int] = frozenset()
+        self.adds_losses = False
+        self._node, self._context = node, context
+        self._masked, self._differentiable = set(masked), differentiable
+        weights = getattr(node.operation, "trainable_variables", ())
+        self._weights = list({id(weight): weight for weight in weights}.values())
+        self._weight_values: list[tf.Tensor] = []
+        self._values: dict[int, Any] = {}  # the tensors of the graph, by the values' numbers
+        self._upstream: list[tf.Tensor] = []
+        self._border = self._end = 0  # positions of the backward pass among the graph's operations
+
+    def run(self, specs: Sequence[tf.TensorSpec]) -> None:
+        """Trace the operation with inputs of these shapes and types."""
+        self._graph = tf.function(self._step).get_concrete_function(*specs).graph
+        operations = self._graph.get_operations()
+        self._forward = operations[: self._border]
+        self._backward = operations[self._border : self._end]
+        has_loops = any(operation.type in LOOPS for operation in self._forward)
+        self._lists = lists_of(self._graph) if has_loops else {}
+
+    def _step(self, *tensors: tf.Tensor) -> list[Any]:
+        """The forward and the backward pass; called by `tf.function`."""
+        values, reads = self._values, self._node.reads
+        values.update(zip(reads, tensors, strict=True))
+        for number in self._masked & set(reads):
+            shape = values[number].shape[:2]
+            set_mask(values[number], tf.compat.v1.placeholder(tf.bool, shape))
+        self._weight_values = [
+            tf.convert_to_tensor(tensorflow_variable(weight)) for weight in self._weights
+        ]
+        sources = [values[number] for number in reads if number in self._differentiable]
+        sources += [value for value in self._weight_values if value.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            self._call()
+        outputs = [values[number] for number in self._node.writes]
+        targets = [output for output in outputs if output.dtype.is_floating] if sources else []
+        self._upstream = [
+            tf.compat.v1.placeholder(output.dtype, output.shape) for output in targets
+        ]
+        operations = tf.compat.v1.get_default_graph().get_operations
+        self._border = len(operations())
+        gradients = []
+        if targets:
+            gradients = tape.gradient(targets, sources, output_gradients=self._upstream)
+        self._end = len(operations())  # later operations only hand on what this function returns
+        return [*outputs, *(gradient for gradient in gradients if gradient is not None)]
+
+    def _call(self) -> None:
+        """Call the operation with its variables as values."""
+        variables = getattr(self._node.operation, "variables", ())
+        state = {id(variable): read(variable, None) for variable in variables}
+        with Scope(state) as scope:
+            scope.give(zip(self._weights, self._weight_values, strict=True))
+            self._context(lambda: self._node.run(self._values), training=True)
+        self.adds_losses = len(scope.losses) > 0
+        self.masked_writes = frozenset(
+            number for number in self._node.writes if mask_of(self._values[number]) is not None
+        )
+
+    def written(self) -> dict[int, tf.TensorSpec]:
+        """Shape and type of each value that the operation writes, by its number."""
+        tensors = {number: self._values[number] for number in self._node.writes}
+        return {number: tf.TensorSpec(each.shape, each.dtype) for number, each in tensors.items()}
+
+    def cost(self) -> OpCost:
+        """The costs of the traced operation."""
+        reads, writes = self._node.reads, self._node.writes
+        own = {id(_source(self._values[number])): number for number in (*reads, *writes)}
+        kept = _read_by(self._backward, self._forward)
+        internal = [
+            tensor
+            for key, tensor in kept.items()
+            if key not in own and tensor.op.type not in _NOT_KEPT
+        ]
+        small = small_results(self._forward, set(map(id, self._weight_values)))
+        ends = [*internal, *(self._values[number] for number in writes)]
+        recomputed = _ancestors(ends, {id(tensor) for tensor in small})
+        return OpCost(
+            internal=_total(internal, self._lists),
+            needs=frozenset(own[key] for key in kept if key in own),
+            forward_peak=forward_peak(self._graph, self._border),
+            backward_peak=backward_peak(self._graph, self._border, self._upstream),
+            weight_gradients=sum(
+                float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size
+                for weight in self._weights
+            ),
+            forward_work=self._work(self._forward),
+            backward_work=self._work(self._backward),
+            recompute_work=self._work(each for each in self._forward if id(each) in recomputed),
+            recompute_reads=frozenset(
+                number for number in reads if id(self._values[number].op) in recomputed
+            ),
+        )
+
+    def _work(self, operations: Iterable[Any]) -> float:
+        return sum(work_of(operation, self._lists) for operation in operations)
+
+
+def _read_by(backward: Sequence[Any], forward: Sequence[Any]) -> dict[int, Any]:
+    """The tensors of the forward operations whose bytes the backward operations read, by `id`."""
+    before = {id(operation) for operation in forward}
+    read_tensors = {}
+    for operation in backward:
+        if operation.type in _SHAPE_READERS:
+            continue
+        for tensor in operation.inputs:
+            source = _source(tensor)
+            if id(source.op) in before:
+                read_tensors[id(source)] = source
+    return read_tensors
+
+
+def _ancestors(tensors: Iterable[Any], known: Collection[int]) -> set[int]:
+    """The `id` of the operations that compute tensors from the known ones."""
+    stack = [tensor for tensor in tensors if id(tensor) not in known]
+    ancestors: set[int] = set()
+    while stack:
+        operation = stack.pop().op
+        if id(operation) not in ancestors:
+            ancestors.add(id(operation))
+            stack += [tensor for tensor in operation.inputs if id(tensor) not in known]
+    return ancestors
+
+
+def _source(tensor: Any) -> Any:
+    """The first tensor that has the buffer of a tensor."""
+    while tensor.op.type in ALIASES and len(tensor.op.inputs):
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return tensor
+
+
+def _total(tensors: Iterable[Any], lists: Mapping[int, Buffer]) -> Size:
+    """Bytes of tensors and of TensorLists; tensors that stand for one list count it once."""
+    total = Size()
+    list_sizes = {}
+    for tensor in tensors:
+        if id(tensor) in lists:
+            buffer = lists[id(tensor)]
+            list_sizes[id(buffer)] = buffer.size
+        else:
+            total += size_of(tensor)
+    for size in list_sizes.values():
+        total += size
+    return total

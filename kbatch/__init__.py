@@ -4,7 +4,7 @@ The rooms, from the ground up (imports go strictly to a lower floor; `tests/test
 this list):
 
    -2  errors
-   -1  number_text · recompute_strategy
+   -1  json_form · number_text · recompute_strategy
     0  notebook · option · outcome · problems · recipe · runtime · scoring
     1  axis · device · records · rules · tracing
     2  callbacks · data · recompute · space

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbatch import notebook
+from kbatch import json_form, notebook
 from kbatch.combination import Combination
+from kbatch.errors import RecordError
+from kbatch.json_form import Whole
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
 
@@ -36,11 +38,11 @@ class Row:
     """
 
     combination: Combination
-    batch_size: int
-    accumulated_batch_size: int
-    peak_bytes: int
-    first_failing: int | None
-    confirmed_steps: int
+    batch_size: Whole
+    accumulated_batch_size: Whole
+    peak_bytes: Whole
+    first_failing: Whole | None
+    confirmed_steps: Whole
 
     @property
     def policy(self) -> str:
@@ -63,7 +65,7 @@ class Row:
         return self.combination.recompute
 
     def to_dict(self) -> dict[str, Any]:
-        """The row in JSON's own types, the parts of its combination by their own names."""
+        """Return the row as a dict that JSON can hold, with each part of its combination by name."""
         return {
             **self.combination._asdict(),
             **{name: value for name, value in vars(self).items() if name != "combination"},
@@ -71,12 +73,14 @@ class Row:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Row:
-        """The row that `to_dict` gave; parts of the combination that are missing are a plain recipe's."""
-        parts = {name: value for name, value in fields.items() if name in Combination._fields}
-        return cls(
-            Combination(**parts),
-            **{name: value for name, value in fields.items() if name not in parts},
-        )
+        """Read the row that `to_dict` made, also after JSON.
+
+        A part of the combination that is missing has the default of `Recipe`.
+
+        Raises:
+            RecordError: If another field is missing, unknown or of another type.
+        """
+        return json_form.read(cls, _by_combination(fields), _no_table)
 
     def __str__(self) -> str:
         return f"{self.combination}: {self.batch_size}"
@@ -97,10 +101,10 @@ class Table:
     """
 
     rows: tuple[Row, ...]
-    limit_bytes: int
+    limit_bytes: Whole
     augmentation: str
-    executed_probes: int
-    compilations: int
+    executed_probes: Whole
+    compilations: Whole
     seconds: float
 
     def __iter__(self) -> Iterator[Row]:
@@ -121,20 +125,25 @@ class Table:
         return pandas.DataFrame([row.to_dict() for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
-        """The table in JSON's own types."""
+        """Return the table as a dict that JSON can hold."""
         return {**dataclasses.asdict(self), "rows": [row.to_dict() for row in self.rows]}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Table:
-        """The table that `to_dict` gave, also after a trip through JSON."""
-        return cls(**{**fields, "rows": tuple(map(Row.from_dict, fields["rows"]))})
+        """Read the table that `to_dict` made, also after JSON.
+
+        Raises:
+            RecordError: If a field is missing, unknown or of another type.
+        """
+        rows = json_form.read(tuple[dict[str, Any], ...], fields.get("rows", ()), _no_table)
+        return json_form.read(cls, {**fields, "rows": [*map(_by_combination, rows)]}, _no_table)
 
     @classmethod
     def of_project(cls, directory: str | os.PathLike[str]) -> Table | None:
-        """The table that the project of a search was begun with, or `None`.
+        """Read the table that the project of a search was started with; `None` if it had none.
 
         Args:
-            directory: Folder of the KerasTuner project.
+            directory: Path of the folder of the KerasTuner project.
         """
         fields = (fingerprint.load(Path(directory) / fingerprint.FOLDER) or {}).get("table")
         return None if fields is None else cls.from_dict(fields)
@@ -170,7 +179,22 @@ class Table:
         )
 
 
+def _by_combination(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row with the parts of its combination gathered into one."""
+    parts = {name: value for name, value in fields.items() if name in Combination._fields}
+    others = {name: value for name, value in fields.items() if name not in parts}
+    return {"combination": Combination(**parts), **others}
+
+
+def _no_table(received: str) -> RecordError:
+    return RecordError(
+        "A table of largest batches must be read from what Table.to_dict wrote",
+        received,
+        "Measure it again: kbatch.max_batches",
+    )
+
+
 def recipe_of(combination: Combination, augmentation: str) -> Recipe:
-    """The recipe to measure a combination with."""
+    """Return the recipe to measure a combination with."""
     rate: Any = None if combination.optimizer == "compiled" else 1e-3
     return Recipe(**combination._asdict(), learning_rate=rate, augmentation=augmentation)

@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import notebook
+from kbatch import json_form, notebook
 from kbatch.errors import RecomputeError
+from kbatch.json_form import Count, CountFrom1, Finite
 
 VERSION = 1
-
-
-def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and 0 <= value < float("inf")
-    )
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, int)
-
-
-_FITS: dict[str, Callable[[Any], bool]] = {  # what may stand in a file, by the name of the field
-    "first": lambda value: isinstance(value, str),
-    "last": lambda value: isinstance(value, str),
-    "operations": lambda value: _is_whole(value) and value > 0,
-    "recompute": lambda value: isinstance(value, bool),
-    "strategy": lambda value: isinstance(value, str),
-    "segments": lambda value: len(value) > 0,
-    "batch_size": lambda value: _is_whole(value) and value > 0,
-    "kept_bytes": _is_whole,
-    "peak_bytes": _is_whole,
-    "extra_seconds_ratio": _is_number,
-    "measured_peak_bytes": lambda value: value is None or _is_whole(value),
-    "measured_seconds": lambda value: value is None or _is_number(value),
-}
 
 
 def _no_plan(received: str) -> RecomputeError:
@@ -73,7 +45,7 @@ class PlannedSegment:
 
     first: str
     last: str
-    operations: int
+    operations: CountFrom1
     recompute: bool
 
     def __str__(self) -> str:
@@ -107,12 +79,12 @@ class Plan:
 
     strategy: str
     segments: tuple[PlannedSegment, ...]
-    batch_size: int
-    kept_bytes: int
-    peak_bytes: int
-    extra_seconds_ratio: float
-    measured_peak_bytes: int | None = None
-    measured_seconds: float | None = None
+    batch_size: CountFrom1
+    kept_bytes: Count
+    peak_bytes: Count
+    extra_seconds_ratio: Finite
+    measured_peak_bytes: Count | None = None
+    measured_seconds: Finite | None = None
 
     @property
     def recomputes(self) -> bool:
@@ -127,30 +99,26 @@ class Plan:
             start += segment.operations
 
     def to_json(self) -> str:
-        """The plan as text, to be kept in a file."""
+        """Return the plan as JSON text, to be kept in a file."""
         return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` gave.
+        """Read the plan that `to_json` wrote.
+
+        Args:
+            text: String, JSON text.
 
         Raises:
-            RecomputeError: If the text is no plan.
+            RecomputeError: If the text is not a plan, or a plan of another version of kbatch.
         """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            version = fields.pop("version")
-            segments = tuple(PlannedSegment(**segment) for segment in fields.pop("segments"))
-            plan = cls(segments=segments, **fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _no_plan(repr(error)) from error
+        fields = json_form.read(dict[str, Any], json_form.parse(text, _no_plan), _no_plan)
+        version = fields.pop("version", None)
         if version != VERSION or isinstance(version, bool):
-            raise _no_plan(f"one of version {version!r}, where this kbatch reads {VERSION}")
-        for name, value in itertools.chain(
-            vars(plan).items(), *(vars(segment).items() for segment in segments)
-        ):
-            if not _FITS[name](value):
-                raise _no_plan(f"{name}={value!r}")
+            raise _no_plan(f"a plan of version {version!r}, where this kbatch reads {VERSION}")
+        plan = json_form.read(cls, fields, _no_plan)
+        if not plan.segments:
+            raise _no_plan("a plan without segments")
         return plan
 
     def _repr_html_(self) -> str:

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kbatch import notebook
+from kbatch import json_form, notebook
 from kbatch.errors import RecordError
-from kbatch.records import atomic_file, kinds
+from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
@@ -205,7 +205,7 @@ def _run_of(root: Path) -> dict[str, Any]:
     """What the driver noted of its run, which nothing depends on: what cannot be read is left out, and said."""
     try:
         run = json.loads(atomic_file.read(root / RUN_FILE) or b"{}")
-        if kinds.fits(run, dict[str, str | list[str]]):
+        if json_form.fits(run, dict[str, str | list[str]]):
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):
         pass

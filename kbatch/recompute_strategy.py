@@ -16,8 +16,8 @@ class Strategy:
 
     Attributes:
         name: `"none"`, `"minimal"`, `"sqrt"`, `"stages"` or `"budget"`.
-        kept_share: Float between 0 and 1, the largest share of the plain model's kept bytes that may
-            be kept. `None` for all strategies but `"budget"`.
+        kept_share: Float between 0 and 1, share of the plain model's kept bytes that may be kept.
+            `None` for all strategies but `"budget"`.
     """
 
     name: str

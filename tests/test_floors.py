@@ -11,13 +11,14 @@ import kbatch
 
 ROOT = Path(kbatch.__file__).parent
 FLOORS = {
-    "errors": -2,
-    "json_form": -1,
-    "recompute_strategy": -1,
-    "recipe": 0,
-    "number_text": -1,
-    "option": 0,
-    "axis": 1,
+    "errors": -3,
+    "json_form": -2,
+    "recompute_strategy": -2,
+    "recipe": -1,
+    "number_text": -2,
+    "option": -1,
+    "axis": 0,
+    "axes": 1,
     "notebook": 0,
     "outcome": 0,
     "scoring": 0,

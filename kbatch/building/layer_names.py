@@ -14,7 +14,7 @@ NOT_UNIQUE = re.compile("unique names|names should be unique")
 
 
 @contextmanager
-def counting_anew() -> Iterator[None]:
+def fresh_names() -> Iterator[None]:
     """Let Keras choose names inside the `with` block as in a fresh process.
 
     Keras numbers layers and metrics without a name (`auc`, `auc_1`, …), so the same `build` would

@@ -102,7 +102,7 @@ class ModelSpec:
     def raw(self, policy: str, hp: Any = None) -> keras.Model:
         """Call `build` under a dtype policy and the seed, with names as in a fresh process."""
         try:
-            with layer_names.counting_anew():
+            with layer_names.fresh_names():
                 return self._built(policy, hp)
         except Exception as error:
             if not layer_names.collide(error):

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from kbatch import json_form, number_text
+from kbatch.axes import AXES
 from kbatch.axis import Axis
 from kbatch.device.card import has_card
 from kbatch.errors import SearchError
 from kbatch.option import Range
 from kbatch.records import disk
-from kbatch.space import AXES, Space
+from kbatch.space import Space
 
 TUNERS = ("random", "bayesian", "grid")
 GRID_RATES = 3

@@ -19,7 +19,7 @@ WORDS = re.compile(
     "|".join(re.escape(os.strerror(number)) for number in (*FULL, *LIMITED, errno.EROFS))
 )
 
-KEPT = "what was finished is kept, and the same call goes on"
+KEPT = "finished trainings are kept, and the same call goes on"
 
 
 def trouble(error: BaseException) -> RecordError | None:
@@ -33,7 +33,7 @@ def trouble(error: BaseException) -> RecordError | None:
 
     Example:
     >>> print(trouble(OSError(28, "No space left on device", "weights.h5")))  # doctest: +ELLIPSIS
-    The disk must have room. Received: No space left on device: weights.h5. Free some; what was...
+    The disk must have room. Received: No space left on device: weights.h5. Free some; finished...
     """
     for link in _chain(error):
         number = link.errno if isinstance(link, OSError) else None

@@ -1,12 +1,13 @@
-"""kbatch: which way of training this model on this device buys the most validation accuracy per second?
+"""kbatch: a search for the way of training with the most validation accuracy per second.
 
-The rooms, from the ground up (imports go strictly to a lower floor; `tests/test_floors.py` compares
-this list):
+The rooms, from the ground up. Imports go strictly to a lower floor; `tests/test_floors.py` compares
+this list:
 
-   -2  errors
-   -1  number_text · recompute_strategy
-    0  notebook · option · outcome · problems · recipe · runtime · scoring · text_table
-    1  axis · device · model_spec · records · rules · tracing
+   -3  errors
+   -2  json_form · number_text · recompute_strategy
+   -1  option · recipe
+    0  axis · notebook · outcome · problems · runtime · scoring · text_table
+    1  axes · device · model_spec · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
     4  border · memory · tuner

@@ -1,4 +1,4 @@
-"""`python -m kbatch`: the same as the command `kbatch`."""
+"""The command `python -m kbatch`, the same as `kbatch`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kbatch.runtime import ctrl_c
 
 
 def main() -> None:
-    """Run the command line; a Ctrl-C in its first moments, while it is imported, ends it without a traceback."""
+    """Run the command line; a Ctrl-C during its imports ends it without a traceback."""
     with ctrl_c.at_once():
         from kbatch.cli.app import app
 

@@ -1,4 +1,4 @@
-"""Axis: one thing that a search varies."""
+"""One axis of a search: a setting of the training that varies from trial to trial."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ RateAxis = float | tuple[float, float] | list[float]
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that a search varies: an argument of `Space` and a hyperparameter of KerasTuner.
+    """A setting that a search varies: an argument of `Space` and a hyperparameter of KerasTuner.
 
     Attributes:
-        name: String, the name of the hyperparameter.
-        check: Function that returns a value as a recipe holds it; raises `SpaceError` for one that
-            cannot be searched.
-        default: Tuple of the values that are searched if the user names none; `None` if the machine
-            or the data decide.
+        name: String, name of the hyperparameter.
+        check: Function that returns a value as a recipe holds it, and raises `SpaceError` for a
+            value that is not allowed.
+        default: Tuple of the default values; `None` if the machine or the data decide.
         option: `Option` of `kbatch cats-vs-dogs`, or `None`.
-        in_recipe: Boolean, whether a recipe has it as it is drawn: a field and a column of that
-            name.
-        decides_memory: Boolean, whether it changes how much memory a step of a given batch size
-            needs.
-        only_if: Name of another axis and the value that it must have; `None` if it is always drawn.
-        preferred: The value that a tuner begins with, if it is among those that are searched.
-        of: Name of the argument of `Space` that holds the values by the other axis' value; empty if
-            its own name does.
+        in_recipe: Boolean, whether a recipe has a field, and results a column, of this name.
+        decides_memory: Boolean, whether the setting changes the memory of a step of a given batch
+            size.
+        only_if: Tuple of another axis' name and the value that it must have; `None` if the axis is
+            always drawn.
+        preferred: The value that a tuner starts with, if it is in the search.
+        of: String, name of the argument of `Space` that holds the values, by the value of the other
+            axis; empty if the argument has the name of the axis.
     """
 
     name: str
@@ -47,10 +46,10 @@ class Axis:
     of: str = ""
 
     def values(self, given: Any) -> tuple[Any, ...]:
-        """What the user gave for the axis, one value or several, as a tuple of checked values.
+        """Check the user's argument, one value or several, and return a tuple of values.
 
         Raises:
-            SpaceError: If there is none, one stands twice, or one cannot be searched.
+            SpaceError: If there is no value, a value stands twice, or a value is not allowed.
         """
         several = tuple(given) if isinstance(given, (tuple, list, range)) else (given,)
         try:
@@ -66,11 +65,11 @@ class Axis:
         return tuple(self.check(value) for value in several)
 
     def declare(self, hp: Any, values: tuple[Any, ...] | Range) -> None:
-        """Declare the axis to a tuner.
+        """Declare the axis as a hyperparameter.
 
         Args:
             hp: `keras_tuner.HyperParameters`.
-            values: Several values, or a `Range`.
+            values: Tuple of several values, or a `Range`.
         """
         if isinstance(values, Range):
             middle = (values.lowest * values.highest) ** 0.5
@@ -78,15 +77,12 @@ class Axis:
         elif isinstance(values[0], bool):
             hp.Boolean(self.name, default=values[0])
         else:
-            hp.Choice(
-                self.name,
-                list(values),
-                default=self.preferred if self.preferred in values else values[0],
-            )
+            first = self.preferred if self.preferred in values else values[0]
+            hp.Choice(self.name, list(values), default=first)
 
 
 def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """A check that lets pass only these values, and gives them as they stand here: `False` for 0.
+    """Return a check that allows these values only, and returns them as given here: `False` for 0.
 
     Example:
     >>> among("policy", ("float32", "mixed_float16"))("float32")
@@ -106,27 +102,27 @@ def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def is_fixed(values: tuple[Any, ...] | Range) -> bool:
-    """Whether an axis has one value only, so that there is nothing to draw."""
+    """Tell whether an axis has one value only, so that nothing is drawn."""
     return not isinstance(values, Range) and len(values) == 1
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, which a boolean is not."""
+    """Tell whether a value is a number; a boolean is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def plain(value: Any) -> Any:
-    """A value without NumPy: its arrays and scalars as lists and numbers of Python's, also inside a tuple or list."""
+    """Convert NumPy's arrays and scalars to lists and numbers, also inside tuples and lists."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return type(value)(map(plain, value)) if type(value) in (tuple, list) else value
 
 
 def rates_of(optimizer: str, given: Any) -> tuple[float, ...] | Range:
-    """The learning rates of an optimizer: a tuple is a range, a list is a choice, a number is fixed.
+    """Read the learning rates of an optimizer: a range (tuple), a choice (list) or one number.
 
     Raises:
-        SpaceError: If they cannot be searched.
+        SpaceError: If the argument is another.
 
     Example:
     >>> rates_of("sgd", (0.01, 0.1))
@@ -139,14 +135,15 @@ def rates_of(optimizer: str, given: Any) -> tuple[float, ...] | Range:
     if numbers and not isinstance(given, tuple):
         return tuple(map(float, several))
     raise SpaceError(
-        f'`learning_rate["{optimizer}"]` must be a range (lowest, highest), a list of rates, or one rate, all above 0',
+        f'`learning_rate["{optimizer}"]` must be a range (lowest, highest), '
+        "a list of rates, or one rate, all above 0",
         given,
         f'Pass {{"{optimizer}": (1e-4, 1e-1)}}, [0.001, 0.01] or 0.01',
     )
 
 
 def batch_size_of(value: Any) -> int:
-    """A batch size as a recipe holds it."""
+    """Check a batch size."""
     number = whole_number(value)
     if number is None:
         raise SpaceError(
@@ -158,7 +155,7 @@ def batch_size_of(value: Any) -> int:
 
 
 def passes_of(value: Any) -> float:
-    """Passes of warm-up."""
+    """Check passes of warm-up."""
     if not is_number(value) or not 0 <= value < math.inf:
         raise SpaceError(
             "`warmup_passes` must be numbers of at least 0",
@@ -169,14 +166,14 @@ def passes_of(value: Any) -> float:
 
 
 def strategy_of(value: Any) -> Any:
-    """A strategy of recompute, in words."""
+    """Check a strategy of recompute, given in words."""
     if Strategy.parse(value) is None:
         raise SpaceError(f"`recompute` must be among {WORDS}", value, "Pass these values only")
     return value
 
 
 def rate_of(value: Any) -> float:
-    """A learning rate at batch 32."""
+    """Check a learning rate at batch 32."""
     if not is_number(value) or not 0 < value < math.inf:
         raise SpaceError(
             "`learning_rate` must hold finite numbers above 0", value, "Pass 0.01, say"
@@ -185,7 +182,7 @@ def rate_of(value: Any) -> float:
 
 
 def smoothing_of(value: Any) -> float:
-    """A share of each label that is spread over all classes."""
+    """Check an amount of label smoothing."""
     if not is_number(value) or not 0 <= value < 1:
         raise SpaceError(
             "`label_smoothing` must hold numbers of at least 0 and below 1",
@@ -196,6 +193,8 @@ def smoothing_of(value: Any) -> float:
 
 
 def name_of(value: Any) -> Any:
-    """The name of a pipeline."""
-    # whether there is a pipeline of that name is known where TensorFlow is: see `kbatch.HyperModel`
+    """Return the name of an augmentation, which `kbatch.HyperModel` checks later.
+
+    The registered pipelines are in a module that imports TensorFlow.
+    """
     return value

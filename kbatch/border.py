@@ -1,4 +1,7 @@
-"""Border: where KerasTuner's search is watched, and where errors become ones that it neither swallows nor tries again."""
+"""The border to KerasTuner, at which searches are checked and errors made fatal.
+
+KerasTuner would swallow other errors, or try the same trial again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from kbatch.records import disk
 
 @contextmanager
 def border() -> Iterator[None]:
-    """Turn every error into one that ends a KerasTuner search at once."""
+    """Turn every error inside the `with` block into one that ends a KerasTuner search at once."""
     try:
         yield
     except (keras_tuner.errors.FatalError, keras_tuner.errors.FailedTrialError):
@@ -35,16 +38,15 @@ def border() -> Iterator[None]:
 def watch_searches(
     kind: type, around: Callable[[Any, Any, Any, Any], AbstractContextManager[None]]
 ) -> None:
-    """Let every `search` of a tuner with a hypermodel of this kind begin with a check of all that it is given.
+    """Wrap `search` of all tuners, for hypermodels of one class only.
 
-    KerasTuner calls nothing of a hypermodel before its first trial, and nothing at all in a search
-    that has finished. So this is the one place where its own code is wrapped. Tuners with other
-    hypermodels are not concerned.
+    KerasTuner calls no method of a hypermodel before the first trial, and none at all in a search
+    that has finished already. So its own method has to be wrapped, to check the arguments first.
 
     Args:
         kind: Class of hypermodels.
-        around: Function of the hypermodel, the tuner and the arguments of `search`; its context is
-            entered around it.
+        around: Function that takes the hypermodel, the tuner, and the positional and keyword
+            arguments of `search`. It returns a context manager, which is entered around the search.
     """
     search = keras_tuner.engine.base_tuner.BaseTuner.search
 
@@ -56,15 +58,16 @@ def watch_searches(
             with around(self.hypermodel, self, args, kwargs):
                 return search(self, *args, **kwargs)
         except KbatchError as error:
-            raise error.with_traceback(None) from None  # its message says it all
+            raise error.with_traceback(None) from None  # the message is enough
 
     keras_tuner.engine.base_tuner.BaseTuner.search = watched
 
 
 def called_by_a_tuner() -> bool:
-    """Whether a tuner of KerasTuner is among the callers: a search's own builds, and models that it loads with their weights.
+    """Tell whether a tuner of KerasTuner is among the callers.
 
-    Its `HyperModel` is no tuner, and wraps every `build`.
+    That is so for the models that a search builds, and for those that a tuner loads with their
+    weights. Functions of KerasTuner's `HyperModel` do not count: it wraps every `build`.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -76,9 +79,11 @@ def called_by_a_tuner() -> bool:
 
 
 def _fatal(kind: type[KbatchError]) -> type[KbatchError]:
-    """The same kind of error, but one that ends a KerasTuner search."""
+    """Return a subclass of an error class that ends a KerasTuner search.
+
+    It has the name of the error class, which the user sees in the traceback.
+    """
     if issubclass(kind, keras_tuner.errors.FatalError):
         return kind
-    return type(
-        kind.__name__, (kind, keras_tuner.errors.FatalError), {"__module__": kind.__module__}
-    )
+    bases = (kind, keras_tuner.errors.FatalError)
+    return type(kind.__name__, bases, {"__module__": kind.__module__})

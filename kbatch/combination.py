@@ -1,4 +1,4 @@
-"""Combination: the parts of a recipe that decide, besides the batch size, how much memory a step needs."""
+"""A combination: the settings of a recipe that decide the memory of a step, but the batch size."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import collections
 import itertools
 from typing import Any
 
+from kbatch.axes import AXES
 from kbatch.recipe import Recipe
-from kbatch.space import AXES, Space
+from kbatch.space import Space
 
 PLAIN = Recipe()
 NAMES = [axis.name for axis in AXES if axis.decides_memory]
-# policy, optimizer and jit_compile; of the others only what a plain recipe does not have
-SAID_ALWAYS = 3
+# the first three (policy, optimizer, jit_compile) are always shown, later ones if not the default
+ALWAYS_SHOWN = 3
 
-_namedtuple: Any = collections.namedtuple  # mypy wants to see the fields, which are the table's
+_namedtuple: Any = collections.namedtuple  # untyped, since mypy cannot read fields of a table
 _Parts: Any = _namedtuple("_Parts", NAMES, defaults=[getattr(PLAIN, name) for name in NAMES])
 
 
 class Combination(_Parts):
-    """One value for each axis that the table marks as deciding memory; those left out are a plain recipe's.
+    """A value for each axis that decides memory; a missing value has the default of `Recipe`.
 
     Example:
     >>> print(Combination("float32", "sgd", True, "minimal"))
@@ -35,7 +36,7 @@ class Combination(_Parts):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Combination:
-        """That of a recipe."""
+        """Return the combination of a recipe."""
         return cls(*(getattr(recipe, name) for name in NAMES))
 
     def __str__(self) -> str:
@@ -43,8 +44,8 @@ class Combination(_Parts):
         return ", ".join([*words, *self.later_words()])
 
     def later_words(self) -> list[str]:
-        """The values of the axes after the first three, where they are not a plain recipe's."""
-        later = NAMES[SAID_ALWAYS:]
+        """Return words for the axes after the first three that do not have their default."""
+        later = NAMES[ALWAYS_SHOWN:]
         return [
             f"{name} {getattr(self, name)}"
             for name in later
@@ -53,6 +54,6 @@ class Combination(_Parts):
 
 
 def combinations(space: Space) -> list[Combination]:
-    """All combinations of a space, each once."""
-    values = [found for axis, found in space.searched() if axis.decides_memory]
+    """Return all combinations of a space, each once."""
+    values = [given for axis, given in space.searched() if axis.decides_memory]
     return [Combination(*each) for each in itertools.product(*values)]

@@ -1,4 +1,4 @@
-"""The error tree: every message says what must hold, what was received and what to do."""
+"""The errors of kbatch, whose messages say what must hold, what was received and what to do."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
 
 
 class KbatchError(Exception):
-    """Base of all errors raised by kbatch; catch it to catch them all.
+    """Base class of all errors of kbatch; catch it to catch them all.
 
     Args:
-        must: What must hold, as a clause without a full stop.
-        received: What came instead; shown with `repr` unless it is a string.
-        do: What to do about it, as a clause without a full stop.
+        must: String, the condition that must hold, as a clause without a full stop.
+        received: The value that came instead; shown with `repr` unless it is a string.
+        do: String, the remedy, as a clause without a full stop.
 
     Example:
     >>> str(KbatchError("`seconds` must be above 0", -1, "Pass the seconds to train"))
@@ -40,7 +40,7 @@ class KbatchError(Exception):
 
 
 class RecipeError(KbatchError, ValueError):
-    """A recipe that says nothing sensible, or that this model or data cannot follow."""
+    """A recipe with values that are not allowed, or that do not suit the model or the data."""
 
 
 class SpaceError(KbatchError, ValueError):
@@ -48,23 +48,23 @@ class SpaceError(KbatchError, ValueError):
 
 
 class DataError(KbatchError, ValueError):
-    """Training or validation data, or a folder of images, that cannot be used."""
+    """Training data, validation data or a folder of images that cannot be used."""
 
 
 class ModelError(KbatchError, ValueError):
-    """A model, or what it was compiled with, that kbatch cannot train."""
+    """A model that kbatch cannot train, because of its layers or its compile arguments."""
 
 
 class MemoryLimitError(KbatchError, ValueError):
-    """A memory limit that says nothing, that the device cannot tell, or that a model does not fit into."""
+    """A memory limit that is not a number of bytes, or that a model does not fit into."""
 
 
 class NoMemoryLimitError(MemoryLimitError):
-    """A device that has no memory limit, or cannot tell it."""
+    """A device that has no memory limit, or does not report it."""
 
 
 class RecomputeError(KbatchError, ValueError):
-    """A model that cannot be cut for recompute, or a plan that is not this model's."""
+    """A model that cannot be cut for recompute, or a plan of another model."""
 
 
 class SearchError(KbatchError, ValueError):
@@ -76,4 +76,4 @@ class RecordError(KbatchError, ValueError):
 
 
 class ProjectChangedError(KbatchError, RuntimeError):
-    """A search that is resumed with another space, data or horizon than it was started with."""
+    """A search that is resumed with another space, data or horizon than at its start."""

@@ -1,4 +1,4 @@
-"""Notebook: a small table as HTML, for what is a cell's last expression."""
+"""HTML tables for notebooks, which show the value of a cell's last expression."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
 ) -> str:
-    """A table in HTML, its first column to the left and the others to the right, with sentences below it.
+    """Return an HTML table with notes below it; only its first column is aligned to the left.
 
     >>> table(["batch"], [[32]], ["1 & 2"]).split("<tbody>")[1]
     '<tr><td style="text-align: left">32</td></tr></tbody></table><p>1 &amp; 2</p>'

@@ -1,4 +1,4 @@
-"""Sizes: numbers, and whole numbers separated by commas, as the command line takes them."""
+"""Numbers in the texts of command-line options."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import re
 
 from kbatch.errors import DataError
 
-MOST = (1 << 31) - 1  # what TensorFlow counts with
-MOST_VALUES, MOST_AXES = 1 << 28, 8  # of one example: a gigabyte in float32
+MOST = (1 << 31) - 1  # the largest int32, in which TensorFlow counts
+# of one example: a gigabyte in float32; chosen by hand, not tuned
+MOST_VALUES, MOST_AXES = 1 << 28, 8
 
 
 def whole(text: str) -> int | None:
-    """The whole number that a text of plain digits is, or `None`; Python itself would take `1_0`, and digits of other scripts.
+    """Read a whole number of plain digits; `None` for another text.
+
+    `int` alone would accept `1_0` and digits of other scripts.
 
     Example:
     >>> whole("32"), whole("-1"), whole("1_0"), whole("²")
@@ -22,30 +25,27 @@ def whole(text: str) -> int | None:
 
 
 def number(text: str) -> float | None:
-    """The finite number that a text is, or `None`.
+    """Read a finite number; `None` for another text.
 
     Example:
     >>> number("0.5"), number("1e-3"), number("nan"), number("1e999")
     (0.5, 0.001, None, None)
     """
-    value = (
-        float(text)
-        if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?", text.strip())
-        else math.inf
-    )
+    plain = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?", text.strip())
+    value = float(text) if plain else math.inf
     return value if math.isfinite(value) else None
 
 
 def sizes_of(option: str, text: str, remedy: str) -> tuple[int, ...]:
-    """The sizes that an option says.
+    """Read the sizes in the text of an option.
 
     Args:
-        option: Its name, for the error.
-        text: Whole numbers of at least 1, separated by commas.
-        remedy: What to do about another text, for the error.
+        option: String, name of the option, for the error.
+        text: String, whole numbers of at least 1, separated by commas.
+        remedy: String, what to do about another text, for the error.
 
     Raises:
-        DataError: If it says something else.
+        DataError: If the text is another.
 
     Example:
     >>> sizes_of("--batch-sizes", "32,64", "Separate them by commas")
@@ -60,13 +60,13 @@ def sizes_of(option: str, text: str, remedy: str) -> tuple[int, ...]:
 
 
 def example_shape(text: str) -> tuple[int, ...]:
-    """The shape of one example, without the batch, that `--shape` says.
+    """Read the shape of one example, without the batch dimension, in the text of `--shape`.
 
     Args:
-        text: Whole numbers of at least 1, separated by commas.
+        text: String, whole numbers of at least 1, separated by commas.
 
     Raises:
-        DataError: If it says something else, or an example would be too large to be one.
+        DataError: If the text is another, or the shape is too large for an example.
 
     Example:
     >>> example_shape("224,224,3")

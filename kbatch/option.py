@@ -1,4 +1,4 @@
-"""Option: what the command line calls an axis, and how its text is read."""
+"""The command-line option of an axis, and the readers of its text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kbatch.errors import SearchError
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two, drawn evenly on a log scale.
+    """A range of numbers, drawn evenly on a log scale.
 
     Attributes:
-        lowest: Float above 0.
-        highest: Float above `lowest`.
+        lowest: Float above 0, the smallest number.
+        highest: Float above `lowest`, the largest number.
     """
 
     lowest: float
@@ -29,10 +29,11 @@ class Option:
 
     Attributes:
         name: String, such as `"batch-sizes"`.
-        help: String, what `--help` says.
-        read: Function of the option's name and its text; returns the values.
-        default: String, the text if the option is left out; `None` if something else decides then.
-        default_words: String, what `--help` says of a default that is decided elsewhere.
+        help: String, the text in `--help`.
+        read: Function that takes the name of the option and its text, and returns the values.
+        default: String, the text if the option is left out; `None` if the default is decided
+            elsewhere.
+        default_words: String, description in `--help` of a default that is decided elsewhere.
     """
 
     name: str
@@ -43,46 +44,46 @@ class Option:
 
     @property
     def parameter(self) -> str:
-        """The option's name as a name of Python's, such as `"batch_sizes"`."""
+        """String, the name as a parameter of a Python function, such as `"batch_sizes"`."""
         return self.name.replace("-", "_")
 
 
 def names(allowed: tuple[str, ...]) -> Callable[[str, str], tuple[str, ...]]:
-    """A reader of an option that holds names, separated by commas."""
+    """Return a reader of names, separated by commas."""
 
     def read(option: str, text: str) -> tuple[str, ...]:
-        found = tuple(name.strip() for name in text.split(",") if name.strip())
-        if not found or any(name not in allowed for name in found):
+        given = tuple(name.strip() for name in text.split(",") if name.strip())
+        if not given or any(name not in allowed for name in given):
             raise SearchError(
                 f"{option} must be names out of {', '.join(allowed)}",
                 text,
                 "Separate them by commas",
             )
-        return found
+        return given
 
     return read
 
 
 def words(option: str, text: str) -> tuple[str, ...]:
-    """The words of an option, separated by commas, for the axis to check."""
+    """Read words, separated by commas, which the axis checks."""
     return tuple(part.strip() for part in text.split(","))
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of an option, separated by commas."""
+    """Read whole numbers, separated by commas."""
     return number_text.sizes_of(option, text, "Separate them by commas: 32,64,128")
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
-    """The numbers of an option, separated by commas."""
-    found = [number_text.number(part) for part in text.split(",")]
-    if None in found:
+    """Read numbers, separated by commas."""
+    given = [number_text.number(part) for part in text.split(",")]
+    if None in given:
         raise SearchError(f"{option} must be numbers", text, "Separate them by commas: 0,0.1")
-    return tuple(number for number in found if number is not None)
+    return tuple(number for number in given if number is not None)
 
 
 def one_of(meanings: Mapping[str, tuple[Any, ...]]) -> Callable[[str, str], tuple[Any, ...]]:
-    """A reader of an option that is one word, each of which stands for values."""
+    """Return a reader of one word that stands for several values."""
 
     def read(option: str, text: str) -> tuple[Any, ...]:
         if text not in meanings:
@@ -95,7 +96,7 @@ def one_of(meanings: Mapping[str, tuple[Any, ...]]) -> Callable[[str, str], tupl
 
 
 def between(least: float, most: float) -> Callable[[str, str], Range]:
-    """A reader of an option that is two numbers, such as `0.001:0.1`."""
+    """Return a reader of two numbers, such as `0.001:0.1`."""
 
     def read(option: str, text: str) -> Range:
         numbers = [number_text.number(part) or 0.0 for part in text.split(":")]

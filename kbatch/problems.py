@@ -1,4 +1,4 @@
-"""Problems: what is wrong with what a user gave, collected so that it is said at once."""
+"""The problems of a user's arguments, collected to be reported together."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from kbatch.errors import KbatchError, SearchError
 
 
 class Problems:
-    """Collects what is wrong, so that it is said at once."""
+    """A collection of errors that are raised together."""
 
     def __init__(self) -> None:
-        self._found: list[KbatchError] = []
+        self._errors: list[KbatchError] = []
 
     def of(self, check: Callable[[], Any]) -> Any:
-        """What a function returns; `None` if it raises an error of kbatch's, which is kept."""
+        """Call a function and return its result; keep an error of kbatch, and return `None`."""
         try:
             return check()
         except KbatchError as error:
-            self._found.append(error)
+            self._errors.append(error)
             return None
 
     def raise_all(self) -> None:
-        """Raise what was found: one error as it is, several as one that lists them.
+        """Raise the errors that were kept: one as it is, several as one error that lists them.
 
         Raises:
-            KbatchError: If anything was found.
+            KbatchError: If an error was kept.
         """
-        if len(self._found) == 1:
-            raise self._found[0]
-        if self._found:
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
             listed = "".join(
-                f"\n  {number}. {error}" for number, error in enumerate(self._found, 1)
+                f"\n  {number}. {error}" for number, error in enumerate(self._errors, 1)
             )
             raise SearchError(
-                "A search must be able to use all that it is given",
-                f"{len(self._found)} things that it cannot use:{listed}\n",
-                "Mend them",
+                "The arguments of a search must be valid",
+                f"{len(self._errors)} problems:{listed}\n",
+                "Correct them",
             )

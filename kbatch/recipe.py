@@ -1,4 +1,4 @@
-"""Recipe: one complete way to train, as a frozen value."""
+"""The recipe: one complete way to train, as a frozen value."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import recompute_strategy
+from kbatch import json_form, recompute_strategy
 from kbatch.errors import RecipeError
 
 OPTIMIZERS = ("sgd", "adam", "compiled")
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
-# Of the recipes that the first projects were begun with: the keys of their records are made of all
-# of these.
+# The fields of a recipe in the first projects, whose record keys are hashes over all of them. A
+# later field is written only where it differs from its default, so that old keys stay valid.
 FIRST_FIELDS = frozenset(
     ("batch_size", "optimizer", "learning_rate", "warmup_updates", "policy")
     + ("augmentation", "micro_batch_size", "jit_compile", "recompute")
@@ -26,29 +26,30 @@ FIRST_FIELDS = frozenset(
 class Recipe:
     """One complete way to train a model.
 
-    Use it to say how `kbatch.train` trains, and to read what a search tried: a recipe is a plain
-    value that compares with `==`, prints in words and travels as JSON.
+    Use it to tell `kbatch.train` how to train, and to read the trials of a search. A recipe is a
+    plain value: it compares with `==`, prints in words and can be written as JSON.
 
     Args:
         batch_size: Integer, examples per weight update. Defaults to `32`.
-        optimizer: `"sgd"` (momentum 0.9), `"adam"`, or `"compiled"`, which leaves the optimizer
-            that the model was compiled with untouched. Defaults to `"adam"`.
-        learning_rate: Float, exactly what the optimizer gets once warm-up is over. `None` if, and
-            only if, the optimizer is `"compiled"`. Defaults to `1e-3`.
-        warmup_updates: Integer, weight updates over which the learning rate rises linearly.
-            Defaults to `0`.
+        optimizer: `"sgd"` (momentum 0.9), `"adam"`, or `"compiled"`, which keeps the optimizer that
+            the model was compiled with. Defaults to `"adam"`.
+        learning_rate: Float, learning rate of the optimizer after warm-up. `None` if, and only if,
+            the optimizer is `"compiled"`. Defaults to `1e-3`.
+        warmup_updates: Integer, number of weight updates over which the learning rate rises
+            linearly. Defaults to `0`.
         policy: Keras dtype policy: `"float32"`, `"mixed_float16"` or `"mixed_bfloat16"`. Defaults
             to `"float32"`.
         augmentation: Name of an augmentation pipeline (see `kbatch.register_augmentation`).
             Defaults to `"none"`.
-        micro_batch_size: Integer, examples per forward and backward pass; must divide `batch_size`,
-            which is then reached by gradient accumulation. `None` (the default) means the whole
-            batch at once.
+        micro_batch_size: Integer, examples per forward and backward pass; must divide `batch_size`.
+            The gradients of several passes are accumulated until they make up a batch. `None` (the
+            default) takes the whole batch in one pass.
         jit_compile: Boolean, whether XLA compiles the train step. Defaults to `False`.
-        recompute: What the backward pass makes again instead of the forward pass keeping it (see
-            `kbatch.recompute.plan`): `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, or `"budget:0.5"`
-            for the least extra time that keeps at most half of the bytes. Defaults to `"none"`.
-        label_smoothing: Float, at least 0 and below 1: how much of each label is spread evenly over
+        recompute: Which activations are recomputed in the backward pass instead of kept, to save
+            memory (see `kbatch.recompute.plan`): `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, or
+            `"budget:0.5"`, which keeps at most half of the bytes at the least extra time. Defaults
+            to `"none"`.
+        label_smoothing: Float from 0 to below 1, the share of each label that is spread evenly over
             all classes (Szegedy et al. 2016). Needs a cross-entropy loss. Defaults to `0.0`.
 
     Raises:
@@ -98,6 +99,11 @@ class Recipe:
                 self.recompute,
                 "Pass one of these",
             )
+        self._check_label_smoothing()
+        self._check_learning_rate()
+        self._check_micro_batch_size()
+
+    def _check_label_smoothing(self) -> None:
         amount = self.label_smoothing
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 1:
             raise RecipeError(
@@ -106,15 +112,17 @@ class Recipe:
                 "Pass 0.1, say",
             )
         object.__setattr__(self, "label_smoothing", float(amount))
-        self._check_learning_rate()
-        if self.micro_batch_size is not None:
-            _whole(self, "micro_batch_size", 1)
-            if self.batch_size % self.micro_batch_size:
-                raise RecipeError(
-                    "`micro_batch_size` must divide `batch_size`",
-                    f"{self.micro_batch_size} for a batch of {self.batch_size}",
-                    "Pass a divisor, or None for the whole batch at once",
-                )
+
+    def _check_micro_batch_size(self) -> None:
+        if self.micro_batch_size is None:
+            return
+        _whole(self, "micro_batch_size", 1)
+        if self.batch_size % self.micro_batch_size:
+            raise RecipeError(
+                "`micro_batch_size` must divide `batch_size`",
+                f"{self.micro_batch_size} for a batch of {self.batch_size}",
+                "Pass a divisor, or None for the whole batch at once",
+            )
 
     def _check_learning_rate(self) -> None:
         rate = self.learning_rate
@@ -125,58 +133,60 @@ class Recipe:
                     f"learning_rate={rate!r}, warmup_updates={self.warmup_updates}",
                     "Pass learning_rate=None and warmup_updates=0, or name an optimizer",
                 )
-        elif (
-            isinstance(rate, bool)
-            or not isinstance(rate, (int, float))
-            or not math.isfinite(rate)
-            or rate <= 0
-        ):
+            return
+        is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if rate is None or not is_number or not 0 < rate < math.inf:
             raise RecipeError(
                 "`learning_rate` must be a finite number above 0",
                 rate,
-                "Pass the rate the optimizer gets, such as 0.001",
+                "Pass the learning rate of the optimizer, such as 0.001",
             )
-        else:
-            object.__setattr__(self, "learning_rate", float(rate))
+        object.__setattr__(self, "learning_rate", float(rate))
 
     @property
     def examples_per_pass(self) -> int:
-        """Examples per forward and backward pass: the micro-batch, or the whole batch."""
+        """Integer, examples per forward and backward pass: the micro-batch, or the whole batch."""
         return self.micro_batch_size or self.batch_size
 
     @property
     def accumulation_steps(self) -> int:
-        """Forward and backward passes per weight update."""
+        """Integer, forward and backward passes per weight update."""
         return self.batch_size // self.examples_per_pass
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe in JSON's own types; fields that came later than the first projects only where they say something."""
-        fields = dataclasses.asdict(self)
+        """Return the recipe as a dict that JSON can hold.
+
+        A field that the first projects did not have is left out where it has its default.
+        """
         return {
             name: value
-            for name, value in fields.items()
+            for name, value in dataclasses.asdict(self).items()
             if name in FIRST_FIELDS or value != getattr(type(self), name)
         }
 
     def to_json(self) -> str:
-        """The recipe as one line of JSON."""
+        """Return the recipe as one line of JSON."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        """The recipe that `to_json` wrote; fields that are missing take their defaults."""
-        return cls.from_dict(json.loads(text))
+        """Read the recipe that `to_json` wrote; missing fields take their defaults.
+
+        Raises:
+            RecipeError: If the text is not JSON, or does not hold the fields of a recipe.
+        """
+        return cls.from_dict(json_form.parse(text, _no_recipe))
 
     @classmethod
     def from_dict(cls, fields: Any) -> Recipe:
-        """The recipe with these fields, or the one that a row of `kbatch.results.load` tells of.
+        """Make a recipe of its fields, or of one row of `kbatch.results.load`.
 
         Args:
-            fields: A dict of a recipe's own fields, or a row: a `pandas.Series` or dict with the
-                table's other columns too.
+            fields: Dict of the fields of a recipe; or one row of results, as a `pandas.Series` or
+                dict, with all columns of the table.
 
         Raises:
-            RecipeError: If a field is unknown, or a row lacks one of a recipe's columns.
+            RecipeError: If a field is unknown, or a row lacks a column of a recipe.
 
         Example:
         ```python
@@ -185,10 +195,11 @@ class Recipe:
         ```
         """
         try:
-            given = {str(name): fields[name] for name in fields.keys()}  # noqa: SIM118 - iterating over a row gives its values
+            # .keys(), since iterating over a row of pandas gives its values
+            given = {str(name): fields[name] for name in fields.keys()}  # noqa: SIM118
         except (AttributeError, TypeError, KeyError):
             raise RecipeError(
-                "A recipe's fields must be a dict or one row of results",
+                "The fields of a recipe must be a dict or one row of results",
                 type(fields).__name__,
                 "Pass trials.iloc[0]",
             ) from None
@@ -213,23 +224,26 @@ class Recipe:
             if self.learning_rate is None
             else f"{self.optimizer} {self.learning_rate:.3g}"
         )
-        if self.warmup_updates:
-            words.append(f"warm-up {self.warmup_updates}")
-        if self.policy != "float32":
-            words.append(self.policy)
-        if self.augmentation != "none":
-            words.append(self.augmentation)
-        if self.jit_compile:
-            words.append("jit")
-        if self.recompute != "none":
-            words.append(f"recompute {self.recompute}")
-        if self.label_smoothing:
-            words.append(f"label smoothing {self.label_smoothing:g}")
-        return ", ".join(words)
+        optional = {
+            f"warm-up {self.warmup_updates}": self.warmup_updates > 0,
+            self.policy: self.policy != "float32",
+            self.augmentation: self.augmentation != "none",
+            "jit": self.jit_compile,
+            f"recompute {self.recompute}": self.recompute != "none",
+            f"label smoothing {self.label_smoothing:g}": self.label_smoothing > 0,
+        }
+        return ", ".join([*words, *(word for word, differs in optional.items() if differs)])
+
+
+def _no_recipe(received: str) -> RecipeError:
+    return RecipeError("A recipe must be what Recipe.to_json wrote", received, "Write it again")
 
 
 def _of_row(row: dict[str, Any], known: set[str]) -> dict[str, Any]:
-    """A recipe's fields out of a row of results, where pandas may have made numbers of whole numbers and NaN of None."""
+    """Return the fields of a recipe from a row of results.
+
+    In a row, pandas may have turned whole numbers into floats and `None` into NaN.
+    """
     missing = FIRST_FIELDS - set(row)
     if missing:
         raise RecipeError(
@@ -239,14 +253,14 @@ def _of_row(row: dict[str, Any], known: set[str]) -> dict[str, Any]:
         )
     fields = {name: _plain(row[name]) for name in known & set(row)}
     if fields["optimizer"] == "compiled":
-        fields |= {"learning_rate": None}  # the column has the model's own rate
+        fields |= {"learning_rate": None}  # the column holds the rate of the model's optimizer
     if fields["micro_batch_size"] == fields["batch_size"]:
         fields |= {"micro_batch_size": None}
     return fields
 
 
 def _plain(value: Any) -> Any:
-    """A value as Python has it: no NumPy scalars, no NaN, whole numbers whole."""
+    """Return a plain Python value: no NumPy scalar, `None` for NaN, an int for a whole float."""
     plain = value.item() if hasattr(value, "item") else value
     if isinstance(plain, float) and not math.isfinite(plain):
         return None
@@ -254,12 +268,16 @@ def _plain(value: Any) -> Any:
 
 
 def whole_number(value: Any, least: int = 1) -> int | None:
-    """The `int` that a value is, NumPy's among them; `None` if it is none, a boolean, or smaller than `least`."""
+    """Return a whole number of Python or NumPy as an `int`; `None` for any other value.
+
+    Booleans, integers below `least` and integers of more than 64 bits are other values.
+    """
     try:
         whole = operator.index(value)
     except TypeError:
         return None
-    return None if isinstance(value, bool) or whole < least else whole
+    allowed = least <= whole <= json_form.LARGEST
+    return None if isinstance(value, bool) or not allowed else whole
 
 
 def _whole(recipe: Recipe, name: str, least: int) -> None:

@@ -1,4 +1,4 @@
-"""Strategy: how a recipe says which part of a model is made again in the backward pass."""
+"""The strategy of recompute that a recipe names: which segments of a model are recomputed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Strategy:
 
     Attributes:
         name: `"none"`, `"minimal"`, `"sqrt"`, `"stages"` or `"budget"`.
-        kept_share: Float between 0 and 1, the most kept bytes as a share of the plain model's; of
-            `"budget"` alone.
+        kept_share: Float between 0 and 1, share of the plain model's kept bytes that may be kept.
+            `None` for all strategies but `"budget"`.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Strategy:
 
     @classmethod
     def parse(cls, text: object) -> Strategy | None:
-        """The strategy that a text such as `"budget:0.5"` says; `None` if it says none.
+        """Read a strategy from a text such as `"budget:0.5"`; `None` for any other text.
 
         Example:
         >>> Strategy.parse("budget:0.5")

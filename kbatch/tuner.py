@@ -1,4 +1,4 @@
-"""Tuner: what of KerasTuner's tuners, trials and checkpoints a search touches."""
+"""KerasTuner's tuners, trials and checkpoints, as far as a search touches them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import keras
 import keras_tuner
 
 from kbatch.errors import SearchError
+from kbatch.runtime import keras_tuner_private
 
 OBJECTIVE = "score"
-UNSCORED = -1.0  # below every score, so that KerasTuner keeps only the first weights and the last
+UNSCORED = -1.0  # below every score, so that KerasTuner writes only the first and the last weights
 
 
 class Announcement:
-    """Tells KerasTuner's checkpoint, at the end of an epoch, whether these weights are the ones that are kept.
+    """Two callbacks that tell KerasTuner's checkpoint at which epochs to write the weights.
 
-    Without a number for the objective it writes the weights at every epoch. Put its two callbacks
-    around the checkpoint; nobody else sees the number.
+    Without a value for the objective, the checkpoint writes the weights at every epoch. Put one
+    callback before the checkpoint and one behind it: no other callback sees the value.
     """
 
     def __init__(self) -> None:
@@ -29,12 +30,12 @@ class Announcement:
         )
 
     def _say(self, epoch: int, logs: dict[str, float]) -> None:
-        """Put a score into the logs that is the best so far only at the first epoch and at the last."""
+        """Log a score that is the best so far at the first and the last epoch only."""
         logs[OBJECTIVE] = 0.0 if self.before.model.stop_training else UNSCORED
 
 
 def only(callbacks: list[Any], kind: type[Any]) -> Any:
-    """The one callback of a kind that KerasTuner gives to every trial."""
+    """Return the one callback of a class that KerasTuner gives to every trial."""
     found = [callback for callback in callbacks if isinstance(callback, kind)]
     if len(found) != 1:
         raise SearchError(
@@ -46,7 +47,7 @@ def only(callbacks: list[Any], kind: type[Any]) -> Any:
 
 
 def check(tuner: Any) -> None:
-    """Refuse, by name, what cannot be compared fairly."""
+    """Refuse tuners whose trials cannot be compared fairly."""
     if isinstance(tuner.oracle, keras_tuner.oracles.HyperbandOracle):
         raise SearchError(
             "Every trial must get the same seconds",
@@ -65,38 +66,41 @@ def check(tuner: Any) -> None:
         )
     overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
     if overriding:
-        instead = "Leave them out of the tuner: the optimizer is an axis of Space, loss and metrics belong into compile() or kbatch.HyperModel"
         raise SearchError(
             "A tuner must not compile the models again",
             ", ".join(f"{name}=" for name in overriding),
-            instead,
+            "Leave them out of the tuner: the optimizer is an axis of Space, "
+            "loss and metrics belong into compile() or kbatch.HyperModel",
         )
-    wanted = tuner.oracle.objective
-    if getattr(wanted, "name", None) != OBJECTIVE or wanted.direction != "max":
+    objective = tuner.oracle.objective
+    if getattr(objective, "name", None) != OBJECTIVE or objective.direction != "max":
         raise SearchError(
             "The tuner must maximize the score",
-            f"objective={getattr(wanted, 'name', wanted)!r}",
+            f"objective={getattr(objective, 'name', objective)!r}",
             "Pass objective=kbatch.objective()",
         )
 
 
 def narrow(tuner: Any, sizes: list[int]) -> None:
-    """Take batch sizes out of a space that the tuner has declared, before it draws."""
+    """Leave a tuner these batch sizes only, before it draws its first trial."""
     for axis in tuner.oracle.hyperparameters.space:
-        if axis.name == "batch_size" and isinstance(
-            axis, keras_tuner.engine.hyperparameters.Choice
-        ):
-            axis._values = sizes
-            axis._default = axis._default if axis._default in sizes else sizes[-1]
+        choice = isinstance(axis, keras_tuner.engine.hyperparameters.Choice)
+        if choice and axis.name == "batch_size":
+            keras_tuner_private.narrow_choice(axis, sizes)
 
 
 def number(trial: Any) -> int:
-    """KerasTuner's trial number, which it keeps as text."""
+    """Return the number of a trial, which KerasTuner keeps as text."""
     return int(trial.trial_id)
 
 
-def bring(kept: Path, wanted: Path) -> None:
-    """Let a trial that was answered from another's record have its weights too."""
-    if kept.exists() and not wanted.exists():
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(kept, wanted)
+def bring(kept: Path, missing: Path) -> None:
+    """Copy the weights of an earlier trial for a trial that was answered from its record.
+
+    Args:
+        kept: `Path` of the weights of the earlier trial.
+        missing: `Path` of the weights of the answered trial.
+    """
+    if kept.exists() and not missing.exists():
+        missing.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(kept, missing)

@@ -1,1 +1,35 @@
 """Each private name of this library that kbatch uses is still there and does what kbatch needs."""
+
+import keras_tuner
+import pytest
+
+from kbatch.building.hyperparameters import GuardedHyperParameters
+from kbatch.errors import SpaceError
+from kbatch.runtime import keras_tuner_private
+
+
+@pytest.mark.parametrize(("default", "left"), [(16, 16), (64, 32)])
+def test_a_choice_is_narrowed(default, left):
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("size", [16, 32, 64], default=default)
+    (choice,) = hp.space
+    keras_tuner_private.narrow_choice(choice, [16, 32])
+    assert choice.values == [16, 32]
+    assert choice.default == left
+    assert choice.prob_to_value(0.999) == 32
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda hp: hp.Int("taken", 1, 2),
+        lambda hp: hp.Float("taken", 1.0, 2.0),
+        lambda hp: hp.Boolean("taken"),
+        lambda hp: hp.Choice("taken", [1, 2]),
+        lambda hp: hp.Fixed("taken", 1),
+    ],
+)
+def test_every_declaration_goes_through_retrieve(declare):
+    guarded = GuardedHyperParameters(keras_tuner.HyperParameters(), frozenset({"taken"}))
+    with pytest.raises(SpaceError, match="taken"):
+        declare(guarded)

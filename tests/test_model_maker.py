@@ -201,7 +201,7 @@ def test_a_seed_is_a_whole_number(seed, raw):
 
 
 def test_loss_said_twice_is_refused(build):
-    with pytest.raises(ModelError, match="said once"):
+    with pytest.raises(ModelError, match="given once"):
         ModelMaker(build, CROSSENTROPY).make(Recipe())
 
 

@@ -1,1 +1,1 @@
-"""From a recipe and the user's build function to a compiled model."""
+"""Building a compiled model from a recipe and the user's build function."""

@@ -1,4 +1,4 @@
-"""Accumulation: where several passes per update are not the whole batch at once, refused or said."""
+"""Gradient accumulation: models for which several passes differ from the whole batch at once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from kbatch.building.loss_counts import counts
 from kbatch.building.optimizers import PerUpdate
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
+from kbatch.runtime import keras_private
 
 
 def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
-    """Refuse a model whose passes cannot be made the whole batch.
+    """Refuse a model whose accumulated passes cannot equal the whole batch.
 
-    Keras averages the gradients of the passes, so that a loss must be a mean. One over another
-    count in each pass is weighed by it (see `kbatch.building.pass_weights`).
+    Keras averages the gradients of the passes, so a loss must be a mean. If the mean is over a
+    count that differs between passes, the passes are weighted by it (see
+    `kbatch.building.pass_weights`).
 
     Args:
         model: `keras.Model`, as `build` returned it.
-        recipe: `Recipe` to follow.
-        loss: What it is compiled with.
+        recipe: `Recipe` of the training.
+        loss: The loss argument of `compile`.
 
     Raises:
-        ModelError: If the recipe accumulates and the loss is a sum, or one of several that count
-            differently.
+        ModelError: If the recipe accumulates, and the loss is a sum, or one of several losses whose
+            counts differ between passes.
     """
     if recipe.accumulation_steps == 1:
         return
@@ -34,55 +36,56 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
         if reduction in ("sum", "none", None):
             raise ModelError(
                 "A loss that accumulates must be a mean over the batch: Keras averages the passes",
-                f"{getattr(part, 'name', type(part).__name__)} with reduction={reduction!r}, {_passes(recipe)}",
-                "Leave out reduction=, and multiply the learning rate by the batch size if the sum was meant",
+                f"{getattr(part, 'name', type(part).__name__)} with reduction={reduction!r}, "
+                f"{_passes(recipe)}",
+                "Leave out reduction=, and multiply the learning rate by the batch size "
+                "if the sum was meant",
             )
     why = _unweighable(model, loss) if counts(model, loss) else ""
     if why:
         raise ModelError(
-            "A loss that divides by a count of its own (a mask, ignore_class, mean_with_sample_weight) must be the model's only one to accumulate",
+            "A loss that divides by a count of its own (a mask, ignore_class, "
+            "mean_with_sample_weight) must be the model's only loss to accumulate",
             f"{model.name} with {why}, {_passes(recipe)}",
             "Take batch sizes that fit at once (no micro_batch_size, no max_batch)",
         )
 
 
 def _unweighable(model: keras.Model, loss: Any) -> str:
-    """Why the passes of a model that count differently cannot be weighed; empty if they can."""
+    """Return why the passes of a model cannot be weighted by their counts; empty if they can."""
     if len(keras.tree.flatten(loss)) != 1 or len(getattr(model, "outputs", None) or [None]) != 1:
         return "several outputs"
-    if (
-        type(model).train_step is not keras.Model.train_step
-        or type(model).compute_loss is not keras.Model.compute_loss
-    ):
+    own_step = type(model).train_step is not keras.Model.train_step
+    if own_step or type(model).compute_loss is not keras.Model.compute_loss:
         return "a train_step or compute_loss of its own"
-    if any(
-        getattr(layer, "activity_regularizer", None) is not None
-        for layer in model._flatten_layers()
-    ):
+    layers = keras_private.flatten_layers(model)
+    if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
         return "an activity regularizer"
     return "" if model.built else "an input shape that only the data tell"
 
 
 def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
-    """What is worth knowing of a compiled model that accumulates."""
+    """Return sentences for the user about a compiled model that accumulates."""
     if recipe.accumulation_steps == 1 or not model.compiled:
         return ()
     said = []
     layers = [
         layer
-        for layer in model._flatten_layers()
+        for layer in keras_private.flatten_layers(model)
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
     ]
     if layers:
         said.append(
-            f"batch normalization sees passes of {recipe.micro_batch_size}, not the batch of {recipe.batch_size}: "
+            f"batch normalization sees passes of {recipe.micro_batch_size}, "
+            f"not the batch of {recipe.batch_size}: "
             "its statistics, and so this training, are not those of the whole batch at once"
         )
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    if isinstance(optimizer._learning_rate, PerUpdate):
-        name = type(optimizer._learning_rate.schedule).__name__
+    rate = keras_private.learning_rate_setting(optimizer)
+    if isinstance(rate, PerUpdate):
         said.append(
-            f"the schedule {name} counts updates through kbatch: a saved model loads where kbatch can be imported, or with compile=False"
+            f"the schedule {type(rate.schedule).__name__} counts updates through kbatch: "
+            "a saved model loads where kbatch can be imported, or with compile=False"
         )
     return tuple(said)
 

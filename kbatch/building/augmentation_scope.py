@@ -1,4 +1,4 @@
-"""A model whose train step begins with random layers, for the length of a `with`."""
+"""The augmentation scope: a `with` block in which a model trains on augmented inputs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import keras
 
 @contextmanager
 def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
-    """Let `fit` train the model on augmented inputs inside the `with`.
+    """Train the model on augmented inputs inside the `with` block.
 
-    The train step is wrapped on the instance: the model object, its layers, and what is saved stay
-    the same, and the layers run on the device inside the compiled step, whatever `train_step` the
-    model has.
+    The method `train_step` is wrapped on the instance. The model object, its layers and its saved
+    file stay the same, a `train_step` of the user's stays in use, and the layers run on the device
+    inside the compiled step.
 
     Args:
-        model: Compiled model.
-        layers: Layers applied in order to `x`; none changes nothing.
+        model: Compiled `keras.Model`.
+        layers: Sequence of layers to apply to `x` in order; empty for no augmentation.
     """
     if not layers:
         yield
@@ -33,7 +33,7 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer]) -> Itera
         return own_step(keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
 
     model.train_step = train_step
-    model.train_function = None  # a step compiled before would leave the layers out
+    model.train_function = None  # a step that is compiled already would leave the layers out
     try:
         yield
     finally:

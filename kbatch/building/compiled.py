@@ -1,4 +1,4 @@
-"""Compiled: the user's model, compiled the way a recipe says."""
+"""The compilation of the user's model for a recipe."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from kbatch.building.optimizers import optimizer_of
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
+from kbatch.runtime import keras_private
 
 KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 
 @dataclass(frozen=True)
 class CompileArguments:
-    """What a model is compiled with apart from the recipe.
+    """Compile arguments that do not come from the recipe.
 
     Attributes:
         loss: Loss for a model that `build` does not compile.
@@ -33,54 +34,56 @@ class CompileArguments:
 
 
 def compiled_by_user(model: keras.Model) -> dict[str, Any]:
-    """What the user compiled the model with, by argument name; empty if they did not."""
-    return dict(model._compile_config.config) if model.compiled else {}
+    """Return the user's compile arguments by name; empty if the model is not compiled."""
+    return keras_private.compile_arguments(model) if model.compiled else {}
 
 
 def said_of(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
-    """What a model is compiled with, or will be, by argument name."""
+    """Return the arguments that a model is or will be compiled with, by name."""
     return compiled_by_user(model) or {"loss": arguments.loss, "metrics": _fresh(arguments.metrics)}
 
 
 def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
-    """Compile a model for a recipe; loss, metrics and everything else the user compiled it with are kept.
+    """Compile a model for a recipe, and keep the user's loss, metrics and other arguments.
 
     Args:
-        model: The model that the user's `build` returned, compiled or not.
-        recipe: `Recipe` to follow.
-        arguments: Loss and metrics for a model that is not compiled.
+        model: `keras.Model` that the user's `build` returned, compiled or not.
+        recipe: `Recipe` to compile for.
+        arguments: `CompileArguments` for a model that is not compiled.
 
     Raises:
-        ModelError: If there is no loss, or two, or the model cannot be trained the way the recipe
-            says.
+        ModelError: If there is no loss or two losses, or the model cannot be trained as the recipe
+            asks.
     """
     _check(model, recipe, arguments)
     _compile(model, recipe, said_of(model, arguments))
 
 
 def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
-    """What a compiled model lacks of its recipe, since Keras says it to `fit` or nowhere, as sentences for a warning.
+    """Return a warning that names the parts of a recipe which a compiled model does not hold.
+
+    Keras takes these parts as arguments of `fit`, or not at all.
 
     Args:
         recipe: `Recipe` that the model is compiled for.
-        warmup_passes: Float, passes over the data that its warm-up would take.
+        warmup_passes: Float, passes over the data that the warm-up would take. Defaults to `0.0`.
     """
     parts = [f"its batch size ({recipe.batch_size})"]
     if recipe.accumulation_steps > 1:
         parts = [
-            f"its batch size (batch_size={recipe.micro_batch_size}, of which {recipe.accumulation_steps} make an update)"
+            f"its batch size (batch_size={recipe.micro_batch_size}, "
+            f"of which {recipe.accumulation_steps} make an update)"
         ]
-    if (
-        recipe.learning_rate is not None
-        and warmup_passes
-        and recipe.batch_size > REFERENCE_BATCH_SIZE
-    ):
+    warms_up = warmup_passes > 0 and recipe.batch_size > REFERENCE_BATCH_SIZE
+    if recipe.learning_rate is not None and warms_up:
         parts.append("its warm-up")
     if recipe.augmentation != "none":
         parts.append(f"its augmentation ({recipe.augmentation})")
     return (
-        f"hypermodel.build(hp) compiles a model for a recipe ({recipe}), and model.fit then lacks {', '.join(parts)}. "
-        "Call kbatch.train(kbatch.best_recipe(tuner), build, x, y, validation_data, epochs=…, values=hp.values) to train as the trial did."
+        f"hypermodel.build(hp) compiles a model for a recipe ({recipe}), "
+        f"and model.fit then lacks {', '.join(parts)}. "
+        "Call kbatch.train(kbatch.best_recipe(tuner), build, x, y, validation_data, epochs=…, "
+        "values=hp.values) to train as the trial did."
     )
 
 
@@ -88,7 +91,7 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     accumulation.check(model, recipe, own.get("loss"))
     kept = {name: own[name] for name in KEPT if name in own}
     kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)
-    # Keras keeps auto_scale_loss nowhere else
+    # Keras does not store auto_scale_loss: the class of the optimizer is the only trace of it
     scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     model.compile(
         optimizer=optimizer_of(recipe, own.get("optimizer")),
@@ -111,7 +114,7 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
         )
     if model.compiled and arguments.loss is not None:
         raise ModelError(
-            "Loss and metrics must be said once",
+            "Loss and metrics must be given once",
             "a compiled model, and `loss=`",
             "Leave out compile() in `build`, or `loss=`",
         )
@@ -143,10 +146,11 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
 
 
 def _fresh(metrics: Any) -> Any:
-    """A copy of metrics, which hold the state of the model they were used in; a loss holds none, and Keras' copies of some lose arguments.
+    """Return a copy of metrics, since a metric holds the state of the model it was used in.
 
-    Keras numbers what it names by itself, so that a second `AUC()` of a process is `auc_1`; the
-    copy is `auc` again.
+    Keras numbers the names that it chooses, so the second `AUC()` of a process is `auc_1`; the copy
+    is `auc` again. Losses need no copy: they hold no state, and Keras' copies of some lose
+    arguments.
     """
     fresh = copy.deepcopy(metrics)
     for metric in keras.tree.flatten(fresh):

@@ -1,4 +1,4 @@
-"""Hyperparameters: the user's `build` called with KerasTuner's `hp`, kept away from the names that are kbatch's."""
+"""The hyperparameters of the user's `build`, which must not take the names of kbatch's axes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ def nothing(hp: Any) -> None:
 
 
 class GuardedHyperParameters(keras_tuner.HyperParameters):
-    """The same hyperparameters as another object, refusing to declare one under a reserved name.
+    """Hyperparameters that share their state with others, and refuse reserved names.
+
+    Overrides the private method `_retrieve`, through which every `hp.Choice` and its kind declare
+    themselves (keras_tuner/src/engine/hyperparameters/hyperparameters.py, KerasTuner 1.4.8).
 
     Args:
-        hp: `keras_tuner.HyperParameters` whose state is shared.
-        reserved: Names that must not be declared.
+        hp: `keras_tuner.HyperParameters` to share the state of.
+        reserved: Frozenset of names that must not be declared.
     """
 
     def __init__(self, hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> None:
@@ -34,7 +37,7 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
     def _retrieve(self, hp: Any) -> Any:
         if hp.name in self.__dict__["_kbatch_reserved"]:
             raise SpaceError(
-                "A hyperparameter in `build` must not have the name of one of kbatch's",
+                "A hyperparameter in `build` must not have the name of an axis of kbatch's",
                 hp.name,
                 f"Rename it, or narrow it with Space({hp.name}=…)",
             )
@@ -42,7 +45,7 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
 
 
 def fresh(values: Mapping[str, Any] | None = None) -> keras_tuner.HyperParameters:
-    """Hyperparameters with these values; those that `build` asks for beside them take their defaults."""
+    """Return hyperparameters with these values; all others take their defaults."""
     hp = keras_tuner.HyperParameters()
     hp.values = dict(values or {})
     return hp
@@ -51,7 +54,7 @@ def fresh(values: Mapping[str, Any] | None = None) -> keras_tuner.HyperParameter
 def call_build(
     build: Build, hp: keras_tuner.HyperParameters, reserved: frozenset[str]
 ) -> keras.Model:
-    """The model that the user's `build(hp)`, or `build()`, returns."""
+    """Call the user's `build(hp)` or `build()`, and return its model."""
     positional = [
         p
         for p in inspect.signature(build).parameters.values()

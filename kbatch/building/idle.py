@@ -1,4 +1,4 @@
-"""Idle: hyperparameters of the user's that only set up an optimizer, which kbatch replaces."""
+"""Idle hyperparameters: they only set up the user's optimizer, which kbatch replaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import keras
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.signature import signature
 
-# Two models are built to try one, so only names that tell of an optimizer are tried.
+# Testing one hyperparameter takes two models, so only names that suggest an optimizer are tested.
 OF_OPTIMIZERS = re.compile(
     r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*|schedule\w*)(_|\d|$)",
     re.IGNORECASE,
@@ -19,12 +19,12 @@ OF_OPTIMIZERS = re.compile(
 
 
 def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str, ...]:
-    """Names of hyperparameters that change the optimizer of the model and nothing else.
+    """Return the names of hyperparameters that change only the optimizer of the model.
 
     Args:
-        model_maker: Makes the models.
-        policy: Dtype policy to make them under.
-        axes: KerasTuner's hyperparameters, kbatch's own among them.
+        model_maker: `ModelMaker` that builds the models to compare.
+        policy: String, dtype policy to build under.
+        axes: Iterable of KerasTuner's hyperparameters, including kbatch's own.
     """
     tried = [
         axis
@@ -48,7 +48,7 @@ def _differ_in_the_optimizer_alone(
     first: keras.Model, second: keras.Model, model_maker: ModelMaker
 ) -> bool:
     if not getattr(first, "outputs", None) or not first.compiled or not second.compiled:
-        return False  # a model that cannot tell its configuration may differ in what does not show
+        return False  # a model without a configuration may differ in ways that do not show
     told = [signature(model, model_maker.arguments) for model in (first, second)]
     optimizers = [said.pop("optimizer", None) for said in told]
     return told[0] == told[1] and optimizers[0] != optimizers[1]

@@ -1,4 +1,4 @@
-"""Label smoothing: a loss over classes with softened labels."""
+"""Label smoothing: losses over classes with softened labels."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ BY_NAME: dict[str, type[keras.losses.Loss]] = {
 
 
 def smoothed(loss: Any, amount: float) -> Any:
-    """What a model is compiled with so that its labels are softened (Szegedy et al. 2016).
+    """Return the loss with softened labels (Szegedy et al. 2016).
 
-    A label of one among `K` classes becomes `1 - amount + amount / K` for that class and
-    `amount / K` for the others. Labels that are numbers of classes are softened inside the loss. A
-    model that is saved with it loads where kbatch is not installed, and then trains on without
-    softening.
+    The label of one among `K` classes becomes `1 - amount + amount / K` for that class and
+    `amount / K` for the others. Integer labels are softened inside the loss. A model saved with
+    such a loss loads without kbatch, and then trains on without softening.
 
     Args:
-        loss: What the user compiles with: a name, a loss, a function of Keras', or a structure of
-            them.
-        amount: Float, at least 0 and below 1; 0 leaves the loss as it is.
+        loss: Loss argument of `compile`: a name, a loss, a loss function of Keras, or a structure
+            of these.
+        amount: Float from 0 to below 1, share of each label to spread; 0 returns the loss as it is.
 
     Raises:
-        ModelError: If a loss is none over classes, or softens its labels already.
+        ModelError: If a loss is not over classes, or softens its labels already.
     """
     if not amount:
         return loss
@@ -47,14 +46,14 @@ def smoothed(loss: Any, amount: float) -> Any:
 
 
 def check_metric(metric: str, amounts: Iterable[float]) -> None:
-    """Refuse to judge by a loss that label smoothing changes: the numbers would not be of one kind.
+    """Refuse to score trials by a loss that label smoothing changes from trial to trial.
 
     Args:
-        metric: String, what is scored.
-        amounts: Amounts of label smoothing that are searched.
+        metric: String, name of the scored metric.
+        amounts: Iterable of floats, the amounts of label smoothing in the search.
 
     Raises:
-        SearchError: If so.
+        SearchError: If the metric is the loss and an amount is above 0.
     """
     if metric in ("loss", "val_loss") and any(amounts):
         raise SearchError(
@@ -70,24 +69,30 @@ def _smoothed(part: Any, amount: float) -> Any:
         return _sparse(loss, amount)
     if type(loss) not in SOFT:
         raise ModelError(
-            f"`label_smoothing` needs a loss over classes ({', '.join(BY_NAME)}; without ignore_class)",
-            part
-            if isinstance(part, str)
-            else getattr(part, "name", None) or getattr(part, "__name__", type(part).__name__),
+            "`label_smoothing` needs a loss over classes "
+            f"({', '.join(BY_NAME)}; without ignore_class)",
+            _name_of(part),
             "Leave label_smoothing out, or compile the model with one of these",
         )
     config = loss.get_config()
     if config["label_smoothing"]:
         raise ModelError(
             "Labels must be softened once",
-            f"{loss.name} with label_smoothing={config['label_smoothing']}, and label_smoothing={amount} of the recipe",
+            f"{loss.name} with label_smoothing={config['label_smoothing']}, "
+            f"and label_smoothing={amount} of the recipe",
             "Leave it out of the loss: it is an axis of the search",
         )
     return type(loss).from_config({**config, "label_smoothing": amount})
 
 
+def _name_of(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    return str(getattr(part, "name", None) or getattr(part, "__name__", type(part).__name__))
+
+
 def _loss_of(part: Any) -> Any:
-    """A name, or a function of Keras' own, as the loss that it stands for; anything else as it is."""
+    """Return the loss object for a name or a loss function of Keras; other values as they are."""
     name = part if isinstance(part, str) else getattr(part, "__name__", "")
     if isinstance(part, str) or part is getattr(keras.losses, name, None):
         kind = BY_NAME.get(name)
@@ -96,7 +101,7 @@ def _loss_of(part: Any) -> Any:
 
 
 def _sparse(loss: Any, amount: float) -> Any:
-    """A loss of Keras' own class, whose function softens: saved, it is the plain one."""
+    """Return a loss of Keras' own class whose function softens; it is saved as the plain loss."""
     made = SPARSE.from_config(loss.get_config())
     plain = made.fn
 

@@ -1,4 +1,4 @@
-"""Layer names: the ones that Keras gives by itself, counted anew for every model of a `build`."""
+"""Names that Keras chooses for layers and metrics, counted afresh for every model of a `build`."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import keras
-from keras.src.backend.common import global_state
 
-COUNTERS = "object_name_uids"
+from kbatch.runtime import keras_private
+
 NOT_UNIQUE = re.compile("unique names|names should be unique")
 
 
 @contextmanager
-def counting_anew() -> Iterator[None]:
-    """Name inside the `with` as in a fresh process, and go on counting afterwards where the user's process was.
+def fresh_names() -> Iterator[None]:
+    """Let Keras choose names inside the `with` block as in a fresh process.
 
-    Keras numbers what has no name (`auc`, `auc_1`, …), so that the same `build` gives other
-    metrics' names each time.
+    Keras numbers layers and metrics without a name (`auc`, `auc_1`, …), so the same `build` would
+    give other names each time. Afterwards Keras counts on from where it was before.
     """
-    counted = global_state.get_global_attribute(COUNTERS)
-    global_state.set_global_attribute(COUNTERS, None)
+    counted = keras_private.global_attributes([keras_private.NAME_COUNTERS])
+    keras_private.set_global_attributes({keras_private.NAME_COUNTERS: None})
     try:
         yield
     finally:
-        global_state.set_global_attribute(COUNTERS, counted)
+        keras_private.set_global_attributes(counted)
 
 
 def collide(error: Exception) -> bool:
-    """Whether names given anew are those of layers made before, outside of `build`."""
+    """Tell whether an error says that two layers, one made outside `build`, have one name."""
     return isinstance(error, ValueError) and NOT_UNIQUE.search(str(error)) is not None
 
 
 def snake_case(name: str) -> str:
-    """The name that Keras makes of a class's.
+    """Return the name that Keras derives from the name of a class.
 
     >>> snake_case("MeanSquaredError"), snake_case("AUC")
     ('mean_squared_error', 'auc')
@@ -43,10 +43,12 @@ def snake_case(name: str) -> str:
 
 
 def without_number(named: keras.metrics.Metric) -> str:
-    """The name of a metric without the number that Keras adds to names of its own; names of the user's stay.
+    """Return the name of a metric without the number that Keras adds; a user's own name stays.
 
-    >>> without_number(keras.metrics.AUC(name="auc_3")), without_number(keras.metrics.AUC(name="area_2"))
-    ('auc', 'area_2')
+    >>> without_number(keras.metrics.AUC(name="auc_3"))
+    'auc'
+    >>> without_number(keras.metrics.AUC(name="area_2"))
+    'area_2'
     """
     own = snake_case(type(named).__name__)
     return own if re.fullmatch(rf"{own}_\d+", str(named.name)) else str(named.name)

@@ -1,4 +1,4 @@
-"""Loss counts: what Keras divides the loss of a pass by."""
+"""Loss counts: the number by which Keras divides the loss of a pass."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbatch.runtime import keras_private
+
 
 def counts(model: keras.Model, loss: Any) -> bool:
-    """Whether the loss of a pass is divided by a count of its own."""
-    masked = any(
-        getattr(output, "_keras_mask", None) is not None
-        for output in getattr(model, "outputs", None) or []
-    )
+    """Tell whether the loss is divided by a count that may differ from pass to pass."""
+    outputs = getattr(model, "outputs", None) or []
+    masked = any(keras_private.mask_of(output) is not None for output in outputs)
     parts = keras.tree.flatten(loss)
     return masked or any(
         getattr(part, "ignore_class", None) is not None or _by_weights(part) for part in parts
@@ -25,10 +25,10 @@ def _by_weights(loss: Any) -> bool:
 
 
 def count(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
-    """What Keras divides the loss of these examples by."""
+    """Return the number by which Keras divides the loss of these examples."""
     y, y_pred = (keras.tree.flatten(part)[0] for part in (y, y_pred))
     parts = []
-    mask = getattr(y_pred, "_keras_mask", None)
+    mask = keras_private.mask_of(y_pred)
     if mask is not None:
         parts.append(tf.cast(mask, "float32"))
     if getattr(loss, "ignore_class", None) is not None:
@@ -44,7 +44,7 @@ def count(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     if _by_weights(loss) and sample_weight is not None:
         parts.append(tf.cast(keras.tree.flatten(sample_weight)[0], "float32"))
     if not parts:
-        return tf.cast(tf.shape(y_pred)[0], "float32")  # all passes alike
+        return tf.cast(tf.shape(y_pred)[0], "float32")  # the same in every pass
     product = parts[0]
     for part in parts[1:]:
         product = product * part

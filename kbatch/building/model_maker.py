@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,13 +46,13 @@ class ModelMaker:
     """Makes the models of a specification, compiled for a recipe.
 
     Attributes:
-        build: The user's `build(hp)` or `build()`.
-        arguments: Loss and metrics, if `build` does not compile.
+        build: The user's function `build(hp)` or `build()`.
+        arguments: `CompileArguments`, for models that `build` does not compile.
         seed: Integer, seed of the weights.
-        reserved: Hyperparameter names that `build` must not declare.
-        declare: The user's `declare_hyperparameters(hp)`, called before `build` on hyperparameters
-            that no tuner made.
-        own_policy: The user's own dtype policy, read when this object is made.
+        reserved: Frozenset of hyperparameter names that `build` must not declare.
+        declare: The user's function `declare_hyperparameters(hp)`, called before `build` on
+            hyperparameters that do not come from a tuner.
+        own_policy: String, the user's own dtype policy, read when this object is made.
     """
 
     build: Build
@@ -77,7 +78,7 @@ class ModelMaker:
         seed = whole_number(self.seed, LEAST_SEED)
         if seed is None:
             raise SearchError(
-                "`seed` must be a whole number: every trial begins with the same weights",
+                "`seed` must be a whole number: every trial starts with the same weights",
                 self.seed,
                 "Pass seed=0, say",
             )
@@ -95,10 +96,10 @@ class ModelMaker:
         return cls(spec.build, arguments, spec.seed, reserved, spec.declare or nothing)
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
-        """The model for a recipe, built and compiled under its policy and the seed, and made to recompute as it says.
+        """Build and compile a model for a recipe, and apply the recompute plan of the recipe.
 
         Args:
-            recipe: `Recipe` to compile for.
+            recipe: `Recipe` to build and compile for.
             hp: `keras_tuner.HyperParameters` for `build`. Defaults to the defaults that `build`
                 declares.
         """
@@ -109,9 +110,9 @@ class ModelMaker:
         return model
 
     def raw(self, policy: str, hp: Any = None) -> keras.Model:
-        """The model as `build` returns it under a policy and the seed, its layers and metrics named as in a fresh process."""
+        """Call `build` under a dtype policy and the seed, with names as in a fresh process."""
         try:
-            with layer_names.counting_anew():
+            with layer_names.fresh_names():
                 return self._built(policy, hp)
         except Exception as error:
             if not layer_names.collide(error):
@@ -125,15 +126,16 @@ class ModelMaker:
             )
 
     def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
-        """Hyperparameters with these values; the user's others take their defaults."""
+        """Return hyperparameters with these values; the user's others take their defaults."""
         hp = fresh(values)
         self.declare(GuardedHyperParameters(hp, self.reserved))
         return hp
 
     def baseline(self, recipe: Recipe) -> Recipe:
-        """The baseline as this model has it: its own optimizer if it is compiled, and what Keras' "auto" makes of jit.
+        """Return the baseline recipe with the settings of the user's model.
 
-        A baseline of policy `"float32"`, which is what it has if nobody says another, gets the
+        The optimizer is the model's own if the model is compiled, and `jit_compile` is what Keras'
+        "auto" resolves to. The policy `"float32"`, the default of a recipe, is replaced by the
         user's global policy.
         """
         policy = recipe.policy if recipe.policy != "float32" else _among_policies(self.own_policy)
@@ -142,4 +144,4 @@ class ModelMaker:
         fields: dict[str, Any] = {"jit_compile": jit_compile, "policy": policy}
         if model.compiled:
             fields |= {"optimizer": "compiled", "learning_rate": None, "warmup_updates": 0}
-        return Recipe.from_dict({**vars(recipe), **fields})
+        return dataclasses.replace(recipe, **fields)

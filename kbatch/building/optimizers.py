@@ -1,4 +1,4 @@
-"""Optimizers: what a recipe says, as a Keras optimizer whose schedule counts weight updates."""
+"""Optimizers for recipes, whose schedules count weight updates."""
 
 from __future__ import annotations
 
@@ -9,41 +9,40 @@ import keras
 from kbatch.building.schedules import Schedule, in_passes
 from kbatch.errors import RecipeError
 from kbatch.recipe import Recipe
+from kbatch.runtime import keras_private
 
-MOMENTUM = 0.9
-# said to the optimizer, but not in its config
-EXCLUDED_FROM_DECAY = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
+MOMENTUM = 0.9  # the usual value; not tuned
 
 
 @keras.saving.register_keras_serializable(package="kbatch")
 class PerUpdate(Schedule):
     """A learning-rate schedule that counts weight updates under gradient accumulation.
 
-    Keras calls a schedule with the number of batches, of which an accumulating optimizer needs
-    several per update. Only schedules of the user's that `in_passes` cannot tell in Keras' own
-    words come in this wrapper, with which a saved model loads only where kbatch can be imported;
-    older versions saved every warm-up under accumulation in it.
+    Keras calls a schedule with the number of passes, and an accumulating optimizer takes several
+    passes per update. This wrapper is used only for schedules that `in_passes` cannot convert: a
+    model saved with it loads only where kbatch can be imported. Older versions of kbatch saved
+    every warm-up under accumulation in it.
 
     Args:
-        schedule: The schedule to follow, in weight updates.
-        accumulation_steps: Integer, batches per weight update.
+        schedule: Learning-rate schedule that counts weight updates.
+        accumulation_steps: Integer, passes per weight update.
     """
 
     def __init__(self, schedule: Schedule, accumulation_steps: int) -> None:
         self.schedule, self.accumulation_steps = schedule, accumulation_steps
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate of the update that batch `step` belongs to."""
+        """Return the learning rate of the update that pass `step` belongs to."""
         return self.schedule(keras.ops.floor_divide(step, self.accumulation_steps))
 
     def get_config(self) -> dict[str, Any]:
-        """Arguments to build it again."""
+        """Return the arguments of the schedule."""
         schedule = keras.optimizers.schedules.serialize(self.schedule)
         return {"schedule": schedule, "accumulation_steps": self.accumulation_steps}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PerUpdate:
-        """Build it again from `get_config`."""
+        """Make a schedule of what `get_config` returned."""
         return cls(
             keras.optimizers.schedules.deserialize(config["schedule"]), config["accumulation_steps"]
         )
@@ -52,20 +51,20 @@ class PerUpdate(Schedule):
 def optimizer_of(
     recipe: Recipe, compiled: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """A fresh optimizer that does what the recipe says.
+    """Return a new optimizer for a recipe.
 
     Args:
-        recipe: `Recipe` to follow.
-        compiled: The optimizer that the user compiled the model with, if any.
+        recipe: `Recipe` of the training.
+        compiled: Optimizer that the user compiled the model with; `None` (the default) without one.
 
     Raises:
-        RecipeError: If the recipe asks for the compiled optimizer and there is none, or it cannot
+        RecipeError: If the recipe asks for the compiled optimizer, and there is none or it cannot
             accumulate.
     """
     accumulation = recipe.accumulation_steps if recipe.accumulation_steps > 1 else None
     if recipe.optimizer == "compiled":
         return _compiled(compiled, accumulation)
-    # a callback lets it rise: so it stays a number that other callbacks may set
+    # a number, not a schedule: warm-up is a callback, and the user's callbacks may set the rate too
     rate = recipe.learning_rate
     if recipe.optimizer == "sgd":
         return keras.optimizers.SGD(
@@ -75,14 +74,14 @@ def optimizer_of(
 
 
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
-    """The constant learning rate of an optimizer, or `None` if it follows a schedule of its own."""
+    """Return the constant learning rate of an optimizer, or `None` if it has a schedule."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    constant = not isinstance(inner._learning_rate, Schedule)
+    constant = not isinstance(keras_private.learning_rate_setting(inner), Schedule)
     return float(inner.learning_rate) if constant else None
 
 
 def _per_update(schedule: Schedule, accumulation: int) -> Schedule:
-    """The schedule for an accumulating optimizer, in Keras' own words where they can say it."""
+    """Return the schedule for an accumulating optimizer, of a class of Keras if possible."""
     return in_passes(schedule, accumulation) or PerUpdate(schedule, accumulation)
 
 
@@ -105,20 +104,20 @@ def _compiled(
     config = optimizer.get_config()
     if config.get("use_ema") or config.get("gradient_accumulation_steps"):
         raise RecipeError(
-            "A compiled optimizer that is to accumulate must have neither use_ema nor gradient_accumulation_steps",
-            f"use_ema={config.get('use_ema')}, gradient_accumulation_steps={config.get('gradient_accumulation_steps')}",
+            "A compiled optimizer that is to accumulate must have neither use_ema "
+            "nor gradient_accumulation_steps",
+            f"use_ema={config.get('use_ema')}, "
+            f"gradient_accumulation_steps={config.get('gradient_accumulation_steps')}",
             "Leave them out, or raise micro_batch_size to the batch size",
         )
-    rate = optimizer._learning_rate
+    rate = keras_private.learning_rate_setting(optimizer)
     if isinstance(rate, Schedule):
         config["learning_rate"] = _per_update(rate, accumulation)
     elif callable(rate) and not isinstance(rate, keras.Variable):
-        # called without a count, so that there is nothing to stretch
+        # Keras calls a function without a count, so there is nothing to convert
         config["learning_rate"] = rate
     accumulating = type(optimizer).from_config(
         {**config, "gradient_accumulation_steps": accumulation}
     )
-    for name in EXCLUDED_FROM_DECAY:
-        if hasattr(optimizer, name):
-            setattr(accumulating, name, getattr(optimizer, name))
+    keras_private.copy_decay_exclusions(optimizer, accumulating)
     return accumulating

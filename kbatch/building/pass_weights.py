@@ -1,4 +1,7 @@
-"""Pass weights: what makes the sum of accumulated passes the whole batch's loss, where a loss divides by a count of its own."""
+"""Pass weights: accumulated passes that add up to the whole batch, though their counts differ.
+
+They are needed where a loss divides by a count of its own: masks, `ignore_class`, sample weights.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,29 @@ import tensorflow as tf
 from kbatch.building.compiled import compiled_by_user
 from kbatch.building.loss_counts import count, counts
 from kbatch.recipe import Recipe
+from kbatch.runtime import keras_private
 
 
 @contextmanager
 def weighed(model: keras.Model, recipe: Recipe) -> Iterator[None]:
-    """Let an update of `fit` inside the `with` be that of the whole batch, though its passes count differently.
+    """Weight the passes of each update inside the `with` block, so that they equal the whole batch.
 
-    A masked loss, one that ignores a class, and one that divides by the examples' weights are sums
-    `S` over a count `n`. Keras averages `S/n` over the passes, where the whole batch has the sum of
-    `S` over the sum of `n`. So each pass's gradient is weighed by its `n`, and the last one of an
-    update divides by their sum. As with augmentation, methods are wrapped on the instance: the
-    model, its optimizer, and what is saved stay the same.
+    A loss with a mask, an ignored class or sample weights is a sum `S` divided by a count `n`.
+    Keras averages `S/n` over the passes; the whole batch has the sum of `S` divided by the sum of
+    `n`. So the gradient of each pass is multiplied by its `n`, and the last pass of an update
+    divides by the sum of all `n`. Methods are wrapped on the instance: the model, its optimizer and
+    the saved file stay the same.
 
     Args:
-        model: Compiled model, which `kbatch.building.accumulation.check` has passed.
-        recipe: `Recipe` that it is compiled for.
+        model: Compiled `keras.Model` that `kbatch.building.accumulation.check` has passed.
+        recipe: `Recipe` that the model is compiled for.
     """
     if recipe.accumulation_steps == 1 or not counts(model, compiled_by_user(model).get("loss")):
         yield
         return
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if not model.optimizer.built:
-        # Keras does so within the first step, which needs the sums of gradients
+        # Keras builds it in the first step, but the sums of gradients are needed before
         model.optimizer.build(model.trainable_variables)
     weigher = _Weigher(model, optimizer)
     model.compute_loss, optimizer.apply = weigher.compute_loss, weigher.apply
@@ -46,7 +50,7 @@ def weighed(model: keras.Model, recipe: Recipe) -> Iterator[None]:
 
 
 class _Weigher:
-    """A model's loss, which notes the count of a pass, and its optimizer, which weighs the gradients by it."""
+    """The loss of a model, which notes the count of a pass, and the weighting of its gradients."""
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         self._optimizer, self._passes = optimizer, optimizer.gradient_accumulation_steps
@@ -63,17 +67,18 @@ class _Weigher:
         sample_weight: Any = None,
         training: bool = True,
     ) -> Any:
-        """The model's own loss."""
+        """Return the loss of the model, and note the count of the pass."""
         if training:
             self._count = count(self._loss, y, y_pred, sample_weight)
         return self._compute_loss(x, y, y_pred, sample_weight, training)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """The optimizer's own update, or the passes before it, with each gradient weighed."""
-        last = tf.equal((tf.convert_to_tensor(self._optimizer._iterations) + 1) % self._passes, 0)
+        """Hand the weighted gradients of a pass to the optimizer."""
+        passes_before = tf.convert_to_tensor(keras_private.passes(self._optimizer))
+        last = tf.equal((passes_before + 1) % self._passes, 0)
         counted = self._counted + self._count
         share = tf.where(last, tf.math.divide_no_nan(float(self._passes), counted), 1.0)
-        for sum_before in self._optimizer._accumulated_gradients:
+        for sum_before in keras_private.accumulated_gradients(self._optimizer):
             if sum_before is not None:
                 sum_before.assign(
                     tf.convert_to_tensor(sum_before) * tf.cast(share, sum_before.dtype)

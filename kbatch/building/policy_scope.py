@@ -1,4 +1,4 @@
-"""Policy scope: a dtype policy for the length of a `with`, after which the user's own is back."""
+"""The policy scope: a `with` block under another dtype policy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import keras
 
 @contextmanager
 def policy_scope(policy: str, restore: str | keras.DTypePolicy) -> Iterator[None]:
-    """Set Keras' global dtype policy, and set `restore` afterwards.
+    """Set Keras' global dtype policy inside the `with` block, and `restore` afterwards.
 
     Args:
-        policy: Name of the policy inside the `with`.
-        restore: The user's own policy. Given, not read here: KerasTuner's `clear_session` has reset
-            it by then.
+        policy: String, name of the policy inside the block.
+        restore: The user's own policy. It cannot be read here, since KerasTuner's `clear_session`
+            has reset it before.
     """
     keras.config.set_dtype_policy(policy)
     try:

@@ -1,4 +1,4 @@
-"""Schedules: a learning-rate schedule in weight updates, told in the passes that Keras counts under accumulation."""
+"""Learning-rate schedules under accumulation, where Keras counts passes, not weight updates."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Config = dict[str, Any]
 
 
 def in_passes(schedule: Schedule, passes: int) -> Schedule | None:
-    """The same schedule for an optimizer that is called `passes` times per weight update, as a schedule of Keras' own.
+    """Convert a schedule that counts weight updates into one that counts passes.
 
-    Keras calls a schedule with the number of passes, of which update `u` (from 0) happens at
-    `passes * u + passes - 1`. A schedule of Keras' own can be stretched and moved so that it gives
-    there what the user's gives at `u`; the saved model then loads without kbatch.
+    Keras calls a schedule with the number of passes; update `u` (from 0) happens at pass
+    `passes * u + passes - 1`. Most schedules of Keras can be stretched and shifted so that they
+    give at that pass the value for update `u`. The converted schedule is of the same class, so that
+    the saved model loads without kbatch.
 
     Args:
         schedule: Schedule that counts weight updates.
         passes: Integer, passes per weight update.
 
     Returns:
-        A schedule that counts passes, or `None` if Keras' own class cannot say it:
-        `CosineDecayRestarts`, a
-        `PolynomialDecay` that cycles, and classes of the user's.
+        A schedule that counts passes; `None` for schedules that cannot be converted:
+        `CosineDecayRestarts`, a `PolynomialDecay` that cycles, and classes of the user's.
     """
     if passes == 1:
         return schedule
@@ -79,12 +79,15 @@ def _inverse_time(config: Config, passes: int) -> Config | None:
 
 
 def _stairs(config: Config, span: float) -> Config | None:
-    """A stair that is stretched needs no move: its steps begin at whole updates, unless they do not last whole ones."""
+    """Stretch a staircase of steps; no shift is needed if each step lasts whole updates."""
     return {**config, "decay_steps": span} if float(config["decay_steps"]).is_integer() else None
 
 
 def _cosine(config: Config, passes: int) -> Config | None:
-    """Its rise is where it can be moved; without one, a level of as many passes, in which no update happens."""
+    """Convert a cosine decay, which can be shifted by its warm-up only.
+
+    Without a warm-up, a constant one of `passes - 1` passes is added, in which no update happens.
+    """
     target = config["warmup_target"]
     start = top = config["initial_learning_rate"] if target is None else target
     rise = 0 if target is None else passes * config["warmup_steps"]

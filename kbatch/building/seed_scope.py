@@ -1,4 +1,4 @@
-"""Seed scope: one seed for weights and dropout inside a `with`; the user's own generators are restored afterwards."""
+"""The seed scope: a `with` block in which weights and dropout have one seed."""
 
 from __future__ import annotations
 
@@ -7,42 +7,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from keras.src.backend.common import global_state
-from tensorflow.python.eager import context
+import tensorflow as tf
 
-KERAS_STATE = ("global_random_seed", "global_seed_generator")
+from kbatch.runtime import keras_private, tensorflow_private
 
 
 @contextmanager
 def seed_scope(seed: int) -> Iterator[None]:
-    """Seed Python, NumPy, TensorFlow and Keras, and put the state of all four back afterwards.
+    """Seed Python, NumPy, TensorFlow and Keras, and restore the state of all four afterwards.
 
-    Keras draws the seeds of initializers and of Dropout from Python's generator. TensorFlow's and
-    Keras' global seeds cannot be read publicly, so this module alone touches them.
+    Keras draws the seeds of initializers and of Dropout from Python's generator.
 
     Args:
-        seed: Integer, the seed inside the `with`.
+        seed: Integer, the seed inside the `with` block.
     """
-    tensorflow_context = context.context()
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    tensorflow_state = {
-        name: tensorflow_context.__dict__[name]
-        for name in ("_seed", "_rng")
-        if name in tensorflow_context.__dict__
-    }
-    keras_state = {name: global_state.get_global_attribute(name) for name in KERAS_STATE}
+    tensorflow_state = tensorflow_private.seed_state()
+    keras_state = keras_private.global_attributes(keras_private.SEEDS)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    tensorflow_context._set_global_seed(seed)
-    for name in KERAS_STATE:
-        global_state.set_global_attribute(name, None)
+    tf.random.set_seed(seed)
+    keras_private.set_global_attributes(dict.fromkeys(keras_private.SEEDS))
     try:
         yield
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
-        for name in ("_seed", "_rng"):
-            tensorflow_context.__dict__.pop(name, None)
-        tensorflow_context.__dict__.update(tensorflow_state)
-        for name, value in keras_state.items():
-            global_state.set_global_attribute(name, value)
+        tensorflow_private.set_seed_state(tensorflow_state)
+        keras_private.set_global_attributes(keras_state)

@@ -1,4 +1,4 @@
-"""Signature: what tells one model, with its loss and metrics, from another."""
+"""The signature of a model with its loss and metrics, equal for equal models."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import keras
 
 from kbatch.building.compiled import CompileArguments, compiled_by_user
 
-NUMBER = re.compile(r"_\d+(?=\b)")  # Keras counts the layers of a process in their names
+NUMBER = re.compile(r"_\d+(?=\b)")  # Keras numbers the layers of a process in their names
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def signature(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
-    """Facts that tell a model from others, in JSON's own types; the same for two models made alike.
+    """Return a dict that JSON can hold, equal for two models that are built in the same way.
 
     Args:
-        model: The model as the user's `build` returns it, compiled or not.
-        arguments: Loss and metrics for a model that is not compiled.
+        model: `keras.Model` that the user's `build` returned, compiled or not.
+        arguments: `CompileArguments` for a model that is not compiled.
     """
     own = compiled_by_user(model) or {"loss": arguments.loss, "metrics": arguments.metrics}
     said = {
@@ -37,7 +37,7 @@ def signature(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]
 
 
 def described(part: Any) -> Any:
-    """A loss, a metric, an optimizer or a structure of them, in words that are the same for equal ones."""
+    """Describe losses, metrics, optimizers or structures of them; equal ones in equal words."""
     if isinstance(part, Mapping):
         return {str(name): described(value) for name, value in part.items()}
     if isinstance(part, (list, tuple)):
@@ -61,7 +61,7 @@ def _architecture(model: keras.Model) -> str:
 
 
 def _config(part: Any) -> str:
-    """The configuration as text; empty for what cannot tell its own, such as a subclassed model."""
+    """Return the configuration as text; empty without one, as for subclassed models."""
     try:
         text = json.dumps(part.get_config(), sort_keys=True, default=str)
     except Exception:

@@ -1,4 +1,4 @@
-"""Keras callbacks that also work in a plain `model.fit`: the training clock, the horizon, and what they rest on."""
+"""Keras callbacks for the seconds of a training, which also work in a plain `model.fit`."""
 
 from kbatch.callbacks.horizon import Horizon
 from kbatch.callbacks.training_clock import TrainingClock

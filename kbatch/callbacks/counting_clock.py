@@ -1,4 +1,4 @@
-"""Counting clock: weight updates in the place of seconds, for a training that is to make so many of them."""
+"""The counting clock, on which a weight update takes one second."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from kbatch.callbacks.training_clock import TrainingClock
 
 
 class CountingClock:
-    """What a `Horizon` asks of a clock, with each update counted as one second; all else is the clock's own.
+    """A clock for a `Horizon` of weight updates instead of seconds.
+
+    Each update counts as one second. All other attributes are those of the training clock.
 
     Args:
-        clock: `TrainingClock` that is running.
+        clock: `TrainingClock` of the training.
     """
 
     def __init__(self, clock: TrainingClock) -> None:
@@ -24,16 +26,16 @@ class CountingClock:
 
     @property
     def seconds(self) -> float:
-        """Updates so far."""
+        """Float, number of updates so far."""
         updates = float(self._clock.updates)
         self._seconds_at[updates] = self._clock.seconds
         return updates
 
     @property
     def median_update_seconds(self) -> float | None:
-        """What an update takes: one, once there is any."""
+        """Float, 1 after the first update, `None` before it."""
         return 1.0 if self._clock.updates else None
 
     def in_seconds(self, curve: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-        """A curve over updates as one over seconds on the clock."""
+        """Convert a curve over updates into a curve over seconds of the training clock."""
         return tuple((self._seconds_at[updates], value) for updates, value in curve)

@@ -1,4 +1,4 @@
-"""Epoch end: what happens between the last update of an epoch and the next, timed part by part."""
+"""The end of an epoch: callbacks and checkpoint, timed separately."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from kbatch.callbacks.training_clock import TrainingClock
 
 
 class EpochEnd:
-    """Times the user's callbacks and the checkpoint, and settles a training that a callback of the user's stopped.
+    """Three callbacks that time the user's callbacks and the checkpoint.
 
-    Put its three callbacks around the others:
+    They also finish the horizon before the checkpoint if a callback of the user's stopped the
+    training. Put them around the others:
     `[clock, before, horizon, *user's, between, *checkpoint, after]`.
 
     Args:
-        clock: `TrainingClock` that runs again once the last callback is done.
-        horizon: `Horizon` that is finished before the checkpoint, whoever stopped the training.
-        now: Function that gives the time in seconds.
+        clock: `TrainingClock` that resumes after the last callback.
+        horizon: `Horizon` to finish.
+        now: Function that returns the time in seconds.
 
     Attributes:
-        callback_seconds: Float, wall-clock seconds of the user's `on_epoch_end`, measurements taken
-            away.
+        callback_seconds: Float, wall-clock seconds of the user's `on_epoch_end`, without
+            measurements.
         checkpoint_seconds: Float, wall-clock seconds of the callbacks between `between` and
             `after`.
-        ended_at: Float, when the last epoch's callbacks were done.
+        ended_at: Float, time at the end of the last epoch's callbacks; `None` before.
     """
 
     def __init__(self, clock: TrainingClock, horizon: Horizon, now: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""Finiteness: tells a training that is lost to NaN from a batch that overflowed and was skipped."""
+"""Finiteness: the difference between a training lost to NaN and one overflowing batch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-MOST_IN_A_ROW = 20  # loss scaling finds its scale within these: it halves at each, from 2^15 on
+# Loss scaling finds its scale within these: it halves the scale at each, from 2^15 on
+# (keras/src/optimizers/loss_scale_optimizer.py, Keras 3.15.1).
+MOST_IN_A_ROW = 20
 
 
 class Finiteness:
-    """Watches the loss of each update.
+    """A watch on the loss of each update.
 
-    A loss that is not finite is no end by itself: loss scaling skips such an update. Training is
-    lost once a weight is not finite, or once twenty updates in a row had no finite loss.
+    One loss that is not finite does not end a training, since loss scaling skips such an update.
+    Training is lost once a weight is not finite, or after twenty updates in a row without a finite
+    loss.
     """
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def lost(self, model: keras.Model, logs: Mapping[str, float] | None) -> bool:
-        """Whether training is lost after an update with these logs.
+        """Tell whether the training is lost after an update.
 
         Args:
-            model: Model in the middle of `fit`. Metrics that the update spoiled begin anew, since
-                Keras' running means would stay NaN.
-            logs: What Keras logs of the update.
+            model: `keras.Model` in the middle of `fit`. Metrics that are not finite are reset,
+                since Keras' running means would stay NaN.
+            logs: Dict, Keras' logs of the update.
         """
         if math.isfinite((logs or {}).get("loss", 0.0)):
             self._in_a_row = 0
@@ -42,7 +45,7 @@ class Finiteness:
 
 
 def weights_are_finite(model: keras.Model) -> bool:
-    """Whether every trainable weight is a finite number."""
+    """Tell whether every trainable weight is finite."""
     return _are_finite(model.trainable_variables)
 
 
@@ -56,9 +59,7 @@ def _are_finite(variables: list[keras.Variable]) -> bool:
 
 
 def scaled_updates(model: keras.Model) -> int | None:
-    """Weight updates made under loss scaling, without those that it skipped; `None` where nothing scales the loss."""
-    return (
-        int(model.optimizer.iterations)
-        if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-        else None
-    )
+    """Count the weight updates that loss scaling did not skip; `None` without loss scaling."""
+    if not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    return int(model.optimizer.iterations)

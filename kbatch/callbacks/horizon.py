@@ -1,4 +1,4 @@
-"""Horizon: trains for a number of seconds on the clock, measures at the marks and keeps the weights that held."""
+"""The horizon: a number of training seconds, with measurements on the way."""
 
 from __future__ import annotations
 
@@ -17,49 +17,51 @@ from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.callbacks.validation_pass import measure
 from kbatch.errors import ModelError
 
-PROGRESS_SECONDS = 0.1  # showing progress is charged to training, so it must be rare
+# progress is shown on the clock, so it must be rare; chosen by hand, not tuned
+PROGRESS_SECONDS = 0.1
 
 
 class Horizon(keras.callbacks.Callback):
-    """Ends training at a number of seconds on the clock and measures how validation rises on the way.
+    """Callback that ends training after a number of training seconds, and measures on the way.
 
     Use it in a plain `model.fit` to give two ways of training the same seconds. Validation is
     measured after the first whole update at or past each of twelve marks
-    (`seconds * (k / 12) ** 2`) and once at the end; no update begins that would end past the
-    horizon. With a target, it is measured more often the nearer the target comes. The clock stands
-    still meanwhile, and neither weights nor training metrics change. At the end the weights of the
-    value *held* (the worst of the best three consecutive measurements) are put back.
+    (`seconds * (k / 12) ** 2`), and once at the end. No update starts that would end past the
+    horizon. With a target, validation is measured more often the closer the value is to it. The
+    clock is paused during a measurement, and neither weights nor training metrics change. At the
+    end the weights of the value *held* are restored: the worst of the best three consecutive
+    measurements.
 
-    `val_…` stands in the logs of those epochs only in which something was measured, as with Keras'
+    The logs of an epoch hold `val_…` only if something was measured in that epoch, as with Keras'
     `validation_freq`.
 
     Args:
         seconds: Float, training seconds until the end.
         validation_data: `tf.data.Dataset` of batches of `(x, y)`.
-        clock: `TrainingClock`, which must stand before this callback in the list.
-        metric: String, what is measured, as Keras logs it. Defaults to `"val_accuracy"`.
-        direction: `"max"` or `"min"`, where the metric should go. Defaults to `"max"`.
-        target: Float, the value that is good enough: training ends once it is held. Optional.
-        now: Function that gives the time in seconds. Defaults to `time.perf_counter`.
+        clock: `TrainingClock`, which must come before this callback in the list.
+        metric: String, name of the metric as Keras logs it. Defaults to `"val_accuracy"`.
+        direction: `"max"` or `"min"`, the direction in which the metric should go. Defaults to
+            `"max"`.
+        target: Float, a value that is good enough: training ends once it is held. `None` (the
+            default) sets none.
+        now: Function that returns the time in seconds. Defaults to `time.perf_counter`.
         on_progress: Function called every tenth of a training second with the training seconds and
-            the last value measured (or `None`). Optional.
+            the last measured value (or `None`). Defaults to `None`.
 
     Attributes:
         curve: List of `(train_seconds, value)`.
-        ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped it, or
-            `fit` ran out of epochs);
-            `None` while training goes on.
-        stopped_by: Name of the class of the user's callback that stopped training, where
-            `UserCallback` saw it.
-        measured_in_epoch: Boolean, whether something was measured in the epoch that runs or just
-            ended.
-        value: Float, the metric of the weights that were kept; `None` if nothing was measured.
-        metrics: All that was measured together with `value`.
-        validation_seconds: Float, wall-clock seconds spent on measuring.
+        ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped the
+            training, or `fit` ran out of epochs); `None` during the training.
+        stopped_by: String, class name of the user's callback that stopped the training, if
+            `UserCallback` saw it; else empty.
+        measured_in_epoch: Boolean, whether something was measured in the current or the last epoch.
+        value: Float, the metric of the kept weights; `None` if nothing was measured.
+        metrics: Dict, all metrics that were measured together with `value`.
+        validation_seconds: Float, wall-clock seconds of all measurements.
 
     Raises:
-        ModelError: At the first mark, if the model has no such metric; the message lists those it
-            has. At the first batch, if the clock is not among the callbacks.
+        ModelError: At the first batch, if the clock is not among the callbacks. At the first mark,
+            if the model has no such metric; the message lists the metrics that it has.
 
     Example:
     ```python
@@ -104,12 +106,12 @@ class Horizon(keras.callbacks.Callback):
         self._recent: dict[int, tuple[dict[str, float], list[Any]]] = {}
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """After each whole update: measure if a mark was passed, stop if the next update would end too late."""
+        """Measure after an update past a mark; stop if the next update would end too late."""
         clock = self.clock
         if not clock.running:
             raise ModelError(
                 "The clock must be a callback of the same fit",
-                "one that counts nothing",
+                "a clock that counts nothing",
                 "Pass callbacks=[clock, horizon]",
             )
         if clock.updates == self._updates_seen or self.ended:
@@ -131,7 +133,7 @@ class Horizon(keras.callbacks.Callback):
             self._on_progress(clock.seconds, self.curve[-1][1] if self.curve else None)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Put what was measured in this epoch into the logs, and the kept weights into the model if training is over."""
+        """Log the measurements of the epoch, and restore the kept weights if training is over."""
         if self.model.stop_training:
             self.finish()
         if logs is not None and self.measured_in_epoch:
@@ -140,20 +142,20 @@ class Horizon(keras.callbacks.Callback):
                 for name, value in self._last.items()
                 if name not in logs or name in self._put
             }
-            self._put.update(ours)  # the others are of validation data that `fit` itself was given
+            self._put.update(ours)  # other names are of validation data that the user gave to `fit`
             logs.update(ours)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Nothing is measured yet in this epoch."""
+        """Forget the measurements of the epoch before."""
         self.measured_in_epoch = False
         self._put.clear()
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Finish if nothing did: `fit` ran out of epochs before the horizon."""
+        """Finish, if `fit` ran out of epochs before the horizon."""
         self.finish()
 
     def finish(self) -> None:
-        """Measure once at the end and put the kept weights back; does nothing the second time."""
+        """Measure at the end and restore the kept weights; a second call does nothing."""
         if self.finished:
             return
         self.finished = True
@@ -174,7 +176,7 @@ class Horizon(keras.callbacks.Callback):
         self._recent.clear()
 
     def restore(self) -> None:
-        """Put the kept weights into the model again, after others may have changed them at the end of `fit`."""
+        """Restore the kept weights again, since other callbacks may have changed them."""
         if self._kept is not None:
             self.model.set_weights(self._kept)
 
@@ -189,7 +191,10 @@ class Horizon(keras.callbacks.Callback):
             return self._finiteness.lost(self.model, logs)
 
     def _is_sound(self) -> bool:
-        """Whether the last measurement and the weights that it is of are finite; a ReLU makes finite outputs of NaN."""
+        """Tell whether the last measurement and the weights are finite.
+
+        Both are checked, since a ReLU can turn NaN weights into finite outputs.
+        """
         if not math.isfinite(self.curve[-1][1]):
             return False
         with self.clock.paused():
@@ -212,7 +217,8 @@ class Horizon(keras.callbacks.Callback):
                 raise ModelError(
                     f"`metric` must be one number that the model measures ({', '.join(measured)})",
                     self.metric,
-                    "Pass one of these, or compile with it (one of a number per class with an average, such as 'macro')",
+                    "Pass one of these, or compile with it (a metric of a number per class needs "
+                    "an average, such as 'macro')",
                 )
             self._last = measured
             self._updates_measured = self.clock.updates
@@ -223,9 +229,12 @@ class Horizon(keras.callbacks.Callback):
         self.validation_seconds += self._now() - began
 
     def _keep(self, measured: dict[str, float]) -> None:
-        """Keep on the host the weights that may yet be held: those of the last three measurements and of the best so far."""
+        """Keep in host memory the weights that may still be held at the end.
+
+        These are the weights of the last three measurements, and of the value held so far.
+        """
         newest = len(self.curve) - 1
         self._recent[newest] = (measured, self.model.get_weights())
         kept = scoring.held(self.curve, self.direction)
-        wanted = {kept.index if kept else newest, *range(newest - scoring.WINDOW + 1, newest + 1)}
-        self._recent = {index: item for index, item in self._recent.items() if index in wanted}
+        needed = {kept.index if kept else newest, *range(newest - scoring.WINDOW + 1, newest + 1)}
+        self._recent = {index: item for index, item in self._recent.items() if index in needed}

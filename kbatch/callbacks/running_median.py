@@ -1,4 +1,4 @@
-"""Running median: the middle of numbers that come one by one."""
+"""The running median of numbers that come one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 
 
 class RunningMedian:
-    """The median of all numbers added so far; an addition takes logarithmic time.
+    """Median of all numbers added so far; an addition takes logarithmic time.
 
     Example:
     >>> median = RunningMedian()
@@ -17,18 +17,18 @@ class RunningMedian:
     """
 
     def __init__(self) -> None:
-        self._lower: list[float] = []  # negated, so that the largest of them comes first
+        self._lower: list[float] = []  # negated: `heapq` has the smallest number first
         self._upper: list[float] = []
 
     def add(self, number: float) -> None:
-        """Take one more number into account."""
+        """Add a number."""
         heapq.heappush(self._upper, -heapq.heappushpop(self._lower, -number))
         if len(self._upper) > len(self._lower):
             heapq.heappush(self._lower, -heapq.heappop(self._upper))
 
     @property
     def value(self) -> float | None:
-        """The median; `None` before there is a number."""
+        """Float, the median; `None` before the first number."""
         if not self._lower:
             return None
         if len(self._lower) > len(self._upper):

@@ -1,4 +1,4 @@
-"""Training clock: seconds spent on weight updates, and on nothing else."""
+"""The training clock: seconds spent on weight updates, and on nothing else."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from kbatch.errors import ModelError
 
 
 class TrainingClock(keras.callbacks.Callback):
-    """Measures the seconds that training takes, without validation, checkpoints and compilation.
+    """Callback that measures training seconds, without validation, checkpoints and compilation.
 
-    Use it in any `model.fit` to know what an update costs; put it first among the callbacks. The
-    clock runs from the first batch on, waits for the device before it is read, and stands still
-    inside `paused()` and from each
-    `on_epoch_end` to the next epoch. The first update traces and compiles, so it is charged the
-    median of the later ones, and its excess is `first_step_seconds`. Input that the pipeline made
-    while the clock stood still is charged what the pipeline alone takes for it.
+    Use it in any `model.fit` to know the seconds of an update; put it first among the callbacks.
+    The clock starts at the first batch, and waits for the device before it is read. It is paused
+    inside `paused()`, and from each `on_epoch_end` to the next epoch. The first update includes
+    tracing and compiling, so the median of the later updates is charged for it; the rest is
+    `first_step_seconds`. For input that the pipeline prepared during a pause, the seconds of the
+    pipeline are charged.
 
     Args:
         accumulation_steps: Integer, batches per weight update. Defaults to `1`.
-        input_seconds: Float, seconds that the input pipeline alone takes for one weight update.
-            Defaults to `0.0`, which charges only what was waited for.
-        now: Function that gives the time in seconds. Defaults to `time.perf_counter`.
-        wait: Function that returns once the device has done its work. Defaults to waiting for the
-            GPU, if there is one.
+        now: Function that returns the time in seconds. Defaults to `time.perf_counter`.
+        wait: Function that returns once the device has finished its work. Defaults to waiting for
+            the GPU, if there is one.
+        input_seconds: Float, seconds of the input pipeline by itself for one weight update.
+            Defaults to `0.0`, which charges only the time spent waiting for input.
 
     Attributes:
-        updates: Integer, weight updates made.
-        seconds: Float, training seconds so far; `0.0` until the second update tells what the first
-            is charged.
-        median_update_seconds: Float, the median update after the first; `None` before there is one.
-        first_step_seconds: Float, what the first update took beyond the median.
-        update_seconds: List of floats, what each update took, the first among them.
+        updates: Integer, number of weight updates.
+        seconds: Float, training seconds so far; `0.0` until the second update.
+        median_update_seconds: Float, median seconds of an update, the first left out; `None` before
+            the second update.
+        first_step_seconds: Float, seconds of the first update above the median.
+        update_seconds: List of floats, seconds of each update, including the first.
 
     Raises:
         ModelError: If the model runs several batches per call (`steps_per_execution`), which hides
@@ -77,24 +77,26 @@ class TrainingClock(keras.callbacks.Callback):
 
     @property
     def running(self) -> bool:
-        """Whether a batch has begun that this clock saw."""
+        """Boolean, whether the clock has seen the start of a batch."""
         return self._since is not None
 
     @property
     def median_update_seconds(self) -> float | None:
-        """The median update after the first, in seconds; `None` before there is one."""
+        """Float, median seconds of an update, the first left out; `None` before the second."""
         return self._median.value
 
     @property
     def first_step_seconds(self) -> float:
-        """What the first update took beyond the median: trace, compile, autotune. Can be slightly below 0."""
-        return (self.update_seconds[0] if self.update_seconds else 0.0) - (
-            self.median_update_seconds or 0.0
-        )
+        """Float, seconds of the first update above the median: tracing, compiling, autotuning.
+
+        Can be slightly below 0.
+        """
+        first = self.update_seconds[0] if self.update_seconds else 0.0
+        return first - (self.median_update_seconds or 0.0)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the clock stand still inside the `with`; may be nested."""
+        """Pause the clock inside the `with` block; may be nested."""
         self.pause()
         try:
             yield
@@ -102,13 +104,13 @@ class TrainingClock(keras.callbacks.Callback):
             self.resume()
 
     def pause(self) -> None:
-        """Let the clock stand still until the matching `resume`."""
+        """Pause the clock until the matching `resume`."""
         if self._pauses == 0:
             self._paused_at = self._now()
         self._pauses += 1
 
     def resume(self) -> None:
-        """Let the clock run again; does nothing if it runs."""
+        """Let the clock run again, if it is paused."""
         if self._pauses == 1 and self._paused_at is not None:
             paused_seconds = self._now() - self._paused_at
             self._paused_seconds += paused_seconds
@@ -116,7 +118,7 @@ class TrainingClock(keras.callbacks.Callback):
         self._pauses = max(self._pauses - 1, 0)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Refuse a model whose single updates cannot be seen."""
+        """Refuse a model whose single updates cannot be timed."""
         steps = getattr(self.model, "steps_per_execution", 1)
         if steps != 1:
             raise ModelError(
@@ -132,30 +134,30 @@ class TrainingClock(keras.callbacks.Callback):
             self._paused_seconds = 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count a whole update and charge the time since the last one."""
+        """Count a whole update, and charge the time since the last update."""
         self._batches += 1
         if self._batches % self.accumulation_steps:
             return
         self._wait()
         now = self._now()
-        assert self._since is not None
-        update_seconds = now - self._since - self._paused_seconds
+        since = now if self._since is None else self._since
+        update_seconds = now - since - self._paused_seconds
         self._since, self._paused_seconds = now, 0.0
         self.updates += 1
         self.update_seconds.append(update_seconds)
         if self.updates == 1:
-            self._input.paused(update_seconds)  # it traced and compiled meanwhile
+            self._input.paused(update_seconds)  # the pipeline prepared input meanwhile
             return
         charged = self._input.of(update_seconds)
         self._median.add(charged)
         self._later += charged
-        # A falling median may take back more than an update adds; a clock must not run backwards.
+        # a falling median may take away more than an update adds; a clock must not run backwards
         self.seconds = max(self.seconds, self._later + (self.median_update_seconds or 0.0))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Stand still while the other callbacks check, save and report."""
+        """Pause while the other callbacks work."""
         self.pause()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Run again."""
+        """Resume after the pause at the end of the last epoch."""
         self.resume()

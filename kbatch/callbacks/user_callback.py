@@ -1,4 +1,4 @@
-"""User callback: a callback of the user's, called where what it looks at was measured, and named if it stops the training."""
+"""A stand-in for a callback of the user's during a training."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from kbatch.callbacks.horizon import Horizon
 
 
 class UserCallback(keras.callbacks.Callback):
-    """Stands for one callback of the user's during a training.
+    """Stand-in for one callback of the user's, which it calls with the clock paused.
 
-    Validation is measured at the marks of the horizon, not after every epoch. A callback that looks
-    at a validation value is called at the end of those epochs only in which one was measured, so
-    that its patience counts these.
+    Validation is measured at the marks of the horizon, not after every epoch. A callback that
+    monitors a validation value is called only after epochs with a measurement, so that its patience
+    counts these epochs.
 
-    The clock stands still while the callback works, at the end of a batch too: TensorBoard draws
-    its graph after the first.
+    The clock is paused at batches too: TensorBoard writes its graph after the first batch.
 
     Args:
-        callback: The user's callback.
-        horizon: `Horizon` that measures, and that is told who stopped the training.
+        callback: `keras.callbacks.Callback` of the user.
+        horizon: `Horizon` of the training, which is told which callback stopped the training.
 
     Attributes:
-        batch_seconds: Float, wall-clock seconds of the callback at the beginning and the end of
+        batch_seconds: Float, wall-clock seconds of the callback at the start and the end of
             batches.
     """
 
@@ -39,45 +38,45 @@ class UserCallback(keras.callbacks.Callback):
         self._needs_validation = looks_at_validation(callback)
 
     def set_params(self, params: Any) -> None:
-        """Hand on what Keras says of the training."""
+        """Pass on Keras' parameters of the training."""
         super().set_params(params)
         self._callback.set_params(params)
 
     def set_model(self, model: keras.Model) -> None:
-        """Hand on the model."""
+        """Pass on the model."""
         super().set_model(model)
         self._callback.set_model(model)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Hand on."""
+        """Pass on."""
         self._callback.on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Hand on."""
+        """Pass on."""
         self._callback.on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Hand on, while the clock stands still."""
+        """Pass on, with the clock paused."""
         if self._works_at_batches:
             with self._off_the_clock():
                 self._callback.on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Hand on, while the clock stands still, and note who stopped the training."""
+        """Pass on, with the clock paused; note if the callback stopped the training."""
         if self._works_at_batches:
             with self._off_the_clock():
                 self._callback.on_train_batch_end(batch, logs)
             self._note()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Hand on if what the callback looks at was measured in this epoch, and note who stopped the training."""
+        """Pass on if the callback's value was measured; note if it stopped the training."""
         if self._needs_validation and not self._horizon.measured_in_epoch:
             return
         self._callback.on_epoch_end(epoch, logs)
         self._note()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Hand on."""
+        """Pass on."""
         self._callback.on_train_end(logs)
 
     @contextmanager
@@ -88,16 +87,13 @@ class UserCallback(keras.callbacks.Callback):
         self.batch_seconds += time.perf_counter() - began
 
     def _note(self) -> None:
-        if (
-            self.model.stop_training
-            and self._horizon.ended is None
-            and not self._horizon.stopped_by
-        ):
+        unexplained = self._horizon.ended is None and not self._horizon.stopped_by
+        if self.model.stop_training and unexplained:
             self._horizon.stopped_by = type(self._callback).__name__
 
 
 def looks_at_validation(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback decides by a validation value, or names its files by one."""
+    """Tell whether a callback decides by a validation value, or names its files by one."""
     monitors = str(getattr(callback, "monitor", "")).startswith("val_")
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return (monitors and callback.save_best_only) or "{val_" in str(callback.filepath)
@@ -105,7 +101,7 @@ def looks_at_validation(callback: keras.callbacks.Callback) -> bool:
 
 
 def works_at_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback does anything at the beginning or the end of batches."""
+    """Tell whether a callback does anything at the start or the end of batches."""
     hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
     return any(
         hook in vars(callback)

@@ -1,4 +1,4 @@
-"""Validation pass: an evaluation in mid-training that leaves no trace in it."""
+"""The validation pass: an evaluation during a training that does not change the training."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ import tensorflow as tf
 
 
 def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
-    """What the model reaches on the validation batches, such as `{"loss": 0.6, "accuracy": 0.7}`.
+    """Evaluate the model on the validation batches.
 
-    `model.evaluate` resets the metrics that `fit` is still adding to, so they are put back.
-    Weights, optimizer and seed generators are not touched by an evaluation.
+    `model.evaluate` resets the metrics that `fit` is still adding to, so they are restored. An
+    evaluation changes neither weights nor optimizer nor seed generators.
 
     Args:
-        model: Compiled model, possibly in the middle of `fit`.
-        batches: Batches of `(x, y)` or `(x, y, sample_weight)`.
+        model: Compiled `keras.Model`, possibly in the middle of `fit`.
+        batches: `tf.data.Dataset` of batches of `(x, y)` or `(x, y, sample_weight)`.
+
+    Returns:
+        Dict of metrics by name, such as `{"loss": 0.6, "accuracy": 0.7}`.
     """
     before = [variable.numpy() for variable in model.metrics_variables]
     values = model.evaluate(batches, verbose=0, return_dict=True)
-    # metrics built by this evaluation come last
+    # metrics that this evaluation has built come last
     for variable, value in zip(model.metrics_variables, before, strict=False):
         variable.assign(value)
     return numbers(values)
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The measured values that are one number each; a metric of one value per class, such as `F1Score()`, is left out."""
+    """Return the values that are one number, and leave out one-per-class metrics (`F1Score()`)."""
     return {name: float(value) for name, value in values.items() if np.ndim(value) == 0}

@@ -1,4 +1,4 @@
-"""Warm-up: a learning rate that rises over the first updates, and that other callbacks can still read and set."""
+"""Warm-up: a learning rate that rises over the first updates, and stays readable for callbacks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kbatch.callbacks.training_clock import TrainingClock
 
 
 class Warmup:
-    """Lets the learning rate rise linearly over the first weight updates.
+    """Two callbacks that raise the learning rate linearly over the first weight updates.
 
-    Update `i` (counted from 0) of `n` trains at `rate * (i + 1) / (n + 1)`, so that none is wasted
-    at rate 0. The rate stays a variable of the optimizer. At the beginning and at the end of an
-    epoch the callbacks between `before` and `after` see the full rate, and may set another.
+    Update `i` (counted from 0) of `n` trains at `rate * (i + 1) / (n + 1)`, so that no update is
+    wasted at rate 0. The rate stays a variable of the optimizer. At the start and at the end of an
+    epoch, callbacks between `before` and `after` see the full rate, and may set another.
 
-    Put its two callbacks around the user's: `[clock, warmup.before, *user's, warmup.after]`.
+    Put the two callbacks around the user's: `[clock, warmup.before, *user's, warmup.after]`.
 
     Args:
         clock: `TrainingClock` that counts the updates.
-        updates: Integer, weight updates that the rise takes.
+        updates: Integer, number of weight updates over which the rate rises.
     """
 
     def __init__(self, clock: TrainingClock, updates: int) -> None:
@@ -46,18 +46,18 @@ class Warmup:
         self._shown = float(np.float32(rate))
 
     def _show(self, epoch: int, logs: Any = None) -> None:
-        """Let the user's callbacks see the rate that warm-up leads to."""
+        """Show the full rate to the user's callbacks."""
         if self._full and self._rate == self._shown:
             self._set(self._full)
 
     def _take(self, *ignored: Any) -> None:
-        """Take over the rate that the user's callbacks leave."""
+        """Take the rate that the user's callbacks have left as the full rate."""
         self._full = self._shown = self._rate
 
     def _rise(self, batch: int, logs: Any = None) -> None:
         made = self._clock.updates
         if made > self._updates:
             return
-        if self._rate != self._shown:  # a callback of the user's set it between two batches
+        if self._rate != self._shown:  # a callback of the user's has set it between two batches
             self._take()
         self._set(self._full * min((made + 1) / (self._updates + 1), 1.0))

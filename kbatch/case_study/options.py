@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbatch import number_text
+from kbatch import json_form, number_text
+from kbatch.axes import AXES
 from kbatch.axis import Axis
 from kbatch.device.card import has_card
 from kbatch.errors import SearchError
 from kbatch.option import Range
-from kbatch.records import disk, kinds
-from kbatch.space import AXES, Space
+from kbatch.records import disk
+from kbatch.space import Space
 
 TUNERS = ("random", "bayesian", "grid")
 GRID_RATES = 3
@@ -155,7 +156,7 @@ class Options:
         if (
             "policy" not in self.axes
             and isinstance(begun, dict)
-            and kinds.fits(begun.get("policy"), list[str])
+            and json_form.fits(begun.get("policy"), list[str])
         ):
             return dataclasses.replace(
                 self, axes={**self.axes, "policy": ",".join(begun["policy"])}

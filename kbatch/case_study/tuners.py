@@ -14,10 +14,11 @@ from typing import Any
 
 import keras_tuner
 
+from kbatch import json_form
 from kbatch.case_study.options import PROJECT
 from kbatch.errors import RecordError
 from kbatch.hypermodel import HyperModel, objective
-from kbatch.records import atomic_file, disk, kinds
+from kbatch.records import atomic_file, disk
 
 # Two trainings of one recipe with different seeds rank alike at a correlation of only 0.5 (shared
 # measurements), so a
@@ -198,4 +199,6 @@ def _state(file: Path) -> dict[str, Any] | None:
 
 
 def _of_kinds(state: dict[str, Any], kinds_of: dict[str, Any]) -> bool:
-    return all(name in state and kinds.fits(state[name], kind) for name, kind in kinds_of.items())
+    return all(
+        name in state and json_form.fits(state[name], kind) for name, kind in kinds_of.items()
+    )

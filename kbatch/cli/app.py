@@ -16,11 +16,11 @@ import typer
 
 import kbatch
 from kbatch import number_text
+from kbatch.axes import AXES
 from kbatch.errors import KbatchError
 from kbatch.option import Option
 from kbatch.records import disk
 from kbatch.runtime import ctrl_c
-from kbatch.space import AXES
 
 app = typer.Typer(
     no_args_is_help=True,

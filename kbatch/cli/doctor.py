@@ -29,7 +29,7 @@ VARIABLES = re.compile(
     r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)|XLA_FLAGS|KERAS_BACKEND|KBATCH_CACHE"
 )
 QUESTIONS = """
-import json, os
+import json, os, platform
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_FORCE_GPU_ALLOW_GROWTH="true")
 told = {}
 def ask(name, question):
@@ -46,14 +46,14 @@ def onednn():
 try:
     import tensorflow as tf
     told["tensorflow"] = tf.__version__
-    from kbatch.device import meter
+    from kbatch.device import meter, processor
     told["gpus"] = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in tf.config.list_physical_devices("GPU")]
 except BaseException as error:
     told["error"] = f"{type(error).__name__}: {error}"
 else:
     ask("cuda", tf.test.is_built_with_cuda)
     ask("build", lambda: {name: str(value) for name, value in tf.sysconfig.get_build_info().items() if name.endswith("_version")})
-    ask("cpu", lambda: f"{meter._processor()}, {os.cpu_count()} cores")
+    ask("cpu", lambda: f"{processor.name() or platform.machine()}, {os.cpu_count()} cores")
     ask("tells_bytes", lambda: meter.bytes_now() is not None)
     ask("limit", limit)
     ask("onednn", onednn)

@@ -1,4 +1,4 @@
-"""Data: one endless stream for training, and fixed batches for validation."""
+"""The data of a search: an endless stream for training, and fixed batches for validation."""
 
-# Keras' own default, so that `model.evaluate(x, y)` gives the same number
+# the default of Keras, so that `model.evaluate(x, y)` returns the same numbers
 VALIDATION_BATCH_SIZE = 32

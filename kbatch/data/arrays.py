@@ -1,4 +1,4 @@
-"""Arrays: what the user holds in memory, checked and made the same at the border."""
+"""The user's arrays, checked and converted."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from kbatch.errors import DataError
 
-STRINGS = "OSUT"  # NumPy's kinds of arrays whose contents may be text
+STRINGS = "OSUT"  # NumPy's `dtype.kind` of arrays that may hold text
 
 
 def as_arrays(structure: Any) -> Any:
-    """NumPy arrays in tuples and dicts, of whatever arrays in lists, tuples and dicts the user has.
+    """Convert the user's arrays in lists, tuples and dicts to NumPy arrays in tuples and dicts.
 
-    Lists become tuples, because TensorFlow takes a list for one tensor.
+    Lists become tuples, since TensorFlow takes a list for one tensor.
 
     Raises:
-        DataError: If something in it is no array, or an array of neither numbers nor text.
+        DataError: If a part is not an array, or an array of neither numbers nor text.
     """
     check_arrays(structure)
     return keras.tree.map_structure(_as_array, keras.tree.lists_to_tuples(structure))
@@ -29,22 +29,20 @@ def as_arrays(structure: Any) -> Any:
 
 def _as_array(part: Any) -> np.ndarray:
     array = np.asarray(part)
-    if array.dtype.kind in STRINGS and not all(
-        isinstance(item, (str, bytes)) for item in array.flat
-    ):
-        others = sorted(
-            {type(item).__name__ for item in array.flat if not isinstance(item, (str, bytes))}
-        )
+    if array.dtype.kind not in STRINGS:
+        return array
+    others = {type(item).__name__ for item in array.flat if not isinstance(item, (str, bytes))}
+    if others:
         raise DataError(
             "Arrays must hold numbers or text",
-            f"{array.dtype} of {', '.join(others)}",
+            f"{array.dtype} of {', '.join(sorted(others))}",
             "Convert with astype('float32')",
         )
     return array
 
 
 def as_tensors(arrays: Any) -> Any:
-    """The arrays as tensors in the machine's own memory; floating-point numbers as `keras.config.floatx()`, as Keras' `fit` takes them."""
+    """Convert arrays to tensors in host memory, with floats as `keras.config.floatx()`."""
     with tf.device("CPU:0"):
         return keras.tree.map_structure(_as_tensor, arrays)
 
@@ -62,7 +60,7 @@ def _as_tensor(array: np.ndarray) -> tf.Tensor:
 
 
 def check_arrays(arrays: Any) -> None:
-    """Refuse what is no array, or a nested structure that holds something else."""
+    """Refuse values that are not arrays, also inside a nested structure."""
     for part in keras.tree.flatten(arrays):
         if not hasattr(part, "shape") or not hasattr(part, "__array__") or len(part.shape) == 0:
             raise DataError(
@@ -76,18 +74,19 @@ def check_labels(kinds: Iterable[str]) -> None:
     """Refuse text where labels must be numbers.
 
     Args:
-        kinds: Names of the labels' types, as TensorFlow calls them.
+        kinds: Iterable of strings, TensorFlow's names of the types of the labels.
     """
     if "string" in kinds:
         raise DataError(
             "Labels must be numbers",
             "text",
-            "Convert them, for example with keras.layers.StringLookup or numpy.unique(return_inverse=True)",
+            "Convert them, for example with keras.layers.StringLookup or "
+            "numpy.unique(return_inverse=True)",
         )
 
 
 def common_length(arrays: Any) -> int:
-    """The number of examples that all arrays share."""
+    """Return the number of examples, which all arrays must share."""
     lengths = {int(array.shape[0]) for array in keras.tree.flatten(arrays)}
     if len(lengths) != 1 or lengths == {0}:
         if lengths == {0}:
@@ -103,12 +102,12 @@ def common_length(arrays: Any) -> int:
 
 
 def type_name(array: np.ndarray) -> str:
-    """The name of an array's type, as TensorFlow calls it; `"string"` for text of any kind."""
+    """Return TensorFlow's name of an array's type; `"string"` for text of any kind."""
     return "string" if array.dtype.kind in STRINGS else str(tf.as_dtype(array.dtype).name)
 
 
 def checksum(parts: Iterable[Any]) -> int:
-    """A checksum of the contents of arrays or tensors, of text as of numbers."""
+    """Return a checksum of the contents of arrays or tensors."""
     total = 0
     for part in parts:
         total = zlib.crc32(bytes_of(part), total)
@@ -116,12 +115,13 @@ def checksum(parts: Iterable[Any]) -> int:
 
 
 def bytes_of(tensor: Any) -> bytes:
-    """The contents of a tensor, for a checksum; for text each piece with its length, since the array itself holds addresses."""
+    """Return the contents of a tensor, for a checksum.
+
+    An array of text holds addresses, so each string is written with its length instead.
+    """
     array = np.asarray(tensor)
-    if array.dtype.kind in STRINGS:
-        pieces = (
-            piece if isinstance(piece, bytes) else str(piece).encode()
-            for piece in array.reshape(-1).tolist()
-        )
-        return b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces)
-    return bytes(np.ascontiguousarray(array).tobytes())
+    if array.dtype.kind not in STRINGS:
+        return bytes(np.ascontiguousarray(array).tobytes())
+    items = array.reshape(-1).tolist()
+    strings = [item if isinstance(item, bytes) else str(item).encode() for item in items]
+    return b"".join(len(string).to_bytes(8, "little") + string for string in strings)

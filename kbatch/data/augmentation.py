@@ -1,4 +1,4 @@
-"""Augmentation: named pipelines of Keras layers that run on the device, each call on a whole batch."""
+"""Augmentation: named pipelines of Keras layers that run on the device, on whole batches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Pipeline = Callable[[], Sequence[keras.layers.Layer]]
 
 
 class RandomShift(keras.layers.Layer):
-    """Moves each image by a random number of pixels, repeating its edge.
+    """Layer that shifts each image by a random number of pixels, and repeats its edge.
 
-    `keras.layers.RandomTranslation` uses an operation that XLA cannot compile; this one gathers
-    rows and columns, so that it also runs under `jit_compile=True`.
+    `keras.layers.RandomTranslation` uses an operation that XLA cannot compile
+    (ImageProjectiveTransform, Keras 3.15.1). This layer gathers rows and columns, so that it also
+    runs under `jit_compile=True`.
 
     Args:
         factor: Float, the largest shift as a share of the height and of the width. Defaults to
@@ -25,7 +26,7 @@ class RandomShift(keras.layers.Layer):
 
     Call arguments:
         images: Tensor of shape `(batch, height, width, channels)`.
-        training: Boolean, whether to move at all.
+        training: Boolean, whether to shift the images.
     """
 
     def __init__(self, factor: float = 0.1, **layer_arguments: Any) -> None:
@@ -34,13 +35,13 @@ class RandomShift(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def call(self, images: Any, training: bool = True) -> Any:
-        """Move every image by its own shift."""
+        """Shift every image by a random distance of its own."""
         if not training:
             return images
         return self._move(self._move(images, axis=1), axis=2)
 
     def _move(self, images: Any, axis: int) -> Any:
-        """Shift along one axis by gathering, for each image, its own rows or columns."""
+        """Shift along one axis, by gathering rows or columns of each image."""
         size = images.shape[axis]
         most = max(int(size * self.factor), 1)
         shift = keras.random.randint(
@@ -75,30 +76,30 @@ _pipelines: dict[str, Pipeline] = {
 
 
 def names() -> tuple[str, ...]:
-    """Names of all pipelines known now."""
+    """Return the names of all registered pipelines."""
     return tuple(_pipelines)
 
 
-def registered(wanted: tuple[str, ...]) -> dict[str, Pipeline]:
-    """The pipelines of these names, without those that nobody registered."""
-    return {name: _pipelines[name] for name in wanted if name in _pipelines}
+def registered(chosen: tuple[str, ...]) -> dict[str, Pipeline]:
+    """Return the pipelines of these names, without names that are not registered."""
+    return {name: _pipelines[name] for name in chosen if name in _pipelines}
 
 
 def register_augmentation(name: str, pipeline: Pipeline) -> None:
-    """Make an augmentation pipeline of your own searchable under a name.
+    """Register an augmentation pipeline of your own under a name.
 
-    Use it before the search; then put the name into `Space(augmentation=("none", name))`.
+    Use it before the search; then put the name into `Space(augmentation=("none", name))`. Built-in
+    pipelines are `none`, `flip`, `flip_shift` and `flip_shift_contrast`. They take images of shape
+    `(batch, height, width, channels)`, the last one with pixels from 0 to 255.
 
     Args:
-        name: String, how recipes and tables call it.
-        pipeline: Function without arguments that returns fresh Keras layers, applied in order to
-            `x` alone. They must keep the shape, and with `jit_compile=True` be of operations that
-            XLA can compile. Built in are `none`,
-            `flip`, `flip_shift` and `flip_shift_contrast` (images of shape
-            `(batch, height, width, channels)`, the last with pixels from 0 to 255).
+        name: String, name of the pipeline in recipes and tables.
+        pipeline: Function without arguments that returns new Keras layers. They are applied in
+            order to `x`, and must keep its shape. With `jit_compile=True` XLA must be able to
+            compile them.
 
     Raises:
-        RecipeError: If the name is empty or taken by another pipeline.
+        RecipeError: If the name is empty, or taken by another pipeline.
 
     Example:
     >>> import keras
@@ -106,16 +107,19 @@ def register_augmentation(name: str, pipeline: Pipeline) -> None:
     """
     if not isinstance(name, str) or not name or _pipelines.get(name, pipeline) is not pipeline:
         raise RecipeError(
-            "An augmentation's name must be new and not empty", name, "Choose another name"
+            "The name of an augmentation must be new and not empty", name, "Choose another name"
         )
     _pipelines[name] = pipeline
 
 
 def layers(name: str) -> list[keras.layers.Layer]:
-    """Fresh layers of the pipeline of that name.
+    """Return new layers of a pipeline.
+
+    Args:
+        name: String, name of the pipeline.
 
     Raises:
-        RecipeError: If there is no such pipeline.
+        RecipeError: If no pipeline has this name.
     """
     if name not in _pipelines:
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""Batches: what a trial trains on and is measured on, from whatever the user gives to `fit`."""
+"""The training and validation data of a search, from the arguments of `fit`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ from kbatch.data.pydatasets import from_pydataset
 from kbatch.data.streams import Source, check_dataset, training_source
 from kbatch.errors import DataError
 
-VALIDATION_CACHE_BYTES = 1 << 30
+VALIDATION_CACHE_BYTES = 1 << 30  # kept in host memory at most; chosen by hand, not tuned
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a trial trains and is measured on.
+    """Training and validation data.
 
     Attributes:
-        training: The training examples.
-        validation: Batches of `(x, y)` or `(x, y, sample_weight)`.
-        labels: Function that gives all validation labels as one array; called only for losses over
-            numbers of classes.
-        fingerprint: Facts that tell these data from others, in JSON's own types.
-        remarks: Tuple of sentences worth knowing about the data.
+        training: `Source` of the training examples.
+        validation: `tf.data.Dataset` of batches of `(x, y)` or `(x, y, sample_weight)`.
+        labels: Function that returns all validation labels as one array.
+        fingerprint: Dict, facts that tell these data from others, as JSON can hold them.
+        remarks: Tuple of strings, sentences for the user about the data.
     """
 
     training: Source
@@ -59,22 +58,22 @@ def prepare(
     batched: bool | None = None,
     inputs: Inputs = unknown_inputs,
 ) -> Data:
-    """Training and validation data of a trial, from what the user gives to `fit`.
+    """Prepare training and validation data from the arguments of `fit`.
 
     Args:
         x: See `training_source`.
         y: See `training_source`.
         sample_weight: See `training_source`.
         validation_data: See `validation_batches`.
-        validation_split: Float, the share of the arrays' last examples to validate on. Defaults to
-            `0`.
+        validation_split: Float, share of the examples at the end of the arrays to validate on.
+            Defaults to `0`.
         validation_batch_size: Integer, examples per validation batch. Defaults to `32`.
-        batched: Boolean, whether a training dataset's elements are batches. Defaults to finding
-            out.
+        batched: Boolean, whether the elements of a training dataset are batches. `None` (the
+            default) finds out.
         inputs: See `training_source`.
 
     Raises:
-        DataError: If there is nothing to validate on, or something cannot be used.
+        DataError: If there are no validation data, or some data cannot be used.
     """
     share = _share(validation_split)
     if validation_data is None and share:
@@ -102,24 +101,23 @@ def prepare(
 def validation_batches(
     data: Any, batch_size: int = VALIDATION_BATCH_SIZE, *, element_spec: Any = None
 ) -> tf.data.Dataset:
-    """Validation data as batches.
+    """Return validation data as a dataset of batches.
 
     Args:
-        data: `(x, y)` or `(x, y, sample_weight)` of arrays, a `tf.data.Dataset` of single examples
-            or of batches, or a
-            `keras.utils.PyDataset`.
+        data: Tuple `(x, y)` or `(x, y, sample_weight)` of arrays, a `tf.data.Dataset` of single
+            examples or batches, or a `keras.utils.PyDataset`.
         batch_size: Integer, examples per batch. Defaults to `32`.
-        element_spec: Spec of a single training example, which tells a dataset of batches from one
-            of examples.
+        element_spec: `tf.TensorSpec` structure of a single training example, to judge whether the
+            elements of a dataset are batches. Optional.
 
     Raises:
-        DataError: If it is none of these, or holds no examples.
+        DataError: If the data are of another kind, or empty.
     """
     return _Validation(data, batch_size, element_spec).batches
 
 
 class _Validation:
-    """Validation data, read once: batches that are kept in memory where they fit, and what tells them from others."""
+    """Validation data, read once: batches, kept in memory if they fit, and their fingerprint."""
 
     def __init__(self, data: Any, batch_size: int, element_spec: Any) -> None:
         self.remarks: tuple[str, ...] = ()
@@ -129,7 +127,7 @@ class _Validation:
             self._of_arrays(data, batch_size)
 
     def labels(self) -> np.ndarray:
-        """All labels as one array, for models with one output."""
+        """Return all labels as one array, for models with one output."""
         parts = [keras.tree.flatten(batch[1]) for batch in self.batches.as_numpy_iterator()]
         if len(parts[0]) != 1:
             raise DataError(
@@ -182,10 +180,8 @@ class _Validation:
             nonlocal examples, total_bytes
             for batch in batches.as_numpy_iterator():
                 parts, labels = keras.tree.flatten(batch), keras.tree.flatten(batch[1])
-                examples, total_bytes = (
-                    examples + len(labels[0]),
-                    total_bytes + sum(part.nbytes for part in parts),
-                )
+                examples += len(labels[0])
+                total_bytes += sum(part.nbytes for part in parts)
                 yield labels
 
         try:
@@ -207,8 +203,11 @@ class _Validation:
             self.batches = batches.cache().prefetch(1)
         else:
             self.batches = batches.prefetch(1)
-            size = f"{total_bytes / 2**30:.1f} GB, more than the {VALIDATION_CACHE_BYTES / 2**30:.1f} GB that kbatch keeps in memory"
-            self.remarks = (f"the validation data are read anew at each mark: they take {size}",)
+            self.remarks = (
+                "the validation data are read anew at each mark: "
+                f"they take {total_bytes / 2**30:.1f} GB, more than the "
+                f"{VALIDATION_CACHE_BYTES / 2**30:.1f} GB that kbatch keeps in memory",
+            )
 
 
 def _holds_batches(spec: Any, element_spec: Any) -> bool:
@@ -216,21 +215,18 @@ def _holds_batches(spec: Any, element_spec: Any) -> bool:
 
 
 def _sum_of_rows(batches: Iterable[list[np.ndarray]]) -> int:
-    """A checksum of labels that does not depend on their order."""
-    return (
-        sum(
-            checksum(part[row] for part in labels)
-            for labels in batches
-            for row in range(len(labels[0]))
-        )
-        % 2**32
-    )
+    """Return a checksum of labels that does not depend on their order."""
+    total = 0
+    for labels in batches:
+        for row in range(len(labels[0])):
+            total += checksum(part[row] for part in labels)
+    return total % 2**32
 
 
 def _share(validation_split: Any) -> float:
     try:
-        # By its digits: 0.2 as a float32 is a little more than 0.2, which would cut off another
-        # example.
+        # by its digits, since 0.2 as a float32 is a little more than 0.2 and would cut off one more
+        # example
         share = float(str(np.asarray(validation_split or 0)[()]))
     except (TypeError, ValueError):
         share = math.nan
@@ -260,7 +256,7 @@ def _batch_size(validation_batch_size: Any) -> int:
 
 
 def _split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any, Any, Any]:
-    """The last `share` of the arrays to validate on, as Keras' `validation_split` does."""
+    """Split off the last `share` of the arrays to validate on, as Keras' `validation_split`."""
     arrays = [None if part is None else as_arrays(part) for part in (x, y, sample_weight)]
     cut = int(common_length(arrays[0]) * (1 - share))
     first = [

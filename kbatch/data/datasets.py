@@ -1,4 +1,4 @@
-"""Datasets: training examples that a `tf.data.Dataset` reads anew in each pass."""
+"""Training examples of a `tf.data.Dataset`, read afresh in each pass."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from kbatch.data.arrays import checksum
 from kbatch.data.survey import Survey, bytes_of_one, survey
 from kbatch.errors import DataError
 
+# Limits of the shuffle buffer, chosen by hand, not tuned. They are the same on all machines, so
+# that one seed gives one order.
 SHUFFLED_EXAMPLES = 10_000
-SHUFFLED_BYTES = 512 << 20  # of all machines alike, so that one seed gives one order
-COMPARED_EXAMPLES = 32  # read twice to learn whether the dataset draws anew in each pass
+SHUFFLED_BYTES = 512 << 20
+# Examples read twice, to see whether the dataset is random in each pass, and examples in a
+# checksum. Chosen by hand, not tuned.
+COMPARED_EXAMPLES = 32
 FINGERPRINT_EXAMPLES = 4
 
 
 class DatasetSource:
-    """Single examples of a `tf.data.Dataset`, read anew in every pass: kbatch keeps none, so a random `map` stays random.
+    """Training examples of a `tf.data.Dataset`, read afresh in each pass.
 
-    A dataset is read through once beforehand if it caches (so that no training pays for filling the
-    cache), or does not tell how many examples it holds, or of what shape.
+    kbatch keeps no example, so that a random `map` stays random. The dataset is read once before
+    training if it does not tell the number or the shape of its examples, or if it has a cache,
+    which no training should have to fill.
 
     Args:
-        dataset: Dataset whose elements are `(x, y)` or `(x, y, sample_weight)` of one example or of
-            a batch.
-        batched: Boolean, whether its elements are batches; they are taken apart. Defaults to
-            `False`.
+        dataset: `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, with single examples or
+            batches as elements.
+        batched: Boolean, whether the elements are batches. Defaults to `False`.
         known: `Survey` of the dataset, if there was one.
-        remedy: What a user can do if training waits for the dataset; found out if it is not given.
+        remedy: String, advice for a user whose training waits for the dataset. Found out if empty
+            (the default).
 
     Raises:
-        DataError: If it holds nothing, never ends, or has examples of several shapes that kbatch
+        DataError: If the dataset is empty or endless, or has examples of several shapes that kbatch
             cannot batch again.
     """
 
@@ -48,7 +53,7 @@ class DatasetSource:
         if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise DataError(
                 "A training dataset must end after one pass",
-                "one that repeats for ever",
+                "a dataset that repeats for ever",
                 "Leave out `repeat()`: kbatch repeats it",
             )
         self._given = dataset
@@ -58,59 +63,59 @@ class DatasetSource:
         self.examples = known.examples if known else int(self._one_by_one.cardinality())
         if self.examples == 0:
             raise DataError(
-                "A training dataset must hold examples", "0 examples", "Pass one that is not empty"
+                "A training dataset must hold examples",
+                "0 examples",
+                "Pass a dataset that is not empty",
             )
-        bytes_of_example = bytes_of_one(self.element_spec) or (
-            known.total_bytes // known.examples if known else 0
-        )
-        self._buffer = max(
-            min(self.examples, SHUFFLED_EXAMPLES, SHUFFLED_BYTES // max(bytes_of_example, 1)), 1
-        )
+        mean_bytes = known.total_bytes // known.examples if known else 0
+        bytes_of_example = bytes_of_one(self.element_spec) or mean_bytes
+        fitting = SHUFFLED_BYTES // max(bytes_of_example, 1)
+        self._buffer = max(min(self.examples, SHUFFLED_EXAMPLES, fitting), 1)
         self._padding = _padding(dataset, batched) if known and known.uneven else None
         self.remarks = tuple(self._remarks(bytes_of_example))
         self.remedy = remedy or _remedy(dataset)
 
     def _survey(self, batched: bool) -> Survey | None:
-        told = (
-            int(self._one_by_one.cardinality()) != tf.data.UNKNOWN_CARDINALITY
-            and bytes_of_one(self.element_spec) is not None
-        )
-        return (
-            None
-            if told and not pipeline.is_cached(self._given)
-            else survey(self._given, batched=batched)
-        )
+        counted = int(self._one_by_one.cardinality()) != tf.data.UNKNOWN_CARDINALITY
+        told = counted and bytes_of_one(self.element_spec) is not None
+        if told and not pipeline.is_cached(self._given):
+            return None
+        return survey(self._given, batched=batched)
 
     def _remarks(self, bytes_of_example: int) -> Sequence[str]:
         found = []
         if int(self._given.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
             found.append(
-                f"the dataset did not tell how many examples it holds: {self.examples} were counted in one pass before training"
+                "the dataset did not tell how many examples it holds: "
+                f"{self.examples} were counted in one pass before training"
             )
         if self._buffer < self.examples and not pipeline.is_shuffled(self._given):
-            held = f"{self._buffer} of {self.examples} examples ({self._buffer * bytes_of_example / 2**20:.0f} MB)"
+            mebibytes = self._buffer * bytes_of_example / 2**20
             found.append(
-                f"the shuffle buffer holds {held}: shuffle the dataset where its elements are small, such as file names"
+                f"the shuffle buffer holds {self._buffer} of {self.examples} examples "
+                f"({mebibytes:.0f} MB): "
+                "shuffle the dataset where its elements are small, such as file names"
             )
         if self._padding is not None:
             found.append(
-                "examples differ in length: each batch is padded to its longest, as padded_batch did"
+                "examples differ in length: "
+                "each batch is padded to its longest, as padded_batch did"
             )
         return found
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
-        """Full batches without end; see `Source.stream`."""
+        """Return an endless dataset of full batches; see `Source.stream`."""
         shuffled = self._one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
         return self._batches(shuffled.repeat(), batch_size)
 
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
-        """The same batches in the dataset's own order; see `Source.unshuffled`."""
+        """Return the same batches in the order of the dataset; see `Source.unshuffled`."""
         return self._batches(self._one_by_one.repeat(), batch_size)
 
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         options = tf.data.Options()
-        # Apart, the two steps read a whole pass at once at its beginning; fused, an example for
-        # each that is taken.
+        # Without this fusion, shuffle and repeat read a whole buffer at once at the start of each
+        # pass; fused, they read one example for each example taken.
         options.experimental_optimization.shuffle_and_repeat_fusion = True
         if self._padding is None:
             batches = examples.batch(batch_size, drop_remainder=True)
@@ -121,12 +126,12 @@ class DatasetSource:
         return batches.with_options(options).prefetch(1)
 
     def labels(self) -> None:
-        """A dataset is not read for its labels; see `Source.labels`."""
+        """Return `None`: a dataset is not read for its labels; see `Source.labels`."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """Number, shapes, types and, if it always begins the same, a checksum of the first examples.
+        """Return number, shapes, types and a checksum of the first examples.
 
-        A dataset that shuffles or draws anew in each pass has no checksum; see
+        The checksum is `None` if the dataset shuffles, or is random in each pass. See
         `Source.fingerprint`.
         """
         return {
@@ -154,7 +159,8 @@ def _padding(dataset: tf.data.Dataset, batched: bool) -> Any:
         raise DataError(
             "Examples that differ in length must come in batches whose padding is known",
             "examples of several shapes",
-            "End the dataset with padded_batch(…) after its last map, or give all examples one shape",
+            "End the dataset with padded_batch(…) after its last map, "
+            "or give all examples one shape",
         )
     return values
 
@@ -162,6 +168,9 @@ def _padding(dataset: tf.data.Dataset, batched: bool) -> Any:
 def _remedy(dataset: tf.data.Dataset) -> str:
     if pipeline.is_cached(dataset):
         return (
-            "what comes after `.cache()` in the dataset is the limit: do less there, or in parallel"
+            "the steps after `.cache()` in the dataset are the limit: do less there, or in parallel"
         )
-    return "kbatch caches nothing of a dataset: put `.cache()` after what is the same in each pass, before random augmentation"
+    return (
+        "kbatch caches nothing of a dataset: put `.cache()` after the steps that are the same in "
+        "each pass, before random augmentation"
+    )

@@ -1,4 +1,8 @@
-"""Pipeline: what a user's `tf.data.Dataset` is made of. TensorFlow does not tell this publicly, so this module alone looks."""
+"""The steps of a user's `tf.data.Dataset`.
+
+TensorFlow does not tell them publicly. They are known by the names of their classes, read in
+tensorflow/python/data/ops/ of TensorFlow 2.21.0.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+
+from kbatch.runtime import tensorflow_private
 
 CACHES = {"CacheDataset"}
 SHUFFLES = {"_ShuffleDataset"}
@@ -25,36 +31,36 @@ KEEP_ELEMENTS = (
 
 
 def is_cached(dataset: tf.data.Dataset) -> bool:
-    """Whether the user caches some part of it."""
+    """Tell whether a step of the dataset caches its elements."""
     return any(type(step).__name__ in CACHES for step in _steps(dataset))
 
 
 def is_shuffled(dataset: tf.data.Dataset) -> bool:
-    """Whether the user shuffles some part of it."""
+    """Tell whether a step of the dataset shuffles its elements."""
     return any(type(step).__name__ in SHUFFLES for step in _steps(dataset))
 
 
 def has_fixed_order(dataset: tf.data.Dataset) -> bool:
-    """Whether nothing in it is known to change the order from pass to pass; examples may still differ."""
-    sloppy = any(getattr(step, "_deterministic", None) == "false" for step in _steps(dataset))
+    """Tell whether no step is known to change the order of elements from pass to pass."""
+    sloppy = any(tensorflow_private.is_unordered(step) for step in _steps(dataset))
     return dataset.options().deterministic is not False and not sloppy and not is_shuffled(dataset)
 
 
 def padding_values(dataset: tf.data.Dataset) -> Any | None:
-    """What the user's `padded_batch` fills its batches with, in the structure of an element.
+    """Return the values that the user's `padded_batch` pads with, in the structure of an element.
 
-    `None` if there is no such step, or if a later one may have changed what is in the batches.
+    `None` if there is no such step, or if a later step may have changed the elements.
     """
     for step in _steps(dataset):
         if type(step).__name__ in PADS:
-            return getattr(step, "_padding_values", None)
+            return tensorflow_private.padding_values(step)
         if type(step).__name__ not in KEEP_ELEMENTS:
             return None
     return None
 
 
 def _steps(dataset: Any) -> Iterator[Any]:
-    """The dataset and all that it reads from, the last step first."""
+    """Iterate over a dataset and all datasets that it reads from, the last step first."""
     yield dataset
-    for source in getattr(dataset, "_inputs", list)():
+    for source in tensorflow_private.dataset_inputs(dataset):
         yield from _steps(source)

@@ -1,4 +1,4 @@
-"""PyDatasets: batches that a `keras.utils.PyDataset` makes in Python, as a `tf.data.Dataset`."""
+"""The batches of a `keras.utils.PyDataset` as a `tf.data.Dataset`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ REMEDY = "the PyDataset is the limit: give it more `workers`, or make its batche
 
 
 def from_pydataset(given: Any) -> tuple[tf.data.Dataset, Survey]:
-    """A dataset of the batches of a `keras.utils.PyDataset`, and what one pass over it told.
+    """Return a dataset of the batches of a `keras.utils.PyDataset`, and its survey.
 
-    Every pass asks for each batch once, in as many threads as the PyDataset has workers, between
-    its `on_epoch_begin` and its `on_epoch_end`, so that a PyDataset that shuffles or augments does
-    so anew.
+    Every pass calls `on_epoch_begin`, asks for each batch once, and calls `on_epoch_end`, so that a
+    PyDataset shuffles and augments as in `fit`. It is read by as many threads as it has workers.
+
+    Args:
+        given: `keras.utils.PyDataset`.
 
     Raises:
-        DataError: If it has no length, or its batches do not go together.
+        DataError: If it has no length, or its batches hold different arrays.
     """
     length = given.num_batches
     if not length:
@@ -56,7 +58,7 @@ def from_pydataset(given: Any) -> tuple[tf.data.Dataset, Survey]:
 
 
 def _none_but_call(method: Callable[[], Any]) -> tf.data.Dataset:
-    """A dataset of no numbers that calls a method when it is read."""
+    """Return a dataset without elements that calls a method when it is read."""
 
     def call(_: Any) -> bool:
         method()
@@ -68,7 +70,7 @@ def _none_but_call(method: Callable[[], Any]) -> tf.data.Dataset:
 
 
 def _read_once(given: Any, length: int) -> tuple[Any, list[tf.TensorSpec], Survey]:
-    """The structure of a batch, what all batches have in common, and the survey of them."""
+    """Return the structure of a batch, the specs that fit all batches, and their survey."""
     given.on_epoch_begin()
     structure = _batch(given, 0)
     first = keras.tree.flatten(structure)
@@ -76,19 +78,15 @@ def _read_once(given: Any, length: int) -> tuple[Any, list[tf.TensorSpec], Surve
     examples = total_bytes = 0
     for number in range(length):
         parts = keras.tree.flatten(_batch(given, number))
-        if [(part.ndim, type_name(part)) for part in parts] != [
-            (part.ndim, type_name(part)) for part in first
-        ]:
+        if _types(parts) != _types(first):
             raise DataError(
                 "All batches of a PyDataset must hold the same arrays",
-                f"others in batch {number}",
-                "Let `__getitem__` return the same",
+                f"other arrays in batch {number}",
+                "Let `__getitem__` return the same arrays for every batch",
             )
         shapes = [_common(shape, part.shape[1:]) for shape, part in zip(shapes, parts, strict=True)]
-        examples, total_bytes = (
-            examples + len(parts[0]),
-            total_bytes + sum(part.nbytes for part in parts),
-        )
+        examples += len(parts[0])
+        total_bytes += sum(part.nbytes for part in parts)
     given.on_epoch_end()
     specs = [
         tf.TensorSpec((None, *shape), type_name(part))
@@ -97,19 +95,23 @@ def _read_once(given: Any, length: int) -> tuple[Any, list[tf.TensorSpec], Surve
     return structure, specs, Survey(examples, total_bytes, any(None in shape for shape in shapes))
 
 
+def _types(parts: list[np.ndarray]) -> list[tuple[int, str]]:
+    """Return the number of dimensions and the type of each array."""
+    return [(part.ndim, type_name(part)) for part in parts]
+
+
 def _common(one: list[int | None], other: tuple[int, ...]) -> list[int | None]:
     return [size if size == again else None for size, again in zip(one, other, strict=True)]
 
 
 def _batch(given: Any, number: int) -> Any:
-    """One batch as arrays in a tuple of `(x, y)` or `(x, y, sample_weight)`, with floating-point numbers as Keras takes them."""
+    """Return one batch as a tuple `(x, y)` or `(x, y, sample_weight)` of arrays."""
     item = given[number]
-    parts = (
-        tuple(part for part in item if part is not None) if isinstance(item, (tuple, list)) else ()
-    )
+    items = item if isinstance(item, (tuple, list)) else ()
+    parts = tuple(part for part in items if part is not None)
     if len(parts) not in (2, 3):
         raise DataError(
-            "A PyDataset's batches must be (x, y) or (x, y, sample_weight)",
+            "The batches of a PyDataset must be (x, y) or (x, y, sample_weight)",
             type(item).__name__,
             "Return such a tuple",
         )

@@ -1,4 +1,4 @@
-"""Streams: training examples, held as arrays or as a dataset, as full batches without end."""
+"""Endless streams of full batches of training examples, from arrays or a dataset."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from kbatch.data.order import shuffled_batches
 from kbatch.data.pydatasets import REMEDY, from_pydataset
 from kbatch.errors import DataError
 
-FINGERPRINT_EXAMPLES = 1000
-# at most so much more than a batch is gathered at once
+FINGERPRINT_EXAMPLES = 1000  # chosen by hand, not tuned
+# Small batches are gathered several at once, up to so many examples and bytes. Chosen by hand, and
+# checked with `python scripts/bench_overhead.py --parts pipeline`.
 GATHERED_EXAMPLES, GATHERED_BYTES = 1024, 1 << 20
-# large batches; one by one costs 1.1 times Keras' own adapter at 4096 examples: threads wait for
-# each other
+# Large batches are gathered two at once. One by one takes 1.1 times as long as Keras' own adapter
+# at 4,096 examples, since threads wait for each other (the same script).
 GATHERED_AT_ONCE = 2
 
 
@@ -34,10 +35,10 @@ class Source(Protocol):
     """Training examples that can be streamed without end.
 
     Attributes:
-        examples: Integer, how many there are.
-        element_spec: Spec of a single one.
-        remarks: Tuple of sentences worth knowing.
-        remedy: What a user can do if training waits for the examples.
+        examples: Integer, number of examples.
+        element_spec: `tf.TensorSpec` structure of a single example.
+        remarks: Tuple of strings, sentences for the user.
+        remedy: String, advice for a user whose training waits for the examples.
     """
 
     examples: int
@@ -46,27 +47,37 @@ class Source(Protocol):
     remedy: str
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
-        """Full batches without end, in another order each pass; a batch may reach over the end of a pass."""
+        """Return an endless dataset of full batches, in another order each pass.
+
+        A batch may reach over the end of a pass.
+
+        Args:
+            batch_size: Integer, examples per batch.
+            seed: Integer, seed of the order.
+        """
 
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
-        """Batches that cost what those of `stream` cost, from the first on: to time the pipeline alone."""
+        """Return batches that take as long as those of `stream`, to time the pipeline by itself."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """Number, shapes, types and a checksum of the examples, in JSON's own types."""
+        """Return number, shapes, types and a checksum of the examples, as JSON can hold them."""
 
     def labels(self) -> np.ndarray | None:
-        """All labels, where there is one array of them in memory; else `None`."""
+        """Return all labels if they are one array in memory, else `None`."""
 
 
 class ArraySource:
-    """Examples held in memory, gathered a whole batch at a time, or several of a small one.
+    """Training examples in memory; one call gathers a whole batch, or several small batches.
 
     Args:
-        arrays: `(x, y)` or `(x, y, sample_weight)` of arrays in tuples and dicts that share their
-            first dimension.
+        arrays: Tuple `(x, y)` or `(x, y, sample_weight)` of arrays in tuples and dicts, with the
+            same first dimension.
     """
 
-    remedy = "kbatch gathers the rows of the arrays: rows of fewer bytes, such as uint8 or smaller pictures, take less"
+    remedy = (
+        "kbatch gathers the rows of the arrays: "
+        "rows of fewer bytes, such as uint8 or smaller pictures, take less"
+    )
 
     def __init__(self, arrays: Any) -> None:
         self.examples = common_length(arrays)
@@ -78,7 +89,7 @@ class ArraySource:
         )
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
-        """Full batches without end; see `Source.stream`."""
+        """Return an endless dataset of full batches; see `Source.stream`."""
         together = self._batches_at_once(batch_size)
 
         def gather(indices: tf.Tensor) -> Any:
@@ -97,28 +108,26 @@ class ArraySource:
             else indices.map(gather_several).unbatch()
         )
         options = tf.data.Options()
-        options.autotune.enabled = False  # nothing here is left to be tuned, and watching it costs
+        options.autotune.enabled = False  # there is nothing to tune, and watching takes time
         options.experimental_optimization.apply_default_optimizations = False
         return batches.with_options(options).prefetch(2)
 
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
-        """The stream itself, which is as fast from the first batch on; see `Source.unshuffled`."""
+        """Return the stream itself, fast from its first batch on; see `Source.unshuffled`."""
         return self.stream(batch_size, 0)
 
     def _batches_at_once(self, batch_size: int) -> int:
-        """How many batches are gathered by one call, whose own cost would be most of that of a small batch."""
-        bytes_of_example = (
-            sum(array.nbytes for array in keras.tree.flatten(self._given)) // self.examples
-        )
-        return max(
-            min(GATHERED_EXAMPLES, GATHERED_BYTES // max(bytes_of_example, 1)) // batch_size, 1
-        )
+        """Return how many batches one call gathers: for small batches the call itself is slow."""
+        total_bytes = sum(array.nbytes for array in keras.tree.flatten(self._given))
+        bytes_of_example = max(total_bytes // self.examples, 1)
+        gathered = min(GATHERED_EXAMPLES, GATHERED_BYTES // bytes_of_example)
+        return max(gathered // batch_size, 1)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Number, shapes, types and a checksum; see `Source.fingerprint`."""
+        """Return number, shapes, types and a checksum; see `Source.fingerprint`."""
         rows = np.unique(np.linspace(0, self.examples - 1, FINGERPRINT_EXAMPLES).astype(int))
         flat, inputs = keras.tree.flatten(self._given), keras.tree.flatten(self._given[0])
-        labels = flat[len(inputs) :]  # labels and weights are read whole, of the inputs some rows
+        labels = flat[len(inputs) :]  # all labels and weights, but only some rows of the inputs
         return {
             "examples": self.examples,
             "shapes": [[*map(int, array.shape[1:]), type_name(array)] for array in flat],
@@ -126,7 +135,7 @@ class ArraySource:
         }
 
     def labels(self) -> np.ndarray | None:
-        """The labels themselves; see `Source.labels`."""
+        """Return the labels; see `Source.labels`."""
         arrays = keras.tree.flatten(self._given[1])
         return np.asarray(arrays[0]) if len(arrays) == 1 else None
 
@@ -139,27 +148,24 @@ def training_source(
     batched: bool | None = None,
     inputs: Inputs = unknown_inputs,
 ) -> Source:
-    """The training examples in whatever form the user holds them.
+    """Return the source of the user's training examples.
 
     Args:
-        x: Array, tensor, or list, tuple or dict of them, with the examples along the first
-            dimension; a
-            `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, of single examples or of
-            batches; or a
-            `keras.utils.PyDataset`.
-        y: Labels, for arrays.
-        sample_weight: Weights of the examples, for arrays. Optional.
-        batched: Boolean, whether a dataset's elements are batches; they are taken apart. Defaults
-            to finding out.
-        inputs: Function that gives the names and shapes of the model's inputs, or `None`; called
-            only where the dataset does not tell by itself whether it is batched.
+        x: Array, tensor, or list, tuple or dict of these, with the examples along the first
+            dimension; a `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, with single
+            examples or batches as elements; or a `keras.utils.PyDataset`.
+        y: Labels, if `x` is made of arrays.
+        sample_weight: Weights of the examples, if `x` is made of arrays. Optional.
+        batched: Boolean, whether the elements of a dataset are batches. `None` (the default) finds
+            out.
+        inputs: Function that returns the names and shapes of the model's inputs, or `None`; called
+            only if the dataset does not show whether its elements are batches.
 
     Raises:
-        DataError: If kbatch cannot make an endless stream of it.
+        DataError: If the data cannot be streamed.
     """
-    if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)) and (
-        y is not None or sample_weight is not None
-    ):
+    is_dataset = isinstance(x, (tf.data.Dataset, keras.utils.PyDataset))
+    if is_dataset and (y is not None or sample_weight is not None):
         raise DataError(
             "A dataset must hold its labels and weights itself",
             "a dataset as `x`, and `y` or `sample_weight`",
@@ -171,24 +177,20 @@ def training_source(
         return DatasetSource(dataset, batched=True, known=known, remedy=REMEDY)
     if isinstance(x, tf.data.Dataset):
         check_dataset(x)
-        return DatasetSource(
-            x, batched=are_batches(x.element_spec, inputs) if batched is None else bool(batched)
-        )
+        found = are_batches(x.element_spec, inputs) if batched is None else bool(batched)
+        return DatasetSource(x, batched=found)
     arrays = as_arrays(x)
     if y is None:
         raise DataError(
             "Labels must come with arrays", "y=None", "Pass `y`, or a dataset of (x, y)"
         )
-    parts = (
-        (arrays, as_arrays(y))
-        if sample_weight is None
-        else (arrays, as_arrays(y), as_arrays(sample_weight))
-    )
+    weights = () if sample_weight is None else (as_arrays(sample_weight),)
+    parts = (arrays, as_arrays(y), *weights)
     check_labels(type_name(array) for array in keras.tree.flatten(parts[1]))
     return ArraySource(parts)
 
 
 def check_dataset(dataset: tf.data.Dataset) -> None:
-    """Refuse a dataset that is not of pairs of inputs and numbers as labels."""
+    """Refuse a dataset whose elements are not inputs with numbers as labels."""
     check_pairs(dataset)
     check_labels(part.dtype.name for part in tf.nest.flatten(dataset.element_spec[1]))

@@ -1,4 +1,4 @@
-"""Survey: what only a whole pass over a dataset tells."""
+"""The survey of a dataset: facts that take a whole pass over it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-READ_AT_ONCE = 64  # elements between two moments in which Ctrl-C is heard
+READ_AT_ONCE = 64  # elements read before Ctrl-C is noticed again; chosen by hand, not tuned
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a dataset told.
+    """Facts of a dataset from one pass over it.
 
     Attributes:
-        examples: Integer, how many there are.
-        total_bytes: Integer, what all of them take.
-        uneven: Boolean, whether some differ in shape from others.
+        examples: Integer, number of examples.
+        total_bytes: Integer, bytes of all examples.
+        uneven: Boolean, whether examples differ in shape.
     """
 
     examples: int
@@ -27,12 +27,11 @@ class Survey:
 
 
 def survey(dataset: tf.data.Dataset, *, batched: bool) -> Survey:
-    """Read a dataset once, which fills the caches in it too.
+    """Read a dataset once, which also fills its caches.
 
     Args:
-        dataset: Dataset that ends.
-        batched: Boolean, whether its elements are batches, whose first dimension is not part of an
-            example.
+        dataset: `tf.data.Dataset` that ends.
+        batched: Boolean, whether the elements are batches.
     """
 
     def measure(*element: Any) -> tuple[Any, Any, Any]:
@@ -56,7 +55,7 @@ def survey(dataset: tf.data.Dataset, *, batched: bool) -> Survey:
 
 
 def bytes_of_one(spec: Any) -> int | None:
-    """What an element of that spec takes in memory; `None` if only its contents tell."""
+    """Return the bytes of an element of this spec; `None` if they depend on its contents."""
     parts = tf.nest.flatten(spec)
     if not all(part.shape.is_fully_defined() and part.dtype != tf.string for part in parts):
         return None

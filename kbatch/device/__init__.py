@@ -1,1 +1,1 @@
-"""The device: how much memory it has, how much is used, and how busy it is."""
+"""The training device: its memory, its limit and its load."""

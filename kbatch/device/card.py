@@ -1,4 +1,4 @@
-"""Card: whether there is an NVIDIA card, asked without TensorFlow."""
+"""The NVIDIA GPU of this machine, asked for without TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ PLACES = ("/dev/nvidia0", "/proc/driver/nvidia/gpus")
 
 
 def has_card() -> bool:
-    """Whether there is one."""
+    """Tell whether this machine has an NVIDIA GPU."""
     return any(os.path.exists(path) for path in PLACES)

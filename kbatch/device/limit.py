@@ -1,21 +1,25 @@
-"""Limit: how many bytes the training device may use, said by the user or asked of the device.
+"""The memory limit: bytes that the training device may use, given by the user or by the device.
 
-Imports no TensorFlow before it is asked of the device, so that a parent can prepare a worker's
-environment.
+TensorFlow is imported only by the functions that ask the device, so that a parent process can
+prepare the environment of a worker without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 
+import psutil
+
 from kbatch.device import utilisation
 from kbatch.errors import MemoryLimitError, NoMemoryLimitError
+from kbatch.runtime import tensorflow_private
 
 MIB = 1 << 20
-# TensorFlow takes blocks of whole MiB: below it, what a model needs is lost among them (5 MB took
-# minutes and ended in deaths)
+# TensorFlow allocates whole MiB, in which the need of a tiny model cannot be seen. A search under
+# 5 MB took minutes and killed its workers. 32 was chosen by hand, not tuned.
 LEAST = 32 * MIB
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 UNITS = {
@@ -31,27 +35,23 @@ UNITS = {
 
 
 def bytes_of(limit: int | float | str) -> int:
-    """A limit in bytes.
+    """Return a limit in bytes.
 
     Args:
         limit: Bytes as a number, or text such as `"8GB"`, `"900 MB"` or `"7.5GiB"`.
 
     Raises:
-        MemoryLimitError: If it is neither, or not above 0.
+        MemoryLimitError: If the limit is neither, or not above 0.
 
     Example:
     >>> bytes_of("8GB"), bytes_of("1.5 GiB"), bytes_of(10**9)
     (8000000000, 1610612736, 1000000000)
     """
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
-    try:
-        size = (
-            float(found.group(1)) * UNITS[found.group(2)]
-            if found and not isinstance(limit, bool)
-            else 0.0
-        )
-    except (KeyError, ValueError):
-        size = 0.0
+    parts = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
+    size = 0.0
+    if parts and not isinstance(limit, bool):
+        with contextlib.suppress(KeyError, ValueError):  # no such unit, or no number
+            size = float(parts.group(1)) * UNITS[parts.group(2)]
     if not 0 < size < math.inf:
         raise MemoryLimitError(
             "`memory_limit` must be bytes above 0",
@@ -62,11 +62,14 @@ def bytes_of(limit: int | float | str) -> int:
 
 
 def checked(limit: int | float | str | None) -> int | None:
-    """A limit under which something is to be trained here, in bytes; `None` for what the device has.
+    """Return the limit of a training on this machine in bytes; `None` for no limit.
+
+    Args:
+        limit: See `bytes_of`; `None` for all that the device has.
 
     Raises:
-        MemoryLimitError: If it is no limit, or one that TensorFlow cannot keep or this machine does
-            not have.
+        MemoryLimitError: If the limit is not a number of bytes, too small for TensorFlow, or larger
+            than the memory of this machine.
     """
     if limit is None:
         return None
@@ -78,38 +81,39 @@ def checked(limit: int | float | str | None) -> int | None:
             "Raise the limit",
         )
     most = most_bytes()
-    if most is not None and size > most:
+    if size > most:
         raise MemoryLimitError(
             f"`memory_limit` must be at most what this machine has, {most / 1e9:.1f} GB",
             limit,
-            "Lower the limit: sizes are tried, not computed",
+            "Lower the limit: batch sizes are trained, not computed",
         )
     return size
 
 
-def most_bytes() -> int | None:
-    """All the memory of the first card, without a card that of the machine; `None` if neither can be told."""
+def most_bytes() -> int:
+    """Return the memory of the first GPU in bytes; without a GPU, that of the machine."""
     card = utilisation.memory_bytes()
-    if card is not None:
-        return card[0]
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return None
+    return int(psutil.virtual_memory().total) if card is None else card[0]
 
 
 def environment(limit_bytes: int | None) -> dict[str, str]:
-    """Environment variables that make a CPU tell its bytes and keep to a limit; a GPU is not affected by them."""
+    """Return the environment variables that make a CPU count its bytes and keep to a limit.
+
+    They do not affect a GPU.
+    """
     if limit_bytes is None:
         return {CPU_BFC: "true"}
     return {CPU_BFC: "true", CPU_LIMIT: str(max(1, limit_bytes // MIB))}
 
 
 def apply(limit_bytes: int | None) -> int | None:
-    """Keep this process, in which TensorFlow has not begun yet, to a limit, and give the limit it really has.
+    """Set the memory limit of this process, in which TensorFlow has not started yet.
 
-    A CPU keeps to it by its environment (see `environment`), a GPU by a logical device of that
-    size. `None` if the device cannot tell: a CPU without a limit.
+    A CPU keeps to the limit by its environment (see `environment`), a GPU by a logical device of
+    that size.
+
+    Returns:
+        The limit in effect, in bytes; `None` for a CPU without a limit.
     """
     import tensorflow as tf
 
@@ -117,10 +121,10 @@ def apply(limit_bytes: int | None) -> int | None:
     if not gpus:
         return of_cpu()
     for name in (CPU_BFC, CPU_LIMIT):
-        # they would limit the host's memory, where batches wait, to what the GPU may use
+        # with a GPU they would limit the memory of the host, where batches wait
         os.environ.pop(name, None)
     if limit_bytes is None:
-        # the allocator is made as training makes it, before it is asked
+        # makes the allocator as training does, so that it can be asked
         tf.config.list_logical_devices("GPU")
         return of_gpu()
     mebibytes = max(1, limit_bytes // MIB)
@@ -131,32 +135,29 @@ def apply(limit_bytes: int | None) -> int | None:
 
 
 def cpu_counts() -> bool:
-    """Whether a CPU counts every byte: TensorFlow's own allocator does, the one of oneDNN large blocks alone."""
+    """Tell whether a CPU counts every byte; the allocator of oneDNN counts large blocks only."""
     return os.environ.get(CPU_BFC, "").lower() in ("true", "1")
 
 
 def of_cpu() -> int | None:
-    """The limit that the environment sets for a CPU; TensorFlow minds it only together with `TF_CPU_ALLOCATOR_USE_BFC`."""
+    """Return the limit that the environment sets for a CPU, or `None`.
+
+    TensorFlow reads it only together with `TF_CPU_ALLOCATOR_USE_BFC`.
+    """
     said = os.environ.get(CPU_LIMIT, "")
     return int(said) * MIB if cpu_counts() and said.isdigit() and int(said) > 0 else None
 
 
 def of_gpu() -> int | None:
-    """What TensorFlow's allocator has of the first GPU."""
-    from tensorflow.python.client import device_lib
-
-    found = [
-        device.memory_limit
-        for device in device_lib.list_local_devices()
-        if device.device_type == "GPU"
-    ]
-    return int(found[0]) if found and found[0] else None
+    """Return the bytes that TensorFlow's allocator has of the first GPU, or `None`."""
+    found = tensorflow_private.memory_limits("GPU")
+    return found[0] if found and found[0] else None
 
 
 def refuse_none() -> NoMemoryLimitError:
-    """The error for a device that has no limit or cannot tell it."""
+    """Return the error for a device that has no limit, or does not report it."""
     return NoMemoryLimitError(
         "A device must have a memory limit",
-        "one that cannot tell it, such as a CPU without one",
+        "a device that reports none, such as a CPU without a limit",
         f"Give a memory limit, such as 8GB, or set {CPU_LIMIT}",
     )

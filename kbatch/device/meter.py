@@ -1,7 +1,8 @@
-"""Meter: bytes in use on the training device, where the device can tell.
+"""The memory meter: bytes in use on the training device.
 
-A CPU tells them all only with `TF_CPU_ALLOCATOR_USE_BFC=true`: oneDNN's allocator leaves out what
-is below 256 KiB, so that a small model would seem to need nothing.
+A CPU reports all bytes only with `TF_CPU_ALLOCATOR_USE_BFC=true`. The allocator of oneDNN leaves
+out blocks below 256 KiB (core/common_runtime/mkl_cpu_allocator.h, TensorFlow 2.21.0), so that a
+small model would seem to need no memory.
 """
 
 from __future__ import annotations
@@ -12,45 +13,42 @@ import platform
 
 import tensorflow as tf
 
-from kbatch.device import limit
+from kbatch.device import limit, processor
 
 
 @functools.cache
 def device() -> str:
-    """The device that Keras trains on: `"GPU:0"` if there is one, else `"CPU:0"`."""
+    """Return the device that Keras trains on: `"GPU:0"` if there is a GPU, else `"CPU:0"`."""
     return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
 
 
 def device_words() -> str:
-    """What the device is, for people: its model name, and how many there are.
-
-    On a machine without a GPU, the processor and its architecture.
-    """
+    """Describe the training device for people: the GPUs, or the processor and its cores."""
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
         return f"{len(gpus)} x {name}"
-    return f"CPU {_processor()}, {os.cpu_count()} cores"
+    return f"CPU {processor.name() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def bytes_now() -> int | None:
-    """Bytes in use on the device, or `None` if it cannot tell (a CPU without `TF_CPU_ALLOCATOR_USE_BFC=true`)."""
+    """Return the bytes in use on the device, or `None` if the device does not report them."""
     return _info("current")
 
 
 def bytes_peak() -> int | None:
-    """The most bytes in use since `reset_peak`, or `None` if the device cannot tell."""
+    """Return the peak bytes since `reset_peak`, or `None` if the device does not report them."""
     return _info("peak")
 
 
 def reset_peak() -> None:
-    """Start a new peak at the bytes in use now; does nothing where the device cannot tell."""
+    """Start a new peak at the bytes in use now, if the device reports them."""
     if bytes_now() is not None:
         tf.config.experimental.reset_memory_stats(device())
 
 
 def wait() -> None:
-    """Return once the GPU has done all it was given; a CPU step has always ended when it returns."""
+    """Wait until the GPU has finished its work; a step on a CPU has ended when it returns."""
     if device() != "CPU:0":
         tf.test.experimental.sync_devices()
 
@@ -62,13 +60,3 @@ def _info(which: str) -> int | None:
         return int(tf.config.experimental.get_memory_info(device())[which])
     except (ValueError, tf.errors.OpError):
         return None
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(
-                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-            )
-    except (OSError, StopIteration):
-        return platform.machine()

@@ -1,27 +1,24 @@
-"""Precision: which dtype policies are fast on this machine. Imports TensorFlow only when asked."""
+"""The dtype policies that are fast on this machine."""
 
 from __future__ import annotations
 
 import functools
 
-# compute capability of the first cards that multiply float16 faster than float32 (Volta)
+# compute capability of Volta, the first GPUs that multiply float16 faster than float32
 TENSOR_CORES = (7, 0)
 
 
 @functools.cache
 def fast_policies() -> tuple[str, ...]:
-    """`float32`, and `mixed_float16` where the GPU that Keras trains on has tensor cores.
+    """Return `float32`, and `mixed_float16` too if the GPU that Keras trains on has tensor cores.
 
     On a CPU mixed_float16 was measured five times slower than float32. The GPU is asked for its
-    compute capability
-    alone: neither its memory nor a context is taken.
+    compute capability only, which takes none of its memory.
     """
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-    return (
-        ("float32", "mixed_float16")
-        if details.get("compute_capability", (0, 0)) >= TENSOR_CORES
-        else ("float32",)
-    )
+    if details.get("compute_capability", (0, 0)) >= TENSOR_CORES:
+        return ("float32", "mixed_float16")
+    return ("float32",)

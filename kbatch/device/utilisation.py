@@ -1,8 +1,8 @@
-"""Utilisation: how busy and how full the NVIDIA card was while something ran, sampled by a thread of its own.
+"""The load of the NVIDIA GPU while a training runs, sampled by a thread.
 
-The card is asked through `pynvml` (the package nvidia-ml-py), which is optional. NVML sees all
-processes on the card; and TensorFlow takes most of a card's memory at its start unless memory
-growth is on, so the bytes are those that others cannot have.
+The GPU is asked through `pynvml` (the package nvidia-ml-py), which is optional. NVML counts all
+processes on the GPU. Unless memory growth is on, TensorFlow takes most of the memory at its start,
+so the bytes are those that other processes cannot have.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
 
+# free memory is rounded down to quarters of a GiB, so that a cache key rarely changes with it;
+# chosen by hand, not tuned
 FREE_STEP = 1 << 28
-STOPPING_SECONDS = 5.0  # a driver that hangs must not hold up training; the thread is a daemon
+STOPPING_SECONDS = 5.0  # a driver that hangs must not hold up training; chosen by hand, not tuned
 
 
 @dataclass(frozen=True)
 class Utilisation:
-    """What the samples of one stretch say.
+    """The load of a GPU over a time, summed up from samples.
 
     Attributes:
-        mean_gpu_percent: Float, the mean share of time in which a kernel ran.
-        max_gpu_percent: Float, the highest share of a sample.
-        mean_memory_bytes: Float, the mean memory in use on the card.
-        max_memory_bytes: Integer, the most memory in use in a sample.
-        samples: Integer, how often the card answered.
+        mean_gpu_percent: Float, mean share of the time in which a kernel ran, in percent.
+        max_gpu_percent: Float, highest such share of a sample, in percent.
+        mean_memory_bytes: Float, mean memory in use on the GPU, in bytes.
+        max_memory_bytes: Integer, highest memory in use in a sample, in bytes.
+        samples: Integer, number of samples.
     """
 
     mean_gpu_percent: float
@@ -39,10 +41,12 @@ class Utilisation:
 
 
 class Sampler:
-    """Samples the first visible NVIDIA card for as long as the `with` block runs; without card or `pynvml` it does nothing.
+    """A context manager that samples the load of the first visible NVIDIA GPU.
+
+    Without a GPU or without `pynvml` it does nothing.
 
     Args:
-        interval_seconds: Float, from one sample to the next.
+        interval_seconds: Float, seconds between two samples. Defaults to `0.5`.
 
     Example:
     >>> with Sampler() as sampler:
@@ -59,7 +63,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._samples, self._stop = [], threading.Event()
-        # a measurement beside the training must not end it, however broken `pynvml` is
+        # sampling must not end the training, however broken `pynvml` is
         with contextlib.suppress(Exception):
             nvml = importlib.import_module("pynvml")
             thread = threading.Thread(
@@ -84,7 +88,7 @@ class Sampler:
             self._thread = None
 
     def result(self) -> Utilisation | None:
-        """What the samples so far say, or `None` if there is no sample."""
+        """Return the load over all samples so far, or `None` if there is no sample."""
         taken = list(self._samples)
         if not taken:
             return None
@@ -96,12 +100,12 @@ class Sampler:
     def _sample(
         self, nvml: ModuleType, samples: list[tuple[float, int]], stop: threading.Event
     ) -> None:
-        with contextlib.suppress(Exception):  # no driver, or no such card
+        with contextlib.suppress(Exception):  # no driver, or no such GPU
             nvml.nvmlInit()
             try:
                 card = _first_visible(nvml)
                 while card is not None:
-                    with contextlib.suppress(Exception):  # what fails once may answer the next time
+                    with contextlib.suppress(Exception):  # the next sample may succeed
                         samples.append(
                             (
                                 float(nvml.nvmlDeviceGetUtilizationRates(card).gpu),
@@ -115,15 +119,15 @@ class Sampler:
 
 
 def _first_visible(nvml: ModuleType) -> Any:
-    """The card that CUDA calls 0, or `None` if none is visible.
+    """Return NVML's handle of the GPU that CUDA calls 0, or `None` if no GPU is visible.
 
-    NVML counts by bus, and so does CUDA among equal cards; with mixed cards only a UUID, or
-    `CUDA_DEVICE_ORDER=PCI_BUS_ID`, is sure.
+    NVML counts GPUs by bus, and so does CUDA if all are of the same model. With different models
+    only a UUID, or `CUDA_DEVICE_ORDER=PCI_BUS_ID`, names a GPU reliably.
     """
     entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if entry.isdecimal():
         return nvml.nvmlDeviceGetHandleByIndex(int(entry))
-    if entry.startswith("GPU-"):  # CUDA takes the beginning of a UUID, NVML the whole only
+    if entry.startswith("GPU-"):  # CUDA takes the beginning of a UUID, NVML only all of it
         cards = [
             nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
         ]
@@ -137,7 +141,10 @@ def _uuid(nvml: ModuleType, card: Any) -> str:
 
 
 def memory_bytes() -> tuple[int, int] | None:
-    """What the first visible card has, and what of it is free now in quarters of a GiB, in bytes; `None` if NVML cannot tell."""
+    """Return the total and the free bytes of the first visible GPU; `None` if NVML does not tell.
+
+    The free bytes are rounded down to a quarter of a GiB.
+    """
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -146,6 +153,6 @@ def memory_bytes() -> tuple[int, int] | None:
             told = None if card is None else nvml.nvmlDeviceGetMemoryInfo(card)
         finally:
             nvml.nvmlShutdown()
-    except Exception:  # no package, no driver, or no such card
+    except Exception:  # no package, no driver, or no such GPU
         return None
     return None if told is None else (int(told.total), int(told.free) // FREE_STEP * FREE_STEP)

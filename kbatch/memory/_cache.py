@@ -14,6 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
+from kbatch.device import processor
+
 VARIABLE = "KBATCH_CACHE"
 VERSIONS = ("tensorflow", "keras", "kbatch", "numpy", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 SETTINGS = ("TF_", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
@@ -21,13 +25,9 @@ SILENT = ("TF_CPP_MIN_LOG_LEVEL", "TF_CLI_CONFIG_FILE")
 
 
 def folder() -> Path:
-    """Where answers are kept: `$KBATCH_CACHE`, else `kbatch` in the user's cache folder."""
+    """Return the folder of the cache: `$KBATCH_CACHE`, else `kbatch` in the user's cache folder."""
     own = os.environ.get(VARIABLE)
-    return (
-        Path(own)
-        if own
-        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
-    )
+    return Path(own) if own else platformdirs.user_cache_path("kbatch", appauthor=False)
 
 
 def key(facts: Mapping[str, Any]) -> str:
@@ -57,18 +57,15 @@ def save(name: str, answer: Any) -> None:
 
 
 def device() -> str:
-    """The names of this machine's devices, without asking TensorFlow."""
+    """Describe the GPUs and the processor of this machine, without TensorFlow."""
     cards = []
     for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:
             cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model")]
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")][
-            :1
-        ]
-    return (
-        f"{', '.join(cards) or platform.processor()}; {platform.machine()}, {os.cpu_count()} cores"
-    )
+    name = processor.name()
+    names = [*cards, name] if name else cards
+    listed = ", ".join(names) or platform.processor()
+    return f"{listed}; {platform.machine()}, {os.cpu_count()} cores"
 
 
 def _versions() -> dict[str, str]:

@@ -7,7 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import notebook
+from kbatch import json_form, notebook
+from kbatch.errors import RecordError
+from kbatch.json_form import Whole
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
 
@@ -36,18 +38,18 @@ class MaxBatch:
             the size is not larger; else `None`.
     """
 
-    batch_size: int
-    peak_bytes: int
-    limit_bytes: int
-    first_failing: int | None
+    batch_size: Whole
+    peak_bytes: Whole
+    limit_bytes: Whole
+    first_failing: Whole | None
     probes: tuple[Probe, ...]
     confirmations: tuple[Probe, ...]
-    confirmed_steps: int
-    predicted: int | None
-    ceiling: int | None
+    confirmed_steps: Whole
+    predicted: Whole | None
+    ceiling: Whole | None
     recipe: Recipe
     seconds: float
-    no_faster_from: int | None = None
+    no_faster_from: Whole | None = None
 
     @property
     def margin(self) -> float:
@@ -103,31 +105,34 @@ class MaxBatch:
         )
 
     def to_json(self) -> str:
-        """All of it as one line of JSON."""
+        """Return the result as one line of JSON."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> MaxBatch:
-        """What `to_json` wrote."""
-        return cls.from_dict(json.loads(text))
+        """Read the result that `to_json` wrote.
+
+        Raises:
+            RecordError: If the text is not such a result.
+        """
+        return cls.from_dict(json_form.parse(text, _no_max_batch))
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> MaxBatch:
-        """What `dataclasses.asdict` made, also after JSON."""
-        probes, confirmations = (
-            tuple(
-                Probe(**{**probe, "step_seconds": tuple(probe["step_seconds"])})
-                for probe in fields[name]
-            )
-            for name in ("probes", "confirmations")
-        )
-        # which early answers had
-        known = {name: value for name, value in fields.items() if name != "strategy"}
-        return cls(
-            **{
-                **known,
-                "probes": probes,
-                "confirmations": confirmations,
-                "recipe": Recipe.from_dict(fields["recipe"]),
-            }
-        )
+        """Read the result that `dataclasses.asdict` made, also after JSON.
+
+        Raises:
+            RecordError: If a field is missing, unknown or of another type.
+        """
+        given = json_form.read(dict[str, Any], fields, _no_max_batch)
+        # early versions wrote the name of a search strategy too
+        known = {name: value for name, value in given.items() if name != "strategy"}
+        return json_form.read(cls, known, _no_max_batch)
+
+
+def _no_max_batch(received: str) -> RecordError:
+    return RecordError(
+        "A MaxBatch must be read from what MaxBatch.to_json wrote",
+        received,
+        "Find the largest batch again: kbatch.find_max_batch",
+    )

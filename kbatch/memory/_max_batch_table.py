@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbatch import notebook, text_table
+from kbatch import json_form, notebook, text_table
 from kbatch.combination import Combination
+from kbatch.errors import RecordError
+from kbatch.json_form import Whole
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
 
@@ -39,11 +41,11 @@ class Row:
     """
 
     combination: Combination
-    batch_size: int
-    accumulated_batch_size: int
-    peak_bytes: int
-    first_failing: int | None
-    confirmed_steps: int
+    batch_size: Whole
+    accumulated_batch_size: Whole
+    peak_bytes: Whole
+    first_failing: Whole | None
+    confirmed_steps: Whole
 
     @property
     def policy(self) -> str:
@@ -66,7 +68,7 @@ class Row:
         return self.combination.recompute
 
     def to_dict(self) -> dict[str, Any]:
-        """The row in JSON's own types, the parts of its combination by their own names."""
+        """Return the row as a dict that JSON can hold, with each part of its combination by name."""
         return {
             **self.combination._asdict(),
             **{name: value for name, value in vars(self).items() if name != "combination"},
@@ -74,12 +76,14 @@ class Row:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Row:
-        """The row of `to_dict`; a missing part of the combination takes a plain recipe's value."""
-        parts = {name: value for name, value in fields.items() if name in Combination._fields}
-        return cls(
-            Combination(**parts),
-            **{name: value for name, value in fields.items() if name not in parts},
-        )
+        """Read the row that `to_dict` made, also after JSON.
+
+        A part of the combination that is missing has the default of `Recipe`.
+
+        Raises:
+            RecordError: If another field is missing, unknown or of another type.
+        """
+        return json_form.read(cls, _by_combination(fields), _no_table)
 
     def __str__(self) -> str:
         return f"{self.combination}: {self.batch_size}"
@@ -100,10 +104,10 @@ class Table:
     """
 
     rows: tuple[Row, ...]
-    limit_bytes: int
+    limit_bytes: Whole
     augmentation: str
-    executed_probes: int
-    compilations: int
+    executed_probes: Whole
+    compilations: Whole
     seconds: float
 
     def __iter__(self) -> Iterator[Row]:
@@ -124,20 +128,25 @@ class Table:
         return pandas.DataFrame([row.to_dict() for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
-        """The table in JSON's own types."""
+        """Return the table as a dict that JSON can hold."""
         return {**dataclasses.asdict(self), "rows": [row.to_dict() for row in self.rows]}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Table:
-        """The table that `to_dict` gave, also after a trip through JSON."""
-        return cls(**{**fields, "rows": tuple(map(Row.from_dict, fields["rows"]))})
+        """Read the table that `to_dict` made, also after JSON.
+
+        Raises:
+            RecordError: If a field is missing, unknown or of another type.
+        """
+        rows = json_form.read(tuple[dict[str, Any], ...], fields.get("rows", ()), _no_table)
+        return json_form.read(cls, {**fields, "rows": [*map(_by_combination, rows)]}, _no_table)
 
     @classmethod
     def of_project(cls, directory: str | os.PathLike[str]) -> Table | None:
-        """The table that the project of a search began with, or `None`.
+        """Read the table that the project of a search was started with; `None` if it had none.
 
         Args:
-            directory: Folder of the KerasTuner project.
+            directory: Path of the folder of the KerasTuner project.
         """
         fields = (fingerprint.load(Path(directory) / fingerprint.FOLDER) or {}).get("table")
         return None if fields is None else cls.from_dict(fields)
@@ -172,6 +181,21 @@ class Table:
         table = text_table.columns((*left, "largest batch", "accumulating", "peak MB"), cells, left)
         trained = f"{self.executed_probes} batch sizes trained, {self.seconds:.0f} s"
         return f"{table}\nlimit {self.limit_bytes / 1e6:,.0f} MB; {trained}"
+
+
+def _by_combination(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row with the parts of its combination gathered into one."""
+    parts = {name: value for name, value in fields.items() if name in Combination._fields}
+    others = {name: value for name, value in fields.items() if name not in parts}
+    return {"combination": Combination(**parts), **others}
+
+
+def _no_table(received: str) -> RecordError:
+    return RecordError(
+        "A table of largest batches must be read from what Table.to_dict wrote",
+        received,
+        "Measure it again: kbatch.max_batches",
+    )
 
 
 def recipe_of(combination: Combination, augmentation: str) -> Recipe:

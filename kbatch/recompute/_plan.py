@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kbatch import notebook
+from kbatch import json_form, notebook
 from kbatch.errors import RecomputeError
+from kbatch.json_form import Count, CountFrom1, Finite
 
 VERSION = 1
 
@@ -21,6 +20,11 @@ class Span(NamedTuple):
     start: int
     stop: int
     recompute: bool
+
+
+def _no_plan(received: str) -> RecomputeError:
+    do = "Make the plan again: recompute.plan(model, batch_size=16)"
+    return RecomputeError("A plan must be the text that Plan.to_json gave", received, do)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class PlannedSegment:
 
     first: str
     last: str
-    operations: int
+    operations: CountFrom1
     recompute: bool
 
     @property
@@ -83,12 +87,12 @@ class Plan:
 
     strategy: str
     segments: tuple[PlannedSegment, ...]
-    batch_size: int
-    kept_bytes: int
-    peak_bytes: int
-    extra_seconds_ratio: float
-    measured_peak_bytes: int | None = None
-    measured_seconds: float | None = None
+    batch_size: CountFrom1
+    kept_bytes: Count
+    peak_bytes: Count
+    extra_seconds_ratio: Finite
+    measured_peak_bytes: Count | None = None
+    measured_seconds: Finite | None = None
 
     @property
     def recomputes(self) -> bool:
@@ -105,35 +109,26 @@ class Plan:
         return spans
 
     def to_json(self) -> str:
-        """The plan as text, to be kept in a file."""
+        """Return the plan as JSON text, to be kept in a file."""
         return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a text that `to_json` returned.
+        """Read the plan that `to_json` wrote.
 
         Args:
-            text: String.
-
-        Returns:
-            The `Plan`.
+            text: String, JSON text.
 
         Raises:
-            RecomputeError: If the text is not a plan.
+            RecomputeError: If the text is not a plan, or a plan of another version of kbatch.
         """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            version = fields.pop("version")
-            segments = tuple(PlannedSegment(**segment) for segment in fields.pop("segments"))
-            plan = cls(segments=segments, **fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _not_a_plan(repr(error)) from error
+        fields = json_form.read(dict[str, Any], json_form.parse(text, _no_plan), _no_plan)
+        version = fields.pop("version", None)
         if version != VERSION or isinstance(version, bool):
-            raise _not_a_plan(f"one of version {version!r}, where this kbatch reads {VERSION}")
-        parts = [plan, *segments]
-        for name, value in itertools.chain.from_iterable(vars(part).items() for part in parts):
-            if not _IS_VALID[name](value):
-                raise _not_a_plan(f"{name}={value!r}")
+            raise _no_plan(f"a plan of version {version!r}, where this kbatch reads {VERSION}")
+        plan = json_form.read(cls, fields, _no_plan)
+        if not plan.segments:
+            raise _no_plan("a plan without segments")
         return plan
 
     def _repr_html_(self) -> str:
@@ -169,45 +164,3 @@ def megabytes(count: float) -> str:
     if count >= 1e6:
         return f"{count / 1e6:,.1f} MB"
     return f"{count / 1e3:,.1f} KB"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and 0 <= value < float("inf")
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, int)
-
-
-def _is_count(value: Any) -> bool:
-    return _is_whole(value) and value > 0
-
-
-# Whether a value read from a file is valid, by the name of its field.
-_IS_VALID: dict[str, Callable[[Any], bool]] = {
-    "first": _is_text,
-    "last": _is_text,
-    "operations": _is_count,
-    "recompute": lambda value: isinstance(value, bool),
-    "strategy": _is_text,
-    "segments": lambda value: len(value) > 0,
-    "batch_size": _is_count,
-    "kept_bytes": _is_whole,
-    "peak_bytes": _is_whole,
-    "extra_seconds_ratio": _is_number,
-    "measured_peak_bytes": lambda value: value is None or _is_whole(value),
-    "measured_seconds": lambda value: value is None or _is_number(value),
-}
-
-
-def _not_a_plan(received: str) -> RecomputeError:
-    return RecomputeError(
-        "A plan must be the text that Plan.to_json gave",
-        received,
-        "Make the plan again: recompute.plan(model, batch_size=16)",
-    )

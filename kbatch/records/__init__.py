@@ -1,1 +1,1 @@
-"""What was measured, kept: one line of JSON a record, appended and synced."""
+"""The records of a project: one line of JSON a training, appended and synced."""

@@ -1,4 +1,4 @@
-"""Whole: a file that is read whole or refused, and written whole or not at all."""
+"""Files that are read whole or refused, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ KINDS = (
 
 
 def read(path: Path) -> bytes | None:
-    """What a regular file holds, or `None` if there is none; a pipe or a device, which may never end, is not opened for long.
+    """Read a regular file; `None` if there is no file.
+
+    A pipe or a device is refused before anything is read from it, since reading may never end.
 
     Args:
-        path: The file.
+        path: `Path` of the file.
 
     Raises:
-        RecordError: If it is no regular file, or cannot be read.
+        RecordError: If the path is not a regular file, or cannot be read.
     """
     try:
         handle = os.open(
@@ -39,9 +41,8 @@ def read(path: Path) -> bytes | None:
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
-        raise _unreadable(
-            path, next((words for is_one, words in KINDS if is_one(mode)), "no regular file")
-        )
+        names = [words for is_one, words in KINDS if is_one(mode)]
+        raise _unreadable(path, names[0] if names else "no regular file")
     try:
         with open(handle, "rb") as file:
             return file.read()
@@ -51,24 +52,24 @@ def read(path: Path) -> bytes | None:
 
 def _unreadable(path: Path, received: str) -> RecordError:
     return RecordError(
-        f"{path} must be a file that can be read", received, "Move it away, or pass another folder"
+        f"{path} must be a readable file", received, "Move it away, or pass another folder"
     )
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, synced, in the place of the one before; half a file is never left.
+    """Replace a file, synced to the disk; never leave half a file.
 
     Args:
-        path: The file, in a folder that exists.
-        content: What it is to hold; text is written as UTF-8.
+        path: `Path` of the file, in a folder that exists.
+        content: String or bytes to write; a string is written as UTF-8.
 
     Raises:
-        RecordError: If the disk is full, or the file cannot be written; the one before is still
+        RecordError: If the disk is full, or the file cannot be written. The old file is then still
             there.
     """
     half = path.with_name(path.name + ".tmp")
     try:
-        half.unlink(missing_ok=True)  # what a killed process left
+        half.unlink(missing_ok=True)  # a killed process may have left one
         with half.open("xb") as file:
             file.write(
                 content

@@ -1,4 +1,4 @@
-"""Disk: is this error a disk that is full, a file that may not grow or a folder that may not be written; and what to say of it."""
+"""Errors of the disk: full, a file that may not grow, or a folder that may not be written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 
 from kbatch.errors import RecordError
 
-# What libraries make of the system's numbers: HDF5 and TensorFlow keep the words, in errors of
-# kinds of their own.
+# HDF5 and TensorFlow raise errors of their own classes, but keep the words of the system's error
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LIMITED = (errno.EFBIG,)
 CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -20,19 +19,21 @@ WORDS = re.compile(
     "|".join(re.escape(os.strerror(number)) for number in (*FULL, *LIMITED, errno.EROFS))
 )
 
-KEPT = "what was finished is kept, and the same call goes on"
+KEPT = "finished trainings are kept, and the same call goes on"
 
 
 def trouble(error: BaseException) -> RecordError | None:
-    """What to say of an error that is a disk's, whichever library raised it; `None` if it is another's.
+    """Return the error to raise for a full or closed disk, whichever library reported it.
 
     Args:
-        error: Any exception; what caused it, and what was being handled when it came, are looked at
-            too.
+        error: Any exception; its causes and contexts are searched too.
+
+    Returns:
+        A `RecordError`, or `None` if the error has nothing to do with the disk.
 
     Example:
     >>> print(trouble(OSError(28, "No space left on device", "weights.h5")))  # doctest: +ELLIPSIS
-    The disk must have room. Received: No space left on device: weights.h5. Free some; what was...
+    The disk must have room. Received: No space left on device: weights.h5. Free some; finished...
     """
     for link in _chain(error):
         number = link.errno if isinstance(link, OSError) else None
@@ -48,11 +49,11 @@ def trouble(error: BaseException) -> RecordError | None:
 
 
 def refusal(error: OSError, path: object = None) -> RecordError:
-    """One sentence for a file or folder that the system did not let be written.
+    """Return the error to raise for a file or folder that could not be written.
 
     Args:
-        error: What the system said.
-        path: What was to be written, where the error does not name it. Optional.
+        error: `OSError` of the system.
+        path: Path of the file, if the error does not name it. Optional.
     """
     name = path if path is not None else error.filename
     said = (error.strerror or str(error)) + (f": {name}" if name is not None else "")
@@ -66,20 +67,20 @@ def refusal(error: OSError, path: object = None) -> RecordError:
         return RecordError(
             "The folder must be writable", said, "Pass another folder, or let this one be written"
         )
-    return RecordError(
-        "The file must be one that can be written", said, "Move it away, or pass another folder"
-    )
+    return RecordError("The file must be writable", said, "Move it away, or pass another folder")
 
 
 def check_room(folder: Path, needed_bytes: int) -> None:
-    """Refuse to begin what the disk has no room for: HDF5 may end the process when it cannot write a file.
+    """Refuse to start a training whose weights the disk has no room for.
+
+    HDF5 may end the process when it cannot write a file.
 
     Args:
-        folder: Where it will be written.
-        needed_bytes: Integer, what it may take.
+        folder: `Path` of the folder for the weights.
+        needed_bytes: Integer, bytes that the weights may take.
 
     Raises:
-        RecordError: If there is less.
+        RecordError: If fewer bytes are free.
     """
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:

@@ -1,79 +1,77 @@
-"""Fingerprint: what a project was started with, so that a resumed search compares like with like."""
+"""The facts that a project was started with.
+
+A search that is resumed must have the same facts, so that its trials compare with the earlier ones.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from kbatch import json_form
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.records import atomic_file, disk, kinds
+from kbatch.json_form import FiniteAbove0, Whole
+from kbatch.records import atomic_file, disk
 
 FOLDER, FILE = "kbatch", "project.json"  # the folder is inside KerasTuner's own
-KINDS: dict[str, Any] = {  # of the facts that kbatch reads again; all others are only compared
-    "goal": dict[str, Any],
-    "baseline": dict[str, Any],
-    "data": dict[str, dict[str, Any]],
-    "epochs": int | None,
-    "measured_horizon_seconds": float,
-    "table": dict[str, Any],
-}
-GOAL: dict[str, Any] = {
-    "seconds": kinds.Above0,
-    "metric": str,
-    "direction": str,
-    "chance": float,
-    "target": float | None,
-}
-SUM = "checksum"  # a fact that some data have not: `None` on either side compares with nothing
+SUM = "checksum"  # data without a fixed order have none: `None` on either side is not compared
+
+
+class GoalFacts(TypedDict):
+    """The goal of a search, as project.json holds it."""
+
+    seconds: FiniteAbove0
+    metric: str
+    direction: str
+    chance: float
+
+
+class OptionalGoalFacts(GoalFacts, total=False):
+    """The goal of a search, with the target that it may have."""
+
+    target: float | None
+
+
+class DataFacts(TypedDict, total=False):
+    """Facts of training or validation data."""
+
+    examples: Whole
+
+
+class Facts(TypedDict, total=False):
+    """The facts of a project that kbatch uses; all others are only compared."""
+
+    goal: OptionalGoalFacts
+    baseline: dict[str, Any]
+    data: dict[str, DataFacts]
+    epochs: Whole | None
+    measured_horizon_seconds: float
+    table: dict[str, Any]
 
 
 def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the project in `directory` was started with, or `None` if it was not started.
+    """Read the facts of the project in `directory`; `None` if the project was not started.
 
     Raises:
-        RecordError: If the file cannot be read, or holds something else.
+        RecordError: If the file cannot be read, or does not hold facts.
     """
     path = Path(directory) / FILE
     text = atomic_file.read(path)
     if text is None:
         return None
     do = "Move the folder away, or start in another one"
-    try:
-        facts = kinds.parsed(text)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} must be readable JSON", f"{error}", do) from error
-    if not isinstance(facts, dict):
-        raise RecordError(f"{path} must hold the facts of a project", f"{facts!r:.60}", do)
-    for name, value, kind in _known(facts):
-        if not kinds.fits(value, kind):
-            raise RecordError(
-                f"{path} must hold the facts of a project", f"{name}={value!r:.60}", do
-            )
+    no_json = f"{path} must be readable JSON"
+    facts: dict[str, Any] = json_form.parse(text, lambda said: RecordError(no_json, said, do))
+    must = f"{path} must hold the facts of a project"
+    json_form.read(Facts, facts, lambda said: RecordError(must, said, do))
     return facts
 
 
-def _known(facts: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Name, value and kind of each fact that is read again."""
-    for name, kind in KINDS.items():
-        if name in facts:
-            yield name, facts[name], kind
-    if isinstance(facts.get("goal"), dict):
-        for name, kind in GOAL.items():
-            yield f"goal.{name}", facts["goal"].get(name), kind
-    if isinstance(facts.get("data"), dict):
-        for part, told in facts["data"].items():
-            yield (
-                f"data.{part}.examples",
-                told.get("examples", 0) if isinstance(told, dict) else 0,
-                int,
-            )
-
-
 def save(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
-    """Keep what the project was started with; the file appears whole or not at all."""
+    """Write the facts of a project; the file appears whole or not at all."""
     path = Path(directory) / FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,15 +81,15 @@ def save(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
 
 
 def check(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
-    """Refuse to go on with other facts than the project was started with.
+    """Refuse facts that differ from those that the project was started with.
 
     Args:
-        directory: Folder of the project's records.
-        facts: What the search is now run with; names that the project does not know yet are not
-            compared.
+        directory: Path of the folder of the project's records.
+        facts: Dict, facts of the search as it is run now. Names that the project does not have yet
+            are not compared.
 
     Raises:
-        ProjectChangedError: If a fact differs; the message says which, from what, to what.
+        ProjectChangedError: If a fact differs; the message names it and both of its values.
     """
     stored = load(directory) or {}
     now = json.loads(json.dumps(facts))
@@ -117,7 +115,7 @@ def check(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
 
 def _differences(name: str, before: Any, now: Any) -> list[str]:
     if name.endswith(f".{SUM}") and None in (before, now):
-        return []  # data without a fixed order have none, though they may have seemed to once
+        return []
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted(before.keys() | now.keys())
         return [
@@ -129,7 +127,7 @@ def _differences(name: str, before: Any, now: Any) -> list[str]:
 
 
 def _without_sums(before: Any, now: Any) -> Any:
-    """The stored fact, with no checksum where there is none now: the next one would be another."""
+    """Return the stored fact without the checksums that the data no longer have."""
     if not isinstance(before, dict) or not isinstance(now, dict):
         return before
     return {

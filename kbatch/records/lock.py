@@ -1,4 +1,7 @@
-"""Lock: one process at a time trains in a project. It is the system's own lock on an open file, and so dies with its process."""
+"""The lock of a project, in which one process at a time may train.
+
+The operating system holds the lock on an open file, and so releases it when the process ends.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from kbatch.records import atomic_file, disk
 
 FILE = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-FAR = 1 << 30  # Windows locks bytes against reading too: one that is behind the words
+FAR = 1 << 30  # Windows locks bytes against reading too: lock a byte behind the text
 
 
 @dataclass
 class _Held:
-    """A file that this process has locked, and how many want it so."""
+    """A file that this process has locked, and the number of `Lock` objects that hold it."""
 
     handle: int
     holders: int = 0
@@ -33,20 +36,20 @@ _OURS: dict[tuple[int, int], _Held] = {}  # by device and inode
 
 
 class Lock:
-    """A folder of records that no other process may write, from now on until `release`, or until this object or the process is gone.
+    """A lock on a folder of records, against other processes.
 
-    A process may hold a folder many times over: a notebook's cell that runs again does not lock
-    itself out.
+    The lock ends with `release`, with this object or with the process. A process may lock a folder
+    several times, so that a notebook cell that runs again does not lock itself out.
 
     Args:
-        folder: Folder of the records; made if it does not exist.
+        folder: `Path` of the folder of records; made if it does not exist.
 
     Attributes:
-        fresh: Boolean, whether this process did not hold the folder before: another one may have
-            written meanwhile.
+        fresh: Boolean, whether this process did not hold the folder before. If so, another process
+            may have written to it.
 
     Raises:
-        RecordError: If another process holds it; the message says which, and since when.
+        RecordError: If another process holds the folder; the message says which, and since when.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +72,7 @@ class Lock:
         self._let_go = weakref.finalize(self, _let_go, key)
 
     def release(self) -> None:
-        """Let other processes have the folder, as far as this holder is concerned; a second time does nothing."""
+        """Release this lock; a second call does nothing."""
         self._let_go()
 
     def __enter__(self) -> Lock:
@@ -80,13 +83,14 @@ class Lock:
 
 
 def _take(handle: int, path: Path) -> None:
-    """Lock an open file, and write who has it into it; for people only."""
+    """Lock an open file, and write into it which process has it, for people to read."""
     try:
         _system_lock(handle)
     except OSError as error:
         if error.errno in NO_LOCKS:
             warnings.warn(
-                f"{path.parent} is on a file system without locks: let one process at a time search in it",
+                f"{path.parent} is on a file system without locks: "
+                "let one process at a time search in it",
                 stacklevel=4,
             )
             return
@@ -100,7 +104,7 @@ def _take(handle: int, path: Path) -> None:
         raise disk.refusal(error, path) from error
     since = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     words = json.dumps({"process": os.getpid(), "host": platform.node(), "since": since})
-    with contextlib.suppress(OSError):  # a full disk has room for no words, but the lock holds
+    with contextlib.suppress(OSError):  # on a full disk the text is lost, but the lock holds
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, words.encode())
@@ -121,7 +125,8 @@ def _system_lock(handle: int) -> None:
 def _holder(path: Path) -> str:
     with contextlib.suppress(RecordError, ValueError, KeyError, TypeError):
         words = json.loads(atomic_file.read(path) or b"")
-        return f"process {words['process']} on {words['host']} has {path.parent} since {words['since']}"
+        process = f"process {words['process']} on {words['host']}"
+        return f"{process} has {path.parent} since {words['since']}"
     return f"another process has {path.parent}"
 
 
@@ -136,7 +141,7 @@ def _let_go(key: tuple[int, int]) -> None:
 
 
 def _forget() -> None:
-    """In a forked child the lock is the parent's: kept open here, it would outlive it."""
+    """Close the parent's lock files in a forked child, where they would outlive the parent."""
     for held in _OURS.values():
         os.close(held.handle)
     _OURS.clear()

@@ -1,4 +1,4 @@
-"""Record: a recipe, its outcome and where it came from, as one line of JSON."""
+"""The record of one training: its recipe, its outcome and where both came from."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kbatch import json_form
+from kbatch.errors import RecordError
+from kbatch.json_form import Whole
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records import kinds
 
 BASELINE_TRIAL = -1
 
 
 def key_of(values: Mapping[str, Any], recipe: Recipe, seed: int, purpose: str) -> str:
-    """What makes two trainings the same one: hyperparameter values, recipe, seed and purpose, as a short hash."""
+    """Return a short hash that is equal for two trainings only if they are the same training.
+
+    Args:
+        values: Dict, values of all hyperparameters of the trial.
+        recipe: `Recipe` of the training.
+        seed: Integer, seed of the training.
+        purpose: `"search"`, `"baseline"` or `"confirmation"`.
+    """
     text = json.dumps(
         [dict(values), json.loads(recipe.to_json()), seed, purpose], sort_keys=True, default=str
     )
@@ -24,7 +33,7 @@ def key_of(values: Mapping[str, Any], recipe: Recipe, seed: int, purpose: str) -
 
 
 def drawn_of(values: Mapping[str, Any], seed: int) -> str:
-    """What a trial was drawn as: the values of its hyperparameters and the seed, as text that compares."""
+    """Return the drawn values and the seed of a trial as a text to compare."""
     return json.dumps([dict(values), seed], sort_keys=True, default=str)
 
 
@@ -33,28 +42,29 @@ class Record:
     """One training that ended.
 
     Attributes:
-        key: What makes this training the same as another (see `key_of`).
+        key: String, hash that identifies the training (see `key_of`).
         purpose: `"search"`, `"baseline"` or `"confirmation"`.
         trial: Integer, number of the KerasTuner trial; -1 for the baseline.
-        seed: Integer, seed of weights, order of the data and dropout.
-        recipe: `Recipe` that was trained.
-        outcome: `Outcome` that was measured.
-        score: Float, the score of the outcome; 0 for all but finite endings.
-        values: Values of all hyperparameters of the trial, the user's own among them.
-        learning_rate_at_32: Float, the learning rate carried back to batch 32. `None` if the
-            optimizer has its own.
-        test: What the kept weights reach on test data, such as `{"accuracy": 0.71}`; empty if there
-            were none.
-        checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
-        versions: Versions of Python, TensorFlow, Keras, KerasTuner and kbatch.
-        device: What it ran on.
-        finished_at: Date and time of its end (UTC, ISO 8601).
+        seed: Integer, seed of the weights, of the order of the data and of dropout.
+        recipe: `Recipe` of the training.
+        outcome: `Outcome` of the training.
+        score: Float, score of the outcome; 0 if the training ended in an error, NaN or a crash.
+        values: Dict, values of all hyperparameters of the trial, including the user's own.
+        learning_rate_at_32: Float, the learning rate scaled back to batch 32. `None` if the
+            optimizer has a rate of its own.
+        test: Dict, metrics of the kept weights on test data, such as `{"accuracy": 0.71}`; empty
+            without test data.
+        checkpoint: String, path of the kept weights, relative to the project; empty if none were
+            kept.
+        versions: Dict, versions of Python, TensorFlow, Keras, KerasTuner and kbatch.
+        device: String, the device that trained.
+        finished_at: String, date and time of the end (UTC, ISO 8601).
     """
 
     key: str
     purpose: str
-    trial: int
-    seed: int
+    trial: Whole
+    seed: Whole
     recipe: Recipe
     outcome: Outcome
     score: float
@@ -68,34 +78,31 @@ class Record:
 
     @property
     def baseline(self) -> bool:
-        """Whether this is a training of the baseline recipe."""
+        """Boolean, whether this is a training of the baseline recipe."""
         return self.trial == BASELINE_TRIAL
 
     @property
     def drawn(self) -> str:
-        """What this trial was drawn as (see `drawn_of`)."""
+        """String, the drawn values and the seed (see `drawn_of`)."""
         return drawn_of(self.values, self.seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record in JSON's own types."""
+        """Return the record as a dict that JSON can hold."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Record:
-        """The record that `to_dict` gave, also after a trip through JSON.
+        """Read a record from the dict that `to_dict` made, also after JSON.
 
         Raises:
-            TypeError: If a field is missing, unknown or of another kind.
+            RecordError: If a field is missing, unknown or of another type.
         """
-        record = cls(
-            **{
-                **fields,
-                "recipe": Recipe.from_dict(fields["recipe"]),
-                "outcome": Outcome.from_dict(fields["outcome"]),
-            }
-        )
-        for part in (record, record.outcome, record.recipe):
-            wrong = kinds.wrong_field(part)
-            if wrong is not None:
-                raise TypeError(f"`{wrong}` is {getattr(part, wrong)!r:.60}")
-        return record
+        return json_form.read(cls, fields, _no_record)
+
+
+def _no_record(received: str) -> RecordError:
+    return RecordError(
+        "A record must have the fields that `Record.to_dict` writes",
+        received,
+        "Read it with the version of kbatch that wrote it",
+    )

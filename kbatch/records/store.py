@@ -1,4 +1,4 @@
-"""Store: an append-only file of started, interrupted and ended trainings."""
+"""The append-only file of trainings that started, were interrupted or ended."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kbatch import json_form
 from kbatch.errors import RecordError
-from kbatch.records import atomic_file, disk, kinds
+from kbatch.records import atomic_file, disk
 from kbatch.records.record import Record
 
 FILE = "records.jsonl"
-# what broken JSON, or another's, raises
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the file: what happened to which training, and its record if it ended."""
+    """One line of the file.
+
+    Attributes:
+        event: `"started"`, `"interrupted"` or `"ended"`.
+        key: String, hash that identifies the training (see `key_of`).
+        record: `Record` of a training that ended, else `None`.
+    """
 
     event: str
     key: str
@@ -29,26 +34,27 @@ class Line:
 
 
 def read(path: Path) -> list[Line]:
-    """All complete lines of a file of records; an incomplete last one is named in a warning and left out.
+    """Read all complete lines of a file of records.
+
+    A last line that is incomplete is left out, with a warning.
 
     Args:
-        path: The file; one that does not exist has no lines.
+        path: `Path` of the file; a missing file has no lines.
 
     Raises:
-        RecordError: If a line before the last cannot be read, or the file is no regular one.
+        RecordError: If a line before the last cannot be read, or the path is not a regular file.
     """
     rows = (atomic_file.read(path) or b"").split(b"\n")
     lines = []
     for number, row in enumerate(rows, 1):
         try:
             if row:
-                lines.append(_parse(kinds.parsed(row)))
-        except UNREADABLE as error:
+                lines.append(_line(json_form.parse(row, _no_line)))
+        except RecordError as error:
             if number < len(rows):
-                reason = f" ({error})" if isinstance(error, TypeError) else ""
                 raise RecordError(
                     f"Every line of {path} must be a record",
-                    f"line {number}: {row[:60]!r}…{reason}",
+                    f"line {number}: {row[:60]!r}… ({error.received})",
                     "Remove that line, or move the file away",
                 ) from error
             warnings.warn(
@@ -61,7 +67,7 @@ class Store:
     """The records of one project, appended line by line and synced to disk.
 
     Args:
-        directory: Folder of the project's records; made if it does not exist.
+        directory: Path of the folder for the records; made if it does not exist.
 
     Raises:
         RecordError: If the folder cannot be made or written, or a line before the last cannot be
@@ -82,12 +88,12 @@ class Store:
         self.read_again()
 
     def read_again(self) -> None:
-        """Take up what another process has written meanwhile."""
+        """Read the file again, since another process may have written to it."""
         self._lines = read(self.path)
         self._repaired = False
 
     def _drop_incomplete_line(self) -> None:
-        """Cut a half-written last line, or end a whole one, so that the next record does not grow onto it."""
+        """Remove a half-written last line, or end a whole one, before the next line is appended."""
         text = atomic_file.read(self.path) or b""
         if text and not text.endswith(b"\n"):
             only_end_lost = len(self._lines) == len(text.splitlines())
@@ -100,44 +106,46 @@ class Store:
         self._repaired = True
 
     def finished(self, key: str) -> Record | None:
-        """The record of a training that ended, or `None`."""
-        return next(
-            (line.record for line in reversed(self._lines) if line.key == key and line.record), None
-        )
+        """Return the record of a training that ended, or `None`."""
+        of_key = (line.record for line in reversed(self._lines) if line.key == key)
+        return next((record for record in of_key if record), None)
 
     def unfinished_starts(self, key: str) -> int:
-        """How often a training was started and neither ended nor was interrupted by the user: its process died."""
-        return sum(
-            {"started": 1, "interrupted": -1}.get(line.event, 0)
-            for line in self._lines
-            if line.key == key
-        )
+        """Count how often the process of a training died: it started, but has no end.
+
+        A training that the user interrupted did not die.
+        """
+        events = [line.event for line in self._lines if line.key == key]
+        return events.count("started") - events.count("interrupted")
 
     def records(self) -> list[Record]:
-        """All records, in the order they were made."""
+        """Return all records, in the order in which the trainings ended."""
         return [line.record for line in self._lines if line.record]
 
     def start(self, key: str) -> None:
-        """Note that a training is about to begin."""
+        """Write that a training is about to start."""
         self._append({"event": "started", "key": key})
 
     def interrupt(self, key: str) -> None:
-        """Note that the user stopped a training, which is no crash; on a full disk, take its start back instead."""
+        """Write that the user stopped a training, so that it does not count as a crash.
+
+        On a full disk, remove the line of its start instead, which needs no room.
+        """
         try:
             self._append({"event": "interrupted", "key": key})
         except RecordError:
             if not self._lines or self._lines[-1] != Line("started", key):
                 raise
             text = atomic_file.read(self.path) or b""
-            os.truncate(self.path, text.rfind(b"\n", 0, len(text) - 1) + 1)  # which needs no room
+            os.truncate(self.path, text.rfind(b"\n", 0, len(text) - 1) + 1)
             self._lines.pop()
 
     def end(self, record: Record) -> None:
-        """Keep the record of a training that ended."""
+        """Write the record of a training that ended."""
         self._append({"event": "ended", "key": record.key, "record": record.to_dict()})
 
     def _append(self, fields: dict[str, Any]) -> None:
-        """Add a line whole, or none of it.
+        """Append one line; if that fails, leave the file as it was.
 
         Raises:
             RecordError: If the disk is full, or the file cannot be written.
@@ -158,12 +166,16 @@ class Store:
                     raise
         except OSError as error:
             raise disk.refusal(error, self.path) from error
-        self._lines.append(_parse(json.loads(row)))
+        self._lines.append(_line(json.loads(row)))
 
 
-def _parse(fields: dict[str, Any]) -> Line:
-    return Line(
-        fields["event"],
-        fields["key"],
-        Record.from_dict(fields["record"]) if "record" in fields else None,
+def _line(fields: Any) -> Line:
+    return json_form.read(Line, fields, _no_line)
+
+
+def _no_line(received: str) -> RecordError:
+    return RecordError(
+        "A line of records must hold an event and the key of its training",
+        received,
+        "Remove the line",
     )

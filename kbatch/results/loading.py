@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kbatch.axes import AXES
 from kbatch.errors import RecordError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -15,7 +16,6 @@ from kbatch.records.record import Record
 from kbatch.records.store import FILE, read
 from kbatch.results.frame import OWN, Trials
 from kbatch.results.own_values import own_values
-from kbatch.space import AXES
 
 _PLAIN_COLUMNS = [
     axis.name for axis in AXES if axis.in_recipe and axis.name not in ("batch_size", "optimizer")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbatch.axes import RESERVED
 from kbatch.records.record import Record
-from kbatch.space import RESERVED
 
 
 def own_values(record: Record) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kbatch import notebook, text_table
+from kbatch import json_form, notebook, text_table
 from kbatch.errors import RecordError
-from kbatch.records import atomic_file, kinds
+from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
@@ -168,7 +168,7 @@ def _load_run(root: Path) -> dict[str, Any]:
     """
     try:
         run = json.loads(atomic_file.read(root / RUN_FILE) or b"{}")
-        if kinds.fits(run, dict[str, str | list[str]]):
+        if json_form.fits(run, dict[str, str | list[str]]):
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):
         pass

@@ -1,1 +1,1 @@
-"""What changes with the batch size; standard library only."""
+"""Rules for the training settings that change with the batch size."""

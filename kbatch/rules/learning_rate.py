@@ -1,4 +1,4 @@
-"""Learning-rate rules: how a rate found at batch 32 is carried to another batch size."""
+"""Learning-rate rules, which scale a rate found at batch 32 to another batch size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_RULES = {"sgd": "linear", "adam": "sqrt"}
 
 
 def factor(batch_size: int, rule: str) -> float:
-    """What a learning rate at batch 32 is multiplied with at `batch_size`.
+    """Return the factor by which a rule scales a learning rate from batch 32 to `batch_size`.
 
     Args:
         batch_size: Integer, examples per weight update.

@@ -1,4 +1,4 @@
-"""Micro-batch: the equal passes that a batch above a limit is accumulated over."""
+"""The micro-batch rule: equal passes for a batch above a limit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from kbatch.errors import SpaceError
 
-MOST_PASSES = 2  # times the fewest that the limit allows, above which a batch size divides badly
+# times the fewest passes that the limit allows; chosen by hand, not tuned
+MOST_PASSES = 2
 
 
 def size_of(batch_size: int, limit: int | None) -> int | None:
-    """The largest divisor of a batch size that is within the limit; `None` if the whole batch is.
+    """Return the largest divisor of a batch size within the limit; `None` if the batch is within.
 
     Example:
     >>> size_of(96, 40), size_of(32, 40), size_of(96, None)
@@ -23,10 +24,14 @@ def size_of(batch_size: int, limit: int | None) -> int | None:
 
 
 def check(batch_sizes: Sequence[int], limit: int) -> None:
-    """Refuse batch sizes that need many more passes than the limit asks for.
+    """Refuse batch sizes that need many more passes than the limit requires.
+
+    Args:
+        batch_sizes: Sequence of integers, examples per weight update.
+        limit: Integer, examples per pass at most.
 
     Raises:
-        SpaceError: If one does; the message names one that does not.
+        SpaceError: If a batch size needs too many; the message suggests another size.
     """
     for size in batch_sizes:
         passes, fewest = size // (size_of(size, limit) or size), math.ceil(size / limit)

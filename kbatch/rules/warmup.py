@@ -1,29 +1,29 @@
-"""Warm-up rule: how many updates the learning rate takes to rise."""
+"""The warm-up rule: the number of updates over which the learning rate rises."""
 
 from __future__ import annotations
 
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
 
-# a recipe that spends more of its time below its own rate is not the recipe that was asked for
+# Share of the horizon: a recipe that spends more of it below its own rate is not the recipe that
+# was asked for. Chosen by hand, not tuned.
 MOST_OF_HORIZON = 0.1
 
 
 def updates(
     batch_size: int, examples: int, passes: float = 1.0, horizon_examples: float | None = None
 ) -> int:
-    """Warm-up in weight updates: none up to batch 32, then more passes over the data the larger the batch.
+    """Return the weight updates of warm-up: none up to batch 32, more passes for larger batches.
 
-    A rate carried up from batch 32 is larger than the first, steep updates bear (Goyal et al. 2017,
-    who take five passes for batches of 8,192). The passes grow as `passes * (1 - 32 / batch_size)`,
-    from nothing at 32, so that 33 differs little from 32.
+    A learning rate that was scaled up from batch 32 is too large for the first, steep updates
+    (Goyal et al. 2017, who take five passes for batches of 8,192). The passes over the data grow as
+    `passes * (1 - 32 / batch_size)`, from 0 at batch 32, so that 33 differs little from 32.
 
     Args:
         batch_size: Integer, examples per weight update.
         examples: Integer, number of training examples.
-        passes: Float, passes over the data that warm-up takes for very large batches. Defaults to
-            `1.0`.
-        horizon_examples: Float, examples that a training sees within its horizon; warm-up takes at
-            most a tenth of the updates that these are. `None` (the default) sets no limit.
+        passes: Float, passes over the data for very large batches. Defaults to `1.0`.
+        horizon_examples: Float, examples of a training within its horizon; warm-up takes at most a
+            tenth of its updates. `None` (the default) sets no limit.
 
     Example:
     >>> updates(32, 1200), updates(64, 1200), updates(256, 1200)
@@ -33,9 +33,7 @@ def updates(
     """
     if batch_size <= REFERENCE_BATCH_SIZE:
         return 0
-    wanted = round(passes * (1 - REFERENCE_BATCH_SIZE / batch_size) * examples / batch_size)
-    return (
-        wanted
-        if horizon_examples is None
-        else min(wanted, int(MOST_OF_HORIZON * horizon_examples / batch_size))
-    )
+    full = round(passes * (1 - REFERENCE_BATCH_SIZE / batch_size) * examples / batch_size)
+    if horizon_examples is None:
+        return full
+    return min(full, int(MOST_OF_HORIZON * horizon_examples / batch_size))

@@ -1,1 +1,1 @@
-"""TensorFlow as a process: workers, out-of-memory errors, Ctrl-C, and what an import prints."""
+"""The process: workers, out-of-memory errors, Ctrl-C, imports and private names of libraries."""

@@ -1,4 +1,7 @@
-"""Ctrl-C: with SIGTERM and a hang-up, ends a command once and cleanly, also where Python would lose it."""
+"""Ctrl-C, SIGTERM and hang-up: each ends a command once and cleanly.
+
+Python loses some of these signals while TensorFlow runs; here they are raised again.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-AGAIN_SECONDS = 0.05  # by then the object is gone; if not, the next one is taken up in the same way
-# signals that follow one another so closely are one wish: cleaning up is not interrupted again
+# Delay of a signal that Python lost in a `__del__`: by then the object is gone. If not, the signal
+# is lost and raised again once more. Chosen by hand, not tuned.
+AGAIN_SECONDS = 0.05
+# Signals that follow so closely count as one, so that cleaning up is not interrupted. Chosen by
+# hand, not tuned.
 ONE_SECONDS = 1.0
-NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no hang-up
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 
 class Stopped(KeyboardInterrupt):
     """A signal that asks this process to end.
 
     Attributes:
-        signal_number: Integer, which one.
+        signal_number: Integer, number of the signal.
     """
 
     def __init__(self, signal_number: int = signal.SIGINT) -> None:
@@ -32,21 +38,22 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """128 and the signal's number, as shells have it: 130 for Ctrl-C, 143 for SIGTERM."""
+        """Integer, exit code as in a shell: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.signal_number
 
 
 @contextmanager
 def stopping(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Inside, SIGTERM and a hang-up are a `KeyboardInterrupt` as Ctrl-C is, and none is lost; one that follows within a second is no second one.
+    """Turn SIGTERM and SIGHUP into a `KeyboardInterrupt` inside the `with` block, as Ctrl-C is.
 
-    TensorFlow holds the main thread in C++ during a step, and a signal waits there for the next
-    line of Python, which may be a `__del__` or a callback, where Python only prints what is raised:
-    it is raised again. What was ignored before, as hang-ups are under `nohup`, stays ignored.
-    Outside of the main thread no signal is handled.
+    No signal is lost. During a step TensorFlow holds the main thread in C++, and a signal waits for
+    the next line of Python. That line may be in a `__del__` or a callback, where Python prints an
+    exception and drops it; such a signal is raised again. A second signal within a second is
+    dropped. Signals that were ignored before, as SIGHUP is under `nohup`, stay ignored. Outside the
+    main thread nothing changes.
 
     Args:
-        clock: Function that gives the time in seconds. Defaults to `time.monotonic`.
+        clock: Function that returns the time in seconds. Defaults to `time.monotonic`.
     """
     last: list[float] = []
 
@@ -63,7 +70,7 @@ def stopping(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
             return before(lost)
         last.clear()
         number = getattr(lost.exc_value, "signal_number", signal.SIGINT)
-        # raised in here it would be lost as well
+        # raised in this hook, it would be lost as well
         threading.Timer(AGAIN_SECONDS, _thread.interrupt_main, (number,)).start()
 
     sys.unraisablehook = hook
@@ -76,12 +83,12 @@ def stopping(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Inside, such a signal ends the process on the spot; for imports, during which there is nothing to lose and much to break.
+    """Let a signal end the process on the spot inside the `with` block.
 
-    A library that is interrupted while it is imported says so in tracebacks of its own, or not at
-    all.
+    For imports, during which nothing can be lost. A library that is interrupted during its import
+    prints tracebacks of its own, or ignores the signal.
     """
-    own = os.dup(2)  # which may be turned away meanwhile
+    own = os.dup(2)  # standard error may be redirected inside the block
 
     def handler(number: int, frame: Any) -> None:
         os.write(own, b"\nStopped.\n")
@@ -96,7 +103,7 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside, such a signal waits; for the line that says a training was stopped."""
+    """Delay signals inside the `with` block, in which the stop of a training is written."""
     came: list[int] = []
     with _handled(lambda number, frame: came.append(number)):
         yield
@@ -106,7 +113,10 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, a SIGTERM or a hang-up that nobody handles is a `KeyboardInterrupt`, so that what was begun is noted as stopped and not as a crash."""
+    """Turn a SIGTERM or SIGHUP without a handler into a `KeyboardInterrupt` inside the block.
+
+    So a training that is ended by it is recorded as stopped, not as crashed.
+    """
 
     def handler(number: int, frame: Any) -> None:
         raise Stopped(number)
@@ -125,7 +135,7 @@ def terminable() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """From now on nothing of the kind is listened to: the process is about to end."""
+    """Ignore all further signals, since the process is about to end."""
     with contextlib.suppress(ValueError):
         for number in _numbers():
             signal.signal(number, signal.SIG_IGN)
@@ -133,8 +143,8 @@ def ignore() -> None:
 
 @contextmanager
 def _handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Let a function handle the signals, those that are ignored or that C code handles excepted."""
-    main = threading.current_thread() is threading.main_thread()  # the only one that may
+    """Let a function handle the signals that are neither ignored nor handled by C code."""
+    main = threading.current_thread() is threading.main_thread()  # others may not set handlers
     before = {number: signal.getsignal(number) for number in _numbers()} if main else {}
     ours = {number: kept for number, kept in before.items() if kept not in (signal.SIG_IGN, None)}
     for number in ours:

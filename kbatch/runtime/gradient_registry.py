@@ -1,36 +1,35 @@
-"""Gradient registry: TensorFlow keeps every traced custom gradient for the life of the process; this gives them back.
+"""TensorFlow's registry of custom gradients, which keeps dead models alive.
 
-`tf.custom_gradient` registers a closure under a new name at every trace and never forgets it
-(tensorflow#80895); the closure holds the model's variables and optimizer slots. The registry is
-private, so this module alone touches it.
+`tf.custom_gradient` registers a closure under a new name at every trace and never removes it
+(tensorflow#80895). The closure holds the variables of the model and of its optimizer.
 """
 
 from __future__ import annotations
 
 import gc
 
-from tensorflow.python.framework import ops
+from kbatch.runtime import tensorflow_private
 
 PREFIX = "CustomGradient-"
 
 
 def registered() -> frozenset[str]:
-    """Names of all custom gradients that TensorFlow holds now."""
-    return frozenset(name for name in ops.gradient_registry.list() if name.startswith(PREFIX))
+    """Return the names of all custom gradients that TensorFlow holds now."""
+    names = tensorflow_private.custom_gradients()
+    return frozenset(name for name in names if name.startswith(PREFIX))
 
 
 def purge(before: frozenset[str]) -> int:
-    """Forget the custom gradients that were registered since, and collect what only they held.
+    """Remove the custom gradients that were registered since, and free the models they held.
 
     Args:
-        before: What `registered()` said before the model was built. The model must not be trained
-            any more.
+        before: Frozenset of names, what `registered()` returned before the model was built. The
+            model must not be trained any more.
 
     Returns:
-        How many were forgotten.
+        Integer, number of custom gradients that were removed.
     """
     since = registered() - before
-    for name in since:
-        ops.gradient_registry._registry.pop(name)
+    tensorflow_private.forget_custom_gradients(since)
     gc.collect()
     return len(since)

@@ -6,8 +6,22 @@ Each function says which file of which release the name was read in;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+NAME_COUNTERS = "object_name_uids"  # keras/src/utils/naming.py, Keras 3.15.1
+# keras/src/utils/rng_utils.py and keras/src/random/seed_generator.py, Keras 3.15.1
+SEEDS = ("global_random_seed", "global_seed_generator")
+# keras/src/optimizers/base_optimizer.py, Keras 3.15.1
+DECAY_EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
+
+
+def accumulated_gradients(optimizer: Any) -> list[Any]:
+    """Return the sums of gradients of an optimizer that accumulates; `None` for sparse ones.
+
+    `BaseOptimizer._accumulated_gradients`, keras/src/optimizers/base_optimizer.py, Keras 3.15.1.
+    """
+    return list(optimizer._accumulated_gradients)
 
 
 def call_function(operation: Any, training: bool) -> Any:
@@ -19,6 +33,25 @@ def call_function(operation: Any, training: bool) -> Any:
     from keras.src.models.functional import operation_fn
 
     return operation_fn(operation, training=training)
+
+
+def compile_arguments(model: Any) -> dict[str, Any]:
+    """Return the arguments that a compiled model was compiled with, by name.
+
+    `Trainer._compile_config`, keras/src/trainers/trainer.py, Keras 3.15.1.
+    """
+    return dict(model._compile_config.config)
+
+
+def copy_decay_exclusions(source: Any, target: Any) -> None:
+    """Exclude from the weight decay of one optimizer what another excludes.
+
+    `exclude_from_weight_decay` keeps its arguments in two attributes that are not in the config:
+    keras/src/optimizers/base_optimizer.py, Keras 3.15.1.
+    """
+    for name in DECAY_EXCLUSIONS:
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
 
 
 def create_global_seed_generator() -> None:
@@ -69,6 +102,16 @@ def functional_of_sequential(model: Any) -> Any:
     return model._functional
 
 
+def global_attributes(names: Iterable[str]) -> dict[str, Any]:
+    """Return attributes of Keras' global state, such as `NAME_COUNTERS`; `None` where not set.
+
+    `get_global_attribute`, keras/src/backend/common/global_state.py, Keras 3.15.1.
+    """
+    from keras.src.backend.common import global_state
+
+    return {name: global_state.get_global_attribute(name) for name in names}
+
+
 def input_structure(functional: Any) -> Any:
     """The nested structure of symbolic inputs that a Functional model was made with.
 
@@ -83,6 +126,15 @@ def is_optional_input(tensor: Any) -> bool:
     `KerasTensor._keras_history`, keras/src/ops/node.py, Keras 3.15.1, leads to the `InputLayer`.
     """
     return getattr(tensor._keras_history.operation, "optional", False)
+
+
+def learning_rate_setting(optimizer: Any) -> Any:
+    """Return the learning rate of an optimizer as it was given: variable, schedule or function.
+
+    `BaseOptimizer._learning_rate`, keras/src/optimizers/base_optimizer.py, Keras 3.15.1; the public
+    `learning_rate` returns the current value of a schedule.
+    """
+    return optimizer._learning_rate
 
 
 def loss_ids(layer: Any) -> set[int]:
@@ -126,6 +178,26 @@ def own_trainable_variables(layer: Any) -> Sequence[Any]:
     among them.
     """
     return layer._trainable_variables
+
+
+def passes(optimizer: Any) -> Any:
+    """Return the variable that counts the passes of an optimizer.
+
+    `BaseOptimizer._iterations`, keras/src/optimizers/base_optimizer.py, Keras 3.15.1; the public
+    `iterations` counts weight updates where an optimizer accumulates.
+    """
+    return optimizer._iterations
+
+
+def set_global_attributes(values: Mapping[str, Any]) -> None:
+    """Set attributes of Keras' global state; `None` removes one.
+
+    `set_global_attribute`, keras/src/backend/common/global_state.py, Keras 3.15.1.
+    """
+    from keras.src.backend.common import global_state
+
+    for name, value in values.items():
+        global_state.set_global_attribute(name, value)
 
 
 def set_mask(tensor: Any, mask: Any) -> None:

@@ -2,6 +2,21 @@
 
 Each function says which file of which release the name was read in;
 `tests/test_keras_tuner_private.py` fails when a release takes one away.
+`kbatch.building.hyperparameters.GuardedHyperParameters` overrides `HyperParameters._retrieve`, and
+is tested there too.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+
+def narrow_choice(choice: Any, values: list[Any]) -> None:
+    """Leave a declared `Choice` these values only, and a default among them.
+
+    `Choice._values` and `Choice._default`, keras_tuner/src/engine/hyperparameters/hp_types/
+    choice_hp.py, KerasTuner 1.4.8.
+    """
+    choice._values = values
+    if choice._default not in values:
+        choice._default = values[-1]

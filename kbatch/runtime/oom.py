@@ -1,7 +1,7 @@
-"""Out of memory: the one module that knows every form it takes, as an error, as a text and as a dead process.
+"""Out of memory: the errors, texts and exit codes by which it shows.
 
-What names memory by itself is certain. What large batches also die of, and broken installations
-just the same, is suspect: it counts only if a smaller batch passes in a fresh process.
+An error that names memory is certain. Other errors come of large batches as well as of broken
+installations: they are suspect, and count only if a smaller batch passes in a fresh process.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import re
 import signal
 from collections.abc import Iterator
 
-# Regular expressions; each names memory by itself, in TensorFlow, XLA, CUDA and its libraries,
-# NumPy, Python or the system.
+# Regular expressions of texts that name memory: of TensorFlow, XLA, CUDA and its libraries, NumPy,
+# Python and the system.
 CERTAIN = (
     r"OOM when allocating",
     r"[Rr]an out of (GPU )?memory (when|trying)",
     r"Out of memory (while trying to allocate|allocating)",
-    r"(?i:failed to allocate (the )?(memory\b(?! to serialize)|host memory|requested memory|request for|scratch|\d))",
+    r"(?i:failed to allocate (the )?"
+    r"(memory\b(?! to serialize)|host memory|requested memory|request for|scratch|\d))",
     r"Dst tensor is not initialized",
     r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory",
     r"CU(DNN|BLAS|SOLVER|SPARSE|RAND)_STATUS_(\w+_)?ALLOC(ATION)?_FAILED|CUFFT_ALLOC_FAILED",
@@ -33,7 +34,7 @@ SUSPECT = (
     r"Failed to get convolution algorithm",
     r"CUDNN_STATUS_(INTERNAL_ERROR|EXECUTION_FAILED|NOT_INITIALIZED|MAPPING_ERROR)",
     r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED)",
-    # also what a driver that does not fit says
+    # a driver of another version causes this too
     r"failed to create cublas handle|[Cc]ould not create cudnn handle",
     r"Blas \w+ launch failed|cu[Dd][Nn][Nn] launch failure",
     r"without (BLAS|DNN) support|(No|get) B[Ll][Aa][Ss] support|initialize BLAS support",
@@ -41,20 +42,23 @@ SUSPECT = (
     r"CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_FAILED)",
     r"Failed to instantiate CUDA graph|Failed to load in-memory CUBIN",
     r"Shared memory size limit exceeded",
-    # oneDNN's number for it, but another one's in its first versions
+    # oneDNN's out of memory; its first versions used the number for another error
     r"received an exception:\s*Status: 1,",
-    # a pool of processes that lost one
+    # a pool of processes has lost a worker
     r"\bSIG(ABRT|SEGV|KILL|BUS|ILL)\(-\d+\)|terminated abruptly",
 )
-HARMLESS = "is not a failure"  # cuDNN says so when an optional workspace did not fit
+HARMLESS = "is not a failure"  # in TensorFlow's note on an optional workspace that did not fit
 
-# The code says that something ran out. It says so of a full disk too, since TensorFlow maps the
-# system's ENOSPC, EDQUOT and EMFILE to it.
+# TensorFlow's code for a resource that ran out. A full disk has it too: `ErrnoToCode` in
+# tsl/platform/errors.cc (TensorFlow 2.21.0) maps the system's ENOSPC, EDQUOT and EMFILE to it.
 CODE = r"ResourceExhaustedError|RESOURCE_EXHAUSTED|Resource exhausted:"
-NOT_MEMORY = r"No space left on device|(?i:disk quota exceeded)|Too many open files|to serialize message|message larger than max|Shared memory size limit"
+NOT_MEMORY = (
+    r"No space left on device|(?i:disk quota exceeded)|Too many open files"
+    r"|to serialize message|message larger than max|Shared memory size limit"
+)
 
-# What the graph optimizer could not fold: it writes a constant of one repeated value, and the
-# kernel finds no room for all of them.
+# The graph optimizer folds an operation into a constant of one repeated value, and the kernel finds
+# no room for all elements. With fewer elements than this the file is broken; chosen by hand.
 FOLDED, FEW = "Cannot parse tensor from proto", 1 << 18
 _SIZE = re.compile(r"\bsize: (\d+)")
 
@@ -67,11 +71,11 @@ _SIGNALS = frozenset(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error certainly means that memory ran out.
+    """Tell whether an error certainly means out of memory.
 
     Args:
-        error: Any exception. What caused it is looked at too, and what was being handled when it
-            came, unless `from None` hides that.
+        error: Any exception. Its causes are searched too, and its contexts unless `from None` hides
+            them.
 
     Example:
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("shape"))
@@ -81,10 +85,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_suspect(error: BaseException) -> bool:
-    """Whether an error may mean that memory ran out: it does if a smaller batch passes in a fresh process.
+    """Tell whether an error may mean out of memory: if a smaller batch passes in a fresh process.
 
     Args:
-        error: Any exception; its causes are looked at as `is_out_of_memory` does. One that is
+        error: Any exception; its causes are searched as by `is_out_of_memory`. An error that is
             certain is not suspect.
 
     Example:
@@ -97,10 +101,12 @@ def is_suspect(error: BaseException) -> bool:
 
 
 def is_suspect_exit(exit_code: int) -> bool:
-    """Whether a process that ended so may have run out of memory: aborted, segmentation fault, killed, bus error or illegal instruction.
+    """Tell whether a process with this exit code may have run out of memory.
+
+    That is so after an abort, a segmentation fault, a kill, a bus error or an illegal instruction.
 
     Args:
-        exit_code: As `subprocess` gives it (-11) or as a shell does (139).
+        exit_code: Integer, as `subprocess` returns it (-11) or a shell (139).
 
     Example:
     >>> is_suspect_exit(-11), is_suspect_exit(139), is_suspect_exit(1)
@@ -115,31 +121,27 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None and id(link) not in seen:
         yield link
         seen.add(id(link))
-        link = (
-            link.__context__
-            if link.__cause__ is None and not link.__suppress_context__
-            else link.__cause__
-        )
+        hidden = link.__cause__ is not None or link.__suppress_context__
+        link = link.__cause__ if hidden else link.__context__
 
 
 def _is_certain(link: BaseException) -> bool:
     if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
         return True
     text = _text(link)
-    return bool(
-        _CERTAIN.search(text) or (re.search(CODE, text) and not re.search(NOT_MEMORY, text))
-    ) or _is_folded(text)
+    if _CERTAIN.search(text) or _is_folded(text):
+        return True
+    return bool(re.search(CODE, text)) and not re.search(NOT_MEMORY, text)
 
 
 def _is_folded(text: str) -> bool:
-    """Whether a constant of many values could not be made; one of a few is a broken file."""
+    """Tell whether a constant of many elements could not be made; a few mean a broken file."""
     _, found, proto = text.partition(FOLDED)
     return bool(found) and math.prod(int(size) for size in _SIZE.findall(proto)) >= FEW
 
 
 def _text(link: BaseException) -> str:
-    # Line by line: TensorFlow joins "Graph execution error", a traceback, warnings and the cause in
-    # one message.
-    return "\n".join(
-        line for line in (type(link).__name__, *str(link).splitlines()) if HARMLESS not in line
-    )
+    # TensorFlow joins "Graph execution error", a traceback, warnings and the cause in one message,
+    # so harmless lines are taken out one by one
+    lines = (type(link).__name__, *str(link).splitlines())
+    return "\n".join(line for line in lines if HARMLESS not in line)

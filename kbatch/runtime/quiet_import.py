@@ -1,4 +1,7 @@
-"""Quiet import: hides what TensorFlow prints from C++ when it is imported, before any log level holds."""
+"""Quiet import: hides the lines that TensorFlow prints from C++ while it is imported.
+
+TensorFlow prints them before any log level takes effect.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def turned_away() -> Iterator[None]:
-    """Hold back the standard error of this process inside the `with`; if the inside fails, it is printed after all.
+    """Hold back the standard error of this process inside the `with` block.
+
+    If the block raises an exception, the lines are printed after all.
 
     Example:
     ```python

@@ -6,7 +6,10 @@ Each function says which file of which release the name was read in;
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+SEED_ATTRIBUTES = ("_seed", "_rng")  # tensorflow/python/eager/context.py, TensorFlow 2.21.0
 
 
 def add_control_input(operation: Any, before: Any) -> None:
@@ -15,6 +18,35 @@ def add_control_input(operation: Any, before: Any) -> None:
     `Operation._add_control_input`, tensorflow/python/framework/ops.py, TensorFlow 2.21.0.
     """
     operation._add_control_input(before)
+
+
+def custom_gradients() -> frozenset[str]:
+    """Return the names of all gradient functions that TensorFlow holds, for ops and closures.
+
+    `gradient_registry`, tensorflow/python/framework/ops.py, TensorFlow 2.21.0.
+    """
+    from tensorflow.python.framework import ops
+
+    return frozenset(ops.gradient_registry.list())
+
+
+def dataset_inputs(dataset: Any) -> list[Any]:
+    """Return the datasets that a `tf.data.Dataset` reads from.
+
+    `DatasetV2._inputs`, tensorflow/python/data/ops/dataset_ops.py, TensorFlow 2.21.0.
+    """
+    return list(getattr(dataset, "_inputs", list)())
+
+
+def forget_custom_gradients(names: Iterable[str]) -> None:
+    """Remove gradient functions from TensorFlow's registry.
+
+    `Registry._registry`, tensorflow/python/framework/registry.py, TensorFlow 2.21.0.
+    """
+    from tensorflow.python.framework import ops
+
+    for name in names:
+        ops.gradient_registry._registry.pop(name)
 
 
 def function_graph(operation: Any, attribute: str) -> Any:
@@ -47,6 +79,16 @@ def graph_def_of_function(function_def: Any) -> tuple[Any, dict[str, str]]:
     return function_def_to_graph.function_def_to_graph_def(function_def)
 
 
+def has_started() -> bool:
+    """Tell whether TensorFlow in this process has set up its devices.
+
+    `Context._context_handle`, tensorflow/python/eager/context.py, TensorFlow 2.21.0.
+    """
+    from tensorflow.python.eager import context
+
+    return context.context()._context_handle is not None
+
+
 def is_compiled_by_xla() -> bool:
     """Whether XLA compiles the function that is being traced, or one around it.
 
@@ -67,6 +109,56 @@ def is_stateful(op_type: str) -> bool:
 
     definition = op_def_registry.get(op_type)
     return definition is None or definition.is_stateful
+
+
+def is_unordered(dataset: Any) -> bool:
+    """Tell whether a step of a dataset was made with `deterministic=False`.
+
+    `_deterministic` of `_ParallelMapDataset` and `_ParallelBatchDataset`,
+    tensorflow/python/data/ops/map_op.py and batch_op.py, TensorFlow 2.21.0.
+    """
+    return getattr(dataset, "_deterministic", None) == "false"
+
+
+def memory_limits(kind: str) -> list[int]:
+    """Return the bytes that TensorFlow may use of each device of a kind such as `"GPU"`.
+
+    `list_local_devices`, tensorflow/python/client/device_lib.py, TensorFlow 2.21.0.
+    """
+    from tensorflow.python.client import device_lib
+
+    devices = device_lib.list_local_devices()
+    return [int(device.memory_limit) for device in devices if device.device_type == kind]
+
+
+def padding_values(dataset: Any) -> Any:
+    """Return the values that a `padded_batch` pads with, in the structure of an element.
+
+    `_PaddedBatchDataset._padding_values`, tensorflow/python/data/ops/padded_batch_op.py, TensorFlow
+    2.21.0.
+    """
+    return getattr(dataset, "_padding_values", None)
+
+
+def seed_state() -> dict[str, Any]:
+    """Return TensorFlow's global seed and the generator of its op seeds, as far as they are set.
+
+    `Context._seed` and `Context._rng`, tensorflow/python/eager/context.py, TensorFlow 2.21.0.
+    """
+    from tensorflow.python.eager import context
+
+    attributes = vars(context.context())
+    return {name: attributes[name] for name in SEED_ATTRIBUTES if name in attributes}
+
+
+def set_seed_state(state: Mapping[str, Any]) -> None:
+    """Put back what `seed_state` returned. See there for the file."""
+    from tensorflow.python.eager import context
+
+    attributes = vars(context.context())
+    for name in SEED_ATTRIBUTES:
+        attributes.pop(name, None)
+    attributes.update(state)
 
 
 def update_input(operation: Any, index: int, tensor: Any) -> None:

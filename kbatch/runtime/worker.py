@@ -1,10 +1,9 @@
-"""Worker: a disposable process for what may run out of memory, hang, or take its process with it."""
+"""A disposable process for functions that may run out of memory, hang or crash."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -15,23 +14,25 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from loky import ProcessPoolExecutor, process_executor
+from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool
 
-ORPHAN_CHECK_SECONDS = 0.5
-SAID_CHARACTERS = 2000
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+from kbatch.runtime import loky_private
+
+ORPHAN_CHECK_SECONDS = 0.5  # chosen by hand, not tuned
+SAID_CHARACTERS = 2000  # kept of a dead worker's output; chosen by hand, not tuned
+INTERRUPTED = 130  # exit code in a shell of a program that Ctrl-C ended
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a worker ended in the middle of a call.
+    """The end of a worker in the middle of a call.
 
     Attributes:
-        exit_code: Integer, as `subprocess` gives it: minus the number of the signal that killed it;
-            `None` if the watchdog ended it. What it asked for, if the function ended with
-            `SystemExit` or `KeyboardInterrupt`.
-        said: What it last wrote to its standard output and error, or which of these two it was.
+        exit_code: Integer, exit code of the process as `subprocess` gives it: the negative number
+            of the signal that killed it. `None` if the watchdog ended it. If the function raised
+            `SystemExit` or `KeyboardInterrupt`, the exit code that a program would have.
+        said: String, the last output of the process, or the name of that exception.
     """
 
     exit_code: int | None
@@ -46,14 +47,14 @@ class Death:
 
 
 class Worker:
-    """A process that is started when it is first needed and again after it died.
+    """A process that starts when it is first needed, and again after it died.
 
-    Functions and arguments travel by cloudpickle, so those defined in a notebook work too; what the
-    functions print goes to a file of the worker's own. The process ends with `close`, and by itself
-    when its parent is gone.
+    Functions and arguments travel by cloudpickle, so functions defined in a notebook work too.
+    Their output goes to a file of the worker. The process ends with `close`, and by itself when its
+    parent is gone.
 
     Args:
-        environment: Environment variables that the process has besides the parent's.
+        environment: Mapping, environment variables in addition to the parent's. Defaults to none.
 
     Example:
     >>> with Worker() as worker:
@@ -68,29 +69,29 @@ class Worker:
         self._said: Any = None
 
     def call(self, function: Callable[..., Any] | str, *args: Any, timeout_seconds: float) -> Any:
-        """What the function returns in the worker.
+        """Call a function in the worker.
+
+        Global variables that the function sets are there in the next call, while the process lives.
 
         Args:
-            function: The function, or its name such as `"package.module:function"`, for one whose
-                module must not be imported here; globals that it leaves behind are there in the
-                next call, while the process lives.
-            *args: Its arguments.
-            timeout_seconds: Float, after which the watchdog ends the process.
+            function: The function; or its name, such as `"package.module:function"`, if its module
+                must not be imported in this process.
+            *args: Arguments of the function.
+            timeout_seconds: Float, seconds after which the watchdog ends the process.
 
         Returns:
-            The function's result, or the `Death` of the process, which is started anew at the next
-            call.
+            The result of the function, or the `Death` of the process. After a death the next call
+            starts a new process.
 
         Raises:
-            Exception: What the function raised.
+            Exception: The exception that the function raised.
         """
         try:
             ended = self._ready().submit(_called, function, args).result(timeout=timeout_seconds)
         except FutureTimeout:
             return self._bury(None)
         except BrokenProcessPool as error:
-            code = re.search(r"\((-?\d+)\)", str(error))
-            return self._bury(int(code.group(1)) if code else 1)
+            return self._bury(loky_private.exit_code(error))
         except KeyboardInterrupt:
             self.close()
             raise
@@ -99,21 +100,21 @@ class Worker:
         return ended
 
     def prepare(self, function: Callable[..., Any] | str, *args: Any) -> None:
-        """Start the process and let it begin with a function, whose result nobody waits for.
+        """Start the process and call a function in it, without waiting for its result.
 
         Args:
             function: See `call`.
-            *args: Its arguments.
+            *args: Arguments of the function.
         """
         self._ready().submit(_called, function, args)
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process, with what earlier calls left in it."""
+        """Boolean, whether there is a process, with the global variables that earlier calls set."""
         return self._executor is not None
 
     def close(self) -> None:
-        """End the process at once, whatever it does."""
+        """End the process at once."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, kill_workers=True)
             self._executor = None
@@ -123,7 +124,8 @@ class Worker:
 
     def _ready(self) -> ProcessPoolExecutor:
         if self._executor is None:
-            self._said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115 (closed with the process)
+            # closed with the process, not at the end of a `with`
+            self._said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115
             environment = {
                 **os.environ,
                 **self.environment,
@@ -157,11 +159,14 @@ class Worker:
 
 
 def _called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
-    """What the function returns; one that wants to end its process ends the worker, where loky would end the parent."""
+    """Call a function in the worker, and return its result.
+
+    A function that exits ends the worker only; loky would end the parent too.
+    """
     try:
         return (_named(function) if isinstance(function, str) else function)(*args)
     except SystemExit as error:
-        # As Python does at the end of a program: nothing is 0, a text is an error.
+        # as Python does at the end of a program: None is 0, a text is 1
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return Death(code, f"sys.exit({error.code!r})")
     except KeyboardInterrupt:
@@ -169,16 +174,15 @@ def _called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
 
 
 def _named(text: str) -> Callable[..., Any]:
-    """The function that `"package.module:function"` names."""
+    """Import the function that `"package.module:function"` names."""
     module, _, name = text.partition(":")
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 def _begin(parent: int, said: str, path: list[str]) -> None:
-    """Make the process quiet, mortal and able to import what its parent can."""
+    """Set up a worker: its import path, its output file, and its end when the parent is gone."""
     sys.path[:] = path
-    # or loky ends a worker that has grown by 300 MB between calls
-    process_executor._MAX_MEMORY_LEAK_SIZE = float("inf")
+    loky_private.let_workers_grow()
     with open(said, "a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

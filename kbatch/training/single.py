@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from kbatch.axes import RESERVED
 from kbatch.building.compiled import said_of
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
@@ -18,7 +19,6 @@ from kbatch.errors import RecipeError, SearchError
 from kbatch.model_spec import ModelArguments, ModelSpec
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, whole_number
-from kbatch.space import RESERVED
 from kbatch.training import agreement
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by

@@ -6,7 +6,7 @@ this list):
    -2  errors
    -1  number_text · recompute_strategy
     0  notebook · option · outcome · problems · recipe · runtime · scoring · text_table
-    1  axis · device · records · rules · tracing
+    1  axis · command_option · device · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
     4  border · memory · tuner

@@ -1,9 +1,9 @@
-"""Kill -9 the driver at random moments, each time followed by the same command; no finished trial may be lost or trained twice.
+"""Kill the driver at random moments and start it again: no finished trial may be lost.
 
 Usage: python scripts/kill_and_resume.py [--kills 20] [--seed 0] [--out FOLDER]
 
-Prints what every life of the driver had finished when it was killed, and exits with 1 if a record
-was lost, changed or made twice.
+The driver is killed by SIGKILL, each time followed by the same command. The script prints how many
+trainings had finished at each kill, and exits with 1 if a record was lost, changed or made twice.
 """
 
 import argparse
@@ -20,7 +20,7 @@ TRIALS = 12
 
 
 def ended(folder: Path) -> list[str]:
-    """The complete lines that say a training ended, in order."""
+    """Return the complete lines that say a training ended, in order."""
     path = folder / "search" / "kbatch" / "records.jsonl"
     lines = path.read_text(errors="replace").split("\n")[:-1] if path.exists() else []
     return [line for line in lines if '"event": "ended"' in line]
@@ -73,9 +73,8 @@ def main() -> int:
     }
     twice = len(keys) - len(set(keys))
     kept = ended(folder)[: len(before)] == before
-    print(
-        f"last run: exit code {result.returncode}; {len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}"
-    )
+    trainings = f"{len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}"
+    print(f"last run: exit code {result.returncode}; {trainings}")
     searched = sum(record["record"]["purpose"] == "search" for record in records)
     whole = result.returncode == 0 and not twice and kept and searched == TRIALS
     print("ok" if whole else result.stderr)

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from kbatch.max_batch import sentence
 
+from kbatch.cli.max_batch_answer import sentence
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
@@ -119,8 +119,8 @@ def test_several_make_a_table(tmp_path):
         (["memory_models:open_sizes", "--no-shape"], "leaves sizes open must be given the shape"),
         (["memory_models:uncompiled", "--dtype", "float33"], "--dtype must be a NumPy type"),
         (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
-        (["memory_models:uncompiled", "--policy", "int4"], "`policy` must be"),
-        (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be off, on or both"),
+        (["memory_models:uncompiled", "--policy", "int4"], "--policy must be names out of"),
+        (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be one of off, on, both"),
         (["memory_models:uncompiled", "--accumulation", "0"], "--accumulation must be at least 1"),
         (
             ["memory_models:uncompiled", "--table", "--sizes", "powers_of_two"],

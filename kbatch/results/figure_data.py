@@ -63,7 +63,7 @@ class CurveInfo:
         begin = max(curve[0][0] for curve in self.curves)
         end = min(curve[-1][0] for curve in self.curves)
         times = [time for time, _ in self.curves[0] if begin <= time <= end]
-        return times, [np.interp(times, *zip(*curve, strict=True)) for curve in self.curves]
+        return times, [np.interp(times, *np.transpose(curve)) for curve in self.curves]
 
 
 @dataclass(frozen=True)

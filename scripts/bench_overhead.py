@@ -157,11 +157,10 @@ def fit_rows(part, build, train, validation, batch_sizes, rounds, seconds):
             way(build, train, validation, batch_size, 0.5)
         for number in range(rounds):
             ways = [*ways[1:], ways[0]]
-            found = {
-                f"{way.__name__}_{unit}": value
-                for way in ways
-                for unit, value in way(build, train, validation, batch_size, seconds).items()
-            }
+            found = {}
+            for way in ways:
+                for unit, value in way(build, train, validation, batch_size, seconds).items():
+                    found[f"{way.__name__}_{unit}"] = value
             yield {"part": part, "batch_size": batch_size, "round": number, **found}
 
 
@@ -210,9 +209,8 @@ def main():
         take(pipeline_rows(sizes, options.rounds))
     if "light" in parts:
         x, y = table()
-        take(
-            fit_rows("light", mlp, (x, y), (x[:32], y[:32]), sizes, options.rounds, options.seconds)
-        )
+        small = (x[:32], y[:32])
+        take(fit_rows("light", mlp, (x, y), small, sizes, options.rounds, options.seconds))
     if "pictures" in parts:
         found = pictures("drawn", options.image_size)
         take(
@@ -230,9 +228,10 @@ def main():
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with open(options.out, "w", newline="") as file:
-            writer = csv.DictWriter(
-                file, fieldnames=list(dict.fromkeys(name for row in rows for name in row))
-            )
+            names: dict[str, None] = {}
+            for row in rows:
+                names.update(dict.fromkeys(row))
+            writer = csv.DictWriter(file, fieldnames=list(names))
             writer.writeheader()
             writer.writerows(rows)
 

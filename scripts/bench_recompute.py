@@ -100,33 +100,18 @@ def measure(
 ) -> dict[str, object]:
     """Measure the peak in this process, and the ratio of time if there are pairs of steps."""
     import keras
-    import numpy as np
     import tensorflow as tf
 
     from kbatch import recompute
 
-    rng = np.random.default_rng(0)
-    if name == "transformer":
-        x = rng.integers(0, 5000, (batch, size))
-    else:
-        x = rng.random((batch, size, size, 3)).astype("float32")
-    y = rng.integers(0, 10, batch)
+    x, y = data(name, size, batch)
     gpu = bool(tf.config.list_physical_devices("GPU"))
-    device, clock = ("GPU:0", time.perf_counter) if gpu else ("CPU:0", time.process_time)
+    clock = time.perf_counter if gpu else time.process_time
 
     def step(model) -> float:
         began = clock()
         float(model.train_on_batch(x, y))
         return clock() - began
-
-    def peak(model) -> int:
-        for _ in range(2):
-            step(model)
-        base = tf.config.experimental.get_memory_info(device)["current"]
-        tf.config.experimental.reset_memory_stats(device)
-        for _ in range(3):
-            step(model)
-        return tf.config.experimental.get_memory_info(device)["peak"] - base
 
     plan, plan_seconds = None, 0.0
     if method == "RematScope":
@@ -137,17 +122,16 @@ def measure(
         plan = planned(other, x, y, method)
         plan_seconds = time.perf_counter() - began
         recompute.apply(other, plan)
-    peak_bytes = peak(other)  # before there is a second model: a user has one
+    peak_bytes = peak(
+        lambda: step(other), "GPU:0" if gpu else "CPU:0"
+    )  # before there is a second model: a user has one
     ratio = 0.0
     if pairs:
         plain = build(name, size, jit)
         step(plain)
         both = [(step(plain), step(other)) for _ in range(pairs)]
         ratio = statistics.median(after / before for before, after in both)
-    gradient_bytes = 0
-    if jit:
-        for variable in other.trainable_variables:
-            gradient_bytes += int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
+    gradients = gradient_bytes(other) if jit else 0
     return {
         "model": name,
         "image_size": size,
@@ -156,7 +140,7 @@ def measure(
         "jit_compile": jit,
         "method": method,
         "segments": len(plan.segments) if plan else "",
-        "activation_bytes": peak_bytes - gradient_bytes,
+        "activation_bytes": peak_bytes - gradients,
         "peak_bytes": peak_bytes,
         "predicted_bytes": plan.peak_bytes if plan else "",
         "time_ratio": round(ratio, 3),
@@ -164,6 +148,42 @@ def measure(
         "kept_bytes": plan.kept_bytes if plan else "",
         "extra_predicted": round(plan.extra_seconds_ratio, 3) if plan else "",
     }
+
+
+def data(name: str, size: int, batch: int):
+    """Return one batch of random examples for a model, and their labels."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    if name == "transformer":
+        x = rng.integers(0, 5000, (batch, size))
+    else:
+        x = rng.random((batch, size, size, 3)).astype("float32")
+    return x, rng.integers(0, 10, batch)
+
+
+def peak(step, device: str) -> int:
+    """Return the peak bytes of three steps, above the bytes before them."""
+    import tensorflow as tf
+
+    for _ in range(2):
+        step()
+    before = tf.config.experimental.get_memory_info(device)["current"]
+    tf.config.experimental.reset_memory_stats(device)
+    for _ in range(3):
+        step()
+    return tf.config.experimental.get_memory_info(device)["peak"] - before
+
+
+def gradient_bytes(model) -> int:
+    """Return the bytes of one gradient of all trainable weights."""
+    import numpy as np
+    import tensorflow as tf
+
+    return sum(
+        int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
+        for variable in model.trainable_variables
+    )
 
 
 def planned(model, x, y, method: str):

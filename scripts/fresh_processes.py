@@ -28,7 +28,7 @@ def confirms(workload: Workload, limit_bytes: int, batch_size: int, steps: int) 
 
 
 def largest_that_survives(workload: Workload, limit: int, predicted: int) -> str:
-    """Return "=" and the largest batch that trains, by single steps from the prediction in fresh processes."""
+    """Return "=" and the largest batch that trains, by single steps from the prediction."""
     passes = functools.lru_cache(None)(lambda size: confirms(workload, limit, size, 3))
     size = predicted
     while not passes(size):

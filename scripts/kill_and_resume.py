@@ -7,6 +7,7 @@ trainings had finished at each kill, and exits with 1 if a record was lost, chan
 """
 
 import argparse
+import collections
 import json
 import random
 import signal
@@ -17,6 +18,10 @@ import time
 from pathlib import Path
 
 TRIALS = 12
+SEARCH = (
+    f"cats-vs-dogs --image-size 16 --trials {TRIALS} --seconds-per-trial 1 --confirm 2 "
+    "--policies float32"
+)
 
 
 def ended(folder: Path) -> list[str]:
@@ -33,19 +38,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = options.out or Path(tempfile.mkdtemp())
-    small = [
-        "--image-size",
-        "16",
-        "--trials",
-        str(TRIALS),
-        "--seconds-per-trial",
-        "1",
-        "--confirm",
-        "2",
-        "--policies",
-        "float32",
-    ]
-    command = [sys.executable, "-m", "kbatch", "cats-vs-dogs", *small, "--out", str(folder)]
+    command = [sys.executable, "-m", "kbatch", *SEARCH.split(), "--out", str(folder)]
     moments, before = random.Random(options.seed), []
     for kill in range(options.kills):
         process = subprocess.Popen(
@@ -67,10 +60,8 @@ def main() -> int:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     records = [json.loads(line) for line in ended(folder)]
     keys = [record["key"] for record in records]
-    endings = {
-        how: sum(record["record"]["outcome"]["ended"] == how for record in records)
-        for how in ("horizon", "crashed")
-    }
+    counted = collections.Counter(record["record"]["outcome"]["ended"] for record in records)
+    endings = {how: counted[how] for how in ("horizon", "crashed")}
     twice = len(keys) - len(set(keys))
     kept = ended(folder)[: len(before)] == before
     trainings = f"{len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}"

@@ -122,9 +122,8 @@ def main() -> None:
             row["plain_twice"] = again["result"] if again else "failed"
         rows.append(options.out, COLUMNS, {**row, "seconds": round(time.perf_counter() - began)})
     found = rows.read(options.out)
-    exact, refused = (
-        sum(row["result"].startswith(word) for row in found) for word in ("Exact", "refused")
-    )
+    exact = sum(row["result"].startswith("Exact") for row in found)
+    refused = sum(row["result"].startswith("refused") for row in found)
     differ = len(found) - exact - refused
     print(f"{len(found)} models: {exact} exact, {refused} refused, {differ} differ")
 

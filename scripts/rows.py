@@ -17,7 +17,10 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def known(path: Path, names: Sequence[str]) -> set[tuple[str, ...]]:
     """Return the values of some columns, a tuple for each row of a file."""
-    return {tuple(row[name] for name in names) for row in read(path)}
+    found = set()
+    for row in read(path):
+        found.add(tuple(row[name] for name in names))
+    return found
 
 
 def append(path: Path, columns: Sequence[str], row: Mapping[str, object]) -> None:

@@ -129,18 +129,18 @@ def collect(
     """
     from PIL import Image
 
-    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    by_class: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for example in examples:  # type: ignore[attr-defined]
-        images = found[names[int(example["label"])]]
+        images = by_class[names[int(example["label"])]]
         if len(images) < PER_CLASS:
             picture = Image.fromarray(example["image"]).convert("RGB")
             small = picture.resize((image_size, image_size), Image.Resampling.BILINEAR)
             images.append(np.asarray(small, "uint8"))
             if on_progress:
-                on_progress(sum(map(len, found.values())))
-        if all(len(images) == PER_CLASS for images in found.values()):
-            return {name: np.array(images) for name, images in found.items()}
-    counts = ", ".join(f"{len(images)} of {name}" for name, images in found.items())
+                on_progress(sum(map(len, by_class.values())))
+        if all(len(images) == PER_CLASS for images in by_class.values()):
+            return {name: np.array(images) for name, images in by_class.items()}
+    counts = ", ".join(f"{len(images)} of {name}" for name, images in by_class.items())
     raise DataError(
         f"TFDS must hold {PER_CLASS} images of each class", counts, "Prepare the whole data set"
     )

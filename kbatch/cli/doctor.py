@@ -219,6 +219,7 @@ def _tensorboard() -> Finding:
 
 
 def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
+    """The processor, the GPUs, the NVIDIA cards, and their memory."""
     gpus = told.get("gpus", [])
     yield Finding("cpu", told.get("cpu") or f"{platform.machine()}, {os.cpu_count()} cores")
     without = "unknown" if "error" in told else "none that TensorFlow sees"

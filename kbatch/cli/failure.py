@@ -26,7 +26,8 @@ class PlainGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            raise refused(error.format_message()) from error
+            # Typer 0.29 reads values by pydantic, whose words these are.
+            raise refused(error.format_message().replace("Value error, ", "")) from error
 
 
 @contextmanager

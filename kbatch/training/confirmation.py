@@ -95,6 +95,7 @@ def confirm(
         )
         candidates = [search.baseline(), *chosen]
         # Seed by seed: if the machine's speed changes meanwhile, it changes for all recipes alike.
-        fresh = range(terms.model_spec.seed + 1, terms.model_spec.seed + seeds + 1)
-        again = [search.again(record, seed, test) for seed in fresh for record in candidates]
-    return rows(again, search.goal.metric)
+        confirmations = []
+        for seed in range(terms.model_spec.seed + 1, terms.model_spec.seed + seeds + 1):
+            confirmations += [search.again(record, seed, test) for record in candidates]
+    return rows(confirmations, search.goal.metric)

@@ -142,9 +142,11 @@ def goal_of(
     """
     name = measured.own_name(metric.removeprefix("val_"))
     towards = direction or metrics.direction_of(name) or "max"
-    found, note = chance_of(name, towards, data, measured) if chance is None else (chance, "")
-    _check_target(target, found, towards)
-    return Goal(seconds, f"val_{name}", towards, found, target, note)
+    note = ""
+    if chance is None:
+        chance, note = chance_of(name, towards, data, measured)
+    _check_target(target, chance, towards)
+    return Goal(seconds, f"val_{name}", towards, chance, target, note)
 
 
 def _check_target(target: float | None, chance: float | None, direction: str | None) -> None:

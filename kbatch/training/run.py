@@ -90,8 +90,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         input_examples_per_second=_per_second(recipe.examples_per_pass, input_seconds),
         message=message,
     )
-    found = remarks.of(outcome, goal, recipe, input_seconds, data.training.remedy)
-    return replace(outcome, remarks=(*found, *accumulation.remarks(model, recipe), *data.remarks))
+    own = remarks.of(outcome, goal, recipe, input_seconds, data.training.remedy)
+    return replace(outcome, remarks=(*own, *accumulation.remarks(model, recipe), *data.remarks))
 
 
 def _means_out_of_memory(error: Exception, micro_batch: int, largest_passed: int) -> bool:

@@ -75,12 +75,10 @@ def build(name: str, size: int, jit: bool):
         inputs = keras.Input((size,), dtype="int32")
         x = layers.Embedding(5000, 128)(inputs)
         for _ in range(12):
-            x = layers.LayerNormalization()(
-                x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x))
-            )
-            x = layers.LayerNormalization()(
-                x + layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x)))
-            )
+            attention = layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x))
+            x = layers.LayerNormalization()(x + attention)
+            dense = layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x)))
+            x = layers.LayerNormalization()(x + dense)
         model = keras.Model(inputs, layers.Dense(10, "softmax")(layers.GlobalAveragePooling1D()(x)))
     elif name == "convolutions":
         inputs = x = keras.Input((size, size, 3))
@@ -122,9 +120,8 @@ def measure(
         plan = planned(other, x, y, method)
         plan_seconds = time.perf_counter() - began
         recompute.apply(other, plan)
-    peak_bytes = peak(
-        lambda: step(other), "GPU:0" if gpu else "CPU:0"
-    )  # before there is a second model: a user has one
+    # Measured before there is a second model: a user has one.
+    peak_bytes = peak(lambda: step(other), "GPU:0" if gpu else "CPU:0")
     ratio = 0.0
     if pairs:
         plain = build(name, size, jit)

@@ -1,4 +1,6 @@
-"""A KerasTuner project of images, moved over by three changed lines: each is marked with what it was.
+"""A KerasTuner project of images that changes three lines to use kbatch.
+
+A comment on each changed line shows the line before.
 
 Usage: python examples/images_from_keras_tuner.py [--folder FOLDER_OF_CLASS_FOLDERS] [--trials 4]
 [--epochs 10]
@@ -25,7 +27,7 @@ options = parser.parse_args()
 
 
 def drawn(folder):
-    """A folder of 400 drawn cats and dogs, for want of your own."""
+    """Make a folder of 400 drawn cats and dogs, in place of your own."""
     from PIL import Image
 
     from kbatch.case_study.drawn import drawn_pets
@@ -50,7 +52,7 @@ train, validation = keras.utils.image_dataset_from_directory(
 
 
 def build(hp):
-    """The project's own model with its own hyperparameters, as it was."""
+    """Build the project's own model with its own hyperparameters, as before."""
     model = keras.Sequential(
         [
             keras.Input((64, 64, 3)),
@@ -91,6 +93,5 @@ model, outcome = kbatch.train(
     recipe, build, train, validation_data=validation, epochs=options.epochs, values=values
 )
 model.save(f"{options.out}/images-best.keras")  # loads without kbatch
-print(
-    f"{recipe}: {outcome.value:.3f} held after {outcome.train_seconds:.1f} s, saved as {options.out}/images-best.keras"
-)
+result = f"{outcome.value:.3f} held after {outcome.train_seconds:.1f} s"
+print(f"{recipe}: {result}, saved as {options.out}/images-best.keras")

@@ -1,4 +1,4 @@
-"""A user's own project: which way of training this model on this machine buys the most accuracy per second?
+"""A search over the recipes of your own model, on your own arrays.
 
 Usage: python examples/own_project.py
 """
@@ -13,7 +13,7 @@ data = pictures("drawn", image_size=32)  # your own arrays here
 
 
 def build(hp):
-    """Your model as it is; your own hyperparameters may stand beside kbatch's."""
+    """Build your model as it is; your own hyperparameters are searched together with kbatch's."""
     width = hp.Choice("width", [32, 64])
     layers = [
         keras.Input((32, 32, 3)),
@@ -43,11 +43,8 @@ tuner = keras_tuner.RandomSearch(
 )
 tuner.search(*data.train, validation_data=data.validation)
 trials = kbatch.results.load("runs/own").sort_values("score", ascending=False)
-print(
-    trials[["trial", "recipe", "score", "val_accuracy", "examples_per_second"]].to_string(
-        index=False
-    )
-)
+columns = ["trial", "recipe", "score", "val_accuracy", "examples_per_second"]
+print(trials[columns].to_string(index=False))
 
 runs = kbatch.confirm(tuner, *data.train, validation_data=data.validation, top=2, seeds=2)
 print(runs.groupby(["baseline", "recipe"])["val_accuracy"].agg(["mean", "std"]))

@@ -19,9 +19,8 @@ horizon = kbatch.callbacks.Horizon(
 )
 model.fit(*data.train, epochs=1000, verbose=0, callbacks=[clock, horizon])
 
-print(
-    f"{clock.updates} updates, median {1e3 * clock.median_update_seconds:.1f} ms, the first {clock.first_step_seconds:.2f} s longer"
-)
-print(
-    f"accuracy held {horizon.value:.3f}, score {kbatch.score(horizon.curve, horizon=3, chance=0.5):.4f} per second"
-)
+milliseconds = 1e3 * clock.median_update_seconds
+print(f"{clock.updates} updates, median {milliseconds:.1f} ms")
+print(f"the first one took {clock.first_step_seconds:.2f} s longer")
+score = kbatch.score(horizon.curve, horizon=3, chance=0.5)
+print(f"accuracy held {horizon.value:.3f}, score {score:.4f} per second")

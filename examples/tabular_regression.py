@@ -1,4 +1,6 @@
-"""Tabular regression with a dict of inputs, scored by the mean absolute error: direction and chance are worked out from the labels.
+"""Tabular regression with a dict of inputs, scored by the mean absolute error.
+
+Direction and chance are inferred from the name of the metric and the labels.
 
 Usage: python examples/tabular_regression.py [--trials 4] [--seconds 2]
 """
@@ -23,7 +25,7 @@ rng = np.random.default_rng(0)
 
 
 def table(count):
-    """Flats: their size and age as numbers, their district as a category, and what they cost."""
+    """Make flats: size and age as numbers, the district as a category, and the price."""
     numbers = rng.normal(size=(count, 2)).astype("float32")
     district = rng.integers(0, 5, size=(count,))
     price = 3 + numbers @ np.array([1.0, -0.5]) + 0.3 * district + 0.2 * rng.normal(size=count)
@@ -31,7 +33,7 @@ def table(count):
 
 
 def build(hp):
-    """Your model as it is; your own hyperparameters are searched beside kbatch's."""
+    """Build your model as it is; your own hyperparameters are searched together with kbatch's."""
     numbers, district = (
         keras.Input((2,), name="numbers"),
         keras.Input((), name="district", dtype="int32"),

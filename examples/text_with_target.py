@@ -1,4 +1,4 @@
-"""Text in padded batches, scored by the area under the ROC curve: which recipe reaches 0.85 soonest?
+"""Text in padded batches, scored by the seconds to an area under the ROC curve of 0.85.
 
 Usage: python examples/text_with_target.py [--trials 4] [--seconds 5]
 """
@@ -22,18 +22,18 @@ options = parser.parse_args()
 
 WORDS, EXAMPLES = 200, 1200
 rng = np.random.default_rng(0)
-mood = rng.normal(size=WORDS)  # each word is a little glad or sad
+mood = rng.normal(size=WORDS)  # how glad or sad each word is
 
 
 def sentences(count):
-    """Sentences of 8 to 24 word numbers, each with whether it is glad rather than sad."""
+    """Generate sentences of 8 to 24 word numbers, each labelled glad (1) or sad (0)."""
     for _ in range(count):
         words = rng.integers(1, WORDS, size=rng.integers(8, 25))
         yield words.astype("int32"), np.int32(mood[words].sum() + rng.normal() > 0)
 
 
 def batches(count):
-    """Batches of sentences, padded to the longest of each."""
+    """Return batches of sentences, padded to the longest sentence of each batch."""
     texts, labels = zip(*sentences(count), strict=True)
     texts, labels = tf.ragged.constant(texts), tf.constant(labels)
     pairs = tf.data.Dataset.from_tensor_slices((texts, labels)).map(
@@ -43,7 +43,7 @@ def batches(count):
 
 
 def build(hp):
-    """Your model as it is, with a metric that Keras names by itself."""
+    """Build your model as it is, with a metric that Keras names by itself."""
     words = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(WORDS, 16)(words)
     x = keras.layers.GlobalAveragePooling1D()(keras.layers.MultiHeadAttention(2, 8)(x, x))

@@ -1,8 +1,7 @@
-"""HyperModel: the border with KerasTuner. Declares the space, builds a recipe's model, and fits it on the clock."""
+"""The hypermodel: KerasTuner builds and trains the recipes of a search through it."""
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import keras_tuner
-from keras_tuner.src.engine.tuner_utils import SaveBestEpoch, TunerCallback
 
 from kbatch import tuner as keras_tuners
 from kbatch.border import border, called_by_a_tuner, watch_searches
@@ -21,20 +19,21 @@ from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.idle import idle
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
-from kbatch.data import augmentation
-from kbatch.errors import SearchError, SpaceError
+from kbatch.errors import SearchError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec
 from kbatch.problems import Problems
-from kbatch.records.record import Record
+from kbatch.runtime import keras_tuner_private
 from kbatch.space import Space
 from kbatch.training import user_callbacks
-from kbatch.training.goal import Goal, horizon_of, judged_by
+from kbatch.training.checkpoint import Checkpoint, largest_bytes
+from kbatch.training.goal import horizon_of, judged_by
+from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Job, Project
-from kbatch.training.search import Checkpoint, Search
-from kbatch.training.terms import Terms
+from kbatch.training.search import Search
+from kbatch.training.terms import Terms, check_space
 from kbatch.training.trial import Trial
 
 if TYPE_CHECKING:
@@ -42,53 +41,57 @@ if TYPE_CHECKING:
 
 
 def objective() -> keras_tuner.Objective:
-    """The objective of a search with `kbatch.HyperModel`: the score, to be maximized.
+    """Return the objective of a search with `kbatch.HyperModel`: the score, to be maximized.
+
+    Every tuner that is given a `kbatch.HyperModel` needs it.
+
+    Returns:
+        A `keras_tuner.Objective`.
 
     Example:
     ```python
-    tuner = keras_tuner.RandomSearch(kbatch.HyperModel(build, seconds_per_trial=60), objective=kbatch.objective())
+    hypermodel = kbatch.HyperModel(build, seconds_per_trial=60)
+    tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective())
     ```
     """
     return keras_tuner.Objective(keras_tuners.OBJECTIVE, "max")
 
 
 class HyperModel(keras_tuner.HyperModel):
-    """Searches how to train a model: every trial gets the same seconds and is scored by the accuracy it holds.
+    """A hypermodel whose trials train for the same seconds, and score by the accuracy they hold.
 
     Use it with any stock tuner but Hyperband, with `objective=kbatch.objective()`. Before the first
-    trial, the baseline (what the user has today) is trained once for the same seconds and kept
-    beside the trials. A trial that runs out of memory or into NaN scores 0 and the search goes on;
-    a bug in `build` stops it at once. Everything measured is appended to `records.jsonl` in the
-    folder `kbatch` of the tuner's project; a search that was stopped or killed goes on where it
-    was.
+    trial, the baseline (today's way of training) is trained once for the same seconds. A trial that
+    runs out of memory or into NaN scores 0 and the search goes on; a bug in `build` stops it at
+    once. All measurements are appended to `records.jsonl` in the folder `kbatch` of the tuner's
+    project. A search that was stopped or killed goes on where it was.
 
     Args:
         build: Function `build(hp)` or `build()` that returns a `keras.Model`, or a
             `keras_tuner.HyperModel` that does not override `fit`, or a `kbatch.ModelSpec`. A
             compiled model keeps its loss and metrics, and its optimizer is the baseline's.
         space: `Space` of recipes. Defaults to `Space()`.
-        metric: String, what is scored, as Keras logs it. Defaults to `"val_accuracy"`.
-        direction: `"max"` or `"min"`; inferred for accuracies and AUC, else required.
-        chance: Float, the metric of a model that learned nothing; inferred for accuracies (the
-            share of the most frequent class in the validation labels) and AUC (0.5, of the ROC
-            curve), else required.
+        metric: String, the scored metric, as Keras logs it. Defaults to `"val_accuracy"`.
+        direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own, else required.
+        chance: Float, the metric of a model that learned nothing. Inferred for accuracies (the
+            share of the most frequent class in the validation labels), AUC (0.5, of the ROC curve)
+            and the errors of one output (of the best constant answer), else required.
         seconds_per_trial: Float, the horizon: training seconds of every trial. Without it, `search`
-            takes
-            `epochs=E`, and the horizon is what the baseline needs for so many.
+            takes `epochs=E`, and the horizon is the time of so many epochs of the baseline.
         target: Float, the value that is good enough: a trial ends once it is held. Optional.
-        max_batch: The largest micro-batch that fits: `None` (the default) lets a trial run out of
-            memory, which scores 0; an integer; or the table of `kbatch.max_batches`. A larger batch
-            is reached by accumulating over equal passes; one that even so does not fit is recorded
-            as out of memory without being trained. The baseline is trained as it is.
-        max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to.
-            Defaults to `16`.
+        max_batch: The largest micro-batch that fits: an integer, or the table of
+            `kbatch.max_batches`. A larger batch is reached by accumulating over equal passes. If
+            that does not fit either, the trial is recorded as out of memory without being trained.
+            With `None` (the default) a trial may run out of memory. The baseline is trained as it
+            is.
+        max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
+            leads to. Defaults to `16`.
         **arguments: `loss`, `metrics`, `seed` and `declare`; see `kbatch.ModelSpec`. The seed is
             the same for all trials.
 
     Attributes:
-        watcher: `kbatch.training.progress.Watcher` told of every training. `None` shows a progress
-            bar, unless
-            `verbose=` is passed to `search`, which then goes to Keras' `fit`.
+        watcher: A `kbatch.training.progress.Watcher` that is told of every training. `None` shows a
+            progress bar, unless `verbose=` is passed to `search`, which then goes to Keras' `fit`.
 
     Raises:
         SearchError: If the tuner or an argument of `search` is not supported.
@@ -120,18 +123,7 @@ class HyperModel(keras_tuner.HyperModel):
     ) -> None:
         super().__init__()
         space = Space() if space is None else space
-        if not isinstance(space, Space):
-            raise SpaceError(
-                "`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say"
-            )
-        unknown = [name for name in space.augmentation if name not in augmentation.names()]
-        if unknown:
-            known = ", ".join(augmentation.names())
-            raise SpaceError(
-                f"`augmentation` must be among {known}",
-                ", ".join(unknown),
-                "Register it first with kbatch.register_augmentation",
-            )
+        check_space(space)
         check_metric(metric, space.label_smoothing)
         spec = _without_values(ModelSpec.of(build, **arguments))
         self.terms = Terms(
@@ -144,7 +136,8 @@ class HyperModel(keras_tuner.HyperModel):
         )
         self.watcher: Watcher | None = None
         self._trial: Trial | None = None
-        self._search: Search | None = None  # the one that is running
+        self._search: Search | None = None  # the running one
+        self.prepared = PreparedSearch(self.terms)
 
     @property
     def space(self) -> Space:
@@ -164,22 +157,20 @@ class HyperModel(keras_tuner.HyperModel):
             self.terms.model_maker.declare(GuardedHyperParameters(hp, self.space.reserved))
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
-        """The user's model, compiled for the recipe that `hp` says.
+        """Build the user's model, compiled for the recipe of `hp`; tuners call this.
 
-        For a tuner. A model does not hold what a recipe says of its training, so that outside of a
-        search this warns of what is lacking; use `kbatch.train` with `kbatch.best_recipe(tuner)`.
+        A model does not hold the parts of a recipe that concern training, such as the batch size.
+        Outside of a search a warning lists them: use `kbatch.train` with
+        `kbatch.best_recipe(tuner)`.
         """
         with border():
             self._trial = Trial()
             recipe = self.space.recipe(hp)
             fitted = self.terms.fitted(recipe)
             if not called_by_a_tuner():
-                # KerasTuner wraps this
-                warnings.warn(
-                    lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"]),
-                    UserWarning,
-                    stacklevel=3,
-                )
+                words = lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"])
+                # KerasTuner wraps this function, which adds a level.
+                warnings.warn(words, UserWarning, stacklevel=3)
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
             return self._trial.make(self.terms.model_maker, fitted, hp)
@@ -191,7 +182,7 @@ class HyperModel(keras_tuner.HyperModel):
 
         Args:
             hp: Hyperparameters of the trial.
-            model: What `build` returned for them.
+            model: Model that `build` returned for them.
             *args: `x` and `y`, as for Keras' `fit`.
             **kwargs: See `kbatch.training.fit_arguments.FitArguments`.
 
@@ -203,10 +194,10 @@ class HyperModel(keras_tuner.HyperModel):
             trial = self._trial or Trial()
             trial.model = model
             callbacks = kwargs.pop("callbacks", None) or []
-            of_trial = keras_tuners.only(callbacks, TunerCallback)
-            checkpoint = keras_tuners.only(callbacks, SaveBestEpoch)
+            of_trial = keras_tuners.only(callbacks, keras_tuner_private.tuner_callback())
+            saving = keras_tuners.only(callbacks, keras_tuner_private.save_best_epoch())
             keras_tuners.check(of_trial.tuner)
-            own = [callback for callback in callbacks if callback not in (of_trial, checkpoint)]
+            own = [callback for callback in callbacks if callback not in (of_trial, saving)]
             with trial.part("data"), trial.leave_out_bytes():
                 search = self._search or self._open(
                     of_trial.tuner, args, {**kwargs, "callbacks": user_callbacks.without_trial(own)}
@@ -225,19 +216,16 @@ class HyperModel(keras_tuner.HyperModel):
                 remarks,
             )
             announce = keras_tuners.Announcement()
-            written = [announce.before, of_trial, checkpoint, announce.after]
-            record = search.train(
-                job, trial, own, Checkpoint(Path(checkpoint.filepath), written, _most_bytes(model))
-            )
+            written = [announce.before, of_trial, saving, announce.after]
+            path = Path(saving.filepath)
+            record = search.train(job, trial, own, Checkpoint(path, written, largest_bytes(model)))
             if record.checkpoint:
-                keras_tuners.bring(
-                    search.project.directory / record.checkpoint, Path(checkpoint.filepath)
-                )
-            return _finite(record, search.goal)
+                keras_tuners.bring(search.project.directory / record.checkpoint, path)
+            return search.goal.logs(record.outcome, record.score)
 
     @contextmanager
     def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[None]:
-        """Check, before the first trial, all that a tuner's `search` is given, and prepare it once for all trials.
+        """Check the arguments of a tuner's `search`, and prepare the data once for all trials.
 
         Args:
             tuner: The tuner that is about to search.
@@ -259,27 +247,37 @@ class HyperModel(keras_tuner.HyperModel):
                 self._search = None
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:
-        problems = Problems()
+        problems, project = Problems(), Project(tuner.project_dir)
         problems.of(lambda: keras_tuners.check(tuner))
-        return self.terms.open(Project(tuner.project_dir), args, kwargs, self.watcher, problems)
+        prepared = self.prepared.matching(project, args, kwargs, self.watcher)
+        if prepared is None:
+            return self.terms.open(project, args, kwargs, self.watcher, problems)
+        problems.raise_all()
+        return prepared
 
     def _narrow(self, tuner: Any, examples: int) -> None:
-        """Leave those of the default batch sizes out of the search that the data do not hold."""
+        """Leave default batch sizes that are larger than the data out of the search."""
         sizes = self.terms.sizes_that_fit(examples)
         left_out = [size for size in self.space.batch_size if size not in sizes]
         if left_out:
             keras_tuners.narrow(tuner, sizes)
-            text = f"Batch sizes {', '.join(map(str, left_out))} are left out: there are {examples} training examples."
-            warnings.warn(text, stacklevel=2)
+            names = ", ".join(map(str, left_out))
+            warnings.warn(
+                f"Batch sizes {names} are left out: there are {examples} training examples.",
+                stacklevel=2,
+            )
 
     def _warn_of_idle(self, tuner: Any) -> None:
+        """Warn of the user's hyperparameters that no recipe uses."""
         names = idle(
             self.terms.model_maker, self.space.baseline.policy, tuner.oracle.get_space().space
         )
         if names:
             warnings.warn(
-                f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the optimizer and searches its rate as "
-                'learning_rate_sgd and learning_rate_adam. Take them out of `build`, or search Space(optimizer="compiled").',
+                f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch "
+                "replaces the optimizer and searches its rate as learning_rate_sgd and "
+                "learning_rate_adam. Take them out of `build`, or search "
+                'Space(optimizer="compiled").',
                 stacklevel=2,
             )
 
@@ -293,25 +291,6 @@ def _without_values(spec: ModelSpec) -> ModelSpec:
             "Use dataclasses.replace(spec, values=None), or keras_tuner's hp.Fixed",
         )
     return spec
-
-
-def _most_bytes(model: keras.Model) -> int:
-    """What the kept weights may take on the disk: two slots of an optimizer beside each weight, and a little around them."""
-    return 3 * sum(math.prod(variable.shape) * 4 for variable in model.variables) + (1 << 20)
-
-
-def _finite(record: Record, goal: Goal) -> dict[str, float]:
-    outcome = record.outcome
-    value = (
-        goal.chance if outcome.value is None or not math.isfinite(outcome.value) else outcome.value
-    )
-    return {
-        keras_tuners.OBJECTIVE: float(record.score),
-        goal.metric: float(value),
-        "train_seconds": float(outcome.train_seconds),
-        "examples_per_second": float(outcome.examples_per_second),
-        "oom": float(outcome.ended == "out_of_memory"),
-    }
 
 
 watch_searches(HyperModel, HyperModel.searching)

@@ -1,4 +1,4 @@
-"""Testing: fakes for users' own tests, so that time need not pass in them."""
+"""Fakes for users' own tests of callbacks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ __all__ = ["FakeTime"]
 
 
 class FakeTime:
-    """A time that passes only when told, for `TrainingClock(now=…)` and `Horizon(now=…)`.
+    """A clock that moves only when a test tells it to.
+
+    Pass it to `TrainingClock(now=…)` and `Horizon(now=…)`, so that a test of callbacks need not
+    wait.
 
     Args:
-        seconds: Float, what it shows at first. Defaults to `0.0`.
+        seconds: Float, the time at first. Defaults to `0.0`.
 
     Example:
     >>> now = FakeTime()
@@ -22,9 +25,13 @@ class FakeTime:
         self.seconds = seconds
 
     def __call__(self) -> float:
-        """The time in seconds."""
+        """Return the time in seconds."""
         return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Move the clock forward.
+
+        Args:
+            seconds: Float, seconds to pass.
+        """
         self.seconds += seconds

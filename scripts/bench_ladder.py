@@ -1,11 +1,13 @@
-"""What each means buys in batch size: ResNet50 96 px under 1000 MB by policy, recompute, both, and accumulation on top.
+"""The benchmark of means to a larger batch: policy, recompute, both, and accumulation.
+
+The model is ResNet50 at 96 px, under 1000 MB.
 
     python scripts/bench_ladder.py --out scripts/results/ladder.csv
 
 Each rung is `kbatch.find_max_batch` for one recipe, in processes of its own, with its
-confirmations. Those in float32 come first: on a CPU an example in mixed_float16 takes about four
+confirmations. Rungs in float32 come first: on a CPU an example in mixed_float16 takes about four
 times as long, and in mixed_bfloat16 sixteen times, with oneDNN off (by hand, ResNet50, batch 4).
-Rows that the file has are not measured again: after Ctrl-C the same command goes on.
+Rows of the file are not measured again: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-# with oneDNN, running out of memory ends the process instead of raising
+# With oneDNN, running out of memory ends the process instead of raising an error.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import rows
@@ -25,9 +27,9 @@ from kbatch import Recipe, find_max_batch
 
 LIMIT = "1000MB"
 STEPS = 4  # of accumulation
-# in each fresh process; 20 in float16 would take this CPU over an hour a rung
+# Steps in each fresh process: 20 in float16 would take this CPU over an hour a rung.
 CONFIRMED_STEPS = {"float32": 20, "mixed_float16": 5}
-# beside other work, three steps in float16 take longer than the finder's ten minutes
+# On a busy machine, three steps in float16 take longer than the finder's ten minutes.
 TIMEOUT_SECONDS = 3600
 RUNGS = (
     ("none", "float32", "none", 1),
@@ -53,7 +55,7 @@ COLUMNS = [
 
 
 def build():
-    """ResNet50 at 96 px, compiled."""
+    """Return ResNet50 at 96 px, compiled."""
     import keras
 
     model = keras.applications.ResNet50(weights=None, input_shape=(96, 96, 3), classes=10)
@@ -62,7 +64,7 @@ def build():
 
 
 def row(rung: str, policy: str, recompute: str, steps: int) -> dict[str, object]:
-    """One rung."""
+    """Return the row of one rung."""
     recipe = Recipe(
         steps,
         "sgd",

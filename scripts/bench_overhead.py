@@ -1,16 +1,19 @@
-"""What kbatch costs per update: the same model, data and batch in kbatch's training and in a plain `model.fit`, in interleaved rounds.
+"""The overhead of kbatch per update, against a plain `model.fit` of the same model and data.
 
 Usage: python scripts/bench_overhead.py [--rounds 12] [--seconds 3] [--batch-sizes 32,256,2048,4096]
 [--parts pipeline,light,pictures] [--out FILE]
 
-Three parts, each at every batch size, in rotating order within a round:
-  pipeline   kbatch's stream of 200,000 x 20 floats alone, against Keras' own adapter alone: CPU
-  seconds per batch light      a small MLP on them: plain fit on the arrays, plain fit on kbatch's
-  stream (CPU seconds per update), kbatch's training (wall clock) pictures   the case study's CNN on
-  drawn pictures, likewise, at 32 only
-CPU seconds are those of all threads; first updates are left out. Validation, which plain fit is not
-asked for, is off kbatch's clock. Prints for each ratio the geometric mean and the upper end of its
-95 % interval.
+There are three parts, each at every batch size. Within a round their ways take turns:
+
+- pipeline: kbatch's stream of 200,000 x 20 floats, against Keras' own adapter, both without
+  training, in CPU seconds per batch;
+- light: a small MLP on these floats, by a plain fit on the arrays and a plain fit on kbatch's
+  stream (CPU seconds per update), and by kbatch's training (wall clock);
+- pictures: the case study's CNN on drawn pictures in the same ways, at batch 32 only.
+
+CPU seconds are those of all threads, and first updates are left out. Plain fits do not validate,
+and kbatch's clock leaves validation out. The script prints for each ratio the geometric mean and
+the upper end of its 95 % interval.
 """
 
 import argparse
@@ -37,7 +40,9 @@ PIPELINE_ROWS = 400_000  # read in each round
 
 
 class Times(keras.callbacks.Callback):
-    """Notes wall-clock and CPU seconds at the first and the last end of a batch; Keras may call it from a thread of its own."""
+    """Notes wall-clock and CPU seconds at the first and the last end of a batch."""
+
+    # Keras may call it from a thread of its own.
 
     async_safe = True
 
@@ -53,7 +58,7 @@ class Times(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def per_update(self):
-        """Milliseconds per update after the first, by the wall clock and of the CPU."""
+        """Return milliseconds per update after the first, of the wall clock and of the CPU."""
         wall, cpu = (
             1e3 * (last - first) / (self.updates - 1)
             for first, last in zip(self.first, self.last, strict=True)
@@ -62,7 +67,7 @@ class Times(keras.callbacks.Callback):
 
 
 def plain(build, seconds, data, **arguments):
-    """A plain fit."""
+    """Train by a plain fit, and return its times."""
     model = build()
     model.compile(
         keras.optimizers.Adam(1e-3), "binary_crossentropy", metrics=["accuracy"], jit_compile=False
@@ -73,12 +78,12 @@ def plain(build, seconds, data, **arguments):
 
 
 def arrays(build, train, validation, batch_size, seconds):
-    """A plain fit on the arrays, as most users call it."""
+    """Train by a plain fit on the arrays, as most users do."""
     return plain(build, seconds, train, batch_size=batch_size)
 
 
 def stream(build, train, validation, batch_size, seconds):
-    """A plain fit on the very stream that kbatch trains on."""
+    """Train by a plain fit on the stream that kbatch trains on."""
     batches = training_source(*train).stream(batch_size, seed=0)
     return plain(
         build, seconds, (batches,), steps_per_epoch=-(-len(train[0]) // batch_size), shuffle=False
@@ -86,7 +91,7 @@ def stream(build, train, validation, batch_size, seconds):
 
 
 def ours(build, train, validation, batch_size, seconds):
-    """A training of kbatch's, by its own clock."""
+    """Train by kbatch, timed by its own clock."""
     recipe = kbatch.Recipe(batch_size=batch_size)
     _, outcome = kbatch.train(
         recipe,
@@ -101,7 +106,7 @@ def ours(build, train, validation, batch_size, seconds):
 
 
 def read(iterator, batches):
-    """CPU milliseconds per batch."""
+    """Return CPU milliseconds per batch."""
     began = time.process_time()
     for _ in range(batches):
         next(iterator)
@@ -152,16 +157,15 @@ def fit_rows(part, build, train, validation, batch_sizes, rounds, seconds):
             way(build, train, validation, batch_size, 0.5)
         for number in range(rounds):
             ways = [*ways[1:], ways[0]]
-            found = {
-                f"{way.__name__}_{unit}": value
-                for way in ways
-                for unit, value in way(build, train, validation, batch_size, seconds).items()
-            }
+            found = {}
+            for way in ways:
+                for unit, value in way(build, train, validation, batch_size, seconds).items():
+                    found[f"{way.__name__}_{unit}"] = value
             yield {"part": part, "batch_size": batch_size, "round": number, **found}
 
 
 def report(rows):
-    """One line for each part, batch size and ratio."""
+    """Print one line for each part, batch size and ratio."""
     pairs = [
         ("kbatch_cpu_ms", "keras_cpu_ms"),
         ("stream_cpu_ms", "arrays_cpu_ms"),
@@ -175,9 +179,8 @@ def report(rows):
             if len(logs) > 1:
                 mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
                 bound = math.exp(mean + 1.8 * error)  # one-sided, t with 11 degrees of freedom
-                print(
-                    f"{part} at {batch_size}: {mine} / {peer} {math.exp(mean):.3f}, upper 95 % bound {bound:.3f} ({len(logs)} rounds)"
-                )
+                ratio = f"{mine} / {peer} {math.exp(mean):.3f}, upper 95 % bound {bound:.3f}"
+                print(f"{part} at {batch_size}: {ratio} ({len(logs)} rounds)")
 
 
 def main():
@@ -189,11 +192,8 @@ def main():
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    sizes, parts, rows = (
-        [int(size) for size in options.batch_sizes.split(",")],
-        options.parts.split(","),
-        [],
-    )
+    sizes = [int(size) for size in options.batch_sizes.split(",")]
+    parts, rows = options.parts.split(","), []
 
     def take(measured):
         for row in measured:
@@ -209,9 +209,8 @@ def main():
         take(pipeline_rows(sizes, options.rounds))
     if "light" in parts:
         x, y = table()
-        take(
-            fit_rows("light", mlp, (x, y), (x[:32], y[:32]), sizes, options.rounds, options.seconds)
-        )
+        small = (x[:32], y[:32])
+        take(fit_rows("light", mlp, (x, y), small, sizes, options.rounds, options.seconds))
     if "pictures" in parts:
         found = pictures("drawn", options.image_size)
         take(
@@ -229,9 +228,10 @@ def main():
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with open(options.out, "w", newline="") as file:
-            writer = csv.DictWriter(
-                file, fieldnames=list(dict.fromkeys(name for row in rows for name in row))
-            )
+            names: dict[str, None] = {}
+            for row in rows:
+                names.update(dict.fromkeys(row))
+            writer = csv.DictWriter(file, fieldnames=list(names))
             writer.writeheader()
             writer.writerows(rows)
 

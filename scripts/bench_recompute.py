@@ -1,16 +1,19 @@
-"""Recompute side by side: none, uniform sqrt(n), stages, Keras' RematScope("activations") and our plans; bytes and time of a train step.
+"""The benchmark of recomputation: bytes and time of a train step by plan.
+
+The plans are none, uniform sqrt(n), stages, Keras' RematScope("activations"), and kbatch's own.
 
     python scripts/bench_recompute.py --out scripts/results/recompute.csv
     python scripts/bench_recompute.py --out scripts/results/recompute.csv --jit     # appended
 
 Each row is from processes of its own, where the model is measured and then trained in turn with the
-plain one: the ratio of time is the median over the pairs of steps (of CPU seconds; of wall-clock
-seconds on a GPU). `peak_bytes` is the peak of a step above what was held before it, without XLA the
-median of three processes; `activation_bytes` the same, and with XLA, which holds the gradients of
-all weights at its peak, less one gradient.
-`peak:0.45` is the fastest plan whose peak is predicted at 0.45 times the plain model's, `best` what
-`best_plan` chooses, and `best:0.25` what it chooses for a budget of 0.25 times the plain model's
-measured peak. Rows that the file has are not measured again: after Ctrl-C the same command goes on.
+plain one. The ratio of time is the median over the pairs of steps, of CPU seconds, or of wall-clock
+seconds on a GPU. `peak_bytes` is the peak of a step above the bytes before it; without XLA it is
+the median of three processes. `activation_bytes` is the same, but with XLA, which holds the
+gradients of all weights at its peak, their bytes are taken off.
+
+`peak:0.45` is the fastest plan whose peak is predicted at 0.45 times the plain model's. `best` is
+the choice of `best_plan`, and `best:0.25` its choice for a budget of 0.25 times the plain model's
+measured peak. Rows of the file are not measured again: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -34,42 +37,37 @@ SIZES = {
 }
 JITTED = ("ResNet50", "convolutions")
 METHODS = ("none", "sqrt", "stages", "RematScope", "minimal", "best")
-PARTIAL = {  # beside the others, by model and whether it is jitted
+PARTIAL = {  # in addition to the others, by model and whether it is jitted
     ("ResNet50", False): ("peak:0.36", "peak:0.45", "peak:0.55"),
     ("transformer", False): ("peak:0.25",),
     ("convolutions", True): ("best:0.25",),
 }
 PAIRS = 12
-# of which the peak is the median: without XLA the peak of one and the same plan varies from process
-# to process
+# The peak is the median over so many: without XLA the peak of one plan varies between processes.
 PROCESSES = 3
 COLUMNS = [
-    *(
-        "model",
-        "image_size",
-        "batch_size",
-        "policy",
-        "jit_compile",
-        "method",
-        "segments",
-        "activation_bytes",
-        "peak_bytes",
-        "predicted_bytes",
-    ),
-    *(
-        "time_ratio",
-        "plan_seconds",
-        "kept_bytes",
-        "extra_predicted",
-        "processes",
-        "lowest_peak_bytes",
-        "highest_peak_bytes",
-    ),
+    "model",
+    "image_size",
+    "batch_size",
+    "policy",
+    "jit_compile",
+    "method",
+    "segments",
+    "activation_bytes",
+    "peak_bytes",
+    "predicted_bytes",
+    "time_ratio",
+    "plan_seconds",
+    "kept_bytes",
+    "extra_predicted",
+    "processes",
+    "lowest_peak_bytes",
+    "highest_peak_bytes",
 ]
 
 
 def build(name: str, size: int, jit: bool):
-    """The model of that name, compiled."""
+    """Return the model of a name, compiled."""
     import keras
     from keras import layers
 
@@ -77,12 +75,10 @@ def build(name: str, size: int, jit: bool):
         inputs = keras.Input((size,), dtype="int32")
         x = layers.Embedding(5000, 128)(inputs)
         for _ in range(12):
-            x = layers.LayerNormalization()(
-                x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x))
-            )
-            x = layers.LayerNormalization()(
-                x + layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x)))
-            )
+            attention = layers.Dropout(0.1)(layers.MultiHeadAttention(4, 32)(x, x))
+            x = layers.LayerNormalization()(x + attention)
+            dense = layers.Dropout(0.1)(layers.Dense(128)(layers.Dense(512, "gelu")(x)))
+            x = layers.LayerNormalization()(x + dense)
         model = keras.Model(inputs, layers.Dense(10, "softmax")(layers.GlobalAveragePooling1D()(x)))
     elif name == "convolutions":
         inputs = x = keras.Input((size, size, 3))
@@ -100,36 +96,20 @@ def build(name: str, size: int, jit: bool):
 def measure(
     name: str, size: int, batch: int, jit: bool, method: str, pairs: int
 ) -> dict[str, object]:
-    """What this process finds: the peak, and the ratio of time over so many pairs of steps, if any."""
+    """Measure the peak in this process, and the ratio of time if there are pairs of steps."""
     import keras
-    import numpy as np
     import tensorflow as tf
 
     from kbatch import recompute
 
-    rng = np.random.default_rng(0)
-    x = (
-        rng.integers(0, 5000, (batch, size))
-        if name == "transformer"
-        else rng.random((batch, size, size, 3)).astype("float32")
-    )
-    y = rng.integers(0, 10, batch)
+    x, y = data(name, size, batch)
     gpu = bool(tf.config.list_physical_devices("GPU"))
-    device, clock = ("GPU:0", time.perf_counter) if gpu else ("CPU:0", time.process_time)
+    clock = time.perf_counter if gpu else time.process_time
 
     def step(model) -> float:
         began = clock()
         float(model.train_on_batch(x, y))
         return clock() - began
-
-    def peak(model) -> int:
-        for _ in range(2):
-            step(model)
-        base = tf.config.experimental.get_memory_info(device)["current"]
-        tf.config.experimental.reset_memory_stats(device)
-        for _ in range(3):
-            step(model)
-        return tf.config.experimental.get_memory_info(device)["peak"] - base
 
     plan, plan_seconds = None, 0.0
     if method == "RematScope":
@@ -137,39 +117,18 @@ def measure(
             other = build(name, size, jit)
     else:
         other, began = build(name, size, jit), time.perf_counter()
-        strategy, _, share = method.partition(":")
-        if strategy == "best":
-            plain_bytes = (
-                recompute.measure(
-                    other, recompute.plan(other, batch, "none"), x, y
-                ).measured_peak_bytes
-                if share
-                else None
-            )
-            plan = recompute.best_plan(
-                other, x, y, peak_bytes=float(share) * plain_bytes if share else None
-            )
-        else:
-            budget = (
-                {"peak_bytes": float(share) * recompute.plan(other, batch, "none").peak_bytes}
-                if share
-                else {}
-            )
-            plan = recompute.plan(other, batch, "budget" if share else strategy, **budget)
+        plan = planned(other, x, y, method)
         plan_seconds = time.perf_counter() - began
         recompute.apply(other, plan)
-    peak_bytes = peak(other)  # before there is another model, as a user's would be
+    # Measured before there is a second model: a user has one.
+    peak_bytes = peak(lambda: step(other), "GPU:0" if gpu else "CPU:0")
     ratio = 0.0
     if pairs:
         plain = build(name, size, jit)
         step(plain)
         both = [(step(plain), step(other)) for _ in range(pairs)]
         ratio = statistics.median(after / before for before, after in both)
-    gradient = (
-        sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in other.trainable_variables)
-        if jit
-        else 0
-    )
+    gradients = gradient_bytes(other) if jit else 0
     return {
         "model": name,
         "image_size": size,
@@ -178,7 +137,7 @@ def measure(
         "jit_compile": jit,
         "method": method,
         "segments": len(plan.segments) if plan else "",
-        "activation_bytes": peak_bytes - gradient,
+        "activation_bytes": peak_bytes - gradients,
         "peak_bytes": peak_bytes,
         "predicted_bytes": plan.peak_bytes if plan else "",
         "time_ratio": round(ratio, 3),
@@ -188,15 +147,72 @@ def measure(
     }
 
 
+def data(name: str, size: int, batch: int):
+    """Return one batch of random examples for a model, and their labels."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    if name == "transformer":
+        x = rng.integers(0, 5000, (batch, size))
+    else:
+        x = rng.random((batch, size, size, 3)).astype("float32")
+    return x, rng.integers(0, 10, batch)
+
+
+def peak(step, device: str) -> int:
+    """Return the peak bytes of three steps, above the bytes before them."""
+    import tensorflow as tf
+
+    for _ in range(2):
+        step()
+    before = tf.config.experimental.get_memory_info(device)["current"]
+    tf.config.experimental.reset_memory_stats(device)
+    for _ in range(3):
+        step()
+    return tf.config.experimental.get_memory_info(device)["peak"] - before
+
+
+def gradient_bytes(model) -> int:
+    """Return the bytes of one gradient of all trainable weights."""
+    import numpy as np
+    import tensorflow as tf
+
+    return sum(
+        int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
+        for variable in model.trainable_variables
+    )
+
+
+def planned(model, x, y, method: str):
+    """Return the plan of a method, such as `"best"` or `"peak:0.45"`."""
+    from kbatch import recompute
+
+    batch = len(x)
+    strategy, _, share = method.partition(":")
+    if strategy == "best" and share:
+        plain = recompute.measure(model, recompute.plan(model, batch, "none"), x, y)
+        budget = float(share) * plain.measured_peak_bytes
+        return recompute.best_plan(model, x, y, peak_bytes=budget)
+    if strategy == "best":
+        return recompute.best_plan(model, x, y)
+    if share:
+        budget = float(share) * recompute.plan(model, batch, "none").peak_bytes
+        return recompute.plan(model, batch, "budget", peak_bytes=budget)
+    return recompute.plan(model, batch, strategy)
+
+
 def row(arguments: tuple[object, ...], jit: bool) -> dict[str, object] | None:
-    """One row from fresh processes, of which the first takes the time; `None` if one failed, which is said."""
-    first = alone((*arguments, PAIRS))
+    """Return one row from fresh processes, the first of which is timed; `None` if one failed."""
+    first = in_fresh_process((*arguments, PAIRS))
     if first is None:
         return None
-    found = [first, *(alone((*arguments, 0)) for _ in range(0 if jit else PROCESSES - 1))]
-    if None in found:
-        return None
-    peaks = [int(str(one["peak_bytes"])) for one in found if one]
+    found = [first]
+    for _ in range(0 if jit else PROCESSES - 1):
+        other = in_fresh_process((*arguments, 0))
+        if other is None:
+            return None
+        found.append(other)
+    peaks = [int(str(one["peak_bytes"])) for one in found]
     weights = int(str(first["peak_bytes"])) - int(str(first["activation_bytes"]))
     peak = round(statistics.median(peaks))
     spread = {
@@ -207,8 +223,8 @@ def row(arguments: tuple[object, ...], jit: bool) -> dict[str, object] | None:
     return {**first, "peak_bytes": peak, "activation_bytes": peak - weights, **spread}
 
 
-def alone(arguments: tuple[object, ...]) -> dict[str, object] | None:
-    """What a fresh process finds; `None` if it failed, which is said."""
+def in_fresh_process(arguments: tuple[object, ...]) -> dict[str, object] | None:
+    """Measure in a fresh process; print its error and return `None` if it failed."""
     environment = {
         **os.environ,
         "TF_ENABLE_ONEDNN_OPTS": "0",
@@ -222,16 +238,14 @@ def alone(arguments: tuple[object, ...]) -> dict[str, object] | None:
         text=True,
     )
     if said.returncode:
-        print(
-            f"{arguments}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}",
-            flush=True,
-        )
+        last_line = [str(said.returncode), *said.stderr.strip().splitlines()][-1]
+        print(f"{arguments}: {last_line}", flush=True)
         return None
     return dict(json.loads(said.stdout.strip().splitlines()[-1]))
 
 
 def summary(found: list[dict[str, str]]) -> None:
-    """Print each method against the plain model, and how far the predictions are off."""
+    """Print each method against the plain model, and the errors of the predictions."""
     plain = {(one["model"], one["jit_compile"]): one for one in found if one["method"] == "none"}
     errors = []
     for one in found:
@@ -241,16 +255,15 @@ def summary(found: list[dict[str, str]]) -> None:
         saved = 1 - float(one["activation_bytes"]) / float(none["activation_bytes"])
         predicted = ""
         if one["predicted_bytes"] and one["jit_compile"] == "False":
-            errors.append(abs(float(one["predicted_bytes"]) / float(one["peak_bytes"]) - 1))
-            predicted = f", predicted peak {float(one['predicted_bytes']) / float(one['peak_bytes']) - 1:+.0%}"
-        name = f"{one['model']}{', jit' if one['jit_compile'] == 'True' else ''}"
-        print(
-            f"{name:<20}{one['method']:<12}activations {-saved:+.0%} at {float(one['time_ratio']):.2f}x{predicted}"
-        )
+            error = float(one["predicted_bytes"]) / float(one["peak_bytes"]) - 1
+            errors.append(abs(error))
+            predicted = f", predicted peak {error:+.0%}"
+        jit = ", jit" if one["jit_compile"] == "True" else ""
+        cost = f"activations {-saved:+.0%} at {float(one['time_ratio']):.2f}x"
+        print(f"{one['model'] + jit:<20}{one['method']:<12}{cost}{predicted}")
     if errors:
-        print(
-            f"predicted peak, not jitted: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}"
-        )
+        middle = f"median error {statistics.median(errors):.0%}"
+        print(f"predicted peak, not jitted: {middle}, largest {max(errors):.0%}")
 
 
 def main() -> None:
@@ -269,7 +282,8 @@ def main() -> None:
     if not options.out:
         parser.error("--out must name a CSV file")
     done = rows.known(options.out, ("model", "jit_compile", "method"))
-    for name in options.models.split(",") if options.models else JITTED if options.jit else SIZES:
+    models = JITTED if options.jit else SIZES
+    for name in options.models.split(",") if options.models else models:
         size, batch = SIZES.get(name, (64, 16))
         methods = (*METHODS, *PARTIAL.get((name, options.jit), ()))
         for method in options.methods.split(",") if options.methods else methods:

@@ -1,10 +1,10 @@
-"""Generate command lines, absurd ones most of all, and see that each is done or refused in one sentence with exit code 2; none may hang.
+"""Call random command lines, and check that each is done or refused in one sentence.
 
 Usage: python scripts/fuzz_command_line.py [--lines 600] [--seed 0] [--seconds 20]
 
-What is slow (a search, probes, tracing) is replaced: a line that is taken ends where it would
-begin. Pictures and modules are really read. Prints every line that ended otherwise, and exits with
-1 if one did.
+Most lines are absurd. Slow parts (a search, probes, tracing) are replaced: a line that is accepted
+ends where they would begin. Pictures and modules are really read. A refusal has exit code 2. The
+script prints every line that ended in another way or hung, and exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -22,60 +22,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from fuzz_words import (
+    BUILDS,
+    DTYPES,
+    LIMITS,
+    LISTS,
+    MODULES,
+    NAMES,
+    NUMBERS,
+    RANGES,
+    SHAPES,
+)
 from fuzzing import GOOD, Ended, begin, command, odd_files, replaced, told
 
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
-NUMBERS = [
-    "",
-    " ",
-    "1/2",
-    *_words(
-        "0 1 2 3 5 8 16 64 0.5 0.8 2.0 -1 -0 nan inf -inf 1e-9 1e300 1e-300 1e999 99999999999999999999 9007199254740993 4294967296 2147483648 "
-        "1_0 ٣٢ ² １６ 0x10 1e3 1,5 +3 3. .5 -.5 . e ½ Ⅷ 1__0 0b1 True None 1e1e1"
-    ),
-]
-NAMES = [
-    "",
-    "\x1b[2J",
-    *_words(
-        "drawn tfds random bayesian grid cnn small-resnet sgd adam compiled lion sgd,adam adam,adam float32 mixed_float16 mixed_bfloat16 float64 "
-        "none flip flip_shift none,flip off on both auto minimal sqrt stages budget:0.5 budget:0 budget:nan budget:1e999 any powers_of_two jump "
-        "bisect mse binary_crossentropy nonsense SGD [/x] [bold] [/] :smile: %s {} \\"
-    ),
-]
-LISTS = _words(
-    "16,32 32,64,128 64 0 -1 16,,32 , 16;32 99999999999 1_0,2 16,abc 32,32 4096 2147483648"
-)
-RANGES = _words(
-    "0.001:0.1 0.1:0.001 1e-300:1e300 nan:1 0:1 -1:1 1:1 :: : 0.1 a:b 1e-9:100 0.01:0.02:0.03 0.001:inf ١:٢"
-)
-SHAPES = _words(
-    "4 8,8,3 224,224,3 0 -1 4294967296 1,1,1,1,1,1,1,1,1,1,1 65536,65536 ² 1_0 8x8 (8,8) [8] , 8,"
-)
-DTYPES = _words(
-    "float32 float64 uint8 int32 bool float16 U10 S3 O datetime64 complex64 void V8 nonsense ,f4 f4,f4 (2,)f4 longdouble"
-)
-LIMITS = _words("8GB 1GB 0 -1 1KB 99999999999999GB 1e999 nanGB infGB 8 8TB eightGB 1_0GB ٣GB")
-BUILDS = [
-    "",
-    *_words(
-        "good:build good:nothing good good: :build good:build:x nowhere:build raises:build syntax:build null:build exits:build later:build "
-        "returns:number returns:text good.py:build os:path sys:exit ..:x a..b:c"
-    ),
-]
-MODULES = {
-    "good": "def build(hp=None):\n    import keras\n    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])\n",
-    "raises": "raise RuntimeError('not today')\n",
-    "syntax": "def build(:\n",
-    "null": "def build():\n    pass\0\n",
-    "exits": "import sys\nsys.exit(4)\n",
-    "later": "import sys\ndef build(hp=None):\n    sys.exit(5)\n",
-    "returns": "def number(hp=None): return 3\ndef text(hp=None): return 'model'\n",
-}
 OPTIONS: dict[str, dict[str, list[str]]] = {
     "cats-vs-dogs": {
         **dict.fromkeys(
@@ -112,6 +71,7 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         **dict.fromkeys(
             ("--policy", "--optimizer", "--jit", "--recompute", "--loss", "--sizes"), NAMES
         ),
+        "--label-smoothing": LISTS,
         "--dtype": DTYPES,
         "--memory-limit": LIMITS,
         "--shape": SHAPES,
@@ -133,7 +93,7 @@ PATHS = {
 
 
 def playground(folder: Path) -> list[str]:
-    """Modules, pictures and hostile files in a folder, and the names of paths to try.
+    """Make modules, pictures and hostile files in a folder, and return paths to try.
 
     Args:
         folder: An empty folder.
@@ -183,7 +143,7 @@ def playground(folder: Path) -> list[str]:
 
 
 def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
-    """Command lines without an end.
+    """Generate command lines without an end.
 
     Args:
         seed: Integer; the same seed gives the same lines.
@@ -231,26 +191,23 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
 
 
 def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndarray]:
-    """Stands for the drawn pictures."""
+    """Stands for the drawn pictures: black ones."""
     return {name: np.zeros((1000, 8, 8, 3), "uint8") for name in ("cat", "dog")}
 
 
 @contextmanager
 def nothing_slow() -> Iterator[None]:
-    """What is slow is not begun."""
+    """Replace slow functions."""
     import kbatch.case_study.driver
-    import kbatch.cli.max_batch
-    import kbatch.cli.recompute
+    import kbatch.cli.max_batch_answer
+    import kbatch.cli.recompute_answer  # noqa: F401  so that their functions can be replaced
 
-    assert kbatch.cli.max_batch
-    assert kbatch.cli.recompute
-    assert kbatch.case_study.driver
     slow = dict.fromkeys(
         (
             "case_study__driver___search_and_confirm",
-            "max_batch__find_max_batch",
-            "max_batch__max_batches",
-            "plans__front",
+            "cli__max_batch_answer__find_max_batch",
+            "cli__max_batch_answer__max_batches",
+            "cli__recompute_answer__front",
         ),
         begin,
     )
@@ -264,11 +221,11 @@ def nothing_slow() -> Iterator[None]:
 
 
 def run(count: int, seed: int, seconds: float) -> Iterator[tuple[list[str], Ended]]:
-    """So many command lines and how each ended, in a folder that is thrown away.
+    """Call command lines in a temporary folder, and give each with how it ended.
 
     Args:
-        count: Integer, how many.
-        seed: Integer, which.
+        count: Integer, how many lines.
+        seed: Integer; the same seed gives the same lines.
         seconds: Float, after which one hangs.
     """
     here = os.getcwd()

@@ -1,11 +1,11 @@
-"""Break projects in every way a disk, a crash or a hand can, and see that each is read, refused in one sentence or mended; none may hang.
+"""Break projects at random, and check that each is read, repaired or refused in one sentence.
 
 Usage: python scripts/fuzz_project.py [--projects 200] [--seed 0] [--seconds 60] [--project FOLDER]
 
 Each broken copy of a project goes through `kbatch report`, `kbatch.results.load`, and the command
-that searches on in it. The project is drawn by code (the driver's own, with training replaced), or
-one that `kbatch cats-vs-dogs` wrote with its defaults. Prints every one that ended otherwise, and
-exits with 1 if one did.
+that searches on in it. The project is made by the driver with training replaced, or is one that
+`kbatch cats-vs-dogs` wrote with its defaults. The script prints every call that ended in another
+way or hung, and exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ TARGETS = (
 )
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 3, 0.5, -0.0, 1e308, float("nan"), float("inf"), 10**30,
-    "", "text", "[/x]", "\ud800", "٣", [], {}, [[]], [None], {"": None}, [1, [2, [3]]], {"a": {"b": []}},
+    "", "text", "[/x]", "\ud800", "٣",
+    [], {}, [[]], [None], {"": None}, [1, [2, [3]]], {"a": {"b": []}},
 )  # fmt: skip
 DEEP = 100_000
 
 
 def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndarray]:
-    """Stands for the drawn pictures."""
+    """Stands for the drawn pictures: plain ones."""
     return {
         name: np.full((1000, 16, 16, 3), shade, "uint8")
         for shade, name in enumerate(("cat", "dog"))
@@ -64,7 +65,7 @@ def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndar
 
 
 def not_trained(model: Any, recipe: Any, data: Any, goal: Any, options: Any) -> Any:
-    """Stands for a training: an outcome that is the same for the same recipe."""
+    """Stands for a training: the outcome is the same for the same recipe."""
     from kbatch import Outcome
 
     height = 0.6 + recipe.batch_size % 7 / 50 + options.seed / 200
@@ -77,12 +78,10 @@ def not_trained(model: Any, recipe: Any, data: Any, goal: Any, options: Any) -> 
 
 @contextmanager
 def nothing_trained() -> Iterator[None]:
-    """The driver as it is, but for the training itself."""
+    """Replace the training, and leave the driver as it is."""
     import kbatch.case_study.driver
-    import kbatch.hypermodel
+    import kbatch.hypermodel  # noqa: F401  so that its functions can be replaced
 
-    assert kbatch.case_study.driver
-    assert kbatch.hypermodel
     stands = {"training__search__run": not_trained, "case_study__sources__drawn_pets": few_pets}
     with replaced(
         **stands,
@@ -93,21 +92,22 @@ def nothing_trained() -> Iterator[None]:
 
 
 def drawn(folder: Path) -> Path:
-    """A whole project in a new folder.
+    """Make a whole project in a new folder.
 
     Args:
         folder: A folder that does not exist.
     """
     ended = command([*COMMAND, "--confirm", "3", "--out", str(folder)], 300)
-    assert ended.how == "done", ended.said
+    if ended.how != "done":
+        raise RuntimeError(ended.said)
     return folder
 
 
 def damages(folder: Path) -> dict[str, Callable[[random.Random, Path], object]]:
-    """What can happen to a file, each with how.
+    """Return the damages to a file, each with a function that does it.
 
     Args:
-        folder: An empty folder for what links lead to.
+        folder: An empty folder for the targets of links.
     """
     put = {name: _instead(how) for name, how in odd_files(folder).items()}
     return {
@@ -147,13 +147,13 @@ def broken(
     copy: Path,
     how: dict[str, Callable[[random.Random, Path], object]],
 ) -> str:
-    """Copy a project and break the copy; what was done, in words.
+    """Copy a project, break the copy, and return the damages in words.
 
     Args:
-        draw: Where chance comes from.
-        project: The whole one.
+        draw: Random numbers.
+        project: The whole project.
         copy: A folder that does not exist.
-        how: What `damages` gave.
+        how: The damages of `damages`.
     """
     shutil.copytree(project, copy)
     done = []
@@ -170,10 +170,10 @@ def broken(
 
 
 def uses(folder: Path, seconds: float) -> Iterator[tuple[str, Ended]]:
-    """What people do with a project, and how it ended.
+    """Use a project in each way that people do, and give how that ended.
 
     Args:
-        folder: The project's.
+        folder: Folder of the project.
         seconds: Float, after which one hangs.
     """
     yield "report", command(["report", str(folder)], seconds)
@@ -184,11 +184,11 @@ def uses(folder: Path, seconds: float) -> Iterator[tuple[str, Ended]]:
 def run(
     count: int, seed: int, seconds: float, project: Path | None = None
 ) -> Iterator[tuple[str, str, Ended]]:
-    """So many broken projects: how each was broken, what was done with it, and how that ended.
+    """Break projects, and give for each use of them the damages, the use, and how it ended.
 
     Args:
-        count: Integer, how many.
-        seed: Integer, which.
+        count: Integer, how many projects.
+        seed: Integer; the same seed gives the same damages.
         seconds: Float, after which one hangs.
         project: A project to break instead of a drawn one. Optional.
     """
@@ -206,7 +206,7 @@ def run(
 
 
 def _loaded(folder: Path) -> None:
-    """`kbatch.results.load` in Python, whose errors are of kbatch's own kinds."""
+    """Call `kbatch.results.load` in Python; its errors are of kbatch's own kinds."""
     from kbatch.errors import KbatchError
     from kbatch.results import load, load_confirmations
 
@@ -250,11 +250,8 @@ def _missing(draw: random.Random, path: Path) -> None:
 
 def _changed(draw: random.Random, path: Path, change: Callable[[Any, Any], object]) -> None:
     """Change one place in the JSON of one line."""
-    rows = (
-        path.read_text(errors="replace").splitlines()
-        if path.suffix == ".jsonl"
-        else [path.read_text(errors="replace")]
-    )
+    text = path.read_text(errors="replace")
+    rows = text.splitlines() if path.suffix == ".jsonl" else [text]
     number = draw.randrange(max(len(rows), 1))
     try:
         value = json.loads(rows[number])
@@ -268,7 +265,7 @@ def _changed(draw: random.Random, path: Path, change: Callable[[Any, Any], objec
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place in a JSON value: what it is in, and its name or number there."""
+    """Give every place in a JSON value: its container, and its name or number there."""
     if isinstance(value, (dict, list)):
         for key in [*value] if isinstance(value, dict) else range(len(value)):
             yield value, key

@@ -1,4 +1,4 @@
-"""Fuzzing: the command line called in this process, with a time limit, and what its end is worth; for fuzz_command_line.py and fuzz_project.py."""
+"""Calls of the command line in this process, with a time limit, for the two fuzzing scripts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GOOD = ("done", "refused", "usage")
 
 
 class Hang(BaseException):
-    """It took too long."""
+    """Raised in a call that takes too long."""
 
 
 class Begun(BaseException):
-    """It was taken, and what is slow would begin now."""
+    """Raised where a command line is accepted and its slow part would begin."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,9 @@ class Ended:
     """How a call ended.
 
     Attributes:
-        how: `"done"`, `"refused"` (one sentence, exit code 2), `"usage"` (what the option's own
-            type refuses); or, which must not be,
-            `"traceback"`, `"hang"`, `"exit code"`, `"several lines"`.
-        said: What stood on the standard error, or the traceback.
+        how: `"done"`, `"refused"` (one sentence, exit code 2) or `"usage"` (no such command line).
+            The wrong ends are `"traceback"`, `"hang"`, `"exit code"` and `"several lines"`.
+        said: Standard error, or the traceback.
     """
 
     how: str
@@ -46,7 +45,7 @@ class Ended:
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise `Hang` in what takes longer."""
+    """Raise `Hang` inside the `with` after so many seconds."""
 
     def ring(number: int, frame: Any) -> None:
         raise Hang
@@ -61,18 +60,16 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def called(function: Callable[[], object], seconds: float) -> Ended:
-    """How a function that prints, and may end the process, ends.
+    """Call a function that prints and may end the process, and return how it ended.
 
     Args:
-        function: What to call.
+        function: The function.
         seconds: Float, after which it hangs.
     """
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
-    handlers, path = (
-        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-        list(sys.path),
-    )
+    path = list(sys.path)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         with (
             warnings.catch_warnings(),
@@ -87,7 +84,7 @@ def called(function: Callable[[], object], seconds: float) -> Ended:
         pass
     except Hang:
         return Ended("hang", err.getvalue())
-    except BaseException:
+    except BaseException:  # any other error is a finding
         return Ended("traceback", traceback.format_exc())
     finally:
         sys.path[:] = path
@@ -112,23 +109,23 @@ def _how(code: object, said: str) -> str:
 
 
 def command(arguments: list[str], seconds: float) -> Ended:
-    """How a command line ends.
+    """Call a command line, and return how it ended.
 
     Args:
-        arguments: What comes after `kbatch`.
+        arguments: The arguments after `kbatch`.
         seconds: Float, after which it hangs.
     """
     return called(lambda: app(arguments, prog_name="kbatch"), seconds)
 
 
 def begin(*arguments: object, **named: object) -> None:
-    """Stands for what is slow."""
+    """Stands for a slow function: ends the call."""
     raise Begun
 
 
 @contextlib.contextmanager
 def replaced(**functions: Callable[..., Any]) -> Iterator[None]:
-    """Functions of kbatch replaced, each named by its module with two underscores for a dot."""
+    """Replace functions of kbatch, each named by its module with two underscores for a dot."""
     with contextlib.ExitStack() as stack:
         for name, function in functions.items():
             stack.enter_context(mock.patch("kbatch." + name.replace("__", "."), function))
@@ -136,10 +133,10 @@ def replaced(**functions: Callable[..., Any]) -> Iterator[None]:
 
 
 def odd_files(folder: Path) -> dict[str, Callable[[Path], object]]:
-    """What may stand where a file is expected: for each, a function that puts it at a path.
+    """Return things that may be where a file is expected, each with a function that puts it there.
 
     Args:
-        folder: An empty folder for what links lead to.
+        folder: An empty folder for the targets of links.
     """
     return {
         "a folder": lambda path: path.mkdir(),
@@ -154,7 +151,8 @@ def odd_files(folder: Path) -> dict[str, Callable[[Path], object]]:
 
 
 def told(counted: collections.Counter[str], what: str, seconds: float) -> str:
-    """The result in a sentence."""
+    """Return the result as a sentence."""
     ends = ", ".join(f"{count} {how}" for how, count in counted.most_common())
     bad = sum(count for how, count in counted.items() if how not in GOOD)
-    return f"{sum(counted.values())} {what} in {seconds:.0f} s: {ends}; {bad} of them as they must not end"
+    calls = f"{sum(counted.values())} {what} in {seconds:.0f} s"
+    return f"{calls}: {ends}; {bad} of them as they must not end"

@@ -1,12 +1,13 @@
-"""Kill -9 the driver at random moments, each time followed by the same command; no finished trial may be lost or trained twice.
+"""Kill the driver at random moments and start it again: no finished trial may be lost.
 
 Usage: python scripts/kill_and_resume.py [--kills 20] [--seed 0] [--out FOLDER]
 
-Prints what every life of the driver had finished when it was killed, and exits with 1 if a record
-was lost, changed or made twice.
+The driver is killed by SIGKILL, each time followed by the same command. The script prints how many
+trainings had finished at each kill, and exits with 1 if a record was lost, changed or made twice.
 """
 
 import argparse
+import collections
 import json
 import random
 import signal
@@ -17,10 +18,14 @@ import time
 from pathlib import Path
 
 TRIALS = 12
+SEARCH = (
+    f"cats-vs-dogs --image-size 16 --trials {TRIALS} --seconds-per-trial 1 --confirm 2 "
+    "--policies float32"
+)
 
 
 def ended(folder: Path) -> list[str]:
-    """The complete lines that say a training ended, in order."""
+    """Return the complete lines that say a training ended, in order."""
     path = folder / "search" / "kbatch" / "records.jsonl"
     lines = path.read_text(errors="replace").split("\n")[:-1] if path.exists() else []
     return [line for line in lines if '"event": "ended"' in line]
@@ -33,19 +38,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = options.out or Path(tempfile.mkdtemp())
-    small = [
-        "--image-size",
-        "16",
-        "--trials",
-        str(TRIALS),
-        "--seconds-per-trial",
-        "1",
-        "--confirm",
-        "2",
-        "--policies",
-        "float32",
-    ]
-    command = [sys.executable, "-m", "kbatch", "cats-vs-dogs", *small, "--out", str(folder)]
+    command = [sys.executable, "-m", "kbatch", *SEARCH.split(), "--out", str(folder)]
     moments, before = random.Random(options.seed), []
     for kill in range(options.kills):
         process = subprocess.Popen(
@@ -67,15 +60,12 @@ def main() -> int:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     records = [json.loads(line) for line in ended(folder)]
     keys = [record["key"] for record in records]
-    endings = {
-        how: sum(record["record"]["outcome"]["ended"] == how for record in records)
-        for how in ("horizon", "crashed")
-    }
+    counted = collections.Counter(record["record"]["outcome"]["ended"] for record in records)
+    endings = {how: counted[how] for how in ("horizon", "crashed")}
     twice = len(keys) - len(set(keys))
     kept = ended(folder)[: len(before)] == before
-    print(
-        f"last run: exit code {result.returncode}; {len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}"
-    )
+    trainings = f"{len(keys)} trainings, {endings}, {twice} made twice, kept all: {kept}"
+    print(f"last run: exit code {result.returncode}; {trainings}")
     searched = sum(record["record"]["purpose"] == "search" for record in records)
     whole = result.returncode == 0 and not twice and kept and searched == TRIALS
     print("ok" if whole else result.stderr)

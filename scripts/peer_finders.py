@@ -1,4 +1,4 @@
-"""How the peers look for the largest batch, with the probes of kbatch: for the benchmark alone."""
+"""The peers' ways to look for the largest batch, with kbatch's probes, for the benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOUBLE_START, SHRINK_START = 2, 128
 
 
 def double(probe: ProbeOf, ceiling: int) -> SearchResult:
-    """Double from 2 until one fails; the last that passed is the answer. What Lightning's mode `power` does."""
+    """Double from 2 until a size fails, and answer the last that passed: Lightning's `power`."""
     log, size = Log(probe), min(DOUBLE_START, ceiling)
     while True:
         if log.passes(size):
@@ -26,7 +26,7 @@ def double(probe: ProbeOf, ceiling: int) -> SearchResult:
 
 
 def bisect(probe: ProbeOf, ceiling: int) -> SearchResult:
-    """Double from 2 until one fails, then halve the interval to 1. What Lightning's mode `binsearch` does."""
+    """Double from 2 until a size fails, then bisect down to 1: Lightning's `binsearch`."""
     log, size, low, high = Log(probe), min(DOUBLE_START, ceiling), 1, None
     while True:
         if log.passes(size):
@@ -44,7 +44,10 @@ def bisect(probe: ProbeOf, ceiling: int) -> SearchResult:
 
 
 def shrink(probe: ProbeOf, ceiling: int) -> SearchResult:
-    """Take a tenth off from 128 until one passes. What accelerate's `find_executable_batch_size` does."""
+    """Shrink by a tenth from 128 until a size passes.
+
+    This is accelerate's `find_executable_batch_size`.
+    """
     log, size = Log(probe), min(SHRINK_START, ceiling)
     while size >= 1 and not log.passes(size):
         size = int(size * SHRINK)

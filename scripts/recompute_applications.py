@@ -1,12 +1,12 @@
-"""Every model of keras.applications, trained by its plan of the lowest peak: exact, or refused in words.
+"""The verification of every model of keras.applications under its plan of the lowest peak.
 
     python scripts/recompute_applications.py --out scripts/results/recompute_applications.csv
 
 Each model (weights=None, its smallest input, 10 classes) is verified in a process of its own, with
-the plan for a batch of 32 and a batch of
-2: losses, gradients, weights and state over 3 steps against plain training. For one that is not
-exact, plain is compared with plain too (`plain_twice`: TensorFlow itself may not be reproducible).
-Rows that the file has are not made again: after Ctrl-C the same command goes on.
+the plan for a batch of 32 and a batch of 2. Losses, gradients, weights and state over 3 steps are
+compared with plain training. If they differ, plain training is compared with itself too
+(`plain_twice`): TensorFlow itself may not be reproducible. Rows of the file are not made again:
+after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import rows
 
 SMALLEST = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}  # all others take 32
 BATCH = 2
-# with two examples the weights' gradients are most of the memory, and some plans of the lowest peak
-# recompute nothing
+# With two examples the weights' gradients are most of the memory, and some plans of the lowest peak
+# recompute nothing.
 PLANNED_BATCH = 32
 TIMEOUT_SECONDS = 1800
 COLUMNS = [
@@ -40,7 +40,7 @@ COLUMNS = [
 
 
 def names() -> list[str]:
-    """All of them, without importing Keras here."""
+    """Return the names of all models, without importing Keras in this process."""
     code = "import keras; print(*[n for n in dir(keras.applications) if n[0].isupper()])"
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def verified(name: str, strategy: str) -> dict[str, object]:
-    """One row; in this process."""
+    """Verify a model in this process, and return its row."""
     import keras
     import numpy as np
 
@@ -63,10 +63,8 @@ def verified(name: str, strategy: str) -> dict[str, object]:
     x, y = rng.random((BATCH, size, size, 3)).astype("float32"), rng.integers(0, 10, BATCH)
     row: dict[str, object] = {"model": name, "image_size": size}
     try:
-        plain, plan = (
-            recompute.plan(model, PLANNED_BATCH, "none"),
-            recompute.plan(model, PLANNED_BATCH, strategy),
-        )
+        plain = recompute.plan(model, PLANNED_BATCH, "none")
+        plan = recompute.plan(model, PLANNED_BATCH, strategy)
         row |= {
             "operations": sum(segment.operations for segment in plan.segments),
             "segments": len(plan.segments),
@@ -80,8 +78,8 @@ def verified(name: str, strategy: str) -> dict[str, object]:
     return row
 
 
-def asked(name: str, strategy: str = "minimal") -> dict[str, object] | None:
-    """What `verified` says in a fresh process; `None` if that failed, which is printed."""
+def in_fresh_process(name: str, strategy: str = "minimal") -> dict[str, object] | None:
+    """Verify a model in a fresh process; print its error and return `None` if that failed."""
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, "--one", json.dumps((name, strategy))]
     try:
@@ -92,10 +90,8 @@ def asked(name: str, strategy: str = "minimal") -> dict[str, object] | None:
         print(f"{name}: no answer in {TIMEOUT_SECONDS} s", flush=True)
         return None
     if said.returncode:
-        print(
-            f"{name}: {said.stderr.strip().splitlines()[-1] if said.stderr.strip() else said.returncode}",
-            flush=True,
-        )
+        last_line = [str(said.returncode), *said.stderr.strip().splitlines()][-1]
+        print(f"{name}: {last_line}", flush=True)
         return None
     return dict(json.loads(said.stdout.strip().splitlines()[-1]))
 
@@ -118,20 +114,18 @@ def main() -> None:
         if (name,) in known:
             continue
         began = time.perf_counter()
-        row = asked(name)
+        row = in_fresh_process(name)
         if row is None:
             continue
         if not str(row["result"]).startswith(("Exact", "refused")):
-            again = asked(name, "none")
+            again = in_fresh_process(name, "none")
             row["plain_twice"] = again["result"] if again else "failed"
         rows.append(options.out, COLUMNS, {**row, "seconds": round(time.perf_counter() - began)})
     found = rows.read(options.out)
-    exact, refused = (
-        sum(row["result"].startswith(word) for row in found) for word in ("Exact", "refused")
-    )
-    print(
-        f"{len(found)} models: {exact} exact, {refused} refused, {len(found) - exact - refused} differ"
-    )
+    exact = sum(row["result"].startswith("Exact") for row in found)
+    refused = sum(row["result"].startswith("refused") for row in found)
+    differ = len(found) - exact - refused
+    print(f"{len(found)} models: {exact} exact, {refused} refused, {differ} differ")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows: results appended to a CSV file as soon as they are known, so that those that it has need not be made again after Ctrl-C."""
+"""Rows of a CSV file, appended as soon as they are known, so that Ctrl-C loses none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a file; none if there is no such file."""
+    """Return the rows of a file; none if there is no such file."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -16,12 +16,15 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def known(path: Path, names: Sequence[str]) -> set[tuple[str, ...]]:
-    """What the rows of a file hold in these columns."""
-    return {tuple(row[name] for name in names) for row in read(path)}
+    """Return the values of some columns, a tuple for each row of a file."""
+    found = set()
+    for row in read(path):
+        found.add(tuple(row[name] for name in names))
+    return found
 
 
 def append(path: Path, columns: Sequence[str], row: Mapping[str, object]) -> None:
-    """Add a row, to a new file below a line of names; and print it."""
+    """Append a row, to a new file after a line of names, and print it."""
     new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, columns)

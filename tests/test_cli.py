@@ -130,7 +130,7 @@ def test_broken_files_of_keras_tuner_are_set_aside(done, broken):
         (["--epochs", "3", "--seconds-per-trial", "3"], "One of"),
         (["--optimizers", "lion"], "--optimizers must be names out of sgd, adam"),
         (["--sgd-rates", "0.1:0.01"], "the lower first"),
-        (["--tuner", "hyperband"], "random, bayesian, grid"),
+        (["--tuner", "hyperband"], "'hyperband' is not one of 'random', 'bayesian', 'grid'"),
         (["--micro-batch-size", "0"], "at least 1"),
     ],
 )

@@ -1,5 +1,8 @@
 """Each private name of this library that kbatch uses is still there and does what kbatch needs."""
 
+import inspect
+
+import keras
 import keras_tuner
 import pytest
 
@@ -33,3 +36,17 @@ def test_every_declaration_goes_through_retrieve(declare):
     guarded = GuardedHyperParameters(keras_tuner.HyperParameters(), frozenset({"taken"}))
     with pytest.raises(SpaceError, match="taken"):
         declare(guarded)
+
+
+def test_the_callbacks_of_a_trial_are_callbacks_of_keras():
+    for kind in (keras_tuner_private.save_best_epoch(), keras_tuner_private.tuner_callback()):
+        assert issubclass(kind, keras.callbacks.Callback)
+
+
+def test_the_callback_that_saves_weights_has_a_path():
+    assert "filepath" in inspect.signature(keras_tuner_private.save_best_epoch()).parameters
+
+
+def test_the_callback_that_reports_has_tuner_and_trial():
+    parameters = inspect.signature(keras_tuner_private.tuner_callback()).parameters
+    assert {"tuner", "trial"} <= parameters.keys()

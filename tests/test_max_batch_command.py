@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kbatch.cli.max_batch import sentence
+from kbatch.cli import max_batch
+from kbatch.cli.max_batch_answer import sentence
+from kbatch.combination import Combination
 from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._max_batch_table import Row, Table
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
 
@@ -119,8 +122,8 @@ def test_several_make_a_table(tmp_path):
         (["memory_models:open_sizes", "--no-shape"], "leaves sizes open must be given the shape"),
         (["memory_models:uncompiled", "--dtype", "float33"], "--dtype must be a NumPy type"),
         (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
-        (["memory_models:uncompiled", "--policy", "int4"], "`policy` must be"),
-        (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be off, on or both"),
+        (["memory_models:uncompiled", "--policy", "int4"], "--policy must be names out of"),
+        (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be one of off, on, both"),
         (["memory_models:uncompiled", "--accumulation", "0"], "--accumulation must be at least 1"),
         (
             ["memory_models:uncompiled", "--table", "--sizes", "powers_of_two"],
@@ -140,6 +143,34 @@ def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
     assert error.startswith("error: ")
     assert says in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_the_axes_that_decide_memory_are_options_whose_defaults_are_a_plain_recipe():
+    options = max_batch.AXIS_OPTIONS.by_axis
+    names = [option.name for option in options.values()]
+    assert names == ["policy", "optimizer", "jit", "recompute", "label-smoothing"]
+    texts = {axis: option.default for axis, option in options.items()}
+    values = max_batch.Options(build="a:b", axes=texts).axis_values()
+    assert {len(each) for each in values.values()} == {1}
+    plain = Combination(**{axis: each[0] for axis, each in values.items()})
+    assert plain == Combination.of(Recipe())
+
+
+def test_a_table_shows_later_axes_only_where_a_row_has_them():
+    def table(*smoothings):
+        rows = [
+            Row(Combination("float32", "sgd", True, label_smoothing=each), 8, 4, 10**8, None, 5)
+            for each in smoothings
+        ]
+        return str(Table(tuple(rows), 10**9, "none", 3, 0, 2.0)).splitlines()
+
+    heading, row, sentence = table(0.0)
+    assert "label_smoothing" not in heading
+    assert row.split() == ["float32", "sgd", "yes", "none", "8", "4", "100"]
+    assert sentence == "limit 1,000 MB; 3 batch sizes trained, 2 s"
+    heading, *rows, _ = table(0.0, 0.1)
+    assert heading.split()[4] == "label_smoothing"
+    assert [row.split()[4] for row in rows] == ["0.0", "0.1"]
 
 
 def test_ctrl_c_ends_everything_at_once(tmp_path):

@@ -80,6 +80,33 @@ def test_a_search_is_opened_once_for_all_trials(tuner, points, monkeypatch):
     assert len(opened) == 1
 
 
+def test_a_prepared_search_is_opened_once_for_trials_and_confirmations(tuner, points, monkeypatch):
+    (x, y), validation = points
+    opened = []
+    monkeypatch.setattr(
+        Terms,
+        "open",
+        lambda *args, own=Terms.open, **named: opened.append(1) or own(*args, **named),
+    )
+    arguments = {"validation_data": validation, "verbose": 0}
+    hypermodel = tuner.hypermodel
+    search = hypermodel.prepared.open(Project(tuner.project_dir), x, y, **arguments)
+    told = hypermodel.watcher = Told()
+    tuner.search(x, y, **arguments)
+    kbatch.confirm(tuner, x, y, top=1, seeds=1, **arguments)
+    assert len(opened) == 1
+    assert len(search.project.store.records()) == 5
+    assert [each[1] for each in told.of if each[0] == "ended"] == [
+        "baseline",
+        "search",
+        "search",
+        "confirmation",
+        "confirmation",
+    ]
+    kbatch.confirm(tuner, x.copy(), y, top=1, seeds=1, **arguments)
+    assert len(opened) == 2  # other objects are looked at
+
+
 def test_a_search_can_be_opened_before_a_tuner_searches(tuner, points):
     (x, y), validation = points
     search = tuner.hypermodel.terms.open(

@@ -1,4 +1,7 @@
-"""TFDS builder of the case study's 2,000 photographs: 600/200/200 of each class, from an unpacked PetImages folder or the official zip."""
+"""The TFDS builder of the case study's 2,000 photographs: 600/200/200 of each class.
+
+It reads an unpacked PetImages folder or the official zip.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ IMAGE_SIZE = 200
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """The first 1,000 readable cats and dogs by number, 200 px, cut into train, validation and test."""
+    """The first 1,000 readable cats and dogs by number, 200 px, in three splits."""
 
     VERSION = tfds.core.Version("1.0.0")
-    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put the unpacked PetImages folder, or the official zip as PetImages.zip, into the manual folder."
+    MANUAL_DOWNLOAD_INSTRUCTIONS = (
+        "Put the unpacked PetImages folder, or the official zip as PetImages.zip, "
+        "into the manual folder."
+    )
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = tfds.features.FeaturesDict(

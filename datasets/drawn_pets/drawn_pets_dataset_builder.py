@@ -1,4 +1,7 @@
-"""TFDS builder of the drawn pets: 600/200/200 of each class, for machines that have neither photographs nor a network."""
+"""The TFDS builder of the drawn pets, for machines without photographs or a network.
+
+Each class has 600/200/200 pictures.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ IMAGE_SIZE = 64
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """2,000 cats and dogs drawn by code, 64 px, seed 0, cut into train, validation and test."""
+    """2,000 cats and dogs drawn by code, 64 px, seed 0, in three splits."""
 
     VERSION = tfds.core.Version("1.0.0")
 

@@ -1,1 +1,1 @@
-"""The cats-vs-dogs case study: its models, its data, and the driver behind `kbatch cats-vs-dogs`."""
+"""The cats-vs-dogs case study: its models, its data, and the driver of the command."""

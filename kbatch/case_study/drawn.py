@@ -1,4 +1,4 @@
-"""Drawn pets: cats and dogs drawn by code, for machines that have neither photographs nor a network."""
+"""Cats and dogs drawn by code, for machines without photographs or a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FURS = (
     (235, 230, 225),
     (175, 100, 50),
 )
-SCALE = 2  # drawn at twice the size, then shrunk, which softens the edges
+SCALE = 2  # pictures are drawn at twice the size and shrunk, which softens the edges
 
 
 def drawn_pets(
@@ -27,9 +27,9 @@ def drawn_pets(
     seed: int = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Cats and dogs drawn by code.
+    """Draw cats and dogs.
 
-    Pose, colours, size, background, occlusion, light and noise vary; only ears, snout and eyes tell
+    Pose, colours, size, background, occlusion, light and noise vary. Only ears, snout and eyes tell
     a cat from a dog.
 
     Args:
@@ -57,6 +57,7 @@ def drawn_pets(
 
 
 def _picture(name: str, image_size: int, rng: np.random.Generator) -> np.ndarray:
+    """A head on a background, partly covered, blurred, with changed contrast and noise."""
     side = SCALE * image_size
     canvas = _background(side, rng)
     head = _head(name, side, rng)
@@ -73,7 +74,7 @@ def _picture(name: str, image_size: int, rng: np.random.Generator) -> np.ndarray
 
 
 def _background(side: int, rng: np.random.Generator) -> Image.Image:
-    """A gradient between two colours with shapes on it."""
+    """A gradient between two colours, with shapes on it."""
     ramp = np.linspace(0, 1, side)[:, None, None]
     first, second = rng.integers(20, 236, (2, 3))
     gradient = np.broadcast_to(first * (1 - ramp) + second * ramp, (side, side, 3))
@@ -87,7 +88,10 @@ def _background(side: int, rng: np.random.Generator) -> Image.Image:
 def _clutter(
     draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator, pieces: int, largest: float
 ) -> None:
-    """Shapes of any colour, triangles and ellipses among them, so that no shape alone betrays a class."""
+    """Draw shapes of any colour, triangles and ellipses among them.
+
+    They keep a single shape from betraying the class.
+    """
     for _ in range(pieces):
         x, y = rng.uniform(-0.1, 1.0, 2) * side
         width, height = rng.uniform(0.05, largest, 2) * side
@@ -110,7 +114,7 @@ def _clutter(
 
 
 def _head(name: str, side: int, rng: np.random.Generator) -> Image.Image:
-    """One head on a transparent canvas, turned and sized at random."""
+    """A head on a transparent canvas, turned and sized at random."""
     layer = Image.new("RGBA", (side, side), (0, 0, 0, 0))
     draw = ImageDraw.Draw(layer)
     fur = np.clip(np.array(FURS[rng.integers(len(FURS))]) + rng.integers(-25, 26, 3), 0, 255)
@@ -137,7 +141,7 @@ def _head(name: str, side: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _cat_ears(draw, at, oval, coat, dark, rng) -> None:  # type: ignore[no-untyped-def]
-    """Two upright triangles."""
+    """Draw two upright triangles."""
     tall, lean = rng.uniform(1.25, 1.7), rng.uniform(-0.15, 0.25)
     for sign in (-1, 1):
         draw.polygon(
@@ -147,7 +151,7 @@ def _cat_ears(draw, at, oval, coat, dark, rng) -> None:  # type: ignore[no-untyp
 
 
 def _dog_ears(draw, at, oval, coat, dark, rng) -> None:  # type: ignore[no-untyped-def]
-    """Two ears that hang, or for every fourth dog two that stand, rounded."""
+    """Draw two ears that hang, or for every fourth dog two rounded ears that stand."""
     if rng.random() < 0.25:
         for sign in (-1, 1):
             oval(sign * 0.65, -0.95, 0.28, 0.5, dark)
@@ -164,7 +168,7 @@ def _dog_ears(draw, at, oval, coat, dark, rng) -> None:  # type: ignore[no-untyp
 
 
 def _cat_face(draw, at, oval, dark, rng) -> None:  # type: ignore[no-untyped-def]
-    """Wide eyes with slits, a small nose, whiskers."""
+    """Draw wide eyes with slits, a small nose and whiskers."""
     iris = ((150, 190, 70), (210, 180, 60), (110, 160, 200))[rng.integers(3)]
     for sign in (-1, 1):
         oval(sign * 0.42, -0.15, 0.22, 0.17, iris)
@@ -179,7 +183,7 @@ def _cat_face(draw, at, oval, dark, rng) -> None:  # type: ignore[no-untyped-def
 
 
 def _dog_face(draw, at, oval, dark, rng) -> None:  # type: ignore[no-untyped-def]
-    """Round eyes, a long snout with a large nose, sometimes a tongue."""
+    """Draw round eyes, a long snout with a large nose, and sometimes a tongue."""
     for sign in (-1, 1):
         oval(sign * 0.38, -0.25, 0.15, 0.15, (70, 45, 25))
         oval(sign * 0.38, -0.25, 0.08, 0.08, (10, 10, 10))

@@ -1,4 +1,4 @@
-"""Limits: the largest batches of the case study's model, found before TensorFlow begins in this process."""
+"""The largest batches of the case study's model, measured before this process uses TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from kbatch.space import Space
 
 
 def model(name: str, image_size: int) -> Any:
-    """The case study's model of that name."""
+    """Return the case study's model of a name."""
     from kbatch.case_study.models import MODELS
 
     return MODELS[name](image_size)
 
 
 def of_options(options: Options, space: Space, folder: Path, console: Console) -> MaxBatches:
-    """What --max-batch says: nothing, a number, or the table, which the project keeps and is not measured again.
+    """Return the limit of `--max-batch`: none, a number, or a table that is measured once.
 
     Args:
-        options: What was asked for.
+        options: The options of the command.
         space: The space of the search.
-        folder: Folder of the results.
-        console: Where to print.
+        folder: Folder of the results, whose project keeps the table.
+        console: Console to print to.
     """
     if options.max_batch != "auto":
         return options.max_batch_number()
@@ -43,48 +43,50 @@ def of_options(options: Options, space: Space, folder: Path, console: Console) -
     if table is not None:
         return table
     if "max_batch" in facts and facts["max_batch"] is None:
-        return None  # the project was begun where there was no limit
+        return None  # the project was begun on a machine without a limit
     if not has_limit():
         console.print(
-            "This CPU has no memory limit, so batch sizes are not checked beforehand (see `kbatch doctor`).",
+            "This CPU has no memory limit, so batch sizes are not checked beforehand "
+            "(see `kbatch doctor`).",
             style="dim",
             highlight=False,
+            soft_wrap=True,
         )
         return None
-
     try:
         table = _table(options, space, console)
     except NoMemoryLimitError:
         console.print(
-            "TensorFlow has no device with a memory limit here, so batch sizes are not checked beforehand.",
+            "TensorFlow has no device with a memory limit here, so batch sizes are not checked "
+            "beforehand.",
             style="dim",
             highlight=False,
+            soft_wrap=True,
         )
         return None
-    console.print(str(table), highlight=False)
+    console.print(str(table), highlight=False, soft_wrap=True)
     return table
 
 
 def _table(options: Options, space: Space, console: Console) -> Table:
+    """Measure the table, and print each row as soon as it is known."""
+
     def show(row: Row) -> None:
         console.print(f"  {row}", highlight=False)
 
     with console.status("Finding the largest batch of every policy and optimizer …"):
-        shape = (options.image_size, options.image_size, 3)
-        build = functools.partial(model, options.model, options.image_size)
-        loss, metrics, most = "binary_crossentropy", ["accuracy"], max(space.batch_size)
         return max_batches(
-            build,
-            shape,
+            functools.partial(model, options.model, options.image_size),
+            (options.image_size, options.image_size, 3),
             space=space,
-            ceiling=most,
-            loss=loss,
-            metrics=metrics,
+            ceiling=max(space.batch_size),
+            loss="binary_crossentropy",
+            metrics=["accuracy"],
             seed=options.seed,
             on_row=show,
         )
 
 
 def has_limit() -> bool:
-    """Whether the device that will train has a memory limit, asked without TensorFlow."""
+    """Return whether the training device has a memory limit, without asking TensorFlow."""
     return has_card() or os.environ.get(limit.CPU_LIMIT, "").isdigit()

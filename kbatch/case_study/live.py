@@ -1,4 +1,4 @@
-"""Live: the driver's progress on the terminal: trial, recipe in words, seconds, best so far, time left."""
+"""The driver's progress on the terminal: trial, recipe, seconds, best value, time left."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from kbatch.records.record import Record
 from kbatch.results.words import ended_text, score_text
 from kbatch.training.progress import Watcher
 
-FIRST_GUESS = 1.5  # wall-clock seconds per training second, before one training told
+# Wall-clock seconds per training second, until a training was measured. Chosen by hand, not tuned.
+FIRST_GUESS = 1.5
 
 
 class Live(Watcher):
-    """Shows every training as it runs, and one line when it ended.
+    """Shows a bar for every training while it runs, and prints a line when it has ended.
 
     Args:
-        console: Where to print.
+        console: Console to print to.
         trials: Integer, trials of the search.
         trainings: Integer, trainings in all: baseline, trials and confirmations.
         seconds: Float, the horizon.
-        earlier: Records of the trainings that earlier runs of this search ended.
+        earlier: Records of the trainings of earlier runs of this search.
     """
 
     def __init__(
@@ -35,12 +36,8 @@ class Live(Watcher):
         seconds: float,
         earlier: Sequence[Record] = (),
     ) -> None:
-        self._console, self._trials, self._trainings, self._seconds = (
-            console,
-            trials,
-            trainings,
-            seconds,
-        )
+        self._console = console
+        self._trials, self._trainings, self._seconds = trials, trainings, seconds
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -53,13 +50,11 @@ class Live(Watcher):
         )
         self._task: TaskID | None = None
         self._began = 0.0
-        self._walls = [
-            record.outcome.seconds["total"]
-            for record in earlier
-            if "total" in record.outcome.seconds
-        ]
-        # baseline and confirmations that are done
-        self._beside = {record.key for record in earlier if record.purpose != "search"}
+        totals = [record.outcome.seconds.get("total") for record in earlier]
+        self._wall_seconds = [seconds for seconds in totals if seconds is not None]
+        self._baseline_and_confirmations = {
+            record.key for record in earlier if record.purpose != "search"
+        }
         self._shown: set[str] = set()
         self._search_done = max(
             (record.trial + 1 for record in earlier if record.purpose == "search"), default=0
@@ -77,16 +72,16 @@ class Live(Watcher):
 
     @property
     def seconds_left(self) -> float:
-        """Wall-clock seconds that the remaining trainings will take, going by those so far."""
-        per_training = (
-            sum(self._walls) / len(self._walls) if self._walls else FIRST_GUESS * self._seconds
-        )
+        """Wall-clock seconds of the remaining trainings, estimated from those so far."""
+        per_training = FIRST_GUESS * self._seconds
+        if self._wall_seconds:
+            per_training = sum(self._wall_seconds) / len(self._wall_seconds)
         return max(self._trainings - self.done, 0) * per_training
 
     @property
     def done(self) -> int:
-        """How many of the trainings have ended, those of earlier runs among them."""
-        return self._search_done + len(self._beside)
+        """How many trainings have ended, those of earlier runs among them."""
+        return self._search_done + len(self._baseline_and_confirmations)
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Begin the bar of one training."""
@@ -97,15 +92,12 @@ class Live(Watcher):
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
         if self._task is not None:
-            now = (
-                ("" if value is None else f"now {value:.3f}, ")
-                + self._best_words()
-                + f"{_clock(self.seconds_left)} left"
-            )
+            value_words = "" if value is None else f"now {value:.3f}, "
+            now = f"{value_words}{self._best_words()}{_clock(self.seconds_left)} left"
             self._progress.update(self._task, completed=train_seconds, now=now)
 
     def _best_words(self) -> str:
-        """The value of the highest score so far, the baseline's among them, which may well have it."""
+        """The value of the highest score so far, which may be the baseline's."""
         if self._best is None or self._best.outcome.value is None:
             return ""
         whose = " (the baseline)" if self._best.baseline else ""
@@ -113,27 +105,34 @@ class Live(Watcher):
 
     def ended(self, record: Record) -> None:
         """Print one line for the training."""
-        if self._task is not None:  # a crashed training was never begun
-            self._walls.append(time.perf_counter() - self._began)
+        if self._task is not None:  # a crashed training was not begun again
+            self._wall_seconds.append(time.perf_counter() - self._began)
         self._finish(record, "")
 
     def answered(self, record: Record) -> None:
-        """Print one line for a training whose record the project has, from an earlier run or another trial."""
-        # every trial asks for the baseline
+        """Print one line for a training whose record the project has already."""
+        # Every trial asks for the baseline, which is told once.
         if record.purpose == "search" or record.key not in self._shown:
             self._finish(record, " (not trained again: the project has its record)")
 
     def _finish(self, record: Record, note: str) -> None:
+        """Close the bar, count the training and print its line."""
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
         self._shown.add(record.key)
         if record.purpose == "search":
-            # KerasTuner counts trials from 0
+            # KerasTuner counts trials from 0.
             self._search_done = max(self._search_done, record.trial + 1)
         else:
-            self._beside.add(record.key)
+            self._baseline_and_confirmations.add(record.key)
         self._compare(record)
+        self._console.print(f"{self._line(record)}{note}", highlight=False, soft_wrap=True)
+        for remark in record.outcome.remarks:
+            self._console.print(f"    {remark}", style="yellow", highlight=False, soft_wrap=True)
+
+    def _line(self, record: Record) -> str:
+        """A training and its result in words."""
         value = "" if record.outcome.value is None else f"{record.outcome.value:.3f} held, "
         words = ended_text(record.outcome)
         ended = "" if words == "horizon" else f", ended by {words}"
@@ -142,12 +141,11 @@ class Live(Watcher):
             "confirmation": f"confirmation, seed {record.seed}",
         }
         name = names.get(record.purpose, record.purpose)
-        line = f"{name}: {record.recipe}: {value}score {score_text(record.score)} per second{ended}{note}"
-        self._console.print(line, highlight=False, soft_wrap=True)
-        for remark in record.outcome.remarks:
-            self._console.print(f"    {remark}", style="yellow", highlight=False, soft_wrap=True)
+        score = f"score {score_text(record.score)} per second"
+        return f"{name}: {record.recipe}: {value}{score}{ended}"
 
     def _compare(self, record: Record) -> None:
+        """Keep the record of the highest score, confirmations excepted."""
         if record.purpose != "confirmation" and (
             self._best is None or record.score > self._best.score
         ):

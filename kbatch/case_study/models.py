@@ -1,4 +1,4 @@
-"""Models: the case study's own small network, and a small residual one."""
+"""The models of the case study: a small network, and a small residual network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras import layers
 
 
 def cnn(image_size: int) -> keras.Model:
-    """The case study's model: one convolution, one pooling, two dense layers.
+    """Return the case study's model: one convolution, one pooling, two dense layers.
 
     Args:
         image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
@@ -31,7 +31,7 @@ def cnn(image_size: int) -> keras.Model:
 
 
 def small_resnet(image_size: int) -> keras.Model:
-    """A residual network with batch normalization, about 180,000 weights.
+    """Return a residual network with batch normalization and about 180,000 weights.
 
     Args:
         image_size: Integer, height and width of the images, whose pixels run from 0 to 255.

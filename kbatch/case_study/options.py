@@ -1,4 +1,4 @@
-"""Options: what the driver was asked for, checked before anything slow begins."""
+"""The options of `kbatch cats-vs-dogs`, checked before anything slow begins."""
 
 from __future__ import annotations
 
@@ -7,63 +7,122 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from kbatch import json_form, number_text
 from kbatch.axes import AXES
 from kbatch.axis import Axis
+from kbatch.command_option import AXES_PANEL, NUMBER, WHOLE, AxisOptions
 from kbatch.device.card import has_card
 from kbatch.errors import SearchError
 from kbatch.option import Range
 from kbatch.records import disk
 from kbatch.space import Space
 
-TUNERS = ("random", "bayesian", "grid")
 GRID_RATES = 3
+DEFAULT_SECONDS = 8.0
 PROJECT = "search"
 BATCH_SIZES = "16,32,64,128,256"
-CHANCE = 0.5  # of two classes with as many pictures each
+CHANCE = 0.5  # of two classes of equal size
 BOUNDS: dict[str, tuple[float, float]] = {
     "trials": (1, 10_000),
     "confirm": (0, 1_000),
     "confirm_top": (1, 1_000),
     "image_size": (8, 1024),
-    "seed": (0, 2_000_000_000),  # room for the seeds of a confirmation below NumPy's largest
+    "seed": (0, 2_000_000_000),  # the seeds of a confirmation are larger, NumPy's largest is 2**32
     "seconds_per_trial": (0.05, 604_800),  # a week
     "epochs": (1, 100_000),
     "micro_batch_size": (1, number_text.MOST),
 }
-LONGEST_NAME = 200  # of the files below --out, for the system's limit on a path
+LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
+AXIS_OPTIONS = AxisOptions({axis.name: axis.option for axis in AXES if axis.option is not None})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """Everything `kbatch cats-vs-dogs` can be told; see its `--help`.
+    """The options of `kbatch cats-vs-dogs`, which `--help` explains.
 
     `axes` holds the texts of the options of the axes that were given, by the name of the axis.
     """
 
-    data: str
-    image_size: int
-    trials: int
-    seconds_per_trial: float | None
-    epochs: int | None
-    tuner: str
-    model: str
-    axes: Mapping[str, str]
-    micro_batch_size: int | None
-    max_batch: str
-    target: float | None
-    confirm: int
-    confirm_top: int
-    seed: int
-    out: str
+    data: Annotated[
+        str,
+        typer.Option(
+            help="'drawn' (by code, no download), 'tfds', or a folder or zip with two folders of "
+            "photographs, 100 of each class at least."
+        ),
+    ] = "drawn"
+    image_size: Annotated[int, typer.Option(**WHOLE, help="Height and width in pixels.")] = 64
+    trials: Annotated[int, typer.Option(**WHOLE, help="Recipes to try.")] = 6
+    seconds_per_trial: Annotated[
+        float | None,
+        typer.Option(
+            **NUMBER, show_default="8, unless --epochs", help="Training seconds of every trial."
+        ),
+    ] = None
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            **WHOLE,
+            help="Instead of seconds: every trial trains as long as the baseline takes for so many "
+            "epochs.",
+        ),
+    ] = None
+    tuner: Annotated[
+        Literal["random", "bayesian", "grid"],
+        typer.Option(help="A grid takes three learning rates an optimizer."),
+    ] = "random"
+    model: Annotated[
+        Literal["cnn", "small-resnet"], typer.Option(help="'cnn' is the case study's.")
+    ] = "cnn"
+    target: Annotated[
+        float | None,
+        typer.Option(**NUMBER, help="Accuracy that is good enough: a trial ends once it is held."),
+    ] = None
+    confirm: Annotated[
+        int,
+        typer.Option(
+            **WHOLE,
+            help="Fresh seeds per recipe for the confirmation; a claim needs 3, and 0 skips it.",
+        ),
+    ] = 3
+    confirm_top: Annotated[
+        int, typer.Option(**WHOLE, help="Leading recipes to confirm, besides the baseline.")
+    ] = 2
+    seed: Annotated[
+        int, typer.Option(**WHOLE, help="Seed of drawn data, tuner, weights and data order.")
+    ] = 0
+    out: Annotated[
+        str,
+        typer.Option(
+            help="Folder of records, tables, figures and report; the same command resumes."
+        ),
+    ] = "kbatch-cats-vs-dogs"
+    axes: Annotated[Mapping[str, str], AXIS_OPTIONS]
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            **WHOLE,
+            help="Most examples per pass; larger batches accumulate gradients.",
+            rich_help_panel=AXES_PANEL,
+        ),
+    ] = None
+    max_batch: Annotated[
+        str,
+        typer.Option(
+            help="Largest micro-batch: auto (measured first, where the device has a memory limit), "
+            "off or a number.",
+            rich_help_panel=AXES_PANEL,
+        ),
+    ] = "auto"
 
     def check(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse options that make no sense.
 
         Raises:
-            SearchError: If a number is out of range or a name unknown.
+            SearchError: If a number is out of range, or two options contradict each other.
         """
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
@@ -86,16 +145,9 @@ class Options:
                 "Pass 0.8, say",
             )
         self.max_batch_number()
-        for name, allowed in (("tuner", TUNERS), ("model", ("cnn", "small-resnet"))):
-            if getattr(self, name) not in allowed:
-                raise SearchError(
-                    f"--{name} must be one of {', '.join(allowed)}",
-                    getattr(self, name),
-                    "Pass one of these names",
-                )
 
     def max_batch_number(self) -> int | None:
-        """The number that --max-batch is; `None` for `auto` and `off`.
+        """Return the number of `--max-batch`; `None` for `auto` and `off`.
 
         Raises:
             SearchError: If it is none of these.
@@ -112,7 +164,7 @@ class Options:
         return number
 
     def space(self) -> Space:
-        """The space that the axis options say.
+        """Return the space of the axis options.
 
         Raises:
             SearchError: If one cannot be read.
@@ -131,11 +183,11 @@ class Options:
         return Space(**arguments, micro_batch_size=self.micro_batch_size)
 
     def _drawn_from(self, values: Range) -> Any:
-        """A range as `Space` takes it: for a grid some values of it."""
+        """A range as `Space` takes it; for a grid a few values of it."""
         return _steps(values) if self.tuner == "grid" else (values.lowest, values.highest)
 
     def told(self) -> dict[str, Any]:
-        """What was asked for by the names of the options."""
+        """Return the values of all options by their names; the texts of axes only if given."""
         own = {
             name.replace("_", "-"): value for name, value in vars(self).items() if name != "axes"
         }
@@ -147,10 +199,12 @@ class Options:
         return {**own, **given}
 
     def as_begun(self, facts: Mapping[str, Any]) -> Options:
-        """These options, with the policies that a project was begun with where none are named: its machine may have been another.
+        """Return these options with the policies of a project that was begun before.
+
+        Policies that nobody named depend on the machine, and a project may come from another one.
 
         Args:
-            facts: What the project was started with; empty if it was not.
+            facts: Facts of the project; empty for a new one.
         """
         begun = facts.get("space")
         if (
@@ -164,15 +218,15 @@ class Options:
         return self
 
     def ready_folder(self) -> Path:
-        """The folder of the results, made and seen to be writable.
+        """Make the folder of the results, and return it.
 
         Raises:
-            SearchError: If it is not.
+            SearchError: If it cannot be made or written.
         """
         folder = Path(self.out)
         try:
             self.out.encode("utf-8")  # TensorFlow takes no other names
-            (folder / PROJECT / ("x" * LONGEST_NAME)).exists()  # a path that is too long shows here
+            (folder / PROJECT / ("x" * LONGEST_NAME)).exists()  # raises if the path is too long
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 pass
@@ -191,7 +245,10 @@ class Options:
 
 
 def default_policies() -> str:
-    """The policies that are worth a search on this machine: on a CPU mixed_float16 was measured five times slower than float32."""
+    """Return the policies that are worth a search on this machine.
+
+    On a CPU, mixed_float16 was measured five times slower than float32.
+    """
     return "float32,mixed_float16" if has_card() else "float32"
 
 
@@ -203,6 +260,6 @@ def _default(axis: Axis) -> str:
 
 
 def _steps(rates: Range) -> list[float]:
-    """Three rates from the lowest to the highest, evenly spaced on a log scale."""
+    """Return three rates from the lowest to the highest, evenly spaced on a log scale."""
     low, high = rates.lowest, rates.highest
     return [low * (high / low) ** (step / (GRID_RATES - 1)) for step in range(GRID_RATES)]

@@ -1,4 +1,4 @@
-"""Images: photographs in a folder or zip laid out by class, read as RGB; what cannot be read is named and skipped."""
+"""Photographs in a folder or a zip, one folder per class, read as RGB images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from PIL import Image
 from kbatch.errors import DataError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
-LARGEST_BYTES = 1 << 28  # of one file: no photograph, and more than a machine has many times over
+LARGEST_BYTES = 1 << 28  # no photograph is larger, and a machine holds few files of that size
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ def read_images(
     on_progress: Callable[[int], None] | None = None,
     least: int | None = None,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The first readable images of each class, in the order of their numbers.
+    """Read the first readable images of each class, in the order of their numbers.
 
     Args:
         path: A folder with one folder per class (or a `PetImages` folder with them), or a zip of
-            one. Files whose ending is not an image's are ignored; what is no regular file, such as
-            a pipe or a device, is not opened.
+            one. Files without the ending of an image are ignored. Pipes and devices are not
+            opened.
         image_size: Integer, height and width in pixels that every image is resized to.
-        per_class: Integer, images wanted of each class.
-        classes: Integer, classes there must be. Defaults to `2`.
+        per_class: Integer, images of each class.
+        classes: Integer, the number of classes. Defaults to `2`.
         on_progress: Function called with the number of images read so far. Optional.
-        least: Integer, images of each class that are enough. Defaults to `per_class`.
+        least: Integer, the fewest images of each class that will do. Defaults to `per_class`.
 
     Returns:
-        A dictionary from class to uint8 images of shape `(n, image_size, image_size, 3)`, where `n`
-        is `per_class`, or what the smallest class has if that is fewer and enough; and the names of
-        the files, among all of those classes, that were reached and could not be read.
+        A tuple. First a dictionary from class to uint8 images of shape
+        `(n, image_size, image_size, 3)`, where `n` is `per_class`, or the size of the smallest
+        class. Then the names of the files that were reached and could not be read.
 
     Raises:
         DataError: If the folder is missing, holds other classes, or too few readable images.
@@ -89,9 +89,9 @@ def read_images(
     least = per_class if least is None else least
     few = {label: len(images) for label, images in found.items() if len(images) < least}
     if few:
-        received = ", ".join(f"{count} of {label}" for label, count in few.items()) + (
-            f"; {len(skipped)} files could not be read" if skipped else ""
-        )
+        received = ", ".join(f"{count} of {label}" for label, count in few.items())
+        if skipped:
+            received += f"; {len(skipped)} files could not be read"
         raise DataError(
             f"{path} must hold {least} readable images of each class",
             received,
@@ -102,14 +102,14 @@ def read_images(
 
 
 def decode(content: bytes, image_size: int) -> np.ndarray:
-    """An image file's bytes as RGB pixels, whatever its ending and colours say.
+    """Return an image file's bytes as RGB pixels, whatever its ending and colours are.
 
     Args:
         content: The file's bytes.
-        image_size: Integer, height and width in pixels it is resized to.
+        image_size: Integer, height and width in pixels of the result.
 
     Raises:
-        OSError: If it is no image, or not a whole one.
+        OSError: If it is not an image, or not a whole one.
     """
     with Image.open(io.BytesIO(content)) as image:
         image.load()
@@ -122,20 +122,24 @@ def decode(content: bytes, image_size: int) -> np.ndarray:
 def _read_class(
     entries: list[Entry],
     image_size: int,
-    wanted: int,
+    per_class: int,
     before: int,
     on_progress: Callable[[int], None] | None,
 ) -> tuple[np.ndarray, list[str]]:
-    """Read until there are enough; of a class with few files more than wanted, all are looked at and named if bad."""
+    """Read the images of a class, and name the files that cannot be read.
+
+    Of a class with fewer than twice the files, all are tried, so that all bad ones are named.
+    """
     images: list[np.ndarray] = []
     skipped = []
     for entry in entries:
-        if len(images) == wanted and len(entries) > 2 * wanted:
+        if len(images) == per_class and len(entries) > 2 * per_class:
             break
         try:
             pixels = decode(entry.read(), image_size)
-            images += [pixels] if len(images) < wanted else []
-        except Exception:  # decoders raise whatever comes of broken bytes
+            if len(images) < per_class:
+                images.append(pixels)
+        except Exception:  # decoders raise errors of any kind on broken bytes
             skipped.append(_shown(entry.name))
         if on_progress:
             on_progress(before + len(images))
@@ -174,10 +178,10 @@ def _open(path: Path) -> Iterator[list[Entry]]:
 
 
 def _regular(file: Path) -> bytes:
-    """The bytes of a regular file; a pipe or a device would be read without an end."""
-    with open(
-        os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
-    ) as opened:
+    """The bytes of a regular file; reading a pipe or a device might never end."""
+    # Windows has no O_NONBLOCK, other systems have no O_BINARY.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(file, flags), "rb") as opened:
         known = os.fstat(opened.fileno())
         if not stat.S_ISREG(known.st_mode) or known.st_size > LARGEST_BYTES:
             raise OSError(f"{file} is no photograph")
@@ -185,13 +189,14 @@ def _regular(file: Path) -> bytes:
 
 
 def _unzipped(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The bytes of a file in a zip."""
     if archive.getinfo(name).file_size > LARGEST_BYTES:
         raise OSError(f"{name} is no photograph")
     return archive.read(name)
 
 
 def _shown(name: str) -> str:
-    """A file's name as a terminal and a report can show it."""
+    """A file's name without letters that a terminal or a report cannot show."""
     return "".join(
         letter if letter.isprintable() else letter.encode("utf-8", "surrogatepass").hex()
         for letter in name
@@ -199,6 +204,7 @@ def _shown(name: str) -> str:
 
 
 def _zipped(archive: zipfile.ZipFile) -> Iterator[Entry]:
+    """The image files of a zip."""
     for name in archive.namelist():
         parts = Path(name).parts
         if len(parts) >= 2 and Path(name).suffix.lower() in ENDINGS:
@@ -208,6 +214,6 @@ def _zipped(archive: zipfile.ZipFile) -> Iterator[Entry]:
 
 
 def _natural(entry: Entry) -> tuple[int, str]:
-    """Files with numbers by their number, others after them by name."""
+    """The key of the order: files with numbers by their number, others after them by name."""
     digits = re.fullmatch(r"(\d+)", Path(entry.name).stem)
     return (int(digits[1]) if digits else 1 << 60, entry.name)

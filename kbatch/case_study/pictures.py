@@ -1,4 +1,4 @@
-"""Pictures: labelled images cut into training, validation and test sets."""
+"""Labelled pictures, cut into training, validation and test sets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PER_CLASS = 1000  # as in the case study
-LEAST_PER_CLASS = 100  # below it 20 to validate on tell nothing apart
-# to train, to validate and to test: 600, 200 and 200 of each class in the case study
+PER_CLASS = 1000  # of the case study
+LEAST_PER_CLASS = 100  # a fifth is validated on: fewer than 20 cannot tell two recipes apart
+# To train, to validate and to test: of each class in the case study 600, 200 and 200.
 FIFTHS = (3, 1, 1)
 
 
@@ -18,9 +18,9 @@ class Pictures:
     """The case study's data.
 
     Attributes:
-        name: What they are, in words.
+        name: String, the data in words.
         train, validation, test: Tuples of images, uint8 of shape `(n, size, size, 3)`, and labels,
-        int32 of shape `(n,)`.
+            int32 of shape `(n,)`.
         classes: Names of the classes, in the order of the labels.
         skipped: Names of the files that could not be read.
     """
@@ -37,8 +37,8 @@ def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] =
     """Cut each class's images into three fifths to train, one to validate and one to test.
 
     Args:
-        name: What they are, in words.
-        by_class: For each class, as many uint8 images of shape `(n, size, size, 3)`.
+        name: String, the data in words.
+        by_class: For each class, the same number of uint8 images of shape `(n, size, size, 3)`.
         skipped: Names of the files that could not be read.
     """
     fifth = min(map(len, by_class.values())) // sum(FIFTHS)

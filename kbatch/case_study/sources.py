@@ -1,4 +1,4 @@
-"""Sources: where the case study's pictures come from: drawn by code, a folder or zip of photographs, or TFDS."""
+"""The sources of pictures: drawn by code, a folder or zip of photographs, or TFDS."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from kbatch.errors import DataError
 
 Progress = Callable[[int], None]
 DRAWN, TFDS = "drawn", "tfds"
+MUST = "--data must be 'drawn', 'tfds', or a folder or zip of photographs"
 
 
 def check(source: str) -> None:
-    """Refuse what can be no source of pictures, before anything slow begins.
+    """Refuse a text that cannot be a source of pictures, before anything slow begins.
 
     Args:
         source: As `pictures` takes it.
 
     Raises:
-        DataError: If it is neither a name of ours nor a folder or file that exists.
+        DataError: If it is neither "drawn" nor "tfds" nor a folder or file that exists.
     """
     if source in (DRAWN, TFDS):
         return
@@ -31,40 +32,28 @@ def check(source: str) -> None:
     try:
         there = path.is_dir() or path.is_file()
         odd = not there and path.exists()
-    except OSError as error:  # a name that is too long, say
-        raise DataError(
-            "--data must be 'drawn', 'tfds', or a folder or zip of photographs",
-            f"{error.strerror}",
-            "Check the path",
-        ) from error
+    except OSError as error:  # such as for a name that is too long
+        raise DataError(MUST, f"{error.strerror}", "Check the path") from error
     if odd:
-        raise DataError(
-            "--data must be 'drawn', 'tfds', or a folder or zip of photographs",
-            f"{source}, a pipe or a device",
-            "Check the path",
-        )
+        raise DataError(MUST, f"{source}, a pipe or a device", "Check the path")
     if not there:
-        raise DataError(
-            "--data must be 'drawn', 'tfds', or a folder or zip of photographs that exists",
-            source,
-            "Check the path",
-        )
+        raise DataError(f"{MUST} that exists", source, "Check the path")
 
 
 def pictures(
     source: str, image_size: int, seed: int = 0, on_progress: Progress | None = None
 ) -> Pictures:
-    """The case study's 2,000 pictures, or as many photographs of two other classes as a folder holds.
+    """Return 2,000 pictures of cats and dogs, or the photographs of two classes in a folder.
 
     Args:
         source: `"drawn"`, `"tfds"`, or the path of a folder with two folders of photographs, such
             as `PetImages`, or of a zip of one.
         image_size: Integer, height and width in pixels.
-        seed: Integer, which pictures are drawn.
+        seed: Integer, seed of drawn pictures.
         on_progress: Function called with the number of pictures ready so far. Optional.
 
     Raises:
-        DataError: If the pictures cannot be had; the message says why.
+        DataError: If there are no such pictures; the message says why.
     """
     check(source)
     try:
@@ -88,13 +77,12 @@ def pictures(
         raise DataError(
             "--data must be a folder that can be read", f"{error}", "Check the path"
         ) from error
-    return split(
-        f"{sum(map(len, images.values())):,} photographs of {Path(source).name}", images, skipped
-    )
+    count = sum(map(len, images.values()))
+    return split(f"{count:,} photographs of {Path(source).name}", images, skipped)
 
 
 def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str, np.ndarray]:
-    """The first 1,000 cats and dogs of TFDS `cats_vs_dogs`, in its own order; downloads it if it is not there.
+    """Return the first 1,000 cats and dogs of TFDS `cats_vs_dogs`, which is downloaded if missing.
 
     Args:
         image_size: Integer, height and width in pixels.
@@ -115,7 +103,7 @@ def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str,
         dataset, info = tfds.load(
             "cats_vs_dogs", split="train", shuffle_files=False, with_info=True
         )
-    except Exception as error:  # TFDS raises whatever its downloader and its file systems raise
+    except Exception as error:  # TFDS raises the errors of its downloader and its file systems
         raise DataError(
             "TFDS must be able to prepare cats_vs_dogs",
             f"{type(error).__name__}: {str(error)[:300]}",
@@ -128,7 +116,7 @@ def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str,
 def collect(
     examples: object, names: list[str], image_size: int, on_progress: Progress | None = None
 ) -> dict[str, np.ndarray]:
-    """The first 1,000 images of each class out of TFDS-like examples.
+    """Return the first 1,000 images of each class, out of examples of TFDS.
 
     Args:
         examples: Iterable of dictionaries with `image` (uint8, height × width × 3) and `label`.
@@ -141,21 +129,18 @@ def collect(
     """
     from PIL import Image
 
-    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    by_class: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for example in examples:  # type: ignore[attr-defined]
-        images = found[names[int(example["label"])]]
+        images = by_class[names[int(example["label"])]]
         if len(images) < PER_CLASS:
-            picture = (
-                Image.fromarray(example["image"])
-                .convert("RGB")
-                .resize((image_size, image_size), Image.Resampling.BILINEAR)
-            )
-            images.append(np.asarray(picture, "uint8"))
+            picture = Image.fromarray(example["image"]).convert("RGB")
+            small = picture.resize((image_size, image_size), Image.Resampling.BILINEAR)
+            images.append(np.asarray(small, "uint8"))
             if on_progress:
-                on_progress(sum(map(len, found.values())))
-        if all(len(images) == PER_CLASS for images in found.values()):
-            return {name: np.array(images) for name, images in found.items()}
-    counts = ", ".join(f"{len(images)} of {name}" for name, images in found.items())
+                on_progress(sum(map(len, by_class.values())))
+        if all(len(images) == PER_CLASS for images in by_class.values()):
+            return {name: np.array(images) for name, images in by_class.items()}
+    counts = ", ".join(f"{len(images)} of {name}" for name, images in by_class.items())
     raise DataError(
         f"TFDS must hold {PER_CLASS} images of each class", counts, "Prepare the whole data set"
     )

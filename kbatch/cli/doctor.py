@@ -1,4 +1,4 @@
-"""Doctor: what a bug report needs to know of this machine, and what stands in a search's way on it.
+"""The command `kbatch doctor`: versions, devices and settings, each with its problem.
 
 TensorFlow is asked in a process of its own: a broken one may end that process, and a card that it
 takes is given back.
@@ -19,13 +19,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import typer
+
 from kbatch import __version__
+from kbatch.cli.failure import told_plainly
 
 TIMEOUT_SECONDS = 120
 LIBRARIES = ("keras-tuner", "numpy", "loky", "nvidia-ml-py")
-# TensorFlow's own TF_ variables only: Terraform has such names too, and passwords in them.
+# Of TF_ variables only TensorFlow's own: Terraform has such names too, and passwords in them.
 VARIABLES = re.compile(
-    r"TF_(AUTO|CONFIG$|CPP|CPU|CUBLAS|CUDA|CUDNN|DETERMINISTIC|DISABLE|DUMP|ENABLE|FORCE|GPU|INTER|INTRA|MIN|MKL|NUM|ONEDNN|USE|XLA)\w*"
+    r"TF_(AUTO|CONFIG$|CPP|CPU|CUBLAS|CUDA|CUDNN|DETERMINISTIC|DISABLE|DUMP|ENABLE|FORCE|GPU"
+    r"|INTER|INTRA|MIN|MKL|NUM|ONEDNN|USE|XLA)\w*"
     r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)|XLA_FLAGS|KERAS_BACKEND|KBATCH_CACHE"
 )
 QUESTIONS = """
@@ -39,7 +43,13 @@ def ask(name, question):
         pass
 def limit():
     from tensorflow.python.client import device_lib
-    return next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
+    devices = device_lib.list_local_devices()
+    return next(device.memory_limit for device in devices if device.device_type == "GPU")
+def gpu_name(gpu):
+    return tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
+def build():
+    info = tf.sysconfig.get_build_info()
+    return {name: str(value) for name, value in info.items() if name.endswith("_version")}
 def onednn():
     from tensorflow.python.util import _pywrap_util_port
     return _pywrap_util_port.IsMklEnabled()
@@ -47,12 +57,12 @@ try:
     import tensorflow as tf
     told["tensorflow"] = tf.__version__
     from kbatch.device import meter, processor
-    told["gpus"] = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in tf.config.list_physical_devices("GPU")]
+    told["gpus"] = [gpu_name(gpu) for gpu in tf.config.list_physical_devices("GPU")]
 except BaseException as error:
     told["error"] = f"{type(error).__name__}: {error}"
 else:
     ask("cuda", tf.test.is_built_with_cuda)
-    ask("build", lambda: {name: str(value) for name, value in tf.sysconfig.get_build_info().items() if name.endswith("_version")})
+    ask("build", build)
     ask("cpu", lambda: f"{processor.name() or platform.machine()}, {os.cpu_count()} cores")
     ask("tells_bytes", lambda: meter.bytes_now() is not None)
     ask("limit", limit)
@@ -72,10 +82,10 @@ class Finding:
     """One line of the doctor's report.
 
     Attributes:
-        topic: What was looked at.
-        value: What was found.
-        problem: What is wrong with it, as a clause without a full stop; empty if nothing is.
-        do: What to do about the problem, as a clause without a full stop.
+        topic: String, such as a library, a device or a setting.
+        value: String, its version, name or value.
+        problem: String, the problem as a clause without a full stop; empty if there is none.
+        do: String, the remedy as a clause without a full stop.
     """
 
     topic: str
@@ -84,8 +94,20 @@ class Finding:
     do: str = ""
 
 
+def doctor() -> None:
+    """Show versions, devices and settings for a bug report, and the problems of this machine.
+
+    The exit code is 1 if there is a problem.
+    """
+    with told_plainly():
+        found = findings()
+        print("\n".join(lines(found)))
+    if any(finding.problem for finding in found):
+        raise typer.Exit(1)
+
+
 def findings() -> list[Finding]:
-    """Everything a bug report needs: versions, devices, memory and settings, each with its problem if it has one."""
+    """Return versions, devices, memory and settings, each with its problem if it has one."""
     told = ask_tensorflow()
     return [
         Finding("kbatch", __version__),
@@ -95,16 +117,12 @@ def findings() -> list[Finding]:
         *(Finding(name, _version(name)) for name in LIBRARIES),
         _tensorboard(),
         *_devices(told),
-        *(
-            Finding(name, _one_line(value))
-            for name, value in sorted(os.environ.items())
-            if VARIABLES.fullmatch(name)
-        ),
+        *_variables(),
     ]
 
 
 def lines(found: Iterable[Finding]) -> Iterator[str]:
-    """The findings as aligned lines of text, and after them what to do about each problem."""
+    """Give the findings as aligned lines of text, then each problem with its remedy."""
     found = list(found)
     width = max(len(finding.topic) for finding in found)
     yield from (f"{finding.topic:<{width}}  {finding.value}" for finding in found)
@@ -112,7 +130,7 @@ def lines(found: Iterable[Finding]) -> Iterator[str]:
 
 
 def ask_tensorflow() -> dict[str, Any]:
-    """What TensorFlow and Keras say of themselves and their devices; `"error"` holds why they do not."""
+    """Ask TensorFlow and Keras for versions and devices; `"error"` holds why they do not answer."""
     try:
         process = subprocess.run(
             [sys.executable, "-c", QUESTIONS],
@@ -132,20 +150,32 @@ def ask_tensorflow() -> dict[str, Any]:
         return {"error": f"its process {_ending(process.returncode)}"}
 
 
+def _variables() -> Iterator[Finding]:
+    """The environment variables that TensorFlow and kbatch read."""
+    for name, value in sorted(os.environ.items()):
+        if VARIABLES.fullmatch(name):
+            yield Finding(name, _one_line(value))
+
+
 def _ending(code: int) -> str:
+    """How a process ended, from its exit code."""
+    if code >= 0:
+        return f"ended with code {code} and said nothing"
     names = {member.value: member.name for member in signal.Signals}
-    return (
-        f"died of {names.get(-code, f'signal {-code}')}"
-        if code < 0
-        else f"ended with code {code} and said nothing"
-    )
+    return f"died of {names.get(-code, f'signal {-code}')}"
 
 
 def _tensorflow(told: Mapping[str, Any]) -> Finding:
     if "error" in told:
-        do = "Install it again with `pip install --force-reinstall tensorflow`, with an NVIDIA card `'tensorflow[and-cuda]'`"
+        do = (
+            "Install it again with `pip install --force-reinstall tensorflow`, "
+            "with an NVIDIA card `'tensorflow[and-cuda]'`"
+        )
         if "SIGILL" in told["error"]:
-            do = "Its wheels need a processor with AVX: take another machine, or build TensorFlow for this one"
+            do = (
+                "Its wheels need a processor with AVX: take another machine, "
+                "or build TensorFlow for this one"
+            )
         return Finding(
             "tensorflow",
             told.get("tensorflow", "not usable"),
@@ -156,10 +186,9 @@ def _tensorflow(told: Mapping[str, Any]) -> Finding:
         f"{name.removesuffix('_version')} {value}"
         for name, value in sorted(told.get("build", {}).items())
     )
-    return Finding(
-        "tensorflow",
-        f"{told['tensorflow']}, built {'with' if told.get('cuda') else 'without'} CUDA{f' ({build})' if build else ''}",
-    )
+    cuda = "with CUDA" if told.get("cuda") else "without CUDA"
+    versions = f" ({build})" if build else ""
+    return Finding("tensorflow", f"{told['tensorflow']}, built {cuda}{versions}")
 
 
 def _keras(told: Mapping[str, Any]) -> Finding:
@@ -190,11 +219,11 @@ def _tensorboard() -> Finding:
 
 
 def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
+    """The processor, the GPUs, the NVIDIA cards, and their memory."""
     gpus = told.get("gpus", [])
     yield Finding("cpu", told.get("cpu") or f"{platform.machine()}, {os.cpu_count()} cores")
-    yield Finding(
-        "gpu", ", ".join(gpus) or ("unknown" if "error" in told else "none that TensorFlow sees")
-    )
+    without = "unknown" if "error" in told else "none that TensorFlow sees"
+    yield Finding("gpu", ", ".join(gpus) or without)
     yield _nvidia(told)
     yield Finding("memory limit", _limit(told))
     yield Finding("tells its bytes", _tells_bytes(told))
@@ -227,7 +256,7 @@ def _nvidia(told: Mapping[str, Any]) -> Finding:
 
 
 def _cards() -> str:
-    """The NVIDIA cards that the driver knows, whatever TensorFlow sees; empty if there is none."""
+    """The NVIDIA cards that the driver knows; empty if there is none."""
     try:
         process = subprocess.run(
             ["nvidia-smi", "-L"],
@@ -238,7 +267,7 @@ def _cards() -> str:
             check=True,
         )
         return _one_line(process.stdout)
-    except (OSError, subprocess.SubprocessError):  # no such tool, or it cannot reach the driver
+    except (OSError, subprocess.SubprocessError):  # no such tool, or no driver that it can reach
         return "/dev/nvidia0" if os.path.exists("/dev/nvidia0") else ""
 
 
@@ -254,11 +283,9 @@ def _limit(told: Mapping[str, Any]) -> str:
 def _tells_bytes(told: Mapping[str, Any]) -> str:
     if "tells_bytes" not in told:
         return "unknown"
-    return (
-        "yes"
-        if told["tells_bytes"]
-        else "no (a CPU does with TF_CPU_ALLOCATOR_USE_BFC=true when TensorFlow is imported)"
-    )
+    if told["tells_bytes"]:
+        return "yes"
+    return "no (a CPU does with TF_CPU_ALLOCATOR_USE_BFC=true when TensorFlow is imported)"
 
 
 def _version(library: str) -> str:

@@ -1,189 +1,131 @@
-"""Max-batch: the command `kbatch max-batch`, from its options to the finder or the table, and their answers in words."""
+"""The command `kbatch max-batch`, and its options."""
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
-from rich.console import Console
-from rich.status import Status
+import typer
 
-from kbatch.combination import Combination
-from kbatch.device.card import has_card
-from kbatch.errors import DataError, SearchError
-from kbatch.memory import _probe_lines, _speed_line
-from kbatch.memory._build_function import imported
-from kbatch.memory._find import find_max_batch
-from kbatch.memory._max_batch import MaxBatch
-from kbatch.memory._max_batch_table import Row
-from kbatch.memory._probe import Probe
-from kbatch.memory._table import max_batches
-from kbatch.number_text import example_shape
-from kbatch.recipe import POLICIES, Recipe
-from kbatch.space import Space
+from kbatch.axis import Axis
+from kbatch.cli.command import with_options
+from kbatch.cli.console import new_console
+from kbatch.cli.failure import told_plainly
+from kbatch.command_option import WHOLE, AxisOptions
+from kbatch.option import Option, words
+from kbatch.recipe import Recipe
+from kbatch.runtime import ctrl_c
+from kbatch.space import AXES
 
-SHARE = 0.9
+AXES_OF_MEMORY = {axis.name: axis for axis in AXES if axis.decides_memory}
+# A search varies several policies and optimizers; here one is the rule.
+SINGULAR = {"policies": "policy", "optimizers": "optimizer"}
+JIT_WORDS = {False: "off", True: "on"}
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Everything `kbatch max-batch` can be told; see its `--help`."""
-
-    build: str
-    shape: str | None
-    dtype: str | None
-    policies: str
-    optimizers: str
-    jit: str
-    recomputes: str
-    memory_limit: str | None
-    ceiling: int | None
-    loss: str | None
-    accumulation: int
-    sizes: str
-    table: bool
-    fresh: bool
+def _option(axis: Axis, option: Option) -> Option:
+    """The axis' option of this command: its default is the value of a plain recipe."""
+    value = getattr(Recipe(), axis.name)
+    # Without a learning rate to search, the model's own optimizer will do too.
+    known = "sgd, adam, compiled." if axis.name == "optimizer" else option.help
+    return replace(
+        option,
+        name=SINGULAR.get(option.name, option.name),
+        help=f"{known} Several make a table.",
+        default=JIT_WORDS[value] if isinstance(value, bool) else str(value),
+        default_words="",
+        read=words if axis.name == "optimizer" else option.read,
+    )
 
 
-def answer(asked: Asked, console: Console) -> None:
-    """Find what was asked for and print it.
+AXIS_OPTIONS = AxisOptions(
+    {
+        name: _option(axis, axis.option)
+        for name, axis in AXES_OF_MEMORY.items()
+        if axis.option is not None
+    }
+)
 
-    Raises:
-        KbatchError: If something the user gave cannot be used.
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of `kbatch max-batch`, which `--help` explains.
+
+    `axes` holds the texts of the axes' options by the name of the axis.
     """
-    sys.path.insert(0, os.getcwd())
-    build, example, jits = (
-        imported(asked.build),
-        _example(asked.shape, asked.dtype),
-        _jits(asked.jit),
-    )
-    texts = (asked.policies, asked.optimizers, asked.recomputes)
-    policies, optimizers, recomputes = (
-        tuple(part.strip() for part in text.split(",")) for text in texts
-    )
-    several = asked.table or len(policies) * len(optimizers) * len(jits) * len(recomputes) > 1
-    slow = [policy for policy in policies if policy in POLICIES and policy != "float32"]
-    if slow and not has_card():
-        console.print(
-            f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower than float32.",
-            style="dim",
-            highlight=False,
-        )
-    with console.status("Making the model …") as status:
-        shown = _Shown(console, status)
-        if several:
-            if asked.accumulation > 1 or asked.sizes != "any":
-                received = f"--accumulation {asked.accumulation} --sizes {asked.sizes}"
-                raise SearchError(
-                    "--table must come without --accumulation and --sizes",
-                    received,
-                    "Leave them out, or name one recipe",
-                )
-            space = Space(
-                policy=policies, optimizer=optimizers, jit_compile=jits, recompute=recomputes
-            )
-            found = max_batches(
-                build,
-                example,
-                space=space,
-                memory_limit=asked.memory_limit,
-                ceiling=asked.ceiling,
-                loss=asked.loss,
-                fresh=asked.fresh,
-                on_probe=shown,
-                on_row=shown.row,
-            )
-            console.print(str(found), highlight=False)
-            return
-        recipe = _recipe(
-            Combination(policies[0], optimizers[0], jits[0], recomputes[0]), asked.accumulation
-        )
-        one = find_max_batch(
-            build,
-            example,
-            recipe=recipe,
-            memory_limit=asked.memory_limit,
-            ceiling=asked.ceiling,
-            loss=asked.loss,
-            sizes=asked.sizes,
-            fresh=asked.fresh,
-            on_probe=shown,
-        )
-    console.print(sentence(one), highlight=False, soft_wrap=True)
+
+    build: Annotated[
+        str,
+        typer.Argument(
+            help="module:function of the function that returns the model, importable from here."
+        ),
+    ]
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            show_default="the model's keras.Input", help="Shape of one example, such as 224,224,3."
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None, typer.Option(show_default="float32", help="Type of the examples, with --shape.")
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            show_default="the GPU's memory, or a CPU's set limit", help="Bytes, such as 8GB."
+        ),
+    ] = None
+    ceiling: Annotated[int | None, typer.Option(**WHOLE, help="Largest batch size to try.")] = None
+    loss: Annotated[
+        str | None,
+        typer.Option(help="Loss by Keras' name, if the function does not compile the model."),
+    ] = None
+    accumulation: Annotated[
+        int,
+        typer.Option(
+            **WHOLE, help="Passes per weight update; the answer is the largest micro-batch."
+        ),
+    ] = 1
+    sizes: Annotated[
+        Literal["any", "powers_of_two", "multiples_of_8"],
+        typer.Option(help="Batch sizes that may be answered."),
+    ] = "any"
+    table: Annotated[
+        bool,
+        typer.Option(
+            "--table", help="One row per combination of the axes, also if there is only one."
+        ),
+    ] = False
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+    ] = False
+    axes: Annotated[Mapping[str, str], AXIS_OPTIONS]
+
+    def axis_values(self) -> dict[str, Any]:
+        """Return a tuple of values for each axis.
+
+        Raises:
+            KbatchError: If a text cannot be read.
+        """
+        values = {}
+        for name, text in self.axes.items():
+            option = AXIS_OPTIONS.by_axis[name]
+            values[name] = tuple(option.read(f"--{option.name}", text))
+        return values
 
 
-def sentence(found: MaxBatch) -> str:
-    """The answer, and from where on a larger batch hardly adds speed, as far down as it was measured."""
-    probes = [probe for probe in (*found.probes, *found.confirmations) if probe.passed]
-    fitted = _speed_line.of_probes(probes)
-    if fitted is None:
-        return str(found)
-    smallest, fast = min(probe.batch_size for probe in probes), fitted.smallest(SHARE)
-    if fast <= smallest:
-        return f"{found}; {SHARE:.0%} of the best speed is reached at {smallest} or below"
-    return f"{found}; {SHARE:.0%} of the best speed is reached at {fast}"
+@with_options(Options)
+def max_batch(options: Options) -> None:
+    """Find the largest batch that safely trains, by a few probes in a process that may die.
 
+    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again
+    without a probe; --fresh measures again.
+    """
+    with told_plainly(
+        stopped=" Sizes that were tried are not kept: the same command tries them again."
+    ):
+        with ctrl_c.at_once():
+            from kbatch.cli.max_batch_answer import answer
 
-class _Shown(_probe_lines.Lines):
-    """Prints every probe, and says meanwhile what is going on."""
-
-    def __init__(self, console: Console, status: Status) -> None:
-        super().__init__(console)
-        self._status = status
-
-    def __call__(self, probe: Probe) -> None:
-        """Print the line of a probe, and what comes next."""
-        super().__call__(probe)
-        self._status.update("Probing …" if probe.passed else "Ran out; trying smaller …")
-
-    def row(self, row: Row) -> None:
-        self._console.print(f"{row}", highlight=False)
-
-
-def _example(shape: str | None, dtype: str | None) -> object:
-    """What stands for the data: the shape of one example, or nothing if the model's own is meant."""
-    import numpy as np
-
-    if shape is None:
-        if dtype is not None:
-            raise DataError(
-                "--dtype must come with --shape",
-                f"--dtype {dtype}",
-                "Pass --shape too; without both, the model's keras.Input is taken",
-            )
-        return None
-    dtype = dtype or "float32"
-    sizes = example_shape(shape)
-    kind = (
-        np.dtype(dtype) if re.fullmatch(r"[a-z]+[0-9]*", dtype) and dtype in np.sctypeDict else None
-    )
-    if kind is None or kind.kind not in "biuf" or kind.itemsize > 8:
-        raise DataError("--dtype must be a NumPy type of numbers", dtype, "Write --dtype float32")
-    return _Shape(sizes, kind.name)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def _jits(text: str) -> tuple[bool, ...]:
-    known = {"off": (False,), "on": (True,), "both": (False, True)}
-    if text not in known:
-        raise SearchError("--jit must be off, on or both", text, "Pass one of these")
-    return known[text]
-
-
-def _recipe(combination: Combination, accumulation: int) -> Recipe:
-    if accumulation < 1:
-        raise SearchError(
-            "--accumulation must be at least 1",
-            accumulation,
-            "Pass the passes per weight update, such as 4",
-        )
-    micro = 1 if accumulation > 1 else None
-    rate = None if combination.optimizer == "compiled" else 1e-3
-    return Recipe(accumulation, learning_rate=rate, micro_batch_size=micro, **combination._asdict())
+        answer(options, new_console())

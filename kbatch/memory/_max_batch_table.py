@@ -151,6 +151,15 @@ class Table:
         fields = (fingerprint.load(Path(directory) / fingerprint.FOLDER) or {}).get("table")
         return None if fields is None else cls.from_dict(fields)
 
+    def _later_axes(self) -> list[str]:
+        """The axes after the first four that some row does not leave to a plain recipe."""
+        plain = Combination()
+        return [
+            name
+            for name in Combination._fields[4:]
+            if any(getattr(row.combination, name) != getattr(plain, name) for row in self.rows)
+        ]
+
     def _repr_html_(self) -> str:
         head = ["recipe", "largest batch", "accumulating", "peak MB"]
         rows = [
@@ -165,13 +174,15 @@ class Table:
         return notebook.table(head, rows, [str(self).splitlines()[-1]])
 
     def __str__(self) -> str:
-        left = ("policy", "optimizer", "jit", "recompute")
+        later = self._later_axes()
+        left = ("policy", "optimizer", "jit", "recompute", *later)
         cells = [
             (
                 row.policy,
                 row.optimizer,
                 "yes" if row.jit_compile else "no",
                 row.recompute,
+                *(getattr(row.combination, name) for name in later),
                 row.batch_size or "none fits",
                 row.accumulated_batch_size or "none fits",
                 f"{row.peak_bytes / 1e6:,.0f}",

@@ -221,8 +221,10 @@ def _values(records: Sequence[Record], chance: float) -> list[float]:
     values = []
     for record in records:
         value = record.outcome.value
-        missing = value is None or not math.isfinite(value)
-        values.append(chance if missing else float(value))
+        if value is None or not math.isfinite(value):
+            values.append(chance)
+        else:
+            values.append(float(value))
     return values
 
 

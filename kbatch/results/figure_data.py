@@ -63,7 +63,7 @@ class CurveInfo:
         begin = max(curve[0][0] for curve in self.curves)
         end = min(curve[-1][0] for curve in self.curves)
         times = [time for time, _ in self.curves[0] if begin <= time <= end]
-        return times, [np.interp(times, *zip(*curve, strict=True)) for curve in self.curves]
+        return times, [np.interp(times, *np.transpose(curve)) for curve in self.curves]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,10 @@ class PanelInfo:
     @property
     def seconds(self) -> float:
         """Training seconds of the longest training."""
-        return max((curve[-1][0] for info in self.curves for curve in info.curves), default=0.0)
+        longest = 0.0
+        for info in self.curves:
+            longest = max([longest, *(curve[-1][0] for curve in info.curves)])
+        return longest
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ def _optimizer_words(name: str, own_optimizer: str) -> str:
 
 
 def _search_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
+    """The trials, then the baseline, then the best trial."""
     measured = [record for record in records if record.outcome.curve]
     trials = [record for record in measured if record.purpose == "search"]
     best = max(trials, key=lambda record: record.score, default=None)
@@ -212,6 +216,7 @@ def _search_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
 
 
 def _confirmation_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
+    """The confirmed recipes, then the baseline, then the best recipe."""
     best = best_of(records)
     infos = []
     for group in confirmed(records).values():

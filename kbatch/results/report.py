@@ -146,18 +146,18 @@ def write(tuner_or_directory: Any) -> list[Path]:
     Returns:
         The files written.
     """
-    found, root = report(tuner_or_directory), root_of(tuner_or_directory)
+    search, root = report(tuner_or_directory), root_of(tuner_or_directory)
     files = [root / "trials.csv", root / CURVES, root / BATCHES, root / "report.md"]
     atomic_file.write(files[0], load(root).to_csv(index=False))
     confirmations = load_confirmations(root)
     if len(confirmations):
         files.append(root / "confirmations.csv")
         atomic_file.write(files[-1], confirmations.to_csv(index=False))
-    examples = found.validation_examples
-    draw_curves(panels(found.records, found.goal), found.goal, examples, files[1])
-    infos = batch_infos(found.records, found.goal, examples, load_own_optimizer(root))
-    draw_batches(infos, found.goal, files[2])
-    atomic_file.write(files[3], found.markdown())
+    examples = search.validation_examples
+    draw_curves(panels(search.records, search.goal), search.goal, examples, files[1])
+    infos = batch_infos(search.records, search.goal, examples, load_own_optimizer(root))
+    draw_batches(infos, search.goal, files[2])
+    atomic_file.write(files[3], search.markdown())
     return files
 
 

@@ -112,6 +112,18 @@ def global_attributes(names: Iterable[str]) -> dict[str, Any]:
     return {name: global_state.get_global_attribute(name) for name in names}
 
 
+def has_schedule(optimizer: Any) -> bool:
+    """Return whether an optimizer's learning rate is a schedule.
+
+    Its property `learning_rate` computes the schedule's value and hides the schedule, which is in
+    `_learning_rate` (keras/src/optimizers/base_optimizer.py, Keras 3.15.1).
+    """
+    import keras
+
+    rate = getattr(optimizer, "_learning_rate", None)
+    return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+
+
 def input_structure(functional: Any) -> Any:
     """The nested structure of symbolic inputs that a Functional model was made with.
 
@@ -161,6 +173,16 @@ def nodes_by_depth(functional: Any) -> dict[int, list[Any]]:
     `Function._nodes_by_depth`, keras/src/ops/function.py, Keras 3.15.1.
     """
     return functional._nodes_by_depth
+
+
+def output_names(model: Any) -> tuple[str, ...]:
+    """Return the names of a model's outputs; empty for a model without a graph of layers.
+
+    A `Sequential` has them in its functional twin `_functional` (keras/src/models/sequential.py,
+    Keras 3.15.1).
+    """
+    functional = model if hasattr(model, "output_names") else getattr(model, "_functional", None)
+    return tuple(getattr(functional, "output_names", ()))
 
 
 def output_structure(functional: Any) -> Any:

@@ -20,3 +20,23 @@ def narrow_choice(choice: Any, values: list[Any]) -> None:
     choice._values = values
     if choice._default not in values:
         choice._default = values[-1]
+
+
+def save_best_epoch() -> type[Any]:
+    """Return the class of the callback that saves a trial's weights.
+
+    Of `keras_tuner/src/engine/tuner_utils.py`, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine.tuner_utils import SaveBestEpoch
+
+    return SaveBestEpoch  # type: ignore[no-any-return]
+
+
+def tuner_callback() -> type[Any]:
+    """Return the class of the callback that reports a trial's logs to its tuner.
+
+    Of `keras_tuner/src/engine/tuner_utils.py`, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine.tuner_utils import TunerCallback
+
+    return TunerCallback  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Chance: what a model that learned nothing reaches, found only where it is certain."""
+"""Chance: the metric of a model that learned nothing, inferred only where it is certain."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from kbatch.errors import SearchError
 from kbatch.training import metrics
 from kbatch.training.metrics import Measured
 
-LABELS = 10_000  # at most so many training labels decide on the best constant answer
+LABELS = 10_000  # training labels, at most, that decide on the best constant answer
 BATCH = 256
-HOW = "Pass chance=, what the best constant answer reaches on the validation data"
+HOW = "Pass chance=, the metric of the best constant answer on the validation data"
 
 
 class Constant(keras.Model):
-    """A model that answers the same whatever it is asked."""
+    """A model that gives the same answer to every example."""
 
     def __init__(self, answer: np.ndarray) -> None:
         super().__init__(name="constant")
         self._answer = answer
 
     def call(self, x: Any) -> Any:
-        """The same answer for each example."""
+        """Return the same answer for each example."""
         examples = tf.shape(keras.tree.flatten(x)[0])[0]
         return tf.broadcast_to(
             tf.constant(self._answer, "float32"), (examples, *self._answer.shape)
@@ -37,19 +37,21 @@ class Constant(keras.Model):
 
 
 def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tuple[float, str]:
-    """Chance for a metric, and a sentence on where it is from if that is not plain.
+    """Infer chance for a metric, and say how if that is not plain.
+
+    For accuracies it is the share of the most frequent class in the validation labels, weighted if
+    the metric is. For the area under the ROC curve it is 0.5. For errors, and losses that are
+    errors, a constant answer is measured on the validation data: the better of the training labels'
+    mean and median.
 
     Args:
         name: String, the metric in Keras' logs, without `val_`.
         direction: `"max"` or `"min"`.
-        data: What is trained and measured on.
-        measured: What the model measures.
+        data: Training and validation data.
+        measured: The metrics and losses of the model.
 
     Returns:
-        A tuple of chance and the sentence, which may be empty: for accuracies the share of the most
-        frequent class in the validation labels, weighted if the metric is; for the area under the
-        ROC curve 0.5; for errors and losses that are errors what the better of the training labels'
-        mean and median reaches on the validation data.
+        A tuple of chance and a sentence, which may be empty.
 
     Raises:
         SearchError: If chance is not certain.
@@ -58,7 +60,7 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
     if bare != metrics.LOSS and measured.part(bare) is None and measured.names:
         listed = ", ".join(f"val_{each}" for each in measured.names)
         raise SearchError(
-            f"`metric` must be one that the model is compiled with ({listed}), or come with chance=",
+            f"`metric` must be one of the model's metrics ({listed}), or come with chance=",
             f"val_{name}",
             "Pass one of these",
         )
@@ -86,14 +88,14 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
     if error not in metrics.ERRORS or len(measured.outputs) > 1:
         raise SearchError(
             "Chance can be inferred for accuracies, AUC, and the errors of one output",
-            _what(name, measured),
+            _metric_words(name, measured),
             HOW,
         )
-    return _of_the_best_constant(bare, direction, data, measured)
+    return _chance_of_constant(bare, direction, data, measured)
 
 
 def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """The share of the most frequent class: what always answering it reaches.
+    """Return the share of the most frequent class, the accuracy of always answering it.
 
     Args:
         labels: Array of shape `(n,)` or `(n, 1)` of class numbers, or `(n, classes)` one-hot.
@@ -103,14 +105,14 @@ def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -
         SearchError: If the labels are not those of one class per example.
 
     Example:
-    >>> most_frequent_share(np.array([0, 1, 1, 1])), most_frequent_share(np.array([0, 1, 1, 1]), np.array([9, 1, 1, 1]))
+    >>> labels = np.array([0, 1, 1, 1])
+    >>> most_frequent_share(labels), most_frequent_share(labels, np.array([9, 1, 1, 1]))
     (0.75, 0.75)
     """
-    classes = (
-        labels.argmax(axis=1)
-        if labels.ndim == 2 and labels.shape[1] > 1
-        else labels.reshape(len(labels), -1)
-    )
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        classes = labels.argmax(axis=1)
+    else:
+        classes = labels.reshape(len(labels), -1)
     try:
         numbers = classes.astype("float64")
     except (TypeError, ValueError) as error:
@@ -133,19 +135,15 @@ def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -
             f"weights of shape {weights.shape}",
             "Pass chance=",
         )
-    counts = np.bincount(
-        which.reshape(-1), None if weights is None else weights.reshape(-1).astype("float64")
-    )
+    flat_weights = None if weights is None else weights.reshape(-1).astype("float64")
+    counts = np.bincount(which.reshape(-1), flat_weights)
     return float(counts.max() / counts.sum())
 
 
-def _what(name: str, measured: Measured) -> str:
-    outputs = (
-        f" of {len(measured.outputs)} outputs ({', '.join(measured.outputs)})"
-        if len(measured.outputs) > 1
-        else ""
-    )
-    return f"{name}{outputs}"
+def _metric_words(name: str, measured: Measured) -> str:
+    if len(measured.outputs) <= 1:
+        return name
+    return f"{name} of {len(measured.outputs)} outputs ({', '.join(measured.outputs)})"
 
 
 def _validation_labels(
@@ -156,21 +154,23 @@ def _validation_labels(
     for batch in data.validation:
         labels.append(np.asarray(_of_output(batch[1], measured, place)))
         if weighted and len(batch) > 2:
-            weights.append(
-                np.asarray(
-                    _of_output(batch[2], measured, place)
-                    if len(keras.tree.flatten(batch[2])) > 1
-                    else _only(batch[2])
-                )
-            )
+            weights.append(np.asarray(_weights_of_output(batch[2], measured, place)))
     return np.concatenate(labels), np.concatenate(weights) if weights else None
 
 
-def _only(structure: Any) -> Any:
+def _weights_of_output(weights: Any, measured: Measured, place: int) -> Any:
+    """The weights of one output; a single array of them counts for all outputs."""
+    if len(keras.tree.flatten(weights)) > 1:
+        return _of_output(weights, measured, place)
+    return _first(weights)
+
+
+def _first(structure: Any) -> Any:
     return keras.tree.flatten(structure)[0]
 
 
 def _of_output(structure: Any, measured: Measured, place: int) -> Any:
+    """The array of one output, out of a dictionary by names or a structure in their order."""
     flat = keras.tree.flatten(structure)
     if len(flat) != max(len(measured.outputs), 1):
         raise SearchError(
@@ -184,18 +184,18 @@ def _of_output(structure: Any, measured: Measured, place: int) -> Any:
 
 
 def _training_labels(data: Data) -> np.ndarray:
-    """Labels of one pass over the training data, or of its first examples, in the order of seed 0."""
-    wanted = min(data.training.examples, LABELS)
-    size = min(wanted, BATCH)
-    batches = data.training.stream(size, 0).take(math.ceil(wanted / size))
-    return np.concatenate([np.asarray(_only(batch[1])) for batch in batches])[:wanted].astype(
-        "float64"
-    )
+    """The first labels of the training data in the order of seed 0, all of them if few."""
+    count = min(data.training.examples, LABELS)
+    size = min(count, BATCH)
+    batches = data.training.stream(size, 0).take(math.ceil(count / size))
+    labels = np.concatenate([np.asarray(_first(batch[1])) for batch in batches])
+    return labels[:count].astype("float64")
 
 
-def _of_the_best_constant(
+def _chance_of_constant(
     bare: str, direction: str, data: Data, measured: Measured
 ) -> tuple[float, str]:
+    """The metric of the best constant answer, and a sentence that says so."""
     labels = _training_labels(data)
     shape = measured.output_shapes[0][1:] if measured.output_shapes else labels.shape[1:] or (1,)
     reached = {}
@@ -206,20 +206,24 @@ def _of_the_best_constant(
                 f"labels {answer.shape}, output {shape}",
                 HOW,
             )
-        reached[how] = _measured(bare, np.reshape(answer, shape), data, measured)
-    how = (max if direction == "max" else min)(reached, key=lambda each: reached[each])
+        reached[how] = _metric_of(np.reshape(answer, shape), bare, data, measured)
+    best = max if direction == "max" else min
+    how = best(reached, key=lambda each: reached[each])
     if not math.isfinite(reached[how]):
         raise SearchError(
             "Chance must be a finite number",
             f"{reached[how]} for the {how} of the training labels",
             HOW,
         )
-    note = f"chance is {reached[how]:.4g}: what always answering the {how} of {len(labels)} training labels reaches on the validation data"
+    note = (
+        f"chance is {reached[how]:.4g}: what always answering the {how} of {len(labels)} training "
+        "labels reaches on the validation data"
+    )
     return reached[how], note
 
 
-def _measured(bare: str, answer: np.ndarray, data: Data, measured: Measured) -> float:
-    """What a constant answer reaches, measured by the model's own loss or metric."""
+def _metric_of(answer: np.ndarray, bare: str, data: Data, measured: Measured) -> float:
+    """The model's own loss or metric of a constant answer."""
     model = Constant(answer)
     if bare == metrics.LOSS:
         model.compile(loss=measured.loss, jit_compile=False)
@@ -228,10 +232,6 @@ def _measured(bare: str, answer: np.ndarray, data: Data, measured: Measured) -> 
         arguments: dict[str, Any] = {kind: [copy.deepcopy(measured.part(bare))]}
         model.compile(loss="mean_squared_error", jit_compile=False, **arguments)
     values = model.evaluate(data.validation, verbose=0, return_dict=True)
-    return float(
-        next(
-            value
-            for name, value in values.items()
-            if (name == metrics.LOSS) == (bare == metrics.LOSS)
-        )
-    )
+    if bare == metrics.LOSS:
+        return float(values[metrics.LOSS])
+    return float(next(value for name, value in values.items() if name != metrics.LOSS))

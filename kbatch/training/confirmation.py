@@ -1,4 +1,4 @@
-"""Confirmation: the leading recipes and the baseline trained again with fresh seeds, since the best of many noisy scores flatters."""
+"""The confirmation of a search: its leading recipes trained again with fresh seeds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def confirm(
 ) -> pd.DataFrame:
     """Train the leading recipes of a search and the baseline again with fresh seeds.
 
-    Use it before you claim anything: the highest of many noisy scores flatters the recipe that has
-    it. Each training is kept beside the search's records, so that a confirmation that was stopped
-    goes on where it was.
+    Use it before you claim anything: the highest of many noisy scores flatters its recipe. The
+    trainings are kept with the search's records: a confirmation that was stopped goes on where it
+    was.
 
     Args:
         tuner: The tuner after `search`, made with a `kbatch.HyperModel`.
@@ -37,11 +37,10 @@ def confirm(
         y: As for `search`.
         validation_data: As for `search`.
         top: Integer, how many of the best-scored recipes. Defaults to `3`.
-        seeds: Integer, fresh seeds per recipe. Fewer than three claim nothing; five find most of
-            what is worth having. Defaults to `3`.
-        test_data: Data like `validation_data` that the kept weights are evaluated on besides.
-            Optional.
-        **fit_arguments: What else `search` was called with, such as `epochs` or `class_weight`.
+        seeds: Integer, fresh seeds per recipe. Fewer than three claim nothing; five find most
+            gains that are worth having. Defaults to `3`.
+        test_data: Data like `validation_data` that the kept weights are evaluated on too. Optional.
+        **fit_arguments: The other arguments of `search`, such as `epochs` or `class_weight`.
 
     Returns:
         A `pandas.DataFrame` with one row per training: the columns of `kbatch.results.load`,
@@ -64,9 +63,10 @@ def confirm(
             f"top={top}, seeds={seeds}",
             "Pass whole numbers such as 3",
         )
-    terms = getattr(getattr(tuner, "hypermodel", None), "terms", None)
-    if not isinstance(terms, Terms):
-        received = type(getattr(tuner, "hypermodel", tuner)).__name__
+    hypermodel = getattr(tuner, "hypermodel", None)
+    terms = getattr(hypermodel, "terms", None)
+    if hypermodel is None or not isinstance(terms, Terms):
+        received = type(tuner if hypermodel is None else hypermodel).__name__
         raise SearchError(
             "A confirmation needs a search of kbatch's",
             received,
@@ -84,20 +84,18 @@ def confirm(
     if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
     with project.hold():
-        search = terms.open(
-            project,
-            (x, y),
-            {"validation_data": validation_data, **fit_arguments},
-            tuner.hypermodel.watcher,
-        )
+        arguments = {"validation_data": validation_data, **fit_arguments}
+        search = hypermodel.prepared.matching(project, (x, y), arguments, hypermodel.watcher)
+        if search is None:
+            search = terms.open(project, (x, y), arguments, hypermodel.watcher)
         test = (
             None
             if test_data is None
             else validation_batches(test_data, element_spec=search.data.training.element_spec)
         )
         candidates = [search.baseline(), *chosen]
-        # Seed by seed, so that a machine that slows down or speeds up meanwhile does so for all
-        # recipes alike.
-        fresh = range(terms.model_maker.seed + 1, terms.model_maker.seed + seeds + 1)
-        again = [search.again(record, seed, test) for seed in fresh for record in candidates]
-    return rows(again, search.goal.metric)
+        # Seed by seed: if the machine's speed changes meanwhile, it changes for all recipes alike.
+        confirmations = []
+        for seed in range(terms.model_maker.seed + 1, terms.model_maker.seed + seeds + 1):
+            confirmations += [search.again(record, seed, test) for record in candidates]
+    return rows(confirmations, search.goal.metric)

@@ -1,4 +1,4 @@
-"""Arguments: what `tuner.search` passes on to `fit`, each known by name or refused by name."""
+"""The arguments of `fit` and `search`, each known by name or refused by name."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class FitArguments:
-    """What Keras' `fit` takes and kbatch passes through.
+    """The arguments of Keras' `fit` that kbatch takes.
 
     Attributes:
         x, y, sample_weight: Training data (see `kbatch.data.streams.training_source`).
-        validation_data, validation_split, validation_batch_size: What is validated on.
+        validation_data, validation_split, validation_batch_size: Validation data.
         batched: Boolean, whether a training dataset's elements are batches; `None` to find out.
         class_weight: Mapping from class to weight.
         callbacks: The user's own callbacks.
-        verbose: What Keras' `fit` prints; `None` for kbatch's own progress bar.
-        epochs: Integer, for `search`: the horizon is what the baseline takes for so many.
+        verbose: Verbosity of Keras' `fit`; `None` for kbatch's own progress bar.
+        epochs: Integer, for `search`: the horizon is the time of so many epochs of the baseline.
     """
 
     x: Any
@@ -49,7 +49,7 @@ class FitArguments:
 
     @classmethod
     def parse(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FitArguments:
-        """The arguments of a `fit(x, y, …)` call.
+        """Return the arguments of a `fit(x, y, …)` call.
 
         Raises:
             SearchError: If one is refused, unknown or given twice.
@@ -81,16 +81,16 @@ class FitArguments:
             raise SearchError("`fit` must get training data", "no x", "Pass x and y, or a dataset")
         if given.get("epochs") is not None:
             given["epochs"] = _whole(given["epochs"])
-        return cls(
-            **{
-                name: value
-                for name, value in given.items()
-                if not (name == "callbacks" and value is None)
-            }
-        )
+        if given.get("callbacks", ()) is None:
+            del given["callbacks"]
+        return cls(**given)
+
+    def same_objects(self, other: FitArguments) -> bool:
+        """Whether two calls got the very same objects, so that data need not be prepared again."""
+        return all(getattr(other, name) is value for name, value in vars(self).items())
 
     def data(self, inputs: Inputs = unknown_inputs) -> Data:
-        """The data, ready to be streamed and measured on.
+        """Return the data, ready to be streamed and measured on.
 
         Args:
             inputs: Function that gives the names and shapes of the model's inputs, or `None`.
@@ -107,7 +107,7 @@ class FitArguments:
 
 
 def _whole(number: Any) -> Any:
-    """A whole number of NumPy's as Python's; anything else as it is, for its reader to refuse."""
+    """A whole number of NumPy's as Python's; any other value as it is, to be refused later."""
     try:
         return operator.index(number)
     except TypeError:

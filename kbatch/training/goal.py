@@ -1,4 +1,4 @@
-"""Goal: what every trial is given and judged by: seconds, metric, chance and target."""
+"""The goal of a search: seconds, metric, chance and target of every trial."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kbatch.training.chance import HOW, chance_of
 
 @dataclass(frozen=True)
 class Goal:
-    """What every trial is given and judged by.
+    """The seconds that every trial gets, and the metric that it is judged by.
 
     Attributes:
         seconds: Float, the horizon: training seconds of each trial.
-        metric: String, what is measured, such as `"val_accuracy"`.
+        metric: String, such as `"val_accuracy"`.
         direction: `"max"` or `"min"`.
         chance: Float, the metric of a model that learned nothing.
         target: Float, the value that is good enough; `None` for as good as possible.
-        note: A sentence on where chance is from; empty if the user said it or it is plain.
+        note: A sentence on how chance was inferred; empty if the user gave it or it is plain.
     """
 
     seconds: float
@@ -37,21 +37,34 @@ class Goal:
     note: str = ""
 
     def score(self, outcome: Outcome) -> float:
-        """The outcome's score; 0 unless it ended at its horizon, its target or by a callback of the user's."""
+        """Return an outcome's score; 0 if the training failed."""
         if outcome.ended not in SCORED:
             return 0.0
         return scoring.score(outcome.curve, self.seconds, self.chance, self.target, self.direction)
 
+    def logs(self, outcome: Outcome, score: float) -> dict[str, float]:
+        """Return the finite numbers of a trial for KerasTuner, in which NaN and `None` break."""
+        value = outcome.value
+        if value is None or not math.isfinite(value):
+            value = self.chance
+        return {
+            "score": float(score),
+            self.metric: float(value),
+            "train_seconds": float(outcome.train_seconds),
+            "examples_per_second": float(outcome.examples_per_second),
+            "oom": float(outcome.ended == "out_of_memory"),
+        }
+
     def to_dict(self) -> dict[str, Any]:
-        """The goal in JSON's own types."""
+        """Return the goal in JSON's own types."""
         return asdict(self)
 
 
 def horizon_of(seconds: Any) -> float:
-    """The training seconds of a trial as a float.
+    """Return the training seconds of a trial as a float.
 
     Raises:
-        SearchError: If they are no finite number above 0.
+        SearchError: If they are not a finite number above 0.
     """
     number = _number(seconds)
     if number is None or not 0 < number < math.inf:
@@ -64,13 +77,16 @@ def horizon_of(seconds: Any) -> float:
 
 
 def judged_by(metric: Any, direction: Any, chance: Any, target: Any) -> dict[str, Any]:
-    """What trials are judged by, checked as far as it can be without model and data, in JSON's own types.
+    """Check metric, direction, chance and target as far as that takes no model and no data.
 
     Args:
         metric: String that begins with `"val_"`.
         direction: `"max"`, `"min"`, or `None` to infer it from the metric's name.
         chance: Number, or `None` to infer it.
         target: Number or `None`.
+
+    Returns:
+        A dictionary of the four in JSON's own types.
 
     Raises:
         SearchError: If something is missing or makes no sense.
@@ -110,34 +126,34 @@ def goal_of(
     data: Data,
     measured: metrics.Measured,
 ) -> Goal:
-    """A goal, with direction and chance inferred where the user did not say them.
+    """Return a goal, with direction and chance inferred where the user did not give them.
 
     Args:
         seconds: Float above 0, infinite for a training that ends by updates.
-        metric: See `judged_by`. A metric of two names, such as `mae`, is that which the model
-            measures.
+        metric: See `judged_by`. Of a metric with two names, such as `mae`, the model decides which.
         direction: See `judged_by`.
         chance: See `judged_by`; inferred by `kbatch.training.chance.chance_of`.
         target: See `judged_by`.
-        data: What is trained and measured on.
-        measured: What the model measures.
+        data: Training and validation data.
+        measured: The metrics and losses of the model.
 
     Raises:
         SearchError: If something is missing or makes no sense.
     """
     name = measured.own_name(metric.removeprefix("val_"))
     towards = direction or metrics.direction_of(name) or "max"
-    found, note = chance_of(name, towards, data, measured) if chance is None else (chance, "")
-    _check_target(target, found, towards)
-    return Goal(seconds, f"val_{name}", towards, found, target, note)
+    note = ""
+    if chance is None:
+        chance, note = chance_of(name, towards, data, measured)
+    _check_target(target, chance, towards)
+    return Goal(seconds, f"val_{name}", towards, chance, target, note)
 
 
 def _check_target(target: float | None, chance: float | None, direction: str | None) -> None:
-    if (
-        target is not None
-        and chance is not None
-        and (target <= chance if direction == "max" else target >= chance)
-    ):
+    if target is None or chance is None:
+        return
+    better = target > chance if direction == "max" else target < chance
+    if not better:
         raise SearchError(
             f"`target` must be better than chance ({chance:.3g})",
             target,
@@ -146,7 +162,7 @@ def _check_target(target: float | None, chance: float | None, direction: str | N
 
 
 def _within(name: str, argument: str, value: Any) -> float | None:
-    """A value as a float, refused if the metric cannot reach it."""
+    """A value as a float; refused if the metric cannot reach it."""
     if value is None:
         return None
     number = _number(value)
@@ -165,19 +181,19 @@ def _within(name: str, argument: str, value: Any) -> float | None:
 
 
 def _words(lowest: float, highest: float) -> str:
+    """The bounds of a metric in words."""
     return f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
 
 
 def _instead(number: float, highest: float) -> str:
-    return (
-        f"Pass a share, such as {number / 100:g} for {number:g} %"
-        if highest < number <= 100
-        else "Pass a value that it can reach"
-    )
+    """The remedy for a value out of bounds, which may be a percentage."""
+    if highest < number <= 100:
+        return f"Pass a share, such as {number / 100:g} for {number:g} %"
+    return "Pass a value that it can reach"
 
 
 def _number(value: Any) -> float | None:
-    """A number of Python's or NumPy's as a float; `None` if it is none, or a boolean."""
+    """A number of Python's or NumPy's as a float; `None` for a boolean or anything else."""
     numeric = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
         value, bool
     )

@@ -1,4 +1,4 @@
-"""Metrics: what a metric's name says: where it should go, what it can reach, and what can be known of its chance."""
+"""Metrics by name: their direction, their bounds, and whether chance can be inferred."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import keras
 
 from kbatch.building.compiled import CompileArguments, said_of
 from kbatch.building.layer_names import snake_case
+from kbatch.runtime.keras_private import output_names
 
 ACCURACIES = (
     "accuracy",
@@ -19,7 +20,7 @@ ACCURACIES = (
     "sparse_categorical_accuracy",
 )
 BINARY, AUC, LOSS = "binary_accuracy", "auc", "loss"
-# least at the median, the mean, or between
+# Errors whose best constant answer is the labels' median, their mean, or between.
 ERRORS = (
     "mean_absolute_error",
     "mean_squared_error",
@@ -78,15 +79,19 @@ SAME = {
     "bce": "binary_crossentropy",
     "kld": "kl_divergence",
 }
-# falls, but a loss of one's own may be anything, and these may be below 0
+# These fall, but may be below 0, and a loss of the user's own may be anything.
 BELOW_0 = (LOSS, "kl_divergence", "poisson")
 
 
 def known_as(name: str) -> str | None:
-    """The name of Keras' own that a metric of a log ends with, after what may be an output's name; `None` if with none.
+    """Return Keras' own name of a metric in a log, without the name of an output before it.
 
-    >>> known_as("mae"), known_as("head_accuracy"), known_as("top_k_categorical_accuracy"), known_as("points")
-    ('mean_absolute_error', 'accuracy', 'top_k_categorical_accuracy', None)
+    `None` if Keras has no metric of the name.
+
+    >>> known_as("mae"), known_as("head_accuracy"), known_as("points")
+    ('mean_absolute_error', 'accuracy', None)
+    >>> known_as("top_k_categorical_accuracy")
+    'top_k_categorical_accuracy'
     """
     parts = name.split("_")
     endings = ("_".join(parts[first:]) for first in range(len(parts)))
@@ -94,7 +99,9 @@ def known_as(name: str) -> str | None:
 
 
 def exactly(name: str) -> str | None:
-    """The name of Keras' own that a metric has, whichever of its names and numbers it goes by; `None` if it has none.
+    """Return Keras' own name of a metric, from its short name or a name with a number.
+
+    `None` if Keras has no metric of the name.
 
     >>> exactly("mse"), exactly("auc_1"), exactly("head_accuracy")
     ('mean_squared_error', 'auc', None)
@@ -105,7 +112,7 @@ def exactly(name: str) -> str | None:
 
 
 def direction_of(name: str) -> str | None:
-    """`"max"` or `"min"`, where a metric of this name should go; `None` if the name does not say."""
+    """Return `"max"` or `"min"`, the direction of a metric; `None` for an unknown name."""
     known = known_as(name)
     if known is None:
         return None
@@ -113,7 +120,7 @@ def direction_of(name: str) -> str | None:
 
 
 def bounds_of(name: str) -> tuple[float, float]:
-    """The lowest and the highest value that a metric of this name can have."""
+    """Return the lowest and the highest value of a metric."""
     known = known_as(name)
     if known in SHARES:
         return 0.0, 1.0
@@ -122,15 +129,15 @@ def bounds_of(name: str) -> tuple[float, float]:
 
 
 def may_have_chance(name: str) -> bool:
-    """Whether chance can be found for a metric of this name, once there are a model and data."""
+    """Return whether chance of a metric can be inferred, given a model and data."""
     return known_as(name) in (*ACCURACIES, *ERRORS, AUC, LOSS)
 
 
 class Measured:
-    """What a compiled model measures, by the names in Keras' logs.
+    """The metrics and losses of a compiled model, by their names in Keras' logs.
 
     Args:
-        model: `keras.Model`, compiled or not; `None` if there is none, of which nothing is known.
+        model: `keras.Model`, compiled or not. Without one (`None`), nothing is known.
         arguments: Loss and metrics for a model that is not compiled.
     """
 
@@ -138,64 +145,63 @@ class Measured:
         config = {} if model is None else said_of(model, arguments)
         self.loss = config.get("loss")
         self.metrics, self.weighted_metrics = config.get("metrics"), config.get("weighted_metrics")
-        functional = (
-            model if hasattr(model, "output_names") else getattr(model, "_functional", None)
-        )
-        self.outputs: tuple[str, ...] = tuple(getattr(functional, "output_names", ()))
+        self.outputs: tuple[str, ...] = output_names(model)
         self.output_shapes = tuple(
             tuple(output.shape) for output in getattr(model, "outputs", None) or ()
         )
 
     def own_name(self, name: str) -> str:
-        """The name under which the model measures what is asked for: `mae` for `mean_absolute_error`, if compiled with that."""
+        """Return the model's own name of a metric.
+
+        It is `mae` for `mean_absolute_error`, if the model is compiled with `mae`.
+        """
         bare = self.split(name)[2].removeprefix("weighted_")
         measured = {_name(part) for part in self._parts()}
         same = [other for other in measured if exactly(bare) and exactly(other) == exactly(bare)]
-        return (
-            f"{name.removesuffix(bare)}{same[0]}"
-            if len(same) == 1 and bare not in measured
-            else name
-        )
+        if len(same) == 1 and bare not in measured:
+            return f"{name.removesuffix(bare)}{same[0]}"
+        return name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the logs hold, apart from outputs' prefixes; empty if the model is compiled with no metric."""
+        """The names in the logs without the outputs' prefixes; empty without metrics."""
         parts = [_name(part) for part in self._parts()]
         return (*dict.fromkeys(parts), LOSS) if parts else ()
 
     def split(self, name: str) -> tuple[str, int, str]:
-        """An output's prefix (empty for a model with one output), the output's position, and the metric's own name."""
+        """Split a name into the output's prefix, the output's position and the metric's own name.
+
+        The prefix is empty for a model with one output.
+        """
+        found = ("", 0, name)
         if len(self.outputs) > 1:
-            fitting = [
-                (f"{output}_", place)
-                for place, output in enumerate(self.outputs)
-                if name.startswith(f"{output}_")
-            ]
-            if fitting:
-                prefix, place = max(fitting, key=lambda pair: len(pair[0]))
-                return prefix, place, name.removeprefix(prefix)
-        return "", 0, name
+            for place, output in enumerate(self.outputs):
+                prefix = f"{output}_"
+                # One output's name may begin with another's: the longest counts.
+                if name.startswith(prefix) and len(prefix) > len(found[0]):
+                    found = (prefix, place, name.removeprefix(prefix))
+        return found
 
     def is_weighted(self, bare: str) -> bool:
-        """Whether a metric is measured with the weights of the validation examples."""
+        """Return whether a metric uses the weights of the validation examples."""
         if bare.startswith("weighted_") or bare == LOSS:
             return True
         plain = {_name(part) for part in _flat(self.metrics)}
         return bare not in plain and bare in {_name(part) for part in _flat(self.weighted_metrics)}
 
     def curve_of(self, bare: str) -> str:
-        """`"ROC"` or `"PR"`, what an area under the curve is of."""
+        """Return `"ROC"` or `"PR"`, the curve of an area under the curve."""
         part = self.part(bare)
         return str(part.get_config()["curve"]) if isinstance(part, keras.metrics.AUC) else "ROC"
 
     def part(self, bare: str) -> Any:
-        """What the model was compiled with for a metric; `None` if it measures none of this name."""
+        """Return the metric of a name that the model is compiled with, or `None`."""
         return next(
             (part for part in self._parts() if _name(part) == bare.removeprefix("weighted_")), None
         )
 
     def known_loss(self) -> str | None:
-        """The name of Keras' own of the one loss that the model is compiled with; `None` if there are others."""
+        """Return Keras' own name of the model's loss; `None` if unknown or there are several."""
         losses = list(_flat(self.loss))
         return known_as(_name(losses[0])) if len(losses) == 1 else None
 
@@ -209,7 +215,7 @@ def _flat(parts: Any) -> Iterator[Any]:
 
 
 def _name(part: Any) -> str:
-    """The name in the logs of what a model is compiled with: a name, an object or a function."""
+    """The name in the logs of a metric, which is given as a name, an object or a function."""
     if isinstance(part, str):
         return part
     if isinstance(part, keras.losses.Loss):

@@ -1,4 +1,4 @@
-"""Watching: how a training shows its progress while it runs."""
+"""The progress of trainings while they run, on a terminal or anywhere else."""
 
 from __future__ import annotations
 
@@ -13,23 +13,47 @@ from kbatch.results.words import ended_text, score_text
 
 
 class Watcher:
-    """Told of every training; does nothing. Override what is worth showing."""
+    """Is told of every training, and does nothing.
+
+    Override the methods whose events you want to show, and set `kbatch.HyperModel.watcher`.
+
+    Example:
+    ```python
+    class Scores(Watcher):
+        def ended(self, record):
+            print(record.trial, record.score)
+
+    hypermodel.watcher = Scores()
+    ```
+    """
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
-        """A training of so many seconds begins; `purpose` is "search", "baseline", "confirmation" or "train"."""
+        """A training begins.
+
+        Args:
+            purpose: `"search"`, `"baseline"` or `"confirmation"`.
+            trial: Integer, number of the trial; -1 for the baseline.
+            recipe: `Recipe` that it follows.
+            seconds: Float, its horizon.
+        """
 
     def progress(self, train_seconds: float, value: float | None) -> None:
-        """Every tenth of a training second: seconds on the clock, and the last value measured."""
+        """A tenth of a training second has passed.
+
+        Args:
+            train_seconds: Float, seconds on the clock.
+            value: Float, the last value measured, or `None`.
+        """
 
     def ended(self, record: Record) -> None:
         """A training ended."""
 
     def answered(self, record: Record) -> None:
-        """A training was not made, since the project holds its record."""
+        """A training was not made: the project has its record."""
 
 
 class ProgressBar(Watcher):
-    """One line per training, with a bar in seconds of the training clock while it runs on a terminal."""
+    """Prints one line per training, and on a terminal a bar in training seconds while it runs."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -55,23 +79,17 @@ class ProgressBar(Watcher):
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
-        assert self._bar is not None
-        self._bar.update(
-            self._task, completed=train_seconds, value="" if value is None else f"{value:.3f}"
-        )
+        if self._bar is not None:
+            shown = "" if value is None else f"{value:.3f}"
+            self._bar.update(self._task, completed=train_seconds, value=shown)
 
     def ended(self, record: Record) -> None:
         """Close the bar and print how the training ended."""
         if self._bar is not None:
             self._bar.stop()
-        value = (
-            "nothing measured"
-            if record.outcome.value is None
-            else f"{record.outcome.value:.3f} held"
-        )
-        print(
-            f"    ended by {ended_text(record.outcome)}: {value}, score {score_text(record.score)} per second",
-            flush=True,
-        )
+        held = record.outcome.value
+        value = "nothing measured" if held is None else f"{held:.3f} held"
+        score = f"score {score_text(record.score)} per second"
+        print(f"    ended by {ended_text(record.outcome)}: {value}, {score}", flush=True)
         for remark in record.outcome.remarks:
             print(f"    {remark}", flush=True)

@@ -1,4 +1,4 @@
-"""Project: the trainings of one search, each kept as a record and made at most once."""
+"""The project of a search: its trainings, each kept as a record and made at most once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from kbatch.device import meter
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.outcome import Outcome
+from kbatch.outcome import SCORED, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
@@ -23,11 +23,11 @@ from kbatch.records.record import Record, drawn_of, key_of
 from kbatch.records.store import FILE, Store
 from kbatch.runtime import ctrl_c
 
-CRASHES = 2  # starts without an end after which a training is taken to kill its process
+CRASHES = 2  # after so many starts without an end, a training is said to kill its process
 
 
 def versions() -> dict[str, str]:
-    """Versions that a measurement depends on."""
+    """Return the versions that a measurement depends on."""
     found = {"python": platform.python_version()}
     for name in ("tensorflow", "keras", "keras-tuner", "kbatch"):
         try:
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be trained: enough to tell one training from another and to write its record.
+    """One training to make: enough to tell it from others and to write its record.
 
     Attributes:
         purpose: `"search"`, `"baseline"` or `"confirmation"`.
@@ -48,7 +48,7 @@ class Job:
         recipe: `Recipe` to follow.
         values: Values of all hyperparameters of the trial.
         learning_rate_at_32: Float, the learning rate carried back to batch 32, or `None`.
-        remarks: Sentences worth knowing of the recipe itself.
+        remarks: Sentences on the recipe itself.
     """
 
     purpose: str
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The same for two trainings that are the same."""
+        """The key of the record; equal for equal trainings."""
         return key_of(self.values, self.recipe, self.seed, self.purpose)
 
     def record(
@@ -71,12 +71,12 @@ class Job:
         test: Mapping[str, float] | None = None,
         checkpoint: str = "",
     ) -> Record:
-        """The record of this training.
+        """Return the record of this training.
 
         Args:
-            outcome: `Outcome` that was measured.
+            outcome: Measured `Outcome`.
             score: Float, its score.
-            test: What the kept weights reach on test data. Optional.
+            test: Metrics of the kept weights on test data. Optional.
             checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
         """
         return Record(
@@ -110,7 +110,7 @@ class Project:
         self.store = Store(self.folder)
 
     def hold(self) -> Lock:
-        """Keep other processes from training in this project, until the lock is released or given up.
+        """Lock the project, so that no other process trains in it until the lock is released.
 
         Raises:
             RecordError: If another process is training in it; the message says which.
@@ -121,33 +121,27 @@ class Project:
         return lock
 
     def check_complete(self) -> None:
-        """Refuse a project whose trials are there and whose records are not.
+        """Refuse a project that has trials of KerasTuner and no records.
 
         Raises:
-            RecordError: If so.
+            RecordError: If the records are gone.
         """
-        ended = (
-            []
-            if self.store.records()
-            else [
-                file.parent.name
-                for file in self.directory.glob("trial_*/trial.json")
-                if _ended(file)
-            ]
-        )
-        if ended:
+        if self.store.records():
+            return
+        completed = sum(map(_is_completed, self.directory.glob("trial_*/trial.json")))
+        if completed:
             raise RecordError(
                 f"The records of a search must be in {self.folder}",
-                f"none, though KerasTuner's {len(ended)} trials are there",
+                f"none, though KerasTuner's {completed} trials are there",
                 f"Bring {FILE} back, or start in another folder",
             )
 
     def facts(self) -> dict[str, Any]:
-        """What the project was started with; empty if it was not."""
+        """Return the facts that the project was begun with; empty for a new one."""
         return fingerprint.load(self.folder) or {}
 
     def agree(self, facts: dict[str, Any]) -> None:
-        """Refuse facts other than the project's, and keep those it does not have yet.
+        """Refuse facts other than the project's, and keep new ones.
 
         Raises:
             ProjectChangedError: If one differs.
@@ -157,26 +151,22 @@ class Project:
         except ProjectChangedError:
             if self.store.records():
                 raise
-            # nothing was measured yet: a corrected argument begins anew
+            # Nothing was measured yet: a corrected argument begins a new search.
             fingerprint.save(self.folder, facts)
         stored = self.facts()
         if not facts.keys() <= stored.keys():
             fingerprint.save(self.folder, {**facts, **stored})
 
     def largest_passed(self) -> int:
-        """The largest micro-batch that a training of this project has passed; 0 if none has."""
-        passed = [
-            record.recipe
-            for record in self.store.records()
-            if record.outcome.ended in ("horizon", "target", "callback")
-        ]
-        return max((recipe.examples_per_pass for recipe in passed), default=0)
+        """Return the largest micro-batch that has trained in this project; 0 if none has."""
+        passed = [record for record in self.store.records() if record.outcome.ended in SCORED]
+        return max((record.recipe.examples_per_pass for record in passed), default=0)
 
     def known(self, job: Job) -> Record | None:
-        """The record of a training that ended, or `None`.
+        """Return the record of a training that ended, or `None`.
 
-        A trial is known by the values that were drawn: the recipe that follows from them may change
-        with a version of kbatch.
+        A trial is told by its drawn values, since another version of kbatch may make another recipe
+        of them.
         """
         finished = self.store.finished(job.key)
         if finished or job.purpose != "search":
@@ -187,7 +177,10 @@ class Project:
         return drawn.get(drawn_of(job.values, job.seed))
 
     def crashed(self, job: Job) -> Record | None:
-        """The record of a training whose process died on it twice, which is not begun again; `None` for any other."""
+        """Return the record of a training whose process died twice; `None` for any other.
+
+        It is not begun again.
+        """
         if self.store.unfinished_starts(job.key) < CRASHES:
             return None
         return job.record(
@@ -200,14 +193,14 @@ class Project:
 
     @contextlib.contextmanager
     def training(self, job: Job) -> Iterator[None]:
-        """Note that a training begins. One that is left by an error, or that the user interrupts, begins again next time."""
+        """Note that a training begins. If an error or the user stops it, it begins again."""
         self.store.start(job.key)
         try:
             with ctrl_c.terminable():
                 yield
-        except BaseException:  # SystemExit too, which a handler of signals may raise
+        except BaseException:  # Ctrl-C and SystemExit too, which a handler of signals may raise
             with ctrl_c.undisturbed():
-                # stopped by the user, or by an error that the user sees: no crash
+                # The user stopped it, or sees the error: it is no crash.
                 self.store.interrupt(job.key)
             raise
 
@@ -217,8 +210,8 @@ class Project:
         return record
 
 
-def _ended(file: Path) -> bool:
-    """Whether KerasTuner's file says that its trial was completed."""
+def _is_completed(file: Path) -> bool:
+    """Whether KerasTuner's file of a trial says that the trial was completed."""
     with contextlib.suppress(RecordError, ValueError, RecursionError, AttributeError):
         return json.loads(atomic_file.read(file) or b"null").get("status") == "COMPLETED"  # type: ignore[no-any-return]
     return False

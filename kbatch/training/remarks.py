@@ -1,4 +1,4 @@
-"""Remarks: what is worth saying of a training that was measured."""
+"""The remarks on one training: slow, waiting for input, or with another learning rate."""
 
 from __future__ import annotations
 
@@ -8,54 +8,76 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.training.goal import Goal
 
-# share of an update above which the input pipeline, timed alone, is worth a remark
+# A remark is made if the input pipeline, without training, takes more than this share of an update.
+# Chosen by hand, not tuned.
 WAITS_FOR_INPUT = 0.5
+FEWEST_MEASUREMENTS = 3  # for a value to be held
 
 
 def of(
     outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float | None, remedy: str
 ) -> tuple[str, ...]:
-    """The remarks on one training.
+    """Return the remarks on one training.
 
     Args:
-        outcome: What was measured.
+        outcome: Measured outcome.
         goal: Seconds and metric.
-        recipe: `Recipe` that it followed.
-        input_seconds: Float, what a batch of the input pipeline takes alone, or `None`.
-        remedy: What a user can do if training waits for the input.
+        recipe: `Recipe` that the training followed.
+        input_seconds: Float, seconds per batch of the input pipeline without training, or `None`.
+        remedy: Advice for a training that waits for its input.
     """
-    remarks = []
-    update = outcome.median_update_seconds
-    # a training of so many epochs has no horizon
+    remarks = (
+        _too_slow(outcome, goal),
+        _slow_first_step(outcome, goal),
+        _waits_for_input(outcome, (input_seconds or 0.0) * recipe.accumulation_steps, remedy),
+        _unfinished_warmup(outcome, recipe),
+        _changed_rate(outcome, recipe),
+        _skipped_updates(outcome),
+    )
+    return tuple(remark for remark in remarks if remark)
+
+
+def _too_slow(outcome: Outcome, goal: Goal) -> str:
+    if len(outcome.curve) >= FEWEST_MEASUREMENTS or outcome.ended != "horizon":
+        return ""
+    # A training of a number of epochs has no horizon in seconds.
     seconds = goal.seconds if math.isfinite(goal.seconds) else outcome.train_seconds
-    if len(outcome.curve) < 3 and outcome.ended == "horizon":
-        remarks.append(
-            f"too slow for this horizon: {outcome.updates} updates and {len(outcome.curve)} measurements in {seconds:.3g} s"
-        )
-    if outcome.seconds["first_step"] > goal.seconds:
-        remarks.append(
-            f"the first step took {outcome.seconds['first_step']:.1f} s, more than the horizon of {goal.seconds:.3g} s"
-        )
-    if (
-        update
-        and input_seconds
-        and input_seconds * recipe.accumulation_steps > WAITS_FOR_INPUT * update
-    ):
-        alone = input_seconds * recipe.accumulation_steps
-        remarks.append(
-            f"waits for input: the pipeline alone takes {1e3 * alone:.1f} ms of the {1e3 * update:.1f} ms of an update; {remedy}"
-        )
-    if outcome.updates <= recipe.warmup_updates and outcome.updates:
-        remarks.append(
-            f"warm-up was not over: {outcome.updates} of {recipe.warmup_updates} updates were made, below the recipe's learning rate"
-        )
+    made = f"{outcome.updates} updates and {len(outcome.curve)} measurements"
+    return f"too slow for this horizon: {made} in {seconds:.3g} s"
+
+
+def _slow_first_step(outcome: Outcome, goal: Goal) -> str:
+    seconds = outcome.seconds["first_step"]
+    if seconds <= goal.seconds:
+        return ""
+    return f"the first step took {seconds:.1f} s, more than the horizon of {goal.seconds:.3g} s"
+
+
+def _waits_for_input(outcome: Outcome, input_seconds: float, remedy: str) -> str:
+    update = outcome.median_update_seconds
+    if not update or input_seconds <= WAITS_FOR_INPUT * update:
+        return ""
+    times = f"{1e3 * input_seconds:.1f} ms of the {1e3 * update:.1f} ms of an update"
+    return f"waits for input: the pipeline alone takes {times}; {remedy}"
+
+
+def _unfinished_warmup(outcome: Outcome, recipe: Recipe) -> str:
+    if not outcome.updates or outcome.updates > recipe.warmup_updates:
+        return ""
+    made = f"{outcome.updates} of {recipe.warmup_updates} updates were made"
+    return f"warm-up was not over: {made}, below the recipe's learning rate"
+
+
+def _changed_rate(outcome: Outcome, recipe: Recipe) -> str:
     first, final = recipe.learning_rate, outcome.final_learning_rate
-    if first and final is not None and not math.isclose(first, final, rel_tol=1e-5):
-        remarks.append(
-            f"the learning rate ended at {final:.3g}, not at the recipe's {first:.3g}: a callback set it"
-        )
-    if outcome.skipped_updates:
-        remarks.append(
-            f"loss scaling skipped {outcome.skipped_updates} of {outcome.updates} updates, whose gradients were not finite"
-        )
-    return tuple(remarks)
+    if not first or final is None or math.isclose(first, final, rel_tol=1e-5):
+        return ""
+    rates = f"ended at {final:.3g}, not at the recipe's {first:.3g}"
+    return f"the learning rate {rates}: a callback set it"
+
+
+def _skipped_updates(outcome: Outcome) -> str:
+    if not outcome.skipped_updates:
+        return ""
+    skipped = f"{outcome.skipped_updates} of {outcome.updates} updates"
+    return f"loss scaling skipped {skipped}, whose gradients were not finite"

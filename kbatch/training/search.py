@@ -1,4 +1,4 @@
-"""Search: what all trainings of one project share, and the one way that each of them takes."""
+"""A search: the values that all trainings of one project share, and how each is trained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -22,27 +21,14 @@ from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.rules import warmup
 from kbatch.space import Space
 from kbatch.training import user_callbacks
+from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import Goal
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Job, Project
-from kbatch.training.run import RunOptions, run
+from kbatch.training.run import run
+from kbatch.training.run_options import RunOptions
 from kbatch.training.trial import Trial
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where the kept weights of a tuner's trial are written, and by which callbacks.
-
-    Attributes:
-        path: Path of the file.
-        callbacks: Callbacks that come last at the end of an epoch, when the kept weights are back.
-        bytes: Integer, the most that it may take on the disk.
-    """
-
-    path: Path
-    callbacks: Sequence[Any]
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -50,13 +36,13 @@ class Search:
     """All trainings of one model on one data set for one goal, each made at most once.
 
     Attributes:
-        project: `Project` that keeps their records.
-        model_maker: Makes the models.
-        space: Where the recipes are from.
-        data: What they train on and are measured on, prepared once.
-        goal: What they are given and judged by.
-        arguments: What else the user passed to `fit`.
-        watcher: Told of every training.
+        project: `Project` that keeps the records.
+        model_maker: `ModelMaker` that makes the models.
+        space: `Space` of the recipes.
+        data: Training and validation data, prepared once.
+        goal: `Goal` of every trial.
+        arguments: The user's other arguments of `fit`.
+        watcher: `Watcher` that is told of every training.
     """
 
     project: Project
@@ -75,20 +61,20 @@ class Search:
         checkpoint: Checkpoint | None = None,
         test: tf.data.Dataset | None = None,
     ) -> Record:
-        """The record of a training: the one that the project has, or a new one.
+        """Return the record of a training: the one that the project has, or a new one.
 
         Args:
-            job: What is trained.
-            trial: `Trial` whose model a tuner has made. Made here if it is left out.
+            job: The training.
+            trial: `Trial` whose model a tuner has made. Defaults to a new one.
             callbacks: The user's callbacks for this training. Defaults to copies of those of the
                 search.
-            checkpoint: Where its kept weights are written. Optional.
-            test: Batches that the kept weights are evaluated on besides. Optional.
+            checkpoint: `Checkpoint` for the kept weights. Optional.
+            test: Batches that the kept weights are evaluated on too. Optional.
         """
         with self.project.hold():
             known = self.project.known(job)
             if known is not None:
-                # another trial's record may answer this one
+                # The record of another trial with the same values may answer this one.
                 known = dataclasses.replace(known, trial=job.trial)
                 self.watcher.answered(known)
                 if trial is not None:
@@ -99,16 +85,18 @@ class Search:
                 with self.project.training(job):
                     if checkpoint is not None:
                         disk.check_room(self.project.directory, checkpoint.bytes)
-                    trial = trial or self._made(job)
-                    self.watcher.started(job.purpose, job.trial, job.recipe, self.goal.seconds)
+                    trial = trial or self._new_trial(job)
                     options = self._options(job, callbacks, checkpoint)
+                    self.watcher.started(job.purpose, job.trial, job.recipe, self.goal.seconds)
                     outcome = trial.failure or run(
                         trial.model, job.recipe, self.data, self.goal, options
                     )
                     outcome = self._completed(job, trial.measured(outcome))
-                    tested = _tested(trial.model, outcome, test)
                     record = job.record(
-                        outcome, self.goal.score(outcome), tested, self._kept(checkpoint)
+                        outcome,
+                        self.goal.score(outcome),
+                        _test_metrics(trial.model, outcome, test),
+                        self._relative_path(checkpoint),
                     )
             self.project.end(record)
         self.watcher.ended(record)
@@ -117,10 +105,10 @@ class Search:
         return record
 
     def baseline(self) -> Record:
-        """The record of the baseline, trained if the project has none yet.
+        """Return the record of the baseline, which is trained if the project has none yet.
 
         Raises:
-            RecomputeError: If the space asks for a plan that this model cannot have; before
+            RecomputeError: If the model cannot have a plan of the space. It is raised before
                 anything is trained.
         """
         recipe = baseline_recipe(self.project, self.model_maker, self.space)
@@ -138,46 +126,41 @@ class Search:
         return self.train(job)
 
     def again(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
-        """The record of a recipe trained again with another seed, for a confirmation.
+        """Train a recipe again with a fresh seed, for a confirmation, and return the record.
 
         Args:
-            record: What to train again.
+            record: Record of the recipe's first training.
             seed: Integer, the fresh seed.
-            test: Batches that the kept weights are evaluated on besides. Optional.
+            test: Batches that the kept weights are evaluated on too. Optional.
         """
-        return self.train(
-            Job(
-                "confirmation",
-                record.trial,
-                seed,
-                record.recipe,
-                dict(record.values),
-                record.learning_rate_at_32,
-            ),
-            test=test,
+        job = Job(
+            "confirmation",
+            record.trial,
+            seed,
+            record.recipe,
+            dict(record.values),
+            record.learning_rate_at_32,
         )
+        return self.train(job, test=test)
 
     def drawn(self, hp: Any) -> tuple[Recipe, tuple[str, ...]]:
-        """The recipe that a tuner drew, its warm-up cut to the horizon, and what there is to say of that.
+        """Return the recipe that a tuner drew, its warm-up cut to the horizon, and remarks on it.
 
         Args:
             hp: `keras_tuner.HyperParameters` of the trial.
         """
         examples = self.data.training.examples
         seen = self.baseline().outcome.examples_per_second * self.goal.seconds
-        recipe, uncut = (
-            self.space.recipe(hp, examples, seen or None),
-            self.space.recipe(hp, examples),
-        )
+        recipe = self.space.recipe(hp, examples, seen or None)
+        uncut = self.space.recipe(hp, examples)
         if recipe.warmup_updates >= uncut.warmup_updates:
             return recipe, ()
+        updates = f"from {uncut.warmup_updates} to {recipe.warmup_updates} updates"
         share = f"{warmup.MOST_OF_HORIZON:.0%} of the horizon"
-        return recipe, (
-            f"warm-up was cut from {uncut.warmup_updates} to {recipe.warmup_updates} updates, {share}",
-        )
+        return recipe, (f"warm-up was cut {updates}, {share}",)
 
-    def _made(self, job: Job) -> Trial:
-        """A trial outside KerasTuner."""
+    def _new_trial(self, job: Job) -> Trial:
+        """A trial outside KerasTuner, with its model."""
         trial = Trial()
         trial.make(
             dataclasses.replace(self.model_maker, seed=job.seed),
@@ -189,12 +172,12 @@ class Search:
     def _options(
         self, job: Job, callbacks: Sequence[Any] | None, checkpoint: Checkpoint | None
     ) -> RunOptions:
+        if callbacks is None:
+            callbacks = user_callbacks.copies(self.arguments.callbacks, _name(job))
         return RunOptions(
             seed=job.seed,
             own_policy=self.model_maker.own_policy,
-            callbacks=user_callbacks.copies(self.arguments.callbacks, _name(job))
-            if callbacks is None
-            else callbacks,
+            callbacks=callbacks,
             checkpoint_callbacks=() if checkpoint is None else checkpoint.callbacks,
             class_weight=self.arguments.class_weight,
             verbose=self.arguments.verbose or 0,
@@ -203,29 +186,30 @@ class Search:
         )
 
     def _completed(self, job: Job, outcome: Outcome) -> Outcome:
-        """An outcome with the recipe's learning rate, and with what there is to say besides."""
-        # said once a search, where its first training ends
+        """The outcome with the recipe's learning rate and all remarks."""
+        # How chance was inferred is told once a search, where its first training ends.
         noted = (self.goal.note,) if job.purpose == "baseline" and self.goal.note else ()
         rate = outcome.learning_rate or job.recipe.learning_rate
         return dataclasses.replace(
             outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted, *job.remarks)
         )
 
-    def _kept(self, checkpoint: Checkpoint | None) -> str:
+    def _relative_path(self, checkpoint: Checkpoint | None) -> str:
+        """The checkpoint's path from the project's folder; empty if none was written."""
         if checkpoint is None or not checkpoint.path.exists():
             return ""
         return os.path.relpath(checkpoint.path, self.project.directory)
 
 
-def _tested(model: Any, outcome: Outcome, test: tf.data.Dataset | None) -> dict[str, float]:
-    """What the kept weights reach on test data, if there are both."""
+def _test_metrics(model: Any, outcome: Outcome, test: tf.data.Dataset | None) -> dict[str, float]:
+    """The metrics of the kept weights on test data, if there are both."""
     if test is None or outcome.value is None:
         return {}
     return numbers(model.evaluate(test, verbose=0, return_dict=True))
 
 
 def _name(job: Job) -> str:
-    """The name of a training outside KerasTuner, for its files."""
+    """The name of a training outside KerasTuner, for the files of callbacks."""
     if job.purpose == "baseline":
         return "baseline"
     recipe = "baseline" if job.trial == BASELINE_TRIAL else f"trial{job.trial}"
@@ -233,7 +217,7 @@ def _name(job: Job) -> str:
 
 
 def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> Recipe:
-    """The baseline as the user's model has it, asked of the model once and then of the project."""
+    """Return the baseline of the user's model, which is read of the model once and then kept."""
     stored = project.facts().get("baseline")
     if stored is None:
         stored = model_maker.baseline(space.baseline).to_dict()

@@ -1,4 +1,4 @@
-"""Single: one recipe trained without a tuner."""
+"""The training of one recipe without a tuner: `kbatch.train`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from kbatch.training import agreement
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
 from kbatch.training.metrics import Measured
-from kbatch.training.run import RunOptions, check_sizes, run
+from kbatch.training.run import check_sizes, run
+from kbatch.training.run_options import RunOptions
 from kbatch.training.trial import Trial
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ def train(
     verbose: Any = 0,
     **model_arguments: Unpack[ModelArguments],
 ) -> tuple[keras.Model, Outcome]:
-    """Train one recipe for a number of seconds or epochs and measure it, just as a trial of a search would.
+    """Train one recipe for a number of seconds or epochs, and measure it as a trial of a search.
 
-    Use it to try a recipe by hand, or to train the one that a search found for longer. With
-    `epochs` it makes exactly the updates of so many passes over the data, however long they take,
-    and measures at the twelve marks of a trial, placed on the updates instead of the seconds; the
-    curve and all times are in seconds on the clock as ever.
+    Use it to try a recipe by hand, or to train the best recipe of a search for longer. With
+    `epochs` it makes exactly the updates of so many passes over the data, however long they take.
+    The twelve marks of a trial are placed on the updates then, instead of the seconds. The curve
+    and all times are in seconds on the clock in both cases.
 
     Args:
         recipe: `Recipe` to follow, such as `kbatch.best_recipe(tuner)`.
@@ -69,10 +70,10 @@ def train(
         validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset.
         seconds: Float, training seconds on the clock. Either this or `epochs`.
         epochs: Integer, passes over the data. Either this or `seconds`.
-        metric: String, what is measured. Defaults to `"val_accuracy"`.
+        metric: String, the metric to measure. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own.
-        chance: Float; inferred for accuracies, AUC and the errors of regression, of which a remark
-            says it.
+        chance: Float, the metric of a model that learned nothing. Inferred for accuracies, AUC and
+            the errors of regression; for the last, a remark names it.
         target: Float, the value at which training may end. Optional.
         sample_weight: Weights of the examples, for arrays. Optional.
         validation_split: Float, the share of the arrays' last examples to validate on. Defaults to
@@ -101,7 +102,7 @@ def train(
     """
     passes = _passes(seconds, epochs)
     horizon = math.inf if seconds is None else horizon_of(seconds)
-    asked = judged_by(metric, direction, chance, target)
+    judged = judged_by(metric, direction, chance, target)
     check_metric(metric, [recipe.label_smoothing])
     if recipe.augmentation not in augmentation.names():
         raise RecipeError(
@@ -132,7 +133,9 @@ def train(
         if not trial.failure:
             _check_known(spec.values or {}, hp)
             agreement.check(model, said_of(model, model_maker.arguments).get("loss"), data)
-        goal = goal_of(horizon, data=data, measured=Measured(model, model_maker.arguments), **asked)
+        goal = goal_of(
+            horizon, data=data, measured=Measured(model, model_maker.arguments), **judged
+        )
     updates = (
         None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
     )
@@ -151,7 +154,7 @@ def train(
 
 
 def _passes(seconds: Any, epochs: Any) -> int | None:
-    """The passes over the data, if those and not seconds are said."""
+    """The passes over the data, or `None` if seconds are given."""
     if (seconds is None) == (epochs is None):
         received = "neither" if seconds is None else f"seconds={seconds} and epochs={epochs}"
         raise SearchError(
@@ -166,12 +169,13 @@ def _passes(seconds: Any, epochs: Any) -> int | None:
 
 
 def _check_known(values: Mapping[str, Any], hp: Any) -> None:
-    """Refuse values that nothing asks for: the model would have others than the user believes."""
+    """Refuse values of hyperparameters that `build` does not declare: they have no effect."""
     declared = {each.name for each in hp.space}
     unknown = sorted(name for name in values if name not in declared and name not in RESERVED)
     if unknown:
+        known = ", ".join(sorted(declared)) or "none"
         raise SearchError(
-            f"`values` must name hyperparameters that `build` declares ({', '.join(sorted(declared)) or 'none'})",
+            f"`values` must name hyperparameters that `build` declares ({known})",
             ", ".join(unknown),
             "Correct the names",
         )

@@ -1,4 +1,4 @@
-"""Terms: what a search is begun with, and the search that comes of them and the data."""
+"""The terms of a search, and the search that is opened from them and the data."""
 
 from __future__ import annotations
 
@@ -14,40 +14,45 @@ from kbatch.building.compiled import compiled_by_user, said_of
 from kbatch.building.label_smoothing import smoothed
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.signature import described, signature
+from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
 from kbatch.device import meter
-from kbatch.errors import SearchError
+from kbatch.errors import SearchError, SpaceError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe, whole_number
+from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
 from kbatch.training import agreement, user_callbacks
+from kbatch.training.endless_fit import median_update_seconds
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import Goal, goal_of
 from kbatch.training.metrics import Measured
 from kbatch.training.progress import ProgressBar, Watcher
 from kbatch.training.project import Project
-from kbatch.training.run import RunOptions, check_sizes, median_update_seconds
+from kbatch.training.run import check_sizes
+from kbatch.training.run_options import RunOptions
 from kbatch.training.search import Search, baseline_recipe
 from kbatch.training.trial import Trial
 
-CALIBRATION_UPDATES = range(5, 41)
+CALIBRATION_UPDATES = range(5, 41)  # of the baseline, for a horizon in epochs; chosen by hand
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What all trainings of a search share before its data are known.
+    """The values that all trainings of a search share before its data are known.
 
     Attributes:
-        model_maker: Makes the models.
+        model_maker: `ModelMaker` that makes the models.
         space: `Space` of recipes.
         judged_by: Metric, direction, chance and target, as `goal.judged_by` checked them.
         seconds_per_trial: Float, the horizon, or `None` if `search` is given epochs.
         max_batch: The largest micro-batch that fits: an integer, a `Table`, or `None`.
-        max_accumulation_steps: Integer, the most passes per update that `max_batch` leads to.
+        max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
+            leads to.
     """
 
     model_maker: ModelMaker
@@ -58,11 +63,11 @@ class Terms:
     max_accumulation_steps: int
 
     def fitted(self, recipe: Recipe) -> Recipe | None:
-        """The recipe with a micro-batch that fits into memory; `None` if none does."""
+        """Return the recipe with a micro-batch that fits into memory; `None` if none does."""
         return _micro_batch.fitted(recipe, self.max_batch, self.max_accumulation_steps)
 
     def why_not(self, recipe: Recipe) -> str:
-        """The sentence for a recipe that does not fit."""
+        """Return the sentence for a recipe that does not fit."""
         return _micro_batch.why_not(recipe, self.max_batch, self.max_accumulation_steps)
 
     def open(
@@ -73,22 +78,23 @@ class Terms:
         watcher: Watcher | None = None,
         problems: Problems | None = None,
     ) -> Search:
-        """The search of these terms and what `search` was called with, agreed with what the project was begun with.
+        """Open the search of these terms, with the arguments of a tuner's `search`.
 
-        Data are prepared and checksummed, and the model is made once.
+        Data are prepared and checksummed, the model is made once, and all facts are compared with
+        the project's.
 
         Args:
             project: The project, old or new.
             args: `x` and `y`, as for `search`.
-            kwargs: What else `search` is called with.
-            watcher: Told of every training. Defaults to a progress bar, unless `verbose=` is
-                passed.
-            problems: What was found wrong before, to be said with what is found here. Optional.
+            kwargs: The other arguments of `search`.
+            watcher: `Watcher` that is told of every training. Defaults to a progress bar, unless
+                `verbose=` is passed.
+            problems: Problems that were found before, which the error lists too. Optional.
 
         Raises:
             ProjectChangedError: If the project was begun with another space, data, metric, horizon,
                 model or seed.
-            KbatchError: If anything else cannot be used; one error says all of it.
+            KbatchError: If anything else cannot be used; one error lists all problems.
         """
         problems = problems or Problems()
         arguments: FitArguments | None = problems.of(lambda: FitArguments.parse(args, kwargs))
@@ -96,29 +102,30 @@ class Terms:
         if arguments is not None:
             data = self._checked(arguments, model, problems)
         problems.raise_all()
-        arguments, data = cast(FitArguments, arguments), cast(Data, data)  # or there were problems
+        # Without problems both are there.
+        arguments, data = cast(FitArguments, arguments), cast(Data, data)
         self._agree(project, arguments, model, data)
         goal = self._goal_of(project, data, arguments, model)
         own = ProgressBar() if arguments.verbose is None else Watcher()
         return Search(project, self.model_maker, self.space, data, goal, arguments, watcher or own)
 
     def sizes_that_fit(self, examples: int) -> list[int]:
-        """The batch sizes that are searched: those that stand in the space by default only as far as the data hold them."""
+        """Return the batch sizes to search: of the default ones, those that are not too large."""
         sizes = list(self.space.batch_size)
         return [size for size in sizes if size <= examples] if self.space.default_sizes else sizes
 
     def _checked(
         self, arguments: FitArguments, model: keras.Model | None, problems: Problems
     ) -> Data | None:
-        """The data, with what is wrong with them and the other arguments noted."""
+        """Return the data, and note the problems of all arguments."""
         problems.of(lambda: self._check_horizon(arguments))
         problems.of(_check_devices)
         schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
         problems.of(lambda: user_callbacks.check(arguments.callbacks, schedule=schedule))
         data: Data | None = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
         if data is not None:
-            wanted = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
-            problems.of(lambda: check_sizes(wanted, data))
+            sizes = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
+            problems.of(lambda: check_sizes(sizes, data))
             if model is not None:
                 loss = said_of(model, self.model_maker.arguments).get("loss")
                 problems.of(lambda: agreement.check(model, loss, data))
@@ -129,6 +136,7 @@ class Terms:
     def _agree(
         self, project: Project, arguments: FitArguments, model: keras.Model | None, data: Data
     ) -> None:
+        """Compare all facts of the search with the project's, or keep them for a new one."""
         horizon = {"seconds_per_trial": self.seconds_per_trial, "epochs": arguments.epochs}
         project.agree(
             {
@@ -154,21 +162,21 @@ class Terms:
             project.agree({"table": self.max_batch.to_dict()})
 
     def _default_model(self) -> keras.Model | None:
-        """The model as `build` makes it by default; `None` if memory runs out, which the trainings will find themselves."""
+        """The model that `build` makes by default; `None` if memory runs out.
+
+        The trainings will run out of memory too then, which is an outcome.
+        """
         try:
             return self.model_maker.raw(self.space.baseline.policy)
-        except Exception as error:
+        except Exception as error:  # TensorFlow has no one class for running out of memory
             if not is_out_of_memory(error):
                 raise
             return None
 
     def _check_horizon(self, arguments: FitArguments) -> None:
         if (self.seconds_per_trial is None) == (arguments.epochs is None):
-            received = (
-                "neither"
-                if arguments.epochs is None
-                else f"seconds_per_trial={self.seconds_per_trial} and epochs={arguments.epochs}"
-            )
+            both = f"seconds_per_trial={self.seconds_per_trial} and epochs={arguments.epochs}"
+            received = "neither" if arguments.epochs is None else both
             raise SearchError(
                 "A search must be given either seconds_per_trial or epochs",
                 received,
@@ -184,6 +192,7 @@ class Terms:
     def _goal_of(
         self, project: Project, data: Data, arguments: FitArguments, model: keras.Model | None
     ) -> Goal:
+        """The project's goal, or for a new project the goal of these terms."""
         stored = project.facts().get("goal")
         if stored is None:
             seconds = self.seconds_per_trial or self._seconds_of_epochs(
@@ -199,10 +208,10 @@ class Terms:
         return Goal(**stored)
 
     def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
-        """The horizon that lets the baseline see the data `epochs` times, measured once and then kept with the project.
+        """The horizon that lets the baseline see the data `epochs` times.
 
         It is `epochs * ceil(n / batch) * m`, with `m` the median of the baseline's updates 5 to 40,
-        input included.
+        input included. It is measured once, and then kept with the project.
         """
         stored = project.facts().get("measured_horizon_seconds")
         if stored is None:
@@ -217,6 +226,25 @@ class Terms:
         return float(stored)
 
 
+def check_space(space: Any) -> None:
+    """Refuse anything but a `Space` whose augmentations are registered.
+
+    Raises:
+        SpaceError: If it is anything else.
+    """
+    if not isinstance(space, Space):
+        raise SpaceError(
+            "`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say"
+        )
+    unknown = [name for name in space.augmentation if name not in augmentation.names()]
+    if unknown:
+        raise SpaceError(
+            f"`augmentation` must be among {', '.join(augmentation.names())}",
+            ", ".join(unknown),
+            "Register it first with kbatch.register_augmentation",
+        )
+
+
 def _check_devices() -> None:
     if tf.distribute.has_strategy():
         raise SearchError(
@@ -227,7 +255,6 @@ def _check_devices() -> None:
 
 
 def _has_schedule(optimizer: Any) -> bool:
+    """Whether an optimizer, or the one inside of loss scaling, follows a learning-rate schedule."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return isinstance(
-        getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
-    )
+    return has_schedule(inner)

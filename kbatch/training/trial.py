@@ -1,4 +1,4 @@
-"""Trial: one model's life: made, trained once, forgotten, with its wall-clock seconds by part."""
+"""A trial: the life of one model, from `build` to the end of its training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbatch.runtime.oom import is_out_of_memory
 
 
 class Trial:
-    """One model from `build` to the end of its training; made at `build`'s entry, where its clock begins.
+    """The life of one model, with its wall-clock seconds by part; its clock begins at once.
 
     Attributes:
         model: The compiled model; an empty one if it did not fit into memory; `None` until it is
@@ -29,9 +29,8 @@ class Trial:
     """
 
     def __init__(self) -> None:
-        # Before the clock runs: collecting the graphs of many models at once, in the middle of a
-        # later one's first step,
-        # was seen to take minutes.
+        # Before the clock runs: Python was seen to take minutes to collect the graphs of many
+        # models in the middle of a later one's first step.
         gc.collect()
         self._registered = gradient_registry.registered()
         self._began = time.perf_counter()
@@ -42,55 +41,54 @@ class Trial:
         self.failure: Outcome | None = None
 
     def make(self, model_maker: ModelMaker, recipe: Recipe, hp: Any = None) -> keras.Model:
-        """The compiled model, or an empty one if memory ran out, which is an outcome and no error."""
+        """Make and return the compiled model, or an empty one if memory ran out."""
         with self.part("build"):
             try:
                 self.model = model_maker.make(recipe, hp)
-            except Exception as error:
+            except Exception as error:  # TensorFlow has no one class for running out of memory
                 if not is_out_of_memory(error):
                     raise
                 return self.refuse(str(error)[:2000])
         return self.model
 
     def refuse(self, message: str) -> keras.Model:
-        """An empty model for a recipe that does not fit into memory, which is an outcome and no error."""
+        """Note that the recipe does not fit into memory, and return an empty model."""
         self.failure = Outcome(ended="out_of_memory", message=message)
         self.model = keras.Sequential()
         return self.model
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time what is inside the `with` as a part of that name."""
+        """Count the seconds inside the `with` as a part of that name."""
         began = time.perf_counter()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
 
     @contextmanager
     def leave_out(self) -> Iterator[None]:
-        """Leave the seconds inside the `with`, such as those of the baseline's own training, out of the whole."""
+        """Leave the seconds inside the `with`, such as the baseline's, out of the total."""
         began = time.perf_counter()
         yield
         self._left_out += time.perf_counter() - began
 
     @contextmanager
     def leave_out_bytes(self) -> Iterator[None]:
-        """Do not count device bytes that are taken inside the `with`, such as the data's on a CPU."""
+        """Do not count device bytes that are allocated inside the `with`, such as data on a CPU."""
         before = meter.bytes_now()
         yield
         if before is not None and self._bytes_before is not None:
             self._bytes_before += (meter.bytes_now() or before) - before
 
     def measured(self, outcome: Outcome) -> Outcome:
-        """The outcome with the seconds of all parts and the whole, its peak counted above the bytes in use before."""
+        """Return the outcome with the seconds of all parts, and its peak above the bytes before."""
         total = time.perf_counter() - self._began - self._left_out
-        peak = (
-            None if outcome.peak_bytes is None else outcome.peak_bytes - (self._bytes_before or 0)
-        )
-        return replace(
-            outcome, seconds={**self._seconds, **outcome.seconds, "total": total}, peak_bytes=peak
-        )
+        peak = outcome.peak_bytes
+        if peak is not None:
+            peak -= self._bytes_before or 0
+        seconds = {**self._seconds, **outcome.seconds, "total": total}
+        return replace(outcome, seconds=seconds, peak_bytes=peak)
 
     def forget(self) -> None:
-        """Give back what TensorFlow holds of the model beyond its life."""
+        """Free the model, and what TensorFlow would hold of it for ever."""
         self.model = None
         gradient_registry.purge(self._registered)

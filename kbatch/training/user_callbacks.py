@@ -1,4 +1,4 @@
-"""User callbacks: which of them a search can take, and their copies for the trainings outside KerasTuner."""
+"""The user's callbacks: which of them a search takes, and their copies for single trainings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATE_SETTERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLRO
 
 
 def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
-    """Refuse, by name, callbacks that cannot work in a training of kbatch's.
+    """Refuse callbacks that cannot work in a search, by name.
 
     Args:
         callbacks: The user's callbacks.
@@ -48,15 +48,15 @@ def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
 
 
 def belongs_to_trial(callback: Any) -> bool:
-    """Whether KerasTuner made a callback for one trial alone, as it does for TensorBoard's HParams."""
+    """Return whether KerasTuner made a callback for one trial, as for TensorBoard's HParams."""
     return type(callback).__module__.startswith("tensorboard.plugins.hparams")
 
 
 def without_trial(callbacks: Sequence[Any]) -> list[Any]:
-    """The user's callbacks as they were before KerasTuner made them a trial's.
+    """Return the user's callbacks without KerasTuner's changes for a trial.
 
     KerasTuner adds a callback of HParams for each TensorBoard, and lets TensorBoard write to
-    `<log_dir>/<trial>/execution0`.
+    `<log_dir>/<trial>/execution0` (keras_tuner/src/engine/base_tuner.py, KerasTuner 1.4.8).
     """
     own = copy.deepcopy([callback for callback in callbacks if not belongs_to_trial(callback)])
     for callback in own:
@@ -66,23 +66,25 @@ def without_trial(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def copies(callbacks: Sequence[Any], training: str) -> list[Any]:
-    """Copies of the user's callbacks for one training outside KerasTuner, whose files do not overwrite those of trials.
+    """Return copies of the user's callbacks for a training outside KerasTuner.
+
+    Their files do not overwrite those of trials.
 
     Args:
         callbacks: The user's callbacks.
-        training: Name of the training, such as `"baseline"`: the folder that TensorBoard writes to,
-            and the beginning of other files' names.
+        training: Name of the training, such as `"baseline"`. TensorBoard writes to a folder of this
+            name, and the names of other files begin with it.
     """
     own = copy.deepcopy(list(callbacks))
     for callback in own:
         if isinstance(callback, keras.callbacks.TensorBoard):
             callback.log_dir = str(Path(callback.log_dir) / training)
         elif isinstance(callback, keras.callbacks.ModelCheckpoint):
-            callback.filepath = _beside(callback.filepath, training)
+            callback.filepath = _prefixed(callback.filepath, training)
         elif isinstance(callback, keras.callbacks.CSVLogger):
-            callback.filename = _beside(callback.filename, training)
+            callback.filename = _prefixed(callback.filename, training)
     return own
 
 
-def _beside(path: Any, training: str) -> str:
+def _prefixed(path: Any, training: str) -> str:
     return str(Path(path).with_name(f"{training}.{Path(path).name}"))

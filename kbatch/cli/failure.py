@@ -1,0 +1,123 @@
+"""Failures of a command: one sentence on standard error, and an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from kbatch.errors import KbatchError
+from kbatch.records import disk
+from kbatch.runtime import ctrl_c
+
+
+class PlainGroup(TyperGroup):
+    """Commands whose options are refused in one sentence, without a frame and the usage."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, whose options are read here."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            # Typer 0.29 reads values by pydantic, whose words these are.
+            raise refused(error.format_message().replace("Value error, ", "")) from error
+
+
+@contextmanager
+def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
+    """Turn bad input, a full disk and Ctrl-C into one sentence and an exit code.
+
+    Args:
+        out: Folder of the search, if there is one to go on with.
+        stopped: Sentence for a command that was stopped and has no such folder.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files may be in no encoding at all.
+            stream.reconfigure(errors="backslashreplace")
+    _silence_disk_errors()
+    if out:
+        stopped = (
+            f" Trials that had finished are kept: `kbatch report {out}` shows them, "
+            "and the same command goes on."
+        )
+    try:
+        with ctrl_c.stopping(), warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            yield
+    except KeyboardInterrupt as error:
+        ctrl_c.ignore()
+        print(f"\nStopped.{stopped}", file=sys.stderr)
+        raise typer.Exit(getattr(error, "exit_code", 130)) from error
+    except SystemExit as error:  # raised by a module of the user's: kbatch raises none
+        raise refused(
+            "A module that is imported must not end the command. "
+            f"Received: sys.exit({error.code!r}). Take that line out."
+        ) from error
+    except Exception as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise refused(str(refusal)) from error
+
+
+def refused(sentence: str) -> typer.Exit:
+    """Print a refusal as one line, and return the exit with code 2."""
+    print("error: " + " ".join(sentence.split()), file=sys.stderr)
+    return typer.Exit(2)
+
+
+def _refusal(error: Exception) -> KbatchError | None:
+    """The refusal that an error stands for; `None` for a bug, which keeps its traceback."""
+    full = disk.trouble(error)
+    if full is not None and ".h5" in str(full):
+        _end_at_once(str(full))
+    if isinstance(error, KbatchError):
+        return error
+    if full is None and isinstance(error, OSError) and error.filename is not None:
+        return disk.refusal(error)
+    return full
+
+
+def _show_warning(message: Warning | str, *rest: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _silence_disk_errors() -> None:
+    """Leave out disk errors that objects repeat while they are cleared away.
+
+    A file that could not be written says so again when it is closed. The command's own sentence has
+    said it.
+    """
+    if sys.unraisablehook is not sys.__unraisablehook__:
+        return
+    # Cython calls typer's excepthook for errors that are raised where nothing can catch them.
+    excepthook = sys.excepthook
+
+    def silent(lost: Any) -> None:
+        if lost.exc_value is None or disk.trouble(lost.exc_value) is None:
+            sys.__unraisablehook__(lost)
+
+    def unsaid(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+        if disk.trouble(value) is None:
+            excepthook(kind, value, trace)
+
+    sys.unraisablehook, sys.excepthook = silent, unsaid
+
+
+def _end_at_once(sentence: str) -> None:
+    """End the process before HDF5 closes the file that found no room.
+
+    HDF5 would try to write it once more, and the process would die of that.
+    """
+    exit_code = refused(sentence).exit_code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

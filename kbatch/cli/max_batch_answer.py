@@ -1,0 +1,168 @@
+"""The answer of `kbatch max-batch`: one sentence for one recipe, or a table for several."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+
+from kbatch.cli.max_batch import Options
+from kbatch.combination import Combination
+from kbatch.device.card import has_card
+from kbatch.errors import DataError, SearchError
+from kbatch.memory import _probe_lines, _speed_line
+from kbatch.memory._build_function import imported
+from kbatch.memory._find import find_max_batch
+from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._max_batch_table import Row
+from kbatch.memory._probe import Probe
+from kbatch.memory._table import max_batches
+from kbatch.number_text import example_shape
+from kbatch.recipe import Recipe
+from kbatch.space import Space
+
+SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
+
+
+def answer(options: Options, console: Console) -> None:
+    """Measure the largest batch, and print it.
+
+    Raises:
+        KbatchError: If an option or the model cannot be used.
+    """
+    sys.path.insert(0, os.getcwd())
+    build, example = imported(options.build), _example(options.shape, options.dtype)
+    axes = options.axis_values()
+    several = options.table or any(len(values) > 1 for values in axes.values())
+    if several and (options.accumulation > 1 or options.sizes != "any"):
+        raise SearchError(
+            "--table must come without --accumulation and --sizes",
+            f"--accumulation {options.accumulation} --sizes {options.sizes}",
+            "Leave them out, or name one recipe",
+        )
+    _warn_of_slow_policies(axes["policy"], console)
+    with console.status("Making the model …") as status:
+        probe_lines = _ProbeLines(console, status)
+        if several:
+            table = max_batches(
+                build,
+                example,
+                space=Space(**axes),
+                memory_limit=options.memory_limit,
+                ceiling=options.ceiling,
+                loss=options.loss,
+                fresh=options.fresh,
+                on_probe=probe_lines,
+                on_row=probe_lines.row,
+            )
+            console.print(str(table), highlight=False, soft_wrap=True)
+            return
+        largest = find_max_batch(
+            build,
+            example,
+            recipe=_recipe(axes, options.accumulation),
+            memory_limit=options.memory_limit,
+            ceiling=options.ceiling,
+            loss=options.loss,
+            sizes=options.sizes,
+            fresh=options.fresh,
+            on_probe=probe_lines,
+        )
+    console.print(sentence(largest), highlight=False, soft_wrap=True)
+
+
+def sentence(largest: MaxBatch) -> str:
+    """Return the answer, and the batch size from which a larger one hardly adds speed.
+
+    Sizes below the smallest one that was measured are not named.
+    """
+    probes = [probe for probe in (*largest.probes, *largest.confirmations) if probe.passed]
+    line = _speed_line.of_probes(probes)
+    if line is None:
+        return str(largest)
+    smallest, fast = min(probe.batch_size for probe in probes), line.smallest(SHARE)
+    reached = f"{smallest} or below" if fast <= smallest else f"{fast}"
+    return f"{largest}; {SHARE:.0%} of the best speed is reached at {reached}"
+
+
+class _ProbeLines(_probe_lines.Lines):
+    """Prints every probe, and shows what is going on meanwhile."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        super().__init__(console)
+        self._status = status
+
+    def __call__(self, probe: Probe) -> None:
+        """Print the line of a probe, and show what comes next."""
+        super().__call__(probe)
+        self._status.update("Probing …" if probe.passed else "Ran out; trying smaller …")
+
+    def row(self, row: Row) -> None:
+        """Print a row of the table as soon as it is known."""
+        self._console.print(f"{row}", highlight=False)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The shape and the type of one example, in place of data."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _example(shape: str | None, dtype: str | None) -> _Shape | None:
+    """The shape of one example; `None` for that of the model's own input."""
+    import numpy as np
+
+    if shape is None:
+        if dtype is not None:
+            raise DataError(
+                "--dtype must come with --shape",
+                f"--dtype {dtype}",
+                "Pass --shape too; without both, the model's keras.Input is taken",
+            )
+        return None
+    dtype = dtype or "float32"
+    sizes = example_shape(shape)
+    # NumPy takes many other texts, such as ",f4" for a record.
+    is_name = re.fullmatch(r"[a-z]+[0-9]*", dtype) and dtype in np.sctypeDict
+    kind = np.dtype(dtype) if is_name else None
+    if kind is None or kind.kind not in "biuf" or kind.itemsize > 8:
+        raise DataError("--dtype must be a NumPy type of numbers", dtype, "Write --dtype float32")
+    return _Shape(sizes, kind.name)
+
+
+def _warn_of_slow_policies(policies: tuple[str, ...], console: Console) -> None:
+    slow = [policy for policy in policies if policy != "float32"]
+    if slow and not has_card():
+        console.print(
+            f"There is no GPU here: a CPU computes {', '.join(slow)} several times slower "
+            "than float32.",
+            style="dim",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _recipe(axes: Mapping[str, tuple[Any, ...]], accumulation: int) -> Recipe:
+    """The recipe of the first value of each axis, with so many passes per weight update."""
+    if accumulation < 1:
+        raise SearchError(
+            "--accumulation must be at least 1",
+            accumulation,
+            "Pass the passes per weight update, such as 4",
+        )
+    combination = Combination(**{name: values[0] for name, values in axes.items()})
+    return Recipe(
+        accumulation,
+        # No bytes depend on the rate: 1e-3 stands for any.
+        learning_rate=None if combination.optimizer == "compiled" else 1e-3,
+        micro_batch_size=1 if accumulation > 1 else None,
+        **combination._asdict(),
+    )

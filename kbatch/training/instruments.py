@@ -1,0 +1,140 @@
+"""The instruments of one training: its callbacks in their order, and their measurements."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import keras
+
+from kbatch.callbacks.counting_clock import CountingClock
+from kbatch.callbacks.epoch_end import EpochEnd
+from kbatch.callbacks.horizon import Horizon
+from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.callbacks.user_callback import UserCallback
+from kbatch.callbacks.warmup import Warmup
+from kbatch.data.batches import Data
+from kbatch.device import meter
+from kbatch.device.utilisation import Sampler
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
+from kbatch.training.goal import Goal
+from kbatch.training.run_options import RunOptions
+
+
+class Instruments:
+    """The callbacks of one training, in their order, and their measurements.
+
+    Args:
+        recipe: `Recipe` to follow.
+        data: Examples to train on and batches to measure on.
+        goal: Seconds and metric.
+        options: The user's callbacks, and the rest.
+        input_seconds: Float, seconds per batch of the input pipeline.
+        entered: Float, when the training was begun, on `time.perf_counter`.
+
+    Attributes:
+        clock: `TrainingClock`.
+        horizon: `Horizon`.
+        sampler: Samples the use of the GPU inside its `with`.
+        callbacks: All callbacks, in their order.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        goal: Goal,
+        options: RunOptions,
+        input_seconds: float,
+        entered: float,
+    ) -> None:
+        self._recipe = recipe
+        self._entered = entered
+        self._input_probe_seconds = time.perf_counter() - entered
+        passes = recipe.accumulation_steps
+        self.clock = TrainingClock(passes, input_seconds=input_seconds * passes)
+        self._counting = None if options.updates is None else CountingClock(self.clock)
+        self.horizon = Horizon(
+            options.updates or goal.seconds,
+            data.validation,
+            self._counting or self.clock,
+            goal.metric,
+            goal.direction,
+            goal.target,
+            on_progress=options.on_progress,
+        )
+        self._epoch_end = EpochEnd(self.clock, self.horizon, time.perf_counter)
+        self._users = [UserCallback(callback, self.horizon) for callback in options.callbacks]
+        self._first_batch = _FirstBatch()
+        self.sampler = Sampler()
+        self.callbacks = [
+            *self._around_users(),
+            *options.checkpoint_callbacks,
+            self._epoch_end.after,
+            self._first_batch,
+        ]
+
+    def outcome(self, ended: str | None) -> Outcome:
+        """Return the measurements, right after the training.
+
+        Args:
+            ended: How the training ended, if by an error; else `None`.
+        """
+        clock, horizon, used = self.clock, self.horizon, self.sampler.result()
+        curve = tuple(horizon.curve)
+        if self._counting:
+            curve = self._counting.in_seconds(horizon.curve)
+        finite = {name: value for name, value in horizon.metrics.items() if math.isfinite(value)}
+        return Outcome(
+            ended=ended or horizon.ended or "callback",
+            curve=curve,
+            value=None if ended else horizon.value,
+            metrics=finite,
+            train_seconds=clock.seconds,
+            median_update_seconds=clock.median_update_seconds,
+            updates=clock.updates,
+            examples=clock.updates * self._recipe.batch_size,
+            seconds=self._seconds(),
+            peak_bytes=meter.bytes_peak(),
+            utilisation=vars(used) if used else {},
+            stopped_by=horizon.stopped_by,
+        )
+
+    def _around_users(self) -> list[keras.callbacks.Callback]:
+        """The callbacks of kbatch with the user's in between."""
+        first, last = [self.clock, self._epoch_end.before], [self._epoch_end.between]
+        if not self._recipe.warmup_updates:
+            return [*first, self.horizon, *self._users, *last]
+        warmup = Warmup(self.clock, self._recipe.warmup_updates)
+        return [*first, warmup.before, self.horizon, *self._users, warmup.after, *last]
+
+    def _seconds(self) -> dict[str, float]:
+        """Wall-clock seconds of each part of the training."""
+        left = time.perf_counter()
+        began = self._first_batch.at or left
+        ended = self._epoch_end.ended_at or left
+        first_step = max(self.clock.first_step_seconds, 0.0) if self.clock.updates else 0.0
+        users = sum(user.batch_seconds for user in self._users)
+        return {
+            "input_probe": self._input_probe_seconds,
+            "setup": began - self._entered - self._input_probe_seconds,
+            "finish": left - ended,
+            "first_step": first_step,
+            "training": sum(self.clock.update_seconds) - first_step,
+            "validation": self.horizon.validation_seconds,
+            "callbacks": self._epoch_end.callback_seconds + users,
+            "checkpoint": self._epoch_end.checkpoint_seconds,
+        }
+
+
+class _FirstBatch(keras.callbacks.Callback):
+    """Notes when the first batch begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: float | None = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.at = self.at or time.perf_counter()

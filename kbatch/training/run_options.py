@@ -1,0 +1,41 @@
+"""The options of one training, besides model, recipe, data and goal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of one training, besides model, recipe, data and goal.
+
+    Attributes:
+        seed: Integer, seed of the order of the data and of dropout.
+        own_policy: The user's dtype policy, set again afterwards.
+        callbacks: The user's callbacks.
+        checkpoint_callbacks: Callbacks that come last at the end of an epoch, when the kept weights
+            are back.
+        class_weight: Mapping from class to weight, or `None`.
+        verbose: Keras' `verbose`.
+        on_progress: Function that gets the training seconds and the last value measured, every
+            tenth of a second. Optional.
+        largest_passed: Integer, the largest micro-batch that has trained in this project; 0 if none
+            has. An ambiguous error (such as "No algorithm worked") is taken for out of memory only
+            for a larger micro-batch than this.
+        updates: Integer, weight updates to train for instead of the goal's seconds. `None` for the
+            seconds.
+    """
+
+    seed: int = 0
+    own_policy: str = "float32"
+    callbacks: Sequence[keras.callbacks.Callback] = ()
+    checkpoint_callbacks: Sequence[keras.callbacks.Callback] = ()
+    class_weight: Mapping[int, float] | None = None
+    verbose: Any = 0
+    on_progress: Callable[[float, float | None], None] | None = None
+    largest_passed: int = 0
+    updates: int | None = None

@@ -96,7 +96,7 @@ class ModelSpec:
             **arguments: `loss`, `metrics`, `seed`, `values` and `declare`; none with a `ModelSpec`.
 
         Raises:
-            SearchError: If an argument is given both in a `ModelSpec` and beside it.
+            SearchError: If an argument is given both in a `ModelSpec` and by name.
         """
         if not isinstance(build, ModelSpec):
             return cls(build, **arguments)

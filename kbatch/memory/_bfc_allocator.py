@@ -20,7 +20,7 @@ class Allocator:
     """Regions and chunks of a device.
 
     Args:
-        limit_bytes: Integer, the most bytes of all regions.
+        limit_bytes: Integer, largest sum of the bytes of all regions.
         first_region: Integer, bytes of the first region; each later one is twice as large as the
             one before, if that is enough. Defaults to 2 MiB.
     """

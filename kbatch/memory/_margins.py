@@ -12,7 +12,7 @@ class Margins:
     """Safety margins of the search for the largest batch.
 
     A share is a part of 1. `scripts/bench_max_batch.py` measures what the margins give: answers
-    beside bisection's, and whether an answer trains in ten fresh processes (`--fresh`). A number
+    next to bisection's, and whether an answer trains in ten fresh processes (`--fresh`). A number
     without a measurement of its own says that it was chosen by hand.
 
     Attributes:

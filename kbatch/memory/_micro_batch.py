@@ -69,7 +69,7 @@ def fitted(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> 
     Args:
         recipe: `Recipe` as the tuner drew it.
         limits: Integer, the largest micro-batch; a `Table`; or `None` for no limit.
-        most_steps: Integer, the most passes per update. Defaults to `16`.
+        most_steps: Integer, largest number of passes per update. Defaults to `16`.
 
     Example:
     >>> fitted(Recipe(batch_size=256), 96).micro_batch_size

@@ -40,9 +40,9 @@ class Line:
         >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000).smallest(0.95)
         187
         """
-        wanted = share * self.examples_per_second(self.largest)
-        room = 1 - wanted * self.seconds_per_example
-        return min(self.largest, max(1, math.ceil(wanted * self.overhead_seconds / room - 1e-9)))
+        speed = share * self.examples_per_second(self.largest)
+        room = 1 - speed * self.seconds_per_example
+        return min(self.largest, max(1, math.ceil(speed * self.overhead_seconds / room - 1e-9)))
 
     def flat_from(self, gain: float) -> int:
         """The batch size from which on twice as many examples gain at most `gain` of speed.

@@ -42,7 +42,7 @@ class Speed:
         batch_size: Integer, examples per forward and backward pass.
         seconds_per_step: Float, the median steady step.
         examples_per_second: Float.
-        peak_bytes: Integer, the most bytes in use; 0 if the device cannot tell.
+        peak_bytes: Integer, peak bytes in use; 0 if the device cannot tell.
     """
 
     batch_size: int

@@ -102,7 +102,7 @@ def test_a_model_that_hides_its_graph_is_refused_in_words():
         model.compile("sgd", "mse")
         return model
 
-    with pytest.raises(RecomputeError, match="Only Functional and Sequential"):
+    with pytest.raises(RecomputeError, match="A model must be Functional or Sequential"):
         ModelMaker(build).make(Recipe(recompute="minimal"))
 
 

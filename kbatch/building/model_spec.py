@@ -25,7 +25,7 @@ from kbatch.errors import ModelError, SearchError
 from kbatch.recipe import POLICIES, Recipe, whole_number
 from kbatch.recompute._recipe_plan import follow
 
-LEAST_SEED = -(2**31)
+LEAST_SEED = -(2**31)  # the smallest int32: TensorFlow's seeds may be negative
 
 
 def _own_policy() -> str:

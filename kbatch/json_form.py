@@ -18,7 +18,7 @@ LARGEST = (1 << 63) - 1  # beyond 64 bits an integer is no measurement, and pand
 Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 CountFrom1 = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
-# a limit that infinity and NaN exceed; the largest of Python's floats
+# neither infinite nor NaN: at most the largest float
 Finite = Annotated[float, msgspec.Meta(ge=0, le=1.7976931348623157e308)]
 FiniteAbove0 = Annotated[float, msgspec.Meta(gt=0, le=1.7976931348623157e308)]
 

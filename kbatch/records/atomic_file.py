@@ -52,7 +52,7 @@ def read(path: Path) -> bytes | None:
 
 def _unreadable(path: Path, received: str) -> RecordError:
     return RecordError(
-        f"{path} must be a readable file", received, "Move it away, or pass another folder"
+        f"{path} must be a file that can be read", received, "Move it away, or pass another folder"
     )
 
 

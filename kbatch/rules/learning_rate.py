@@ -6,7 +6,7 @@ import math
 
 from kbatch.errors import SpaceError
 
-REFERENCE_BATCH_SIZE = 32
+REFERENCE_BATCH_SIZE = 32  # the default batch size of Keras' `fit`
 RULES = ("linear", "sqrt", "constant")
 DEFAULT_RULES = {"sgd": "linear", "adam": "sqrt"}
 

@@ -13,7 +13,7 @@ from kbatch.recipe import whole_number
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-LEAST_SEED = -(2**31)  # what TensorFlow's generators take
+LEAST_SEED = -(2**31)  # the smallest int32: TensorFlow's seeds may be negative
 
 
 class ModelArguments(TypedDict, total=False):

@@ -19,6 +19,8 @@ class Watcher:
 
     Example:
     ```python
+    from kbatch.training.progress import Watcher
+
     class Scores(Watcher):
         def ended(self, record):
             print(record.trial, record.score)

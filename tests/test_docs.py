@@ -20,7 +20,10 @@ FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {str(file.relative_to(ROOT)): file for file in FILES}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:python scripts/|kbatch [a-z])[^`]*)`")
-SLOW = {"docs/how-to/largest-batch.md": "a dozen worker processes"}
+SLOW = {
+    "docs/how-to/largest-batch.md": "a dozen worker processes",
+    "docs/how-to/recompute.md": "measures three plans",
+}
 # The pages say sizes that a reader wants; the tests need small ones.
 SMALL = [
     (r"\bseconds_per_trial=\d+", "seconds_per_trial=0.3"),
@@ -34,6 +37,8 @@ SMALL = [
 ]
 # Outputs whose numbers are those of the machine and the moment that the page names.
 ILLUSTRATIVE = {
+    "README.md": ("• baseline ->",),
+    "docs/how-to/results.md": ("Recipes by score",),
     "docs/how-to/largest-batch.md": ("batch ", "policy ", "weights ", "  batch "),
     "docs/how-to/recompute.md": ("minimal: ", "1.7 MB"),
 }

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import io
 import re
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import kbatch
 from kbatch.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,6 +140,15 @@ def test_the_readme_is_short_and_its_links_lead_somewhere():
     links = re.findall(r"\]\(([^)#]+)", text)
     assert len(links) > 20
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_reference_has_every_public_name():
+    text = "".join(file.read_text() for file in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
+    rooms = [kbatch, *(getattr(kbatch, name) for name in kbatch.__all__ if name.islower())]
+    public = {f"{room.__name__}.{name}" for room in rooms for name in getattr(room, "__all__", ())}
+    modules = {room.__name__ for room in rooms if inspect.ismodule(room)}
+    assert public - modules == shown
 
 
 def commands():

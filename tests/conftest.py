@@ -3,13 +3,16 @@
 import contextlib
 import gc
 import os
+import re
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 
+
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 
@@ -93,6 +96,12 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def forked_workers(monkeypatch):
+    """Probers whose workers need not import TensorFlow."""
+    monkeypatch.setattr("kbatch.memory._prober.Worker", forked.ForkedWorker)
+
+
+@pytest.fixture
 def no_worker_is_left():
     """Fails a test that leaves a process of loky running."""
     before = workers()
@@ -105,15 +114,16 @@ def no_worker_is_left():
 
 
 def workers():
-    """Processes of loky whose parent is this one."""
+    """Processes of loky whose parent is this one, or the one that they are forked from."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
             if (
-                int(parent) == os.getpid()
+                int(parent) in (os.getpid(), forked.server_id())
                 and state != "Z"
-                and "popen_loky" in (folder / "cmdline").read_text()
+                and re.search("popen_loky|forkserver", (folder / "cmdline").read_text())
+                and int(folder.name) != forked.server_id()
             ):
                 found.add(folder.name)
     return found

@@ -9,7 +9,7 @@ from kbatch import Recipe
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload, sample_of
 
-pytestmark = pytest.mark.usefixtures("own_cache", "no_worker_is_left")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")
 
 
 @pytest.mark.parametrize(

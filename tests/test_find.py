@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import memory_models
+import numpy as np
 import pytest
 
 import kbatch
@@ -13,9 +14,10 @@ from kbatch.device import limit
 from kbatch.errors import MemoryLimitError
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
+from kbatch.memory._speed_line import UNSTEADY
 from kbatch.memory._workload import Workload, sample_of
 
-pytestmark = pytest.mark.usefixtures("own_cache", "no_worker_is_left")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")
 
 
 LIMIT = 120 << 20
@@ -179,13 +181,19 @@ def test_the_parent_imports_no_tensorflow():
 
 
 def test_throughput_rows_and_smallest_fast():
-    speeds = kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=(4, 16, 64))
-    assert [row.batch_size for row in speeds] == [4, 16, 64]
-    assert all(
-        row.examples_per_second == pytest.approx(row.batch_size / row.seconds_per_step)
-        for row in speeds
+    probes = []
+    speeds = kbatch.throughput(
+        memory_models.normed, (24, 24, 3), batch_sizes=(16, 4, 64), on_probe=probes.append
     )
-    assert 1 <= speeds.smallest_fast <= 64
-    assert len(speeds.frame) == 3
+    assert [row.batch_size for row in speeds] == [4, 16, 64]
+    for row, probe in zip(speeds, probes, strict=True):
+        steady = np.median(probe.step_seconds[UNSTEADY:])
+        assert (row.batch_size, row.peak_bytes) == (probe.batch_size, probe.peak_bytes)
+        assert row.examples_per_second == pytest.approx(row.batch_size / steady)
+    best = max(row.examples_per_second for row in speeds)
+    fast = [row.batch_size for row in speeds if row.examples_per_second >= 0.95 * best]
+    assert speeds.smallest_fast <= min(fast)
+    assert speeds.first_failing is None
+    assert speeds.frame.batch_size.tolist() == [4, 16, 64]
     with pytest.raises(MemoryLimitError, match="batch_sizes"):
         kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=())

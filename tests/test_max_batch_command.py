@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kbatch.cli.app import app
 from kbatch.cli.max_batch import sentence
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._probe import Probe
@@ -52,6 +54,19 @@ def said(tmp_path, *arguments):
     return process.returncode, out, error
 
 
+@pytest.fixture
+def here(own_cache, forked_workers, monkeypatch):
+    """Gives exit code, standard output and standard error of a command in this process."""
+    monkeypatch.chdir(HERE)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def answered(*arguments):
+        result = CliRunner().invoke(app, ["max-batch", *arguments])
+        return result.exit_code, result.stdout, result.stderr
+
+    return answered
+
+
 def test_the_answer_is_a_sentence_and_is_cached(tmp_path):
     code, out, error = said(tmp_path, *BASE)
     assert (code, error) == (0, "")
@@ -62,20 +77,20 @@ def test_the_answer_is_a_sentence_and_is_cached(tmp_path):
     assert (code, again.splitlines()) == (0, out.splitlines()[-1:])
 
 
-def test_a_function_without_arguments_will_do(tmp_path):
-    code, out, error = said(tmp_path, "memory_models:without_hp", *BASE[1:])
+def test_a_function_without_arguments_will_do(here):
+    code, out, error = here("memory_models:without_hp", *BASE[1:])
     assert (code, error) == (0, "")
     assert out.splitlines()[-1].startswith("batch 8 uses ")
 
 
-def test_without_a_shape_the_models_own_input_is_taken(tmp_path):
-    code, out, error = said(tmp_path, BASE[0], *BASE[3:])
+def test_without_a_shape_the_models_own_input_is_taken(here):
+    code, out, error = here(BASE[0], *BASE[3:])
     assert (code, error) == (0, "")
     assert out.splitlines()[-1].startswith("batch 8 uses ")
 
 
-def test_several_make_a_table(tmp_path):
-    code, out, error = said(tmp_path, *BASE, "--optimizer", "sgd,adam")
+def test_several_make_a_table(here):
+    code, out, error = here(*BASE, "--optimizer", "sgd,adam")
     assert (code, error) == (0, "")
     assert "largest batch" in out
     assert [line.split()[:5] for line in out.splitlines() if line.startswith("float32")] == [
@@ -128,18 +143,25 @@ def test_several_make_a_table(tmp_path):
         ),
     ],
 )
-def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
+def test_nonsense_is_one_sentence_and_exit_code_2(here, arguments, says):
     arguments = [
         *arguments,
         *([] if {"--shape", "--no-shape"} & {*arguments} else ["--shape", "12"]),
     ]
     given = [argument for argument in [*arguments, "--loss", "mse"] if argument != "--no-shape"]
     given += [] if "--memory-limit" in arguments else ["--memory-limit", "100MB"]
-    code, out, error = said(tmp_path, *given)
+    code, out, error = here(*given)
     assert (code, out) == (2, "")
     assert error.startswith("error: ")
     assert says in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_process_that_ends_is_one_sentence_in_a_shell(tmp_path):
+    code, out, error = said(tmp_path, "memory_models:exits", *BASE[1:])
+    assert (code, out) == (2, "")
+    assert "its process died with exit code 3: sys.exit(3)" in error
+    assert len(error.splitlines()) == 1
 
 
 def test_ctrl_c_ends_everything_at_once(tmp_path):

@@ -141,6 +141,9 @@ DEFINED = classes()
 
 def test_errors_and_testing_are_there_without_an_import():
     code = (
-        "import kbatch; kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch"
+        "import kbatch\n"
+        "for each in kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch:\n"
+        "    print(each.__name__)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["KbatchError", "FakeTime", "MaxBatch"], done.stderr

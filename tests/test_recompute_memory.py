@@ -1,5 +1,6 @@
 """The peak memory of a step with a plan, measured and predicted."""
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import tensorflow as tf
 from recompute_plans import compiled
 
 from kbatch import recompute
-from kbatch.runtime.worker import Worker
 from kbatch.tracing.size import ALLOCATOR_SLACK
 
 pytestmark = pytest.mark.usefixtures("own_policy")
@@ -31,9 +31,9 @@ def peak(model, data):
     return min(peaks) + batch[0].numpy().nbytes
 
 
-def fresh(check, *arguments):
+def assert_in_a_fresh_process(check, *arguments):
     """Run a check of a peak in a process of its own: in a used one the allocator hands out holes of up to twice the size asked for whole."""
-    with Worker() as worker:
+    with forked.ForkedWorker() as worker:
         assert worker.call(check, *arguments, timeout_seconds=300) is None
 
 
@@ -89,10 +89,10 @@ def test_memory_of_recurrent_layers_falls_as_predicted():
 
 @pytest.mark.parametrize("trained", [1, 8], ids=["head", "half"])
 def test_frozen_layers_keep_nothing_and_peak_as_predicted(trained):
-    fresh(frozen_is_as_predicted, trained)
+    assert_in_a_fresh_process(assert_frozen_is_as_predicted, trained)
 
 
-def frozen_is_as_predicted(trained):
+def assert_frozen_is_as_predicted(trained):
     model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01))
     whole = recompute.plan(model, 8192, "none")
     for layer in model.layers[:-trained]:
@@ -124,10 +124,10 @@ def frozen_is_as_predicted(trained):
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_memory_falls_by_half_and_as_predicted(jit):
-    fresh(memory_falls, jit)
+    assert_in_a_fresh_process(assert_memory_falls, jit)
 
 
-def memory_falls(jit):
+def assert_memory_falls(jit):
     model, data = compiled(stack, optimizer=keras.optimizers.SGD(0.01), jit_compile=jit)
     plain = peak(model, data)
     plan = recompute.plan(model, 8192)
@@ -157,11 +157,11 @@ def films():
     )
 
 
-def test_memory_of_a_model_in_time_distributed_falls_by_half():
-    fresh(time_distributed_falls)
+def test_memory_of_a_model_in_assert_time_distributed_falls_by_half():
+    assert_in_a_fresh_process(assert_time_distributed_falls)
 
 
-def time_distributed_falls():
+def assert_time_distributed_falls():
     model, data = compiled(films, optimizer=keras.optimizers.SGD(0.01))
     plain = peak(model, data)
     recompute.apply(model, recompute.plan(model, 8))

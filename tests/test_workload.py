@@ -9,7 +9,7 @@ import pytest
 import kbatch
 from kbatch import Recipe, find_max_batch
 
-pytestmark = pytest.mark.usefixtures("own_cache", "no_worker_is_left")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")
 
 
 def test_data_set_a_ceiling_and_labels_are_taken_as_they_are():

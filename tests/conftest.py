@@ -1,4 +1,4 @@
-"""What the tests share: quiet TensorFlow with a CPU that can tell its bytes, small data, small models."""
+"""Fixtures of all tests: quiet TensorFlow with a CPU that tells bytes, small data and models."""
 
 import contextlib
 import gc
@@ -21,7 +21,7 @@ PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImag
 
 @pytest.fixture(scope="module", autouse=True)
 def a_heap_of_its_own():
-    """What earlier modules left alive is not gone through again by each collection of this one's trials."""
+    """Keep what earlier modules left alive out of the garbage collections of this one."""
     gc.collect()
     gc.freeze()
 
@@ -89,7 +89,7 @@ def own_policy():
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """Workers that find the models of the tests, keep nothing beyond the test, and run out of memory with an error."""
+    """Workers that import the tests' models, keep no cache, and raise when out of memory."""
     monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

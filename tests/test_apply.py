@@ -143,7 +143,10 @@ def test_apply_refuses_an_untraceable_segment_by_name():
     model = sequence(keras.layers.Dense(8), OnlyForward(name="only_forward"))
     with pytest.raises(
         RecomputeError,
-        match=r"no gradient here.*in the segment from '.*' to 'only_forward'.*train without recompute",
+        match=(
+            r"no gradient here.*in the segment from '.*' to "
+            r"'only_forward'.*train without recompute"
+        ),
     ):
         recompute.apply(model, cut(model, 2))
     assert recompute.applied(model) is None

@@ -78,7 +78,10 @@ def test_the_report_is_made_again_without_tensorflow(done):
     folder, _ = done
     written = (folder / "report.md").read_text()
     (folder / "report.md").unlink()
-    code = f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app import app\napp(['report', {str(folder)!r}])"
+    code = (
+        f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app "
+        f"import app\napp(['report', {str(folder)!r}])"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
         == 0

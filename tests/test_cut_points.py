@@ -1,4 +1,4 @@
-"""Ordering: with the cuts that it allows every gradient is that of a plain tape, to the last digit; without it some are not."""
+"""Ordering: allowed cuts give every gradient of a plain tape to the last digit; others do not."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ WIDTH = 6
 
 
 def drawn(seed):
-    """A model of branches and joins at random, some of whose layers read their input several times."""
+    """A random model of branches and joins; some of its layers read their input several times."""
     rng = random.Random(seed)
     keras.utils.set_random_seed(seed)
     inputs = keras.Input((WIDTH,))

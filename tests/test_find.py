@@ -1,4 +1,4 @@
-"""The largest batch of real models under a hard memory limit: the answer trains, and no worker is left."""
+"""The largest batch of real models under a memory limit: it trains, and no worker is left."""
 
 import subprocess
 import sys
@@ -173,7 +173,8 @@ def test_the_parent_imports_no_tensorflow():
     code = (
         "import sys, memory_models, kbatch\n"
         "if __name__ == '__main__':\n"
-        "    found = kbatch.find_max_batch(memory_models.uncompiled, (12,), memory_limit='100MB', loss='mse', ceiling=4, confirmed_steps=0)\n"
+        "    found = kbatch.find_max_batch(memory_models.uncompiled, (12,), "
+        "memory_limit='100MB', loss='mse', ceiling=4, confirmed_steps=0)\n"
         "    print(found.batch_size, 'tensorflow' in sys.modules, 'keras' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True)

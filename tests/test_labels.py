@@ -49,7 +49,10 @@ def test_labels_fit_the_outputs_and_their_losses():
         ),
         (
             memory_models.open_sizes,
-            r"leaves sizes open must be given the shape of one example. Received: \(None, None, 3\)",
+            (
+                r"leaves sizes open must be given the shape of one example. "
+                r"Received: \(None, None, 3\)"
+            ),
         ),
     ],
 )

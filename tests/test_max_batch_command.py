@@ -1,4 +1,4 @@
-"""`kbatch max-batch` from a shell: one sentence for an answer, one for nonsense, Ctrl-C leaves nothing behind."""
+"""`kbatch max-batch`: one sentence for an answer or an error, and Ctrl-C leaves no process."""
 
 import dataclasses
 import os

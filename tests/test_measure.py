@@ -1,4 +1,4 @@
-"""Measured plans: the model is left as it was, the best is no worse than sqrt and stages, budgets are kept as measured."""
+"""Measured plans: the model stays as it was, and budgets are kept as measured."""
 
 import dataclasses
 

@@ -147,7 +147,10 @@ def test_the_baseline_follows_the_users_own_policy(policy, raw):
     )
     with pytest.raises(
         ModelError,
-        match="global dtype policy must be one of float32, mixed_float16, mixed_bfloat16. Received: float64",
+        match=(
+            "global dtype policy must be one of float32, mixed_float16, "
+            "mixed_bfloat16. Received: float64"
+        ),
     ):
         ModelSpec(raw, CROSSENTROPY, own_policy="float64").baseline(Recipe())
 

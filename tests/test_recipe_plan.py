@@ -1,4 +1,4 @@
-"""The axis `recompute`: a recipe's model follows it, a search draws it, the table has rows for it, the record tells of it."""
+"""The axis `recompute` in recipes, searches, tables and records."""
 
 from pathlib import Path
 

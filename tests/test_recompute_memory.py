@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("own_policy")
 
 
 def peak(model, data):
-    """The lowest peak of some steps: threads that are late, and holes that earlier tests left in the allocator, only add to it.
+    """The lowest peak of some steps: late threads and holes in the allocator only add to it.
 
     The batch is a tensor that is counted here, since an array is copied or not as its address
     happens to be.
@@ -32,7 +32,10 @@ def peak(model, data):
 
 
 def assert_in_a_fresh_process(check, *arguments):
-    """Run a check of a peak in a process of its own: in a used one the allocator hands out holes of up to twice the size asked for whole."""
+    """Call a function in a process of its own.
+
+    In a used process the allocator hands out whole holes, up to twice the size that was asked for.
+    """
     with forked.ForkedWorker() as worker:
         assert worker.call(check, *arguments, timeout_seconds=300) is None
 
@@ -50,7 +53,7 @@ def stack():
 
 
 def normalised_stack():
-    """The same with a mean and a variance for each example, of which TensorFlow makes large tensors together with weights."""
+    """The same with layer normalization, whose statistics make large tensors."""
     inputs = x = keras.Input((64,))
     for _ in range(12):
         x = keras.layers.LayerNormalization()(keras.layers.Dense(64, "tanh")(x))

@@ -1,4 +1,4 @@
-"""Plans: the placing against brute force over all cuts, the strategies, and the trip through JSON."""
+"""Plans: the solver against brute force over all cuts, the strategies, and JSON."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ class Node:
 
 
 class MadeUp:
-    """A chain of single values, some of which are read once more later, as by a residual connection."""
+    """An op graph of single values, some read again later, as by a residual."""
 
     def __init__(self, rng, count):
         self.nodes = [

@@ -1,4 +1,4 @@
-"""Models in the style of keras.io's examples: every plan is exact to the bit, or refused in words before anything is trained."""
+"""Models in the style of keras.io's examples: every plan is exact to the bit, or refused."""
 
 import itertools
 
@@ -27,7 +27,10 @@ def in_double_precision():
 
 
 def every(model):
-    """All cuts that there may be, and all segments but the last recomputed, those among them that no gradient comes to."""
+    """All cuts that there may be, and all segments but the last recomputed.
+
+    Segments to which no gradient comes are among them.
+    """
     chain = Chain(model)
     nodes, positions = chain.nodes, Ordering(chain, check(chain)).positions
     segments = (

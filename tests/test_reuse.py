@@ -1,4 +1,4 @@
-"""Reusing: what is small is not made again, and gradients of any order are those of the plain model."""
+"""Shared values: small results are not recomputed, and gradients of any order are exact."""
 
 import keras
 import numpy as np

@@ -58,8 +58,15 @@ def searched(points, tmp_path_factory):
 
 def test_the_table_has_the_columns_that_users_rely_on(searched):
     table = kbatch.results.load(searched[1] / "p")
-    wanted = "trial batch_size micro_batch_size optimizer learning_rate learning_rate_at_32 policy augmentation score val_accuracy train_seconds"
-    more = "first_step_seconds validation_seconds examples examples_per_second peak_bytes ended baseline"
+    wanted = (
+        "trial batch_size micro_batch_size optimizer learning_rate "
+        "learning_rate_at_32 policy augmentation score val_accuracy "
+        "train_seconds"
+    )
+    more = (
+        "first_step_seconds validation_seconds examples examples_per_second "
+        "peak_bytes ended baseline"
+    )
     assert set(table.columns) >= {*wanted.split(), *more.split()}
 
 

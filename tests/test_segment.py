@@ -1,4 +1,4 @@
-"""Recompute changes memory, not results: losses, gradients, weights and state are those of the plain model."""
+"""Recompute changes memory, not results: losses, gradients, weights and state stay the same."""
 
 import forked
 import keras

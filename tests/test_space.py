@@ -280,7 +280,8 @@ def test_a_space_is_a_value_that_asks_no_device():
     code = (
         "import sys, kbatch\n"
         "space = kbatch.Space()\n"
-        "print(space == kbatch.Space(), 'batch_size' in space.reserved, 'policy=None' in repr(space))\n"
+        "print(space == kbatch.Space(), 'batch_size' in space.reserved, "
+        "'policy=None' in repr(space))\n"
         "print('tensorflow' in sys.modules, 'numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -369,7 +369,10 @@ def test_a_metric_of_a_value_per_class_may_be_compiled_too(points):
     assert outcome.metrics.keys() == {"val_loss", "val_accuracy"}
     with pytest.raises(
         KbatchError,
-        match=r"must be one number that the model measures \(val_accuracy, val_loss\). Received: val_f1_score",
+        match=(
+            r"must be one number that the model measures \(val_accuracy, "
+            r"val_loss\). Received: val_f1_score"
+        ),
     ):
         kbatch.train(Recipe(), build, *one_hot, epochs=1, metric="val_f1_score", chance=0.3)
 

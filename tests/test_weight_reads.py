@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("own_policy")
 
 @contextmanager
 def sums_and_products_as_written():
-    """With TensorFlow's graph optimizer, its order of operations among it, but without what rounds otherwise."""
+    """Keep TensorFlow's graph optimizer, but not its rewrites that round otherwise."""
     rounding = ("arithmetic_optimization", "remapping", "constant_folding")
     tf.config.optimizer.set_experimental_options(dict.fromkeys(rounding, False))
     try:
@@ -27,7 +27,10 @@ def sums_and_products_as_written():
 
 
 def retraced(build, times):
-    """Trains two steps of a fresh trace so often, with and without a plan; the largest difference of any weight, statistic or seed."""
+    """The largest difference of any variable between training with and without a plan.
+
+    Two steps of a fresh trace are trained, as often as `times` says.
+    """
     model, data = compiled(build, optimizer=keras.optimizers.SGD(0.5))
     model.optimizer.build(model.trainable_variables)
     start = [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
@@ -71,7 +74,7 @@ def test_no_read_follows_the_update_in_the_optimized_graph(build):
 
 
 class Remade(keras.layers.Layer):
-    """A stack under TensorFlow's own recompute, which reads the weights again in the backward pass."""
+    """A stack under `tf.recompute_grad`, which reads the weights again in the backward pass."""
 
     def __init__(self, inner):
         super().__init__()

@@ -72,7 +72,11 @@ def test_dicts_of_inputs_and_outputs():
 def test_a_function_of_a_notebook_travels():
     scope = {"__name__": "__main__"}
     exec(
-        "def build(hp):\n    import keras\n    return keras.Sequential([keras.Input((12,)), keras.layers.Dense(UNITS)])\nUNITS = 3",
+        (
+            "def build(hp):\n    import keras\n"
+            "    return keras.Sequential([keras.Input((12,)), "
+            "keras.layers.Dense(UNITS)])\nUNITS = 3"
+        ),
         scope,
     )
     assert (

@@ -264,7 +264,7 @@ def largest_batch(
         stopped=" Sizes that were tried are not kept: the same command tries them again."
     ):
         with ctrl_c.at_once():
-            from kbatch.max_batch import Asked, answer
+            from kbatch.cli.max_batch import Asked, answer
 
         answer(
             Asked(

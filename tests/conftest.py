@@ -2,13 +2,14 @@
 
 import contextlib
 import gc
+import importlib
 import os
 import re
+import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
-
 
 from pathlib import Path
 
@@ -16,14 +17,24 @@ import forked
 import numpy as np
 import pytest
 
+GRADIENTS = "kbatch.runtime.gradient_registry"
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def a_heap_of_its_own():
-    """Keep what earlier modules left alive out of the garbage collections of this one."""
+    """Keep what earlier modules left alive out of the garbage collections of this one.
+
+    Afterwards, forget the custom gradients of its models, which TensorFlow would keep, and the
+    models with them.
+    """
     gc.collect()
     gc.freeze()
+    started = "tensorflow" in sys.modules  # tests of light modules do not import it
+    before = importlib.import_module(GRADIENTS).registered() if started else frozenset()
+    yield
+    if "tensorflow" in sys.modules:
+        importlib.import_module(GRADIENTS).purge(before)
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def points():
     return (x[:600], y[:600]), (x[600:], y[600:])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build():
     """A compiled model for `points`."""
     import keras
@@ -62,7 +62,7 @@ def build():
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def raw():
     """An uncompiled model for `points`."""
     import keras

@@ -137,7 +137,6 @@ def test_the_users_policy_and_seeds_are_untouched(points, tmp_path):
 
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        # KerasTuner itself draws from Python's generator, before and after each trial
         tuner = tuner_of(tmp_path, max_trials=1, space=Space(policy="float32", batch_size=32))
         keras.utils.set_random_seed(5)
         expected = draws()

@@ -1,8 +1,11 @@
-"""What the tests share: quiet TensorFlow with a CPU that can tell its bytes, small data, small models."""
+"""Fixtures of all tests: quiet TensorFlow with a CPU that tells bytes, small data and models."""
 
 import contextlib
 import gc
+import importlib
 import os
+import re
+import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -10,17 +13,28 @@ os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 
+GRADIENTS = "kbatch.runtime.gradient_registry"
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def a_heap_of_its_own():
-    """What earlier modules left alive is not gone through again by each collection of this one's trials."""
+    """Keep what earlier modules left alive out of the garbage collections of this one.
+
+    Afterwards, forget the custom gradients of its models, which TensorFlow would keep, and the
+    models with them.
+    """
     gc.collect()
     gc.freeze()
+    started = "tensorflow" in sys.modules  # tests of light modules do not import it
+    before = importlib.import_module(GRADIENTS).registered() if started else frozenset()
+    yield
+    if "tensorflow" in sys.modules:
+        importlib.import_module(GRADIENTS).purge(before)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +47,7 @@ def points():
     return (x[:600], y[:600]), (x[600:], y[600:])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build():
     """A compiled model for `points`."""
     import keras
@@ -48,7 +62,7 @@ def build():
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def raw():
     """An uncompiled model for `points`."""
     import keras
@@ -86,10 +100,16 @@ def own_policy():
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """Workers that find the models of the tests, keep nothing beyond the test, and run out of memory with an error."""
+    """Workers that import the tests' models, keep no cache, and raise when out of memory."""
     monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Probers whose workers need not import TensorFlow."""
+    monkeypatch.setattr("kbatch.memory._prober.Worker", forked.ForkedWorker)
 
 
 @pytest.fixture
@@ -105,15 +125,16 @@ def no_worker_is_left():
 
 
 def workers():
-    """Processes of loky whose parent is this one."""
+    """Processes of loky whose parent is this one, or the one that they are forked from."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
             if (
-                int(parent) == os.getpid()
+                int(parent) in (os.getpid(), forked.server_id())
                 and state != "Z"
-                and "popen_loky" in (folder / "cmdline").read_text()
+                and re.search("popen_loky|forkserver", (folder / "cmdline").read_text())
+                and int(folder.name) != forked.server_id()
             ):
                 found.add(folder.name)
     return found

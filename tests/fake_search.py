@@ -17,7 +17,7 @@ def trained():
 
 
 def once(project, job, train=trained, forget=lambda: None):
-    """The record of a job, trained by a function that returns an outcome if the project has none."""
+    """The record of a job; if the project has none, a function gives the outcome."""
     goal = SimpleNamespace(seconds=1.0, note="", score=lambda outcome: SCORE)
     model_maker = SimpleNamespace(own_policy="float32")
     trial = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Which reads of a variable TensorFlow's optimized graph leaves free to run after the variable's update."""
+"""Reads of a variable that TensorFlow's optimized graph may run after the variable's update."""
 
 import collections
 
@@ -6,7 +6,7 @@ from tensorflow.python.eager import context
 
 
 def freed(run):
-    """Names of reads that came before an update of their variable as it was traced, and need not once it is optimized.
+    """Names of reads that the trace orders before an update, and the optimized graph does not.
 
     Args:
         run: Function that runs the traced function.

@@ -255,7 +255,7 @@ class DiesAbove:
 
 
 def unet(hp=None):
-    """Encoder and decoder with skip connections: large tensors of many lives, that lie where the allocator finds room."""
+    """Encoder and decoder with skip connections: large tensors that live long and short."""
     import keras
     from keras import layers
 

@@ -1,4 +1,4 @@
-"""Small models in the style of keras.io's examples, compiled, each with one batch of data: what people bring to recompute."""
+"""Small compiled models in the style of keras.io's examples, each with one batch of data."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ TOKENS, WORDS = 10, 40
 
 
 def bert():
-    """Token and position embeddings, self-attention with masks of its own, a head for every token."""
+    """Token and position embeddings, masked self-attention, and a head for every token."""
     inputs = keras.Input((TOKENS,), dtype="int32")
     positions = layers.Embedding(TOKENS, 8)(ops.cumsum(ops.ones_like(inputs), axis=1) - 1)
     x = layers.Add()([layers.Embedding(WORDS, 8)(inputs), positions])
@@ -40,7 +40,7 @@ def masked_transformer():
 
 
 def translator():
-    """A GRU encoder, a GRU decoder that begins in its state, and attention between them, with masks."""
+    """A GRU encoder, a GRU decoder that begins in its state, and masked attention between them."""
     source, target = (
         keras.Input((TOKENS,), dtype="int32", name="source"),
         keras.Input((TOKENS,), dtype="int32", name="target"),
@@ -117,7 +117,7 @@ def unet():
 
 
 class Sampling(layers.Layer):
-    """Draws from a normal distribution, adds its divergence as a loss, and keeps the mean of that as a metric."""
+    """Draws from a normal distribution; adds its divergence as a loss and a metric."""
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -135,7 +135,7 @@ class Sampling(layers.Layer):
 
 
 def vae():
-    """A variational autoencoder, its encoder and decoder nested models, with a loss and a metric of a layer."""
+    """A variational autoencoder of two nested models, with a loss and a metric of a layer."""
     images = keras.Input((8, 8, 1))
     x = layers.Conv2D(4, 3, strides=2, padding="same", activation="relu")(images)
     x = layers.Dense(8, "relu")(layers.Flatten()(x))

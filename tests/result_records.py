@@ -101,7 +101,10 @@ def keep(folder, records, goal=GOAL, examples=400):
 
 
 def confirmation(levels, seeds, **fields):
-    """Trainings with fresh seeds: `levels` from trial (-1 for the baseline) to its level, which rises a little with the seed."""
+    """Trainings with fresh seeds.
+
+    `levels` maps a trial (-1 for the baseline) to its level, which rises a little with the seed.
+    """
     return [
         record(
             trial,

@@ -53,7 +53,10 @@ WRONG = [
         X,
         Y,
         (X[:, :4], Y),
-        r"the shape of the model's input, \(8, 8, 3\). Received: examples to validate on of \(4, 8, 3\)",
+        (
+            r"the shape of the model's input, \(8, 8, 3\). Received: examples to "
+            r"validate on of \(4, 8, 3\)"
+        ),
     ),
     (X[..., :1], Y, (X, Y), r"examples to train on of \(8, 8, 1\)"),
     (X, Y, (X, keras.utils.to_categorical(Y, 3)), "both as numbers of classes, or both one-hot"),

@@ -1,4 +1,4 @@
-"""Claims: an interval from three seeds on, few false ones in a simulation, real effects found, and no boast beside a doubt."""
+"""Claims: an interval from three seeds on, few false claims in a simulation, real effects found."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def said(claim, goal=GOAL):
 
 
 def claims(recipes, seeds, examples, spread, effect=0.0, world="even", times=10_000, accuracy=0.75):
-    """Of many simulated confirmations: the shares in which the best recipe, and in which the baseline, is claimed to be better.
+    """Shares of simulated confirmations that claim the best recipe, and the baseline, to be better.
 
     One recipe is better by `effect`, the others equal the baseline, which was also trained once by
     the search.
@@ -150,7 +150,7 @@ def test_no_boast_stands_beside_a_doubt():
 
 
 def test_the_searchs_own_run_of_the_baseline_is_evidence():
-    """Newcomer A2: the baseline scored 90.6 in the search, 5.6 in the confirmation, and the best recipe 68.7."""
+    """Newcomer A2: a baseline of 90.6 in the search, 5.6 confirmed; the best recipe 68.7."""
     again = confirmation({-1: 0.05, 0: 0.3}, 3)
     assert claim_of([record(-1, 0.04, "baseline"), *again], GOAL, 400).verdict == "better"
     claim = claim_of([record(-1, 0.4, "baseline"), *again], GOAL, 400)
@@ -196,7 +196,7 @@ def test_with_a_target_a_claim_compares_the_times_to_it():
 
 
 def test_with_a_target_noise_is_of_the_time_not_the_value():
-    """Main-path A11: recipes that took 6.7, 33.8 and 50.4 s were all "within noise", since each held the target."""
+    """Main-path A11: recipes of 6.7, 33.8 and 50.4 s were all "within noise", as each held it."""
     trials = [
         record(number, 0.4, speed=speed, goal=TARGET, batch_size=32 * 2**number)
         for number, speed in enumerate((12.0, 11.5, 1.0))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import pytest
 from PIL import Image
 
@@ -67,7 +68,7 @@ def test_the_main_job_writes_everything_and_says_what_it_buys(done):
 def test_the_same_command_again_trains_nothing(done):
     folder, _ = done
     before = (folder / "search" / "kbatch" / "records.jsonl").read_bytes()
-    result = run("cats-vs-dogs", *SMALL, "--out", folder)
+    result = forked.command("cats-vs-dogs", *SMALL, "--out", folder)
     assert result.returncode == 0
     assert "5 of them kept from an earlier run: about 0.0 minutes" in result.stdout
     assert (folder / "search" / "kbatch" / "records.jsonl").read_bytes() == before
@@ -77,7 +78,10 @@ def test_the_report_is_made_again_without_tensorflow(done):
     folder, _ = done
     written = (folder / "report.md").read_text()
     (folder / "report.md").unlink()
-    code = f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app import app\napp(['report', {str(folder)!r}])"
+    code = (
+        f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app "
+        f"import app\napp(['report', {str(folder)!r}])"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
         == 0
@@ -97,7 +101,7 @@ def test_the_report_is_made_again_without_tensorflow(done):
 def test_another_search_in_the_same_folder_is_refused(done, change, text):
     folder, _ = done
     before = (folder / "search" / "kbatch" / "records.jsonl").read_bytes()
-    result = run("cats-vs-dogs", *SMALL, *change, "--out", folder)
+    result = forked.command("cats-vs-dogs", *SMALL, *change, "--out", folder)
     assert (result.returncode, text in result.stderr) == (2, True), result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert (folder / "search" / "kbatch" / "records.jsonl").read_bytes() == before
@@ -109,7 +113,7 @@ def test_broken_files_of_keras_tuner_are_set_aside(done, broken):
     file = next((folder / "search").glob(broken))
     file.write_text(file.read_text()[: len(file.read_text()) // 2])
     before = (folder / "search" / "kbatch" / "records.jsonl").read_bytes()
-    result = run("cats-vs-dogs", *SMALL, "--out", folder)
+    result = forked.command("cats-vs-dogs", *SMALL, "--out", folder)
     assert result.returncode == 0, result.stderr
     assert "set-aside" in result.stdout
     assert (folder / "search" / "kbatch" / "records.jsonl").read_bytes() == before
@@ -141,14 +145,16 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, text, tmp_path):
         for number in range(3):
             Image.new("RGB", (8, 8)).save(tmp_path / "THREE" / label / f"{number}.jpg")
     arguments = [str(tmp_path / a) if a in ("EMPTY", "THREE") else a for a in arguments]
-    result = run("cats-vs-dogs", "--image-size", "16", "--out", tmp_path / "out", *arguments)
+    result = forked.command(
+        "cats-vs-dogs", "--image-size", "16", "--out", tmp_path / "out", *arguments
+    )
     assert result.returncode == 2
     assert text in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_a_folder_without_records_has_no_report(tmp_path):
-    result = run("report", tmp_path)
+    result = forked.command("report", tmp_path)
     assert (result.returncode, "must hold the records" in result.stderr) == (2, True)
 
 
@@ -178,7 +184,7 @@ def test_after_ctrl_c_and_sigterm_the_same_command_goes_on(ask, tmp_path):
     while not (records.exists() and records.read_text().count('"ended", "key"') >= 1):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
-    second = run("cats-vs-dogs", *SMALL, "--out", tmp_path)
+    second = forked.command("cats-vs-dogs", *SMALL, "--out", tmp_path)
     assert (second.returncode, f"process {process.pid} on " in second.stderr) == (2, True), (
         second.stderr
     )
@@ -189,9 +195,7 @@ def test_after_ctrl_c_and_sigterm_the_same_command_goes_on(ask, tmp_path):
     assert f"Trials that had finished are kept: `kbatch report {tmp_path}` shows them" in errors
     assert "Traceback" not in errors
     kept = load_records(tmp_path)
-    result = subprocess.run(
-        list(map(str, arguments)), capture_output=True, text=True, check=False, timeout=240
-    )
+    result = forked.command(*arguments[3:])
     assert result.returncode == 0, result.stderr
     assert load_records(tmp_path)[: len(kept)] == kept
     assert [record.outcome.ended for record in load_records(tmp_path)] == ["horizon"] * 4
@@ -215,7 +219,7 @@ def test_two_own_classes_of_100_photographs_are_enough(tmp_path):
         "--policies",
         "float32",
     ]
-    result = run(
+    result = forked.command(
         "cats-vs-dogs",
         "--data",
         tmp_path / "fruit",

@@ -12,7 +12,7 @@ from kbatch.results.loading import load_records
 @pytest.fixture(scope="module")
 def searched(points, tmp_path_factory):
     directory = tmp_path_factory.mktemp("searched")
-    return search(tuner_of(directory, max_trials=3, seed=1, seconds=0.5), points), directory
+    return search(tuner_of(directory, max_trials=2, seed=1), points), directory
 
 
 def test_a_confirmation_trains_with_fresh_seeds_and_resumes(searched, points):

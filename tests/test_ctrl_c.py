@@ -94,7 +94,11 @@ def test_a_signal_waits_for_what_must_not_be_disturbed():
 
 
 def test_a_signal_during_imports_ends_without_a_traceback():
-    code = "import os, time; from kbatch.runtime import ctrl_c\nwith ctrl_c.at_once(): os.kill(os.getpid(), {number}); time.sleep(60)"
+    code = (
+        "import os, time; from kbatch.runtime import ctrl_c\n"
+        "with ctrl_c.at_once(): os.kill(os.getpid(), {number}); "
+        "time.sleep(60)"
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         ended = subprocess.run(
             [sys.executable, "-c", code.format(number=int(number))],
@@ -108,9 +112,10 @@ def test_a_signal_during_imports_ends_without_a_traceback():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_stops_in_its_first_moments_in_silence(number, tmp_path):
-    """A stand-in for the first library that is imported asks for the signal, so that it comes exactly then."""
+    """A stand-in for the first imported library sends the signal, so that it comes exactly then."""
     (tmp_path / "typer.py").write_text(
-        f"import os\nos.kill(os.getpid(), {int(number)})\nraise ImportError('the signal was not handled')"
+        f"import os\nos.kill(os.getpid(), {int(number)})\nraise "
+        f"ImportError('the signal was not handled')"
     )
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "kbatch", "--help"]

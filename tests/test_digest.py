@@ -9,7 +9,7 @@ from kbatch.memory._sample import sample_of
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 
-pytestmark = pytest.mark.usefixtures("own_cache", "no_worker_is_left")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")
 
 
 RECIPE = Recipe(optimizer="sgd", learning_rate=0.1)

@@ -1,4 +1,4 @@
-"""A full disk, a limit on files and a folder that may not be written are one sentence, and nothing that was finished is lost."""
+"""A full disk, a limit on files and a read-only folder are one sentence, and lose nothing."""
 
 import errno
 import os
@@ -16,11 +16,16 @@ from kbatch.runtime.oom import is_out_of_memory, is_suspect
 from kbatch.training.project import CRASHES, Job, Project
 
 JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
-HDF5 = "Can't synchronously write data (file write failed: time = Mon, filename = 'trial_0/checkpoint.weights.h5', file descriptor = 5, errno = 28, "
+HDF5 = (
+    "Can't synchronously write data (file write failed: time = Mon, "
+    "filename = 'trial_0/checkpoint.weights.h5', file descriptor = 5, errno "
+    "= 28, "
+)
 FOREIGN = [
     OSError(HDF5 + "error message = 'No space left on device', buf = 0x1)"),
     RuntimeError(
-        "Unable to flush file's cached information (errno = 28, error message = 'No space left on device')"
+        "Unable to flush file's cached information (errno = 28, error message "
+        "= 'No space left on device')"
     ),
     type("ResourceExhaustedError", (Exception,), {})(
         "{{function_node x}} /tmp/ckpt/part-0; No space left on device [Op:MergeV2Checkpoints]"
@@ -58,7 +63,10 @@ def test_what_is_no_disk_is_left_to_others(error):
 
 
 def test_the_sentence_names_the_file_and_what_to_do():
-    said = "The disk must have room. Received: No space left on device: trial_0/checkpoint.weights.h5. Free some"
+    said = (
+        "The disk must have room. Received: No space left on device: "
+        "trial_0/checkpoint.weights.h5. Free some"
+    )
     assert str(disk.trouble(FOREIGN[0])).startswith(said)
 
 

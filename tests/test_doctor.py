@@ -1,4 +1,4 @@
-"""The doctor: what it finds wrong when TensorFlow is broken, absent or blind, and that it is right about this machine."""
+"""The doctor: what it says of a broken, absent or blind TensorFlow, and of this machine."""
 
 import importlib.util
 import json

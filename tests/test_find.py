@@ -1,10 +1,11 @@
-"""The largest batch of real models under a hard memory limit: the answer trains, and no worker is left."""
+"""The largest batch of real models under a memory limit: it trains, and no worker is left."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import memory_models
+import numpy as np
 import pytest
 
 import kbatch
@@ -14,10 +15,11 @@ from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
 from kbatch.memory._sample import sample_of
+from kbatch.memory._speed_line import UNSTEADY
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 
-pytestmark = pytest.mark.usefixtures("own_cache", "no_worker_is_left")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")
 
 
 LIMIT = 120 << 20
@@ -180,7 +182,8 @@ def test_the_parent_imports_no_tensorflow():
     code = (
         "import sys, memory_models, kbatch\n"
         "if __name__ == '__main__':\n"
-        "    found = kbatch.find_max_batch(memory_models.uncompiled, (12,), memory_limit='100MB', loss='mse', ceiling=4, confirmed_steps=0)\n"
+        "    found = kbatch.find_max_batch(memory_models.uncompiled, (12,), "
+        "memory_limit='100MB', loss='mse', ceiling=4, confirmed_steps=0)\n"
         "    print(found.batch_size, 'tensorflow' in sys.modules, 'keras' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True)
@@ -188,13 +191,19 @@ def test_the_parent_imports_no_tensorflow():
 
 
 def test_throughput_rows_and_smallest_fast():
-    speeds = kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=(4, 16, 64))
-    assert [row.batch_size for row in speeds] == [4, 16, 64]
-    assert all(
-        row.examples_per_second == pytest.approx(row.batch_size / row.seconds_per_step)
-        for row in speeds
+    probes = []
+    speeds = kbatch.throughput(
+        memory_models.normed, (24, 24, 3), batch_sizes=(16, 4, 64), on_probe=probes.append
     )
-    assert 1 <= speeds.smallest_fast <= 64
-    assert len(speeds.frame) == 3
+    assert [row.batch_size for row in speeds] == [4, 16, 64]
+    for row, probe in zip(speeds, probes, strict=True):
+        steady = np.median(probe.step_seconds[UNSTEADY:])
+        assert (row.batch_size, row.peak_bytes) == (probe.batch_size, probe.peak_bytes)
+        assert row.examples_per_second == pytest.approx(row.batch_size / steady)
+    best = max(row.examples_per_second for row in speeds)
+    fast = [row.batch_size for row in speeds if row.examples_per_second >= 0.95 * best]
+    assert speeds.smallest_fast <= min(fast)
+    assert speeds.first_failing is None
+    assert speeds.frame.batch_size.tolist() == [4, 16, 64]
     with pytest.raises(MemoryLimitError, match="batch_sizes"):
         kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=())

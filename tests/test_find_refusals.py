@@ -7,7 +7,7 @@ import pytest
 from kbatch import find_max_batch
 from kbatch.errors import DataError, MemoryLimitError, ModelError
 
-pytestmark = pytest.mark.usefixtures("own_cache", "no_worker_is_left")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")
 
 
 def test_a_process_that_dies_at_batch_1_is_no_memory_problem():

@@ -1,4 +1,4 @@
-"""Where confirmations begin, so that few of them fail: a failed one costs a process and a wait for memory."""
+"""Where confirmations begin: few of them may fail, since a failure costs a process and a wait."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Imports go strictly to a lower floor (errors below all), and some libraries may only be imported in one room."""
+"""Imports go strictly to a lower floor, and some libraries are imported in one room only."""
 
 import ast
 import re

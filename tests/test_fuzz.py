@@ -13,8 +13,10 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"  # on the path: see pyproject.toml
 SECONDS = 60.0
 ABSURD = (
-    "--target 2, --target nan, --target inf, --target 0.5, --seconds-per-trial 1e-9, --epochs 99999999999999999999, --sgd-rates 1e-300:1e300, "
-    "--seed 99999999999, --batch-sizes 1_0, --batch-sizes ٣٢, --max-batch ٣٢, --max-batch ², --image-size 100000, --trials 1_0, --confirm ٣, "
+    "--target 2, --target nan, --target inf, --target 0.5, --seconds-per-trial "
+    "1e-9, --epochs 99999999999999999999, --sgd-rates 1e-300:1e300, "
+    "--seed 99999999999, --batch-sizes 1_0, --batch-sizes ٣٢, --max-batch ٣٢, "
+    "--max-batch ², --image-size 100000, --trials 1_0, --confirm ٣, "
     "--trials 0x10, --optimizers [/x], --data /dev/zero, --out /proc/none"
 )
 CALL_ALL = """

@@ -182,7 +182,7 @@ def test_near_a_target_it_measures_more_often():
 
 def test_a_batch_that_overflows_does_not_end_training(points):
     class Outlier(keras.callbacks.Callback):
-        """Spoils the running mean of the loss, as one batch does that overflows and that loss scaling skips."""
+        """Spoils the running mean of the loss, as a batch does that overflows and is skipped."""
 
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 3:

@@ -83,7 +83,10 @@ def test_building_outside_a_search_warns_of_missing_parts(points, tmp_path, recw
         str(warning.message) for warning in recwarn if "hypermodel.build" in str(warning.message)
     ]
     best = tuner.get_best_hyperparameters()[0]
-    wanted = r"(?s)batch_size=16, of which 4 make an update.*warm-up.*augmentation \(search_noise\).*kbatch.train\(kbatch.best_recipe"
+    wanted = (
+        r"(?s)batch_size=16, of which 4 make an "
+        r"update.*warm-up.*augmentation \(search_noise\).*kbatch.train\(kbatch.best_recipe"
+    )
     with pytest.warns(UserWarning, match=wanted) as caught:
         tuner.hypermodel.build(best)
     assert caught[0].filename == __file__

@@ -25,7 +25,10 @@ def test_inputs_of_text_can_be_trained_on():
     model = keras.Model(words, layers.Dense(2)(layers.Embedding(8, 4)(layers.Hashing(8)(words))))
     model.compile("sgd", "mse")
     inputs, made = _labels.completed(model, _labels.checked(model, ()))
-    model.train_on_batch(keras.tree.map_structure(keras.ops.convert_to_tensor, inputs), made)
+    (words,) = keras.tree.flatten(inputs)
+    assert (words.shape, words.dtype.kind) == ((1, 1), "S")
+    loss = model.train_on_batch(keras.tree.map_structure(keras.ops.convert_to_tensor, inputs), made)
+    assert np.isfinite(loss)
 
 
 def test_labels_fit_the_outputs_and_their_losses():
@@ -46,7 +49,10 @@ def test_labels_fit_the_outputs_and_their_losses():
         ),
         (
             memory_models.open_sizes,
-            r"leaves sizes open must be given the shape of one example. Received: \(None, None, 3\)",
+            (
+                r"leaves sizes open must be given the shape of one example. "
+                r"Received: \(None, None, 3\)"
+            ),
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the driver shows while it runs: numbers of trials and time left that are right after a resume, and who is best so far."""
+"""The driver's progress: trial numbers, time left after a resume, and the best so far."""
 
 import io
 

@@ -71,7 +71,9 @@ def test_a_process_does_not_lock_itself_out(tmp_path):
 
 def test_a_lock_that_nobody_refers_to_any_more_is_gone(tmp_path, another):
     Lock(tmp_path)
-    another(tmp_path)
+    process = another(tmp_path)
+    with pytest.raises(RecordError, match=f"process {process.pid} "):
+        Lock(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
@@ -83,7 +85,9 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path, another):
         os._exit(0)
     try:
         held.release()
-        another(tmp_path)
+        process = another(tmp_path)
+        with pytest.raises(RecordError, match=f"process {process.pid} "):
+            Lock(tmp_path)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

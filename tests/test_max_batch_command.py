@@ -1,4 +1,4 @@
-"""`kbatch max-batch` from a shell: one sentence for an answer, one for nonsense, Ctrl-C leaves nothing behind."""
+"""`kbatch max-batch`: one sentence for an answer or an error, and Ctrl-C leaves no process."""
 
 import dataclasses
 import os
@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from kbatch.cli import max_batch
+from kbatch.cli.app import app
 from kbatch.cli.max_batch_answer import sentence
 from kbatch.combination import Combination
 from kbatch.memory._max_batch import MaxBatch
@@ -55,6 +57,19 @@ def said(tmp_path, *arguments):
     return process.returncode, out, error
 
 
+@pytest.fixture
+def here(own_cache, forked_workers, monkeypatch):
+    """Gives exit code, standard output and standard error of a command in this process."""
+    monkeypatch.chdir(HERE)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def answered(*arguments):
+        result = CliRunner().invoke(app, ["max-batch", *arguments])
+        return result.exit_code, result.stdout, result.stderr
+
+    return answered
+
+
 def test_the_answer_is_a_sentence_and_is_cached(tmp_path):
     code, out, error = said(tmp_path, *BASE)
     assert (code, error) == (0, "")
@@ -65,20 +80,20 @@ def test_the_answer_is_a_sentence_and_is_cached(tmp_path):
     assert (code, again.splitlines()) == (0, out.splitlines()[-1:])
 
 
-def test_a_function_without_arguments_will_do(tmp_path):
-    code, out, error = said(tmp_path, "memory_models:without_hp", *BASE[1:])
+def test_a_function_without_arguments_will_do(here):
+    code, out, error = here("memory_models:without_hp", *BASE[1:])
     assert (code, error) == (0, "")
     assert out.splitlines()[-1].startswith("batch 8 uses ")
 
 
-def test_without_a_shape_the_models_own_input_is_taken(tmp_path):
-    code, out, error = said(tmp_path, BASE[0], *BASE[3:])
+def test_without_a_shape_the_models_own_input_is_taken(here):
+    code, out, error = here(BASE[0], *BASE[3:])
     assert (code, error) == (0, "")
     assert out.splitlines()[-1].startswith("batch 8 uses ")
 
 
-def test_several_make_a_table(tmp_path):
-    code, out, error = said(tmp_path, *BASE, "--optimizer", "sgd,adam")
+def test_several_make_a_table(here):
+    code, out, error = here(*BASE, "--optimizer", "sgd,adam")
     assert (code, error) == (0, "")
     assert "largest batch" in out
     assert [line.split()[:5] for line in out.splitlines() if line.startswith("float32")] == [
@@ -131,14 +146,14 @@ def test_several_make_a_table(tmp_path):
         ),
     ],
 )
-def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
+def test_nonsense_is_one_sentence_and_exit_code_2(here, arguments, says):
     arguments = [
         *arguments,
         *([] if {"--shape", "--no-shape"} & {*arguments} else ["--shape", "12"]),
     ]
     given = [argument for argument in [*arguments, "--loss", "mse"] if argument != "--no-shape"]
     given += [] if "--memory-limit" in arguments else ["--memory-limit", "100MB"]
-    code, out, error = said(tmp_path, *given)
+    code, out, error = here(*given)
     assert (code, out) == (2, "")
     assert error.startswith("error: ")
     assert says in error
@@ -171,6 +186,13 @@ def test_a_table_shows_later_axes_only_where_a_row_has_them():
     heading, *rows, _ = table(0.0, 0.1)
     assert heading.split()[4] == "label_smoothing"
     assert [row.split()[4] for row in rows] == ["0.0", "0.1"]
+
+
+def test_a_process_that_ends_is_one_sentence_in_a_shell(tmp_path):
+    code, out, error = said(tmp_path, "memory_models:exits", *BASE[1:])
+    assert (code, out) == (2, "")
+    assert "its process died with exit code 3: sys.exit(3)" in error
+    assert len(error.splitlines()) == 1
 
 
 def test_ctrl_c_ends_everything_at_once(tmp_path):

@@ -1,8 +1,10 @@
 """The table against single finders, and a search that it keeps from running out of memory."""
 
-import os
+import subprocess
+import sys
 from pathlib import Path
 
+import forked
 import keras_tuner
 import memory_models
 import numpy as np
@@ -20,7 +22,7 @@ HERE = Path(__file__).parent
 LIMIT = 120 << 20
 
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers")
 
 
 def compare(space, most_probes):
@@ -184,16 +186,9 @@ def test_a_table_of_another_space_is_refused(raw):
         HyperModel(raw, Space(policy="float32"), loss="mse", seconds_per_trial=1, max_batch=table)
 
 
-def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path):
-    import subprocess
-    import sys
-
-    environment = {
-        **os.environ,
-        "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300",
-        "KBATCH_CACHE": str(tmp_path / "cache"),
-    }
-    arguments = [
+def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "300")
+    command = [
         "cats-vs-dogs",
         "--out",
         str(tmp_path / "out"),
@@ -205,12 +200,6 @@ def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path):
         "0",
         "--image-size",
         "32",
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "kbatch",
-        *arguments,
         "--optimizers",
         "sgd",
         "--policies",
@@ -218,15 +207,13 @@ def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path):
         "--batch-sizes",
         "16,64",
     ]
-    first = subprocess.run(command, env=environment, capture_output=True, text=True)
+    first = subprocess.run(
+        [sys.executable, "-m", "kbatch", *command], capture_output=True, text=True
+    )
     assert first.returncode == 0, first.stderr
     assert "largest batch" in first.stdout
-    again = subprocess.run(
-        command,
-        env={**environment, "KBATCH_CACHE": str(tmp_path / "empty")},
-        capture_output=True,
-        text=True,
-    )
+    monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "empty"))
+    again = forked.command(*command)
     assert again.returncode == 0, again.stderr
     assert "largest batch" not in again.stdout
     assert not (tmp_path / "empty").exists()

@@ -1,4 +1,4 @@
-"""Measured plans: models are restored, the best beats sqrt and stages, and budgets are kept."""
+"""Measured plans: the model stays as it was, and budgets are kept as measured."""
 
 import dataclasses
 

@@ -1,8 +1,6 @@
 """A CPU tells its bytes only where TensorFlow's own allocator counts all of them."""
 
-import subprocess
-import sys
-
+import forked
 import pytest
 
 CODE = """
@@ -18,6 +16,6 @@ print(meter.bytes_now())
 )
 def test_small_blocks_are_counted_or_nothing_is_said(setting, told, monkeypatch):
     monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", setting)
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    done = forked.code(CODE)
     said = done.stdout.strip()
     assert (int(said) >= 20 * 40_000) if told else said == "None"

@@ -1,4 +1,4 @@
-"""The search against brute force, over many made-up memory curves: convex, noisy, with slack, failing at random."""
+"""The search against brute force over made-up memory curves: convex, noisy, failing at random."""
 
 import random
 
@@ -12,7 +12,7 @@ LIMIT = 1e9
 
 
 def curve_of(rng):
-    """A convex piecewise linear need and a prediction of it that is off by as much as was measured."""
+    """A convex piecewise linear need, and a prediction that is off by as much as was measured."""
     static = rng.uniform(0.01, 0.4) * LIMIT
     top = int(10 ** rng.uniform(0.7, 3.7))
     slope = (LIMIT - static) / top

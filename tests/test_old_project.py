@@ -1,4 +1,4 @@
-"""A project that was begun with kbatch at commit 1784984, with two trials and a confirmation, goes on."""
+"""A project begun at commit 1784984, with two trials and a confirmation, goes on."""
 
 import shutil
 from pathlib import Path

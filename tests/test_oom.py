@@ -10,24 +10,35 @@ from kbatch.device import meter
 from kbatch.runtime import gradient_registry
 from kbatch.runtime.oom import is_out_of_memory, is_suspect, is_suspect_exit
 
-GRAPH = 'Graph execution error:\n\nDetected at node {node} defined at (most recent call last):\n  File "/home/a/train.py", line 7, in <module>\n\n'
+GRAPH = (
+    "Graph execution error:\n\nDetected at node {node} defined at (most "
+    'recent call last):\n  File "/home/a/train.py", line 7, in <module>\n\n'
+)
 HINT = (
-    "\nHint: If you want to see a list of allocated tensors when OOM happens, add report_tensor_allocations_upon_oom to RunOptions for current "
-    "allocation info. This isn't available when running in Eager mode.\n [Op:__inference_multi_step_on_iterator_450]"
+    "\nHint: If you want to see a list of allocated tensors when OOM happens, "
+    "add report_tensor_allocations_upon_oom to RunOptions for current "
+    "allocation info. This isn't available when running in Eager mode.\n"
+    " [Op:__inference_multi_step_on_iterator_450]"
 )
 WORKSPACE = (
-    "2026-11-21 05:33:01: W external/local_xla/xla/tsl/framework/bfc_allocator.cc:310] Allocator (GPU_0_bfc) ran out of memory trying to allocate "
-    "2.32GiB with freed_by_count=0. The caller indicates that this is not a failure, but this may mean that there could be performance gains if more "
+    "2026-11-21 05:33:01: W external/local_xla/xla/tsl/framework/bfc_allocator.cc:310] "
+    "Allocator (GPU_0_bfc) ran out of memory trying to allocate "
+    "2.32GiB with freed_by_count=0. The caller indicates that this is not a "
+    "failure, but this may mean that there could be performance gains if more "
     "memory were available."
 )
 LOKY = (
-    "A worker process managed by the executor was unexpectedly terminated. This could be caused by a segmentation fault while calling the function "
-    "or by an excessive memory usage causing the Operating System to kill the worker.\n\nThe exit codes of the workers are {codes}\nDetailed "
-    "tracebacks of the workers should have been printed to stderr in the executor process if faulthandler was not disabled."
+    "A worker process managed by the executor was unexpectedly terminated. "
+    "This could be caused by a segmentation fault while calling the function "
+    "or by an excessive memory usage causing the Operating System to kill the "
+    "worker.\n\nThe exit codes of the workers are {codes}\nDetailed "
+    "tracebacks of the workers should have been printed to stderr in the "
+    "executor process if faulthandler was not disabled."
 )
 
 FOLDED = (
-    "Cannot parse tensor from proto: goo.gle/debugonly  \ndtype: DT_FLOAT\ntensor_shape {{\n  dim {{\n    size: {first}\n  }}\n  dim {{\n"
+    "Cannot parse tensor from proto: goo.gle/debugonly  \ndtype: DT_FLOAT\n"
+    "tensor_shape {{\n  dim {{\n    size: {first}\n  }}\n  dim {{\n"
     "    size: {second}\n  }}\n}}\nfloat_val: 2\n"
 )
 
@@ -56,7 +67,8 @@ CERTAIN = {
         "MemoryError: Unable to allocate 7.45 GiB for an array with shape (9, 9)\nTraceback …",
     ),
     "numpy, told again": RuntimeError(
-        "cannot load: Unable to allocate 7.45 GiB for an array with shape (1000000000,) and data type float64"
+        "cannot load: Unable to allocate 7.45 GiB for an array with shape "
+        "(1000000000,) and data type float64"
     ),
     "enomem, told again": RuntimeError("cannot start: [Errno 12] Cannot allocate memory"),
     "remote traceback": RuntimeError(
@@ -66,33 +78,44 @@ CERTAIN = {
     "bfc": resource_exhausted(
         graph(
             "conv2d",
-            "OOM when allocating tensor with shape[600,64,28,28] and type float on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
+            (
+                "OOM when allocating tensor with shape[600,64,28,28] and type "
+                "float on /job:localhost/replica:0/task:0/device:CPU:0 by "
+                "allocator cpu"
+            ),
         )
     ),
     "temporary": internal("OOM when allocating temporary tensor with shape[512,512]"),
     "allocator": internal(
-        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.45GiB (rounded to 3704619008) requested by op Conv2D"
+        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.45GiB "
+        "(rounded to 3704619008) requested by op Conv2D"
     ),
     "xla": resource_exhausted(
         graph("StatefulPartitionedCall", "Out of memory while trying to allocate 369.01MiB.")
     ),
     "xla bytes": internal("Out of memory while trying to allocate 68719476736 bytes."),
     "xla code": RuntimeError(
-        "RESOURCE_EXHAUSTED: Failed to allocate request for 2.00GiB (2147483648B) on device ordinal 0"
+        "RESOURCE_EXHAUSTED: Failed to allocate request for 2.00GiB "
+        "(2147483648B) on device ordinal 0"
     ),
     "xla bfc": internal("Out of memory allocating 2147483648 bytes."),
     "command buffer": internal(
-        "Underlying backend ran out of memory trying to instantiate command buffer with 3 (total of 9 alive graphs in the process)."
+        "Underlying backend ran out of memory trying to instantiate command "
+        "buffer with 3 (total of 9 alive graphs in the process)."
     ),
     "old code": RuntimeError("(0) Resource exhausted: SameWorkerRecvDone [[{{node a}}]]"),
     "eager": internal(
-        "{{function_node __wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:GPU:0}} failed to allocate memory [Op:AddV2]"
+        "{{function_node __wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:GPU:0}} "
+        "failed to allocate memory [Op:AddV2]"
     ),
     "scratch": internal("Failed to allocate scratch buffer for device 0"),
     "cudnn scratch": internal(
         graph(
             "conv2d",
-            "CUDNN failed to allocate the scratch space for the runner or to find a working no-scratch runner.",
+            (
+                "CUDNN failed to allocate the scratch space for the runner or to "
+                "find a working no-scratch runner."
+            ),
         )
     ),
     "async": internal(
@@ -102,10 +125,12 @@ CERTAIN = {
         "Ran out of GPU memory when allocating 2147483648 bytes for SparseMatMul"
     ),
     "copy": internal(
-        "Failed copying input tensor from CPU:0 to GPU:0 in order to run _EagerConst: Dst tensor is not initialized."
+        "Failed copying input tensor from CPU:0 to GPU:0 in order to run "
+        "_EagerConst: Dst tensor is not initialized."
     ),
     "driver": internal(
-        "failed to allocate 10.91G (11715084288 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+        "failed to allocate 10.91G (11715084288 bytes) from device: "
+        "CUDA_ERROR_OUT_OF_MEMORY: out of memory"
     ),
     "cudnn": internal(graph("conv2d", "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED")),
     "cudnn 9": internal("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED in cudnnExecute"),
@@ -129,19 +154,26 @@ SUSPECT = {
         None, None, graph("conv2d", "No algorithm worked!  Error messages:")
     ),
     "best algorithm": RuntimeError(
-        "UNKNOWN: Failed to determine best cudnn convolution algorithm for:\n%cudnn-conv = (f32[16,64,32,32]) custom-call\n\nOriginal error: INTERNAL"
+        "UNKNOWN: Failed to determine best cudnn convolution algorithm for:\n"
+        "%cudnn-conv = (f32[16,64,32,32]) custom-call\n\n"
+        "Original error: INTERNAL"
     ),
     "convolution": tf.errors.UnknownError(
         None,
         None,
         graph(
             "conv2d",
-            "Failed to get convolution algorithm. This is probably because cuDNN failed to initialize",
+            (
+                "Failed to get convolution algorithm. This is probably because "
+                "cuDNN failed to initialize"
+            ),
         ),
     ),
     "cudnn": internal(graph("conv2d", "cuDNN launch failure : input shape ([306,1,16,29])")),
     "cudnn internal": internal(
-        "CUDNN_STATUS_INTERNAL_ERROR\nin external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc(3470): 'status'"
+        "CUDNN_STATUS_INTERNAL_ERROR\nin "
+        "external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc(3470): "
+        "'status'"
     ),
     "cudnn execution": internal("CUDNN_STATUS_EXECUTION_FAILED"),
     "cudnn handle": internal("Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED"),
@@ -152,7 +184,10 @@ SUSPECT = {
     "gemm": internal(
         graph(
             "dense",
-            "Blas xGEMM launch failed : a.shape=[1,10000,784], b.shape=[1,784,500], m=10000, n=500, k=784",
+            (
+                "Blas xGEMM launch failed : a.shape=[1,10000,784], "
+                "b.shape=[1,784,500], m=10000, n=500, k=784"
+            ),
         )
     ),
     "gemm batched": internal("Blas xGEMMBatched launch failed : a.shape=[8,64,64]"),
@@ -161,13 +196,15 @@ SUSPECT = {
     ),
     "blas in stream": internal("No BLAS support in stream."),
     "autotuning": internal(
-        "Autotuning failed for HLO: %fusion = f32[8] fusion(), kind=kInput with error: NOT_FOUND: No valid config found!"
+        "Autotuning failed for HLO: %fusion = f32[8] fusion(), kind=kInput "
+        "with error: NOT_FOUND: No valid config found!"
     ),
     "illegal address": internal(
         "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
     ),
     "launch": internal(
-        "Failed to synchronize GPU for autotuning: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"
+        "Failed to synchronize GPU for autotuning: CUDA_ERROR_LAUNCH_FAILED: "
+        "unspecified launch failure"
     ),
     "shared memory": RuntimeError(
         "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 262144, available: 232448"
@@ -175,12 +212,16 @@ SUSPECT = {
     "onednn": tf.errors.AbortedError(
         None,
         None,
-        "Operation received an exception:Status: 1, message: could not create a memory object, in file mkl_conv_ops.cc:1",
+        (
+            "Operation received an exception:Status: 1, message: could not create "
+            "a memory object, in file mkl_conv_ops.cc:1"
+        ),
     ),
     "loky": RuntimeError(LOKY.format(codes="{SIGSEGV(-11)}")),
     "loky killed": RuntimeError(LOKY.format(codes="{EXIT(1), SIGKILL(-9)}")),
     "futures": RuntimeError(
-        "A process in the process pool was terminated abruptly while the future was running or pending."
+        "A process in the process pool was terminated abruptly while the "
+        "future was running or pending."
     ),
     "workspace, then suspect": tf.errors.NotFoundError(
         None, None, f"{WORKSPACE}\nNo algorithm worked!"
@@ -188,7 +229,8 @@ SUSPECT = {
 }
 NEITHER = {
     "shapes": ValueError(
-        "Arguments `target` and `output` must have the same shape. Received: target.shape=(32, 1), output.shape=(32, 10)"
+        "Arguments `target` and `output` must have the same shape. Received: "
+        "target.shape=(32, 1), output.shape=(32, 10)"
     ),
     "argument": tf.errors.InvalidArgumentError(
         None, None, graph("dense", "Matrix size-incompatible: In[0]: [32,784], In[1]: [512,10]")
@@ -205,22 +247,28 @@ NEITHER = {
     "users layer": TypeError("MemoryLayer.call() got an unexpected keyword argument 'training'"),
     "keras hint": tf.errors.InvalidArgumentError(None, None, "bad" + HINT),
     "full disk": resource_exhausted(
-        "{{function_node __wrapped__SaveV2}} checkpoint.tempstate84; No space left on device [Op:SaveV2]"
+        "{{function_node __wrapped__SaveV2}} checkpoint.tempstate84; No space "
+        "left on device [Op:SaveV2]"
     ),
     "full disk, old": RuntimeError(
-        "OP_REQUIRES failed at save_restore_v2_ops.cc:134 : Resource exhausted: ck.tempstate49; No space left on device"
+        "OP_REQUIRES failed at save_restore_v2_ops.cc:134 : Resource "
+        "exhausted: ck.tempstate49; No space left on device"
     ),
     "quota": resource_exhausted(
         "/runs/trial_01/checkpoint_temp/part-00000; Disk quota exceeded [Op:SaveV2]"
     ),
     "files": resource_exhausted("/data/cat.7.jpg; Too many open files [Op:ReadFile]"),
     "proto": resource_exhausted(
-        "Failed to allocate memory to serialize message of type 'tensorflow.GraphDef' and size 6104292306"
+        "Failed to allocate memory to serialize message of type "
+        "'tensorflow.GraphDef' and size 6104292306"
     ),
     "onednn argument": tf.errors.AbortedError(
         None,
         None,
-        "Operation received an exception:Status: 3, message: could not initialize a memory descriptor, in file mkl_concat_op.cc:781",
+        (
+            "Operation received an exception:Status: 3, message: could not "
+            "initialize a memory descriptor, in file mkl_concat_op.cc:781"
+        ),
     ),
     "broken constant": tf.errors.InvalidArgumentError(
         None, None, graph("Const", FOLDED.format(first=9, second=3))

@@ -1,4 +1,4 @@
-"""Optimizers and schedules under accumulation: rates at every update, one update against the whole batch, loading elsewhere."""
+"""Optimizers and schedules under accumulation: their rates, their updates, loading elsewhere."""
 
 import contextlib
 import os

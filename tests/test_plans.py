@@ -1,4 +1,4 @@
-"""`kbatch recompute`: the front as a table and a figure, one plan in words and as a file, and nonsense in one sentence."""
+"""`kbatch recompute`: the front as table and figure, a plan as text and file, and errors."""
 
 import os
 import subprocess

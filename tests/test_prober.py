@@ -1,4 +1,4 @@
-"""Which processes a prober starts, with how much memory, and how long it waits for them; the processes themselves are made up."""
+"""Processes that a prober starts: how much memory they get and how long it waits for them."""
 
 import numpy as np
 import pytest

@@ -46,7 +46,7 @@ def test_facts_are_kept_from_the_first_agreement(tmp_path):
 
 
 def test_a_trial_is_known_by_its_drawn_values_not_its_recipe(tmp_path):
-    """The warm-up that follows from a drawn batch size changed with a version; nobody wants the trial trained again."""
+    """The warm-up of a drawn batch size changed with a version; the trial is not trained again."""
     drawn = {"batch_size": 64, "learning_rate_sgd": 0.012345678901234567, "units": 8}
     before = Job("search", 3, 0, Recipe(batch_size=64, warmup_updates=19), drawn, 1e-3)
     once(Project(tmp_path), before, trained)

@@ -64,7 +64,10 @@ def test_an_unknown_name_is_an_attribute_error():
         "import kbatch",
         "import kbatch.cli",
         "import kbatch; kbatch.Recipe(), kbatch.Space(), kbatch.score",
-        "import kbatch; kbatch.find_max_batch, kbatch.max_batches, kbatch.throughput, kbatch.memory.estimate; import kbatch.cli.max_batch_answer",
+        (
+            "import kbatch; kbatch.find_max_batch, kbatch.max_batches, "
+            "kbatch.throughput, kbatch.memory.estimate; import kbatch.cli.max_batch"
+        ),
         "import kbatch; kbatch.results.load, kbatch.report, kbatch.best_recipe",
     ],
 )
@@ -142,6 +145,9 @@ DEFINED = classes()
 
 def test_errors_and_testing_are_there_without_an_import():
     code = (
-        "import kbatch; kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch"
+        "import kbatch\n"
+        "for each in kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch:\n"
+        "    print(each.__name__)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["KbatchError", "FakeTime", "MaxBatch"], done.stderr

@@ -256,7 +256,10 @@ def test_a_report_writes_nothing_and_prints_as_the_command(project):
     before = sorted(project.rglob("*"))
     text = str(kbatch.report(project))
     assert sorted(project.rglob("*")) == before
-    code = f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app import app\napp(['report', {str(project)!r}])"
+    code = (
+        f"import sys; sys.modules['tensorflow'] = None\nfrom kbatch.cli.app "
+        f"import app\napp(['report', {str(project)!r}])"
+    )
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

@@ -1,5 +1,7 @@
 """A search that is begun again: what it answers from its records, and what it refuses."""
 
+import shutil
+
 import keras
 import pytest
 from short_searches import build, search, tuner_of
@@ -10,16 +12,30 @@ from kbatch.errors import ProjectChangedError, SearchError
 from kbatch.results.loading import load_records
 
 
-def test_a_search_goes_on_where_it_was(points, tmp_path):
-    search(tuner_of(tmp_path, max_trials=2, seed=1), points)
+@pytest.fixture(scope="module")
+def two_trials(points, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("two_trials")
+    search(tuner_of(directory, max_trials=2, seed=1), points)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def finished(points, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("finished")
+    search(tuner_of(directory, max_trials=1), points)
+    return directory
+
+
+def test_a_search_goes_on_where_it_was(two_trials, points, tmp_path):
+    shutil.copytree(two_trials, tmp_path, dirs_exist_ok=True)
     first = load_records(tmp_path / "p")
     search(tuner_of(tmp_path, max_trials=4, seed=1), points)
     assert load_records(tmp_path / "p")[:3] == first
     assert len(load_records(tmp_path / "p")) == 5
 
 
-def test_records_answer_for_trials_that_keras_tuner_forgot(points, tmp_path):
-    search(tuner_of(tmp_path, seed=1), points)
+def test_records_answer_for_trials_that_keras_tuner_forgot(two_trials, points, tmp_path):
+    shutil.copytree(two_trials, tmp_path, dirs_exist_ok=True)
     first = load_records(tmp_path / "p")
     for file in [*(tmp_path / "p").glob("*.json"), *(tmp_path / "p").glob("trial_*/trial.json")]:
         file.unlink()
@@ -54,16 +70,16 @@ def test_a_recipe_drawn_again_has_the_first_record_and_weights(points, tmp_path)
         ({"target": 0.9}, "target was None and is now 0.9"),
     ],
 )
-def test_a_changed_project_is_refused_on_resume(change, text, points, tmp_path):
-    search(tuner_of(tmp_path, max_trials=1), points)
+def test_a_changed_project_is_refused_on_resume(change, text, finished, points, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     records = (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes()
     with pytest.raises(ProjectChangedError, match=text):
         search(tuner_of(tmp_path, max_trials=2, **change), points)
     assert (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes() == records
 
 
-def test_changed_data_are_refused_on_resume(points, tmp_path):
-    search(tuner_of(tmp_path, max_trials=1), points)
+def test_changed_data_are_refused_on_resume(finished, points, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     (x, y), validation = points
     with pytest.raises(ProjectChangedError, match="data.training.checksum"):
         search(tuner_of(tmp_path, max_trials=2), ((x + 1, y), validation))
@@ -92,13 +108,6 @@ def other_loss(hp):
     model = build(hp)
     model.compile("adam", "mse", metrics=["accuracy"])
     return model
-
-
-@pytest.fixture(scope="module")
-def finished(points, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("finished")
-    search(tuner_of(directory, max_trials=1), points)
-    return directory
 
 
 @pytest.mark.parametrize(

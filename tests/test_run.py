@@ -13,7 +13,7 @@ from kbatch import Recipe
 
 @pytest.mark.slow
 def test_a_longer_validation_does_not_make_room_for_more_updates(points):
-    """A pipeline of 4 ms an example fills its buffers during validation; those batches must not be free."""
+    """A pipeline of 4 ms an example fills its buffers in validation; those batches are not free."""
     (x, y), _ = points
     rng = np.random.default_rng(0)
     many = rng.normal(size=(30_000, 12)).astype("float32"), rng.integers(0, 2, 30_000)
@@ -53,7 +53,10 @@ def small(hp=None):
 
 
 def test_an_example_that_overflows_in_float16_is_skipped(points):
-    """Keras' loss scaling skips such an update, so the trial goes on; its running mean of the loss would stay NaN for the pass."""
+    """Keras' loss scaling skips such an update, and the trial goes on.
+
+    Its running mean of the loss would stay NaN for the pass.
+    """
     (x, y), validation = points
     x = x.copy()
     x[7] = 1e5  # more than float16 holds

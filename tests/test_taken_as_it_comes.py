@@ -1,4 +1,4 @@
-"""What Keras users bring to `fit` trains in kbatch as it does in Keras, or is refused with what to do."""
+"""Data and models that Keras' `fit` takes train in kbatch too, or are refused with a remedy."""
 
 import keras
 import keras_tuner
@@ -51,7 +51,7 @@ def two_outputs():
 
 
 def by_name():
-    """A model whose order of inputs is not that of the alphabet, and whose inputs differ in rank."""
+    """A model whose inputs are not in the order of the alphabet, and differ in rank."""
     picture, events = keras.Input((2, 2), name="picture"), keras.Input((6,), name="events")
     return compiled(
         [picture, events],

@@ -21,8 +21,14 @@ def train(build, points, recipe=None, **arguments):
     )
 
 
-def test_the_outcome_says_what_was_measured(build, points):
-    model, outcome = train(build, points)
+@pytest.fixture(scope="module")
+def trained(build, points):
+    """A model and its outcome after a second at batch 32."""
+    return train(build, points, seconds=1.0)
+
+
+def test_the_outcome_says_what_was_measured(trained, points):
+    model, outcome = trained
     assert outcome.ended == "horizon"
     assert outcome.train_seconds == outcome.curve[-1][0]
     assert outcome.examples == outcome.updates * 32
@@ -34,15 +40,15 @@ def test_the_outcome_says_what_was_measured(build, points):
     assert outcome.input_examples_per_second > 0
 
 
-def test_stored_curves_score_again_to_the_live_score(build, points):
-    _, outcome = train(build, points)
-    goal = running.Goal(SECONDS, "val_accuracy", "max", 0.5)
+def test_stored_curves_score_again_to_the_live_score(trained):
+    outcome = trained[1]
+    goal = running.Goal(1.0, "val_accuracy", "max", 0.5)
     again = kbatch.Outcome.from_dict(outcome.to_dict())
-    assert kbatch.score(again.curve, SECONDS, 0.5) == goal.score(outcome) > 0
+    assert kbatch.score(again.curve, 1.0, 0.5) == goal.score(outcome) > 0
 
 
-def test_the_parts_of_a_trial_explain_its_whole(build, points):
-    _, outcome = train(build, points, seconds=1.0)
+def test_the_parts_of_a_trial_explain_its_whole(trained):
+    outcome = trained[1]
     assert outcome.seconds.keys() >= {
         "build",
         "first_step",
@@ -369,7 +375,10 @@ def test_a_metric_of_a_value_per_class_may_be_compiled_too(points):
     assert outcome.metrics.keys() == {"val_loss", "val_accuracy"}
     with pytest.raises(
         KbatchError,
-        match=r"must be one number that the model measures \(val_accuracy, val_loss\). Received: val_f1_score",
+        match=(
+            r"must be one number that the model measures \(val_accuracy, "
+            r"val_loss\). Received: val_f1_score"
+        ),
     ):
         kbatch.train(Recipe(), build, *one_hot, epochs=1, metric="val_f1_score", chance=0.3)
 

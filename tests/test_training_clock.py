@@ -82,7 +82,7 @@ def test_the_median_is_the_median(clock, now):
 
 
 def test_input_made_while_the_clock_stood_still_is_charged(now):
-    """As many updates as fit into the pause cost what the pipeline alone takes, and no more of them."""
+    """As many updates as fit into the pause cost what the pipeline alone takes, and no more."""
     clock = TrainingClock(now=now, wait=lambda: None, input_seconds=1.0)
     ticked([1.0] * 20, now, clock)
     before = clock.seconds
@@ -116,7 +116,10 @@ def test_a_pipeline_that_became_faster_is_charged_less(now):
 
 
 def test_the_cost_of_the_median_does_not_grow_with_updates(clock, now):
-    """The clock's own work is charged to training, so it must not grow with the updates; comparisons are counted, not seconds."""
+    """The clock's own work is charged to training, so it must not grow with the updates.
+
+    Comparisons are counted, not seconds.
+    """
     from kbatch.callbacks.running_median import RunningMedian
 
     class Counted(float):

@@ -1,4 +1,4 @@
-"""How trials of a real search end: by the horizon, out of memory, by a callback, by a bug or a crash."""
+"""How trials of a real search end: horizon, out of memory, a callback, a bug or a crash."""
 
 import gc
 

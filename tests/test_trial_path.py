@@ -1,4 +1,4 @@
-"""The way of one trial through kbatch: few frames, few types, everything of the search prepared once."""
+"""The way of one trial through kbatch: few frames, few types, everything prepared once."""
 
 import traceback
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""KerasTuner's own files are taken only if they are such as it writes; all others are set aside, and nothing is waited for."""
+"""KerasTuner's own files: taken if they are as it writes them, else set aside at once."""
 
 import json
 import os

@@ -76,7 +76,10 @@ def test_rates_that_callbacks_set_are_obeyed_and_recorded(points, tmp_path):
 
 
 def test_early_stopping_counts_measurements_not_epochs(points, tmp_path):
-    """Both look at a value that is measured twelve times; with epochs of two updates a patience in epochs would end or cool every trial at once."""
+    """Both look at a value that is measured twelve times.
+
+    With epochs of two updates, a patience in epochs would end or cool every trial at once.
+    """
     seen = []
 
     class Plateau(keras.callbacks.ReduceLROnPlateau):

@@ -1,4 +1,4 @@
-"""The sampler, against a scripted `pynvml`: what it sums up, what it survives, and that nothing of it is left."""
+"""The sampler, against a scripted `pynvml`: its sums, what it survives, and that it ends."""
 
 import sys
 import threading
@@ -10,7 +10,10 @@ from kbatch.device.utilisation import Sampler, Utilisation
 
 
 class FakeNvml:
-    """Answers with a script of (percent, bytes) or an exception each; when it has ended, `over` is set and every question fails."""
+    """Answers with a script of (percent, bytes) or exceptions.
+
+    When the script has ended, `over` is set and every question fails.
+    """
 
     def __init__(self, script=((50, 100),), uuids=("GPU-aaaa-1", b"GPU-bbbb-2"), broken=()):
         self.script, self.uuids, self.broken = list(script), uuids, broken

@@ -158,7 +158,8 @@ def test_errors_are_raised_as_they_are(worker):
 def test_no_process_is_left_when_the_parent_is_killed():
     code = (
         "import os, time\nfrom kbatch.runtime.worker import Worker\nworker = Worker()\n"
-        "print(worker.call(os.getpid, timeout_seconds=60), flush=True)\nworker.call(time.sleep, 600, timeout_seconds=600)"
+        "print(worker.call(os.getpid, timeout_seconds=60), flush=True)\n"
+        "worker.call(time.sleep, 600, timeout_seconds=600)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent

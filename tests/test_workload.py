@@ -9,7 +9,7 @@ import pytest
 import kbatch
 from kbatch import Recipe, find_max_batch
 
-pytestmark = pytest.mark.usefixtures("own_cache", "no_worker_is_left")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")
 
 
 def test_data_set_a_ceiling_and_labels_are_taken_as_they_are():
@@ -72,7 +72,11 @@ def test_dicts_of_inputs_and_outputs():
 def test_a_function_of_a_notebook_travels():
     scope = {"__name__": "__main__"}
     exec(
-        "def build(hp):\n    import keras\n    return keras.Sequential([keras.Input((12,)), keras.layers.Dense(UNITS)])\nUNITS = 3",
+        (
+            "def build(hp):\n    import keras\n"
+            "    return keras.Sequential([keras.Input((12,)), "
+            "keras.layers.Dense(UNITS)])\nUNITS = 3"
+        ),
         scope,
     )
     assert (

@@ -1,4 +1,4 @@
-"""Model maker: calls the user's build function and compiles its model for one recipe after another."""
+"""Model maker: builds and compiles the models of a specification for one recipe after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The finder on a GPU; run alone (`pytest -m gpu tests/gpu/test_max_batch_on_gpu.py`), since this process must not hold the card."""
+"""The largest batch on a GPU.
+
+Run it alone (`pytest -m gpu tests/gpu/test_max_batch_on_gpu.py`): this process must not hold the
+card.
+"""
 
 import os
 import subprocess
@@ -17,8 +21,12 @@ def build(hp=None):
     from kbatch.case_study.models import cnn
     return cnn(200)
 if __name__ == "__main__":
-    recipe = kbatch.Recipe(optimizer="sgd", learning_rate=0.01, policy="{policy}", jit_compile={jit})
-    found = kbatch.find_max_batch(build, (200, 200, 3), recipe=recipe, memory_limit="4GB", loss="binary_crossentropy")
+    recipe = kbatch.Recipe(
+        optimizer="sgd", learning_rate=0.01, policy="{policy}", jit_compile={jit}
+    )
+    found = kbatch.find_max_batch(
+        build, (200, 200, 3), recipe=recipe, memory_limit="4GB", loss="binary_crossentropy"
+    )
     print(found.batch_size, found.peak_bytes, found.limit_bytes)
 """
 
@@ -47,7 +55,7 @@ def test_a_process_that_holds_the_card_is_refused(tmp_path):
     )
     environment = {**os.environ, "KBATCH_CACHE": str(tmp_path)}
     said = subprocess.run(
-        [sys.executable, "-c", "import kbatch.errors\n" + code],
+        [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         env=environment,

@@ -51,7 +51,7 @@ def test_layers_inside_of_layers_are_listed():
     assert {"wrapper", "forward_lstm", "backward_lstm"} <= names
 
 
-def test_functional_models_are_known_and_sequential_ones_have_one_inside(model):
+def test_functional_and_sequential_models_are_known(model):
     functional = keras_private.functional_class()
     assert isinstance(model, functional)
     sequential = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
@@ -61,7 +61,7 @@ def test_functional_models_are_known_and_sequential_ones_have_one_inside(model):
     assert keras_private.functional_of_sequential(keras.Sequential([layers.Dense(2)])) is None
 
 
-def test_the_structures_of_inputs_and_outputs_are_those_of_the_model(model):
+def test_the_structures_of_inputs_and_outputs_are_the_models(model):
     assert set(keras_private.input_structure(model)) == {"a", "b"}
     assert set(keras_private.output_structure(model)) == {"out"}
 
@@ -129,7 +129,7 @@ def small(**settings):
     return model
 
 
-def test_accumulated_gradients_and_passes_are_those_of_the_optimizer():
+def test_accumulated_gradients_and_passes_are_the_optimizers():
     model = small(gradient_accumulation_steps=2)
     model.train_on_batch(np.ones((1, 2)), np.ones((1, 1)))
     sums = keras_private.accumulated_gradients(model.optimizer)

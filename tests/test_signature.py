@@ -34,7 +34,7 @@ def test_a_plan_and_its_application_trace_a_kind_of_model_once(monkeypatch):
     assert (len(checked), len(costed)) == (2, 2)
 
 
-def test_a_step_is_traced_once_for_one_plan_and_again_for_another(monkeypatch):
+def test_a_step_is_traced_once_for_each_plan(monkeypatch):
     traced = []
     monkeypatch.setattr(_traceable, "_traced", SignatureCache())
     trace = _traceable._trace
@@ -71,7 +71,7 @@ def test_nothing_is_kept_of_what_fails_or_has_no_signature(monkeypatch):
     assert len(cache) == 0
 
 
-def test_a_class_that_is_defined_again_is_another_and_the_old_one_is_freed():
+def test_a_class_defined_again_is_another_and_the_old_is_freed():
     def define():
         class Own(layers.Dense):
             pass

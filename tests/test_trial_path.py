@@ -80,7 +80,7 @@ def test_a_search_is_opened_once_for_all_trials(tuner, points, monkeypatch):
     assert len(opened) == 1
 
 
-def test_a_prepared_search_is_opened_once_for_trials_and_confirmations(tuner, points, monkeypatch):
+def test_a_prepared_search_is_opened_once_for_all_trainings(tuner, points, monkeypatch):
     (x, y), validation = points
     opened = []
     monkeypatch.setattr(

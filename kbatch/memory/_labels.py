@@ -9,6 +9,7 @@ import numpy as np
 
 from kbatch.building.compiled import compiled_by_user
 from kbatch.errors import DataError
+from kbatch.runtime import keras_private
 
 SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"
 TEXT = "S1"  # NumPy's type for one byte of text
@@ -31,7 +32,7 @@ def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
         _zeros(output, _of(losses, index, name), rows)
         for index, (output, name) in enumerate(zip(model.outputs, names, strict=True))
     ]
-    structure = getattr(model, "_outputs_struct", None)
+    structure = keras_private.output_structure(model)
     return (*sample, made[0] if structure is None else keras.tree.pack_sequence_as(structure, made))
 
 
@@ -47,7 +48,8 @@ def checked(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
     inputs, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
     if not inputs:
         return sample
-    if isinstance(sample[0], dict) and not isinstance(getattr(model, "_inputs_struct", None), dict):
+    is_by_name = isinstance(keras_private.input_structure(model), dict)
+    if isinstance(sample[0], dict) and not is_by_name:
         # Keras finds the inputs of a functional model by name.
         given = [sample[0][one.name] for one in inputs if one.name in sample[0]]
     shapes = [tuple(array.shape[1:]) for array in given]
@@ -82,7 +84,7 @@ def _own_inputs(model: keras.Model) -> Any:
         np.zeros((1, *shape), TEXT if one.dtype == "string" else one.dtype)
         for one, shape in zip(inputs, shapes, strict=True)
     ]
-    structure = getattr(model, "_inputs_struct", None)
+    structure = keras_private.input_structure(model)
     return zeros[0] if structure is None else keras.tree.pack_sequence_as(structure, zeros)
 
 

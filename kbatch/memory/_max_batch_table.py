@@ -68,7 +68,7 @@ class Row:
         return self.combination.recompute
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dict that JSON can hold, with each part of its combination by name."""
+        """Return the row as a dict for JSON, with each part of its combination by name."""
         return {
             **self.combination._asdict(),
             **{name: value for name, value in vars(self).items() if name != "combination"},

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kbatch.errors import DataError
+from kbatch.runtime import tensorflow_private
 
 # These datasets take batches apart: a batch size before them does not count.
 UNBATCHING = ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset")
@@ -103,8 +104,8 @@ def _batching(x: Any) -> Any:
     stage = x
     while not type(stage).__name__.endswith(UNBATCHING):
         if type(stage).__name__.endswith("BatchDataset"):
-            return stage._inputs()[0]
-        inputs = stage._inputs() if hasattr(stage, "_inputs") else []
+            return tensorflow_private.dataset_inputs(stage)[0]
+        inputs = tensorflow_private.dataset_inputs(stage)
         if len(inputs) != 1:
             break
         stage = inputs[0]

@@ -27,7 +27,7 @@ from kbatch.memory._build_function import Imported
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._probe import ModelFacts, Probe, Refusal, waited
 from kbatch.memory._workload import Workload
-from kbatch.runtime import gradient_registry
+from kbatch.runtime import gradient_registry, keras_private
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
 
 NO_LIMIT = 1 << 50
@@ -133,7 +133,8 @@ class Session:
             if self.recipe.accumulation_steps > 1:
                 # Loss scaling wraps the optimizer that accumulates.
                 optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
-                optimizer._iterations.assign(self.recipe.accumulation_steps - 2)
+                passes = keras_private.passes(optimizer)
+                passes.assign(self.recipe.accumulation_steps - 2)
             batches = iter(self.batches(batch_size))
             while len(seconds) < steps:
                 step_began = time.perf_counter()

@@ -125,11 +125,11 @@ def has_schedule(optimizer: Any) -> bool:
 
 
 def input_structure(functional: Any) -> Any:
-    """The nested structure of symbolic inputs that a Functional model was made with.
+    """The nested structure of symbolic inputs that a Functional model was made with, else `None`.
 
     `Function._inputs_struct`, keras/src/ops/function.py, Keras 3.15.1.
     """
-    return functional._inputs_struct
+    return getattr(functional, "_inputs_struct", None)
 
 
 def is_optional_input(tensor: Any) -> bool:
@@ -186,11 +186,11 @@ def output_names(model: Any) -> tuple[str, ...]:
 
 
 def output_structure(functional: Any) -> Any:
-    """The nested structure of symbolic outputs that a Functional model was made with.
+    """The nested structure of symbolic outputs that a Functional model was made with, else `None`.
 
     `Function._outputs_struct`, keras/src/ops/function.py, Keras 3.15.1.
     """
-    return functional._outputs_struct
+    return getattr(functional, "_outputs_struct", None)
 
 
 def own_trainable_variables(layer: Any) -> Sequence[Any]:

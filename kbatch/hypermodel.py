@@ -29,9 +29,10 @@ from kbatch.space import Space
 from kbatch.training import user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
 from kbatch.training.goal import horizon_of, judged_by
+from kbatch.training.job import Job
 from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Job, Project
+from kbatch.training.project import Project
 from kbatch.training.search import Search
 from kbatch.training.terms import Terms, check_space
 from kbatch.training.trial import Trial

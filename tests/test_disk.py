@@ -13,7 +13,9 @@ from kbatch.errors import RecordError
 from kbatch.records import atomic_file, disk, store
 from kbatch.records.store import Store
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
-from kbatch.training.project import CRASHES, Job, Project
+from kbatch.training.at_most_once import CRASHES
+from kbatch.training.job import Job
+from kbatch.training.project import Project
 
 JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HDF5 = (
@@ -221,12 +223,12 @@ FILL = """
 import resource, sys
 import h5py, numpy as np
 import typer
-from kbatch.cli import app as cli
+from kbatch.cli import failure
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
 def fill():
-    with cli._told_plainly("out"):
+    with failure.told_plainly("out"):
         file = h5py.File(sys.argv[1], "w")
         for layer in range(3):
             file.create_group(f"layer {layer}")["weights"] = np.zeros(400)

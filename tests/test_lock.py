@@ -14,7 +14,8 @@ from kbatch import Recipe
 from kbatch.errors import RecordError
 from kbatch.records import lock
 from kbatch.records.lock import Lock
-from kbatch.training.project import Job, Project
+from kbatch.training.job import Job
+from kbatch.training.project import Project
 
 JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HOLD = """

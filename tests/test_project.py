@@ -5,7 +5,9 @@ from fake_search import once, trained
 
 from kbatch import Recipe
 from kbatch.errors import RecordError
-from kbatch.training.project import CRASHES, Job, Project
+from kbatch.training.at_most_once import CRASHES
+from kbatch.training.job import Job
+from kbatch.training.project import Project
 
 JOB = Job("search", 3, 0, Recipe(), {"units": 8}, 1e-3)
 
@@ -57,8 +59,8 @@ def test_a_trial_is_known_by_its_drawn_values_not_its_recipe(tmp_path):
         ).recipe.warmup_updates
         == 19
     )
-    assert Project(tmp_path).known(Job("search", 5, 1, now.recipe, drawn, 1e-3)) is None
-    assert Project(tmp_path).known(Job("confirmation", 5, 0, now.recipe, drawn, 1e-3)) is None
+    assert Project(tmp_path).trainings.known(Job("search", 5, 1, now.recipe, drawn, 1e-3)) is None
+    assert Project(tmp_path).trainings.known(Job("confirmation", 5, 0, now.recipe, drawn, 1e-3)) is None
 
 
 def test_the_trials_of_an_old_project_are_answered(tmp_path):
@@ -74,7 +76,7 @@ def test_the_trials_of_an_old_project_are_answered(tmp_path):
         asked = Job(
             "search", record.trial, record.seed, Recipe(batch_size=7), dict(record.values), None
         )
-        assert project.known(asked) == record
+        assert project.trainings.known(asked) == record
 
 
 def test_a_sigterm_that_nobody_handles_is_no_crash(tmp_path):

@@ -10,8 +10,9 @@ from fake_search import once
 
 import kbatch
 from kbatch import Recipe, Space
+from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Job, Project
+from kbatch.training.project import Project
 from kbatch.training.search import Search
 from kbatch.training.terms import Terms
 

@@ -24,8 +24,9 @@ from kbatch.training import user_callbacks
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import Goal
+from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Job, Project
+from kbatch.training.project import Project
 from kbatch.training.run import run
 from kbatch.training.run_options import RunOptions
 from kbatch.training.trial import Trial
@@ -72,7 +73,7 @@ class Search:
             test: Batches that the kept weights are evaluated on too. Optional.
         """
         with self.project.hold():
-            known = self.project.known(job)
+            known = self.project.trainings.known(job)
             if known is not None:
                 # The record of another trial with the same values may answer this one.
                 known = dataclasses.replace(known, trial=job.trial)
@@ -80,9 +81,9 @@ class Search:
                 if trial is not None:
                     trial.forget()
                 return known
-            record = self.project.crashed(job)
+            record = self.project.trainings.crashed(job)
             if record is None:
-                with self.project.training(job):
+                with self.project.trainings.training(job):
                     if checkpoint is not None:
                         disk.check_room(self.project.directory, checkpoint.bytes)
                     trial = trial or self._new_trial(job)
@@ -98,7 +99,7 @@ class Search:
                         _test_metrics(trial.model, outcome, test),
                         self._relative_path(checkpoint),
                     )
-            self.project.end(record)
+            self.project.trainings.end(record)
         self.watcher.ended(record)
         if trial is not None:
             trial.forget()
@@ -120,7 +121,7 @@ class Search:
             {},
             self.space.rate_at_32(recipe),
         )
-        if self.project.known(job) is None:
+        if self.project.trainings.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
                 apply_recipe(self.model_maker.raw(recipe.policy), strategy)
         return self.train(job)

@@ -1,0 +1,86 @@
+"""Job: one training to make, and the record that it leaves."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbatch.device import meter
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
+from kbatch.records.record import Record, key_of
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a measurement depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("tensorflow", "keras", "keras-tuner", "kbatch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training to make: enough to tell it from others and to write its record.
+
+    Attributes:
+        purpose: `"search"`, `"baseline"` or `"confirmation"`.
+        trial: Integer, number of the KerasTuner trial; -1 for the baseline.
+        seed: Integer, seed of weights, order of the data and dropout.
+        recipe: `Recipe` to follow.
+        values: Values of all hyperparameters of the trial.
+        learning_rate_at_32: Float, the learning rate carried back to batch 32, or `None`.
+        remarks: Sentences on the recipe itself.
+    """
+
+    purpose: str
+    trial: int
+    seed: int
+    recipe: Recipe
+    values: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate_at_32: float | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The key of the record; equal for equal trainings."""
+        return key_of(self.values, self.recipe, self.seed, self.purpose)
+
+    def record(
+        self,
+        outcome: Outcome,
+        score: float,
+        test: Mapping[str, float] | None = None,
+        checkpoint: str = "",
+    ) -> Record:
+        """Return the record of this training.
+
+        Args:
+            outcome: Measured `Outcome`.
+            score: Float, its score.
+            test: Metrics of the kept weights on test data. Optional.
+            checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
+        """
+        return Record(
+            key=self.key,
+            purpose=self.purpose,
+            trial=self.trial,
+            seed=self.seed,
+            recipe=self.recipe,
+            outcome=outcome,
+            score=score,
+            values=dict(self.values),
+            learning_rate_at_32=self.learning_rate_at_32,
+            test=dict(test or {}),
+            checkpoint=checkpoint,
+            versions=versions(),
+            device=meter.device_words(),
+            finished_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )

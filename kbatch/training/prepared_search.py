@@ -58,4 +58,6 @@ class PreparedSearch:
             return None
         if not search.arguments.same_objects(FitArguments.parse(args, kwargs)):
             return None
+        # Another process may have trained in the project meanwhile.
+        search.project.store.read_again()
         return dataclasses.replace(search, watcher=watcher or search.watcher)

@@ -23,7 +23,7 @@ def test_several_problems_are_one_error_that_numbers_them():
     problems = Problems()
     for name in ("x", "y"):
         problems.of(lambda name=name: refuse(DataError(f"`{name}` must be there", None, "Pass it")))
-    with pytest.raises(SearchError, match=r"(?s)2 things.*1\. `x` must be.*2\. `y` must be"):
+    with pytest.raises(SearchError, match=r"(?s)2 problems.*1\. `x` must be.*2\. `y` must be"):
         problems.raise_all()
 
 

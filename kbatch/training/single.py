@@ -104,12 +104,7 @@ def train(
     horizon = math.inf if seconds is None else horizon_of(seconds)
     judged = judged_by(metric, direction, chance, target)
     check_metric(metric, [recipe.label_smoothing])
-    if recipe.augmentation not in augmentation.names():
-        raise RecipeError(
-            f"`augmentation` must be one of {', '.join(augmentation.names())}",
-            recipe.augmentation,
-            "Register it with kbatch.register_augmentation",
-        )
+    _check_augmentation(recipe)
     arguments = FitArguments(
         x,
         y,
@@ -151,6 +146,16 @@ def train(
     noted = (goal.note,) if goal.note else ()
     rate = outcome.learning_rate or recipe.learning_rate
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
+
+
+def _check_augmentation(recipe: Recipe) -> None:
+    """Refuse an augmentation that is not registered."""
+    if recipe.augmentation not in augmentation.names():
+        raise RecipeError(
+            f"`augmentation` must be one of {', '.join(augmentation.names())}",
+            recipe.augmentation,
+            "Register it with kbatch.register_augmentation",
+        )
 
 
 def _passes(seconds: Any, epochs: Any) -> int | None:

@@ -81,7 +81,7 @@ def test_the_cuts_do_not_depend_on_the_batch_size_and_the_bytes_are_those_of_the
         Recipe(256, recompute="budget:0.6", micro_batch_size=64),
     ]
     plans = [recompute.applied(model_spec.make(recipe)) for recipe in recipes]
-    assert all(list(plan.stretches()) == list(plans[0].spans()) for plan in plans)
+    assert all(list(plan.stretches()) == list(plans[0].stretches()) for plan in plans)
     assert [plan.batch_size for plan in plans] == [1, 256, 64]
     for plan in plans:
         assert (

@@ -68,7 +68,7 @@ def test_candidates_are_few_and_different(model):
     for budget in (None, 1e5, 5e6, 1e9):
         found = candidates(model, BATCH, budget)
         assert 1 <= len(found) <= 3
-        assert len({tuple(one.spans()) for one in found}) == len(found)
+        assert len({tuple(one.stretches()) for one in found}) == len(found)
 
 
 def test_a_model_that_is_not_compiled_is_refused():

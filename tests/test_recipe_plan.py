@@ -81,7 +81,7 @@ def test_cuts_ignore_the_batch_size_and_bytes_are_per_pass():
         Recipe(256, recompute="budget:0.6", micro_batch_size=64),
     ]
     plans = [recompute.applied(model_maker.make(recipe)) for recipe in recipes]
-    assert all(list(plan.spans()) == list(plans[0].spans()) for plan in plans)
+    assert all(list(plan.stretches()) == list(plans[0].stretches()) for plan in plans)
     assert [plan.batch_size for plan in plans] == [1, 256, 64]
     for plan in plans:
         assert (
@@ -138,8 +138,8 @@ def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
     assert plans[:2] == ["", ""]
     again = memory_models.normed()
     recompute.apply(again, recompute.Plan.from_json(plans[2]))
-    assert list(recompute.applied(again).spans()) == list(
-        recompute.plan(again, PLANNED_BATCH_SIZE).spans()
+    assert list(recompute.applied(again).stretches()) == list(
+        recompute.plan(again, PLANNED_BATCH_SIZE).stretches()
     )
 
 

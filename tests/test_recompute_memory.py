@@ -111,7 +111,7 @@ def assert_frozen_is_as_predicted(trained):
 
     assert plain.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)
     frozen = len(model.layers) - trained - 1  # the first of the layers is no operation
-    assert all(start >= frozen for start, _, recomputed in plan.spans() if recomputed)
+    assert all(start >= frozen for start, _, recomputed in plan.stretches() if recomputed)
     assert plan.recomputes == (trained > 1)
     recompute.apply(model, plan)
     assert plan.peak_bytes / ALLOCATOR_SLACK == pytest.approx(found(), rel=0.2)

@@ -87,7 +87,7 @@ def test_every_plan_of_every_project_is_exact_or_refused(build):
         + recompute.front(model, size)
         + [every(model)]
     )
-    for plan in {tuple(plan.spans()): plan for plan in plans}.values():
+    for plan in {tuple(plan.stretches()): plan for plan in plans}.values():
         is_exact(model, plan, data)
     try:
         by_hand = recompute.plan(

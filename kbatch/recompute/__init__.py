@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kbatch.recompute._apply import applied, apply, remove
     from kbatch.recompute._measure import best_plan, measure
-    from kbatch.recompute._plan import Plan, PlannedSegment, Span
+    from kbatch.recompute._plan import Plan, PlannedSegment
     from kbatch.recompute._planner import front, plan
     from kbatch.recompute._verify import Report, verify
 
@@ -16,7 +16,6 @@ _HOME = {
     "Plan": "_plan",
     "PlannedSegment": "_plan",
     "Report": "_verify",
-    "Span": "_plan",
     "applied": "_apply",
     "apply": "_apply",
     "best_plan": "_measure",
@@ -31,7 +30,6 @@ __all__ = [
     "Plan",
     "PlannedSegment",
     "Report",
-    "Span",
     "applied",
     "apply",
     "best_plan",

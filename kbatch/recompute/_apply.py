@@ -16,7 +16,7 @@ from kbatch.recompute import _repeatable
 from kbatch.recompute._barriers import Turns, barrier_here
 from kbatch.recompute._cut_points import CutPoints
 from kbatch.recompute._op_graph import OpGraph
-from kbatch.recompute._plan import Plan
+from kbatch.recompute._plan import Plan, spans_of
 from kbatch.recompute._recomputation import run_recomputed
 from kbatch.recompute._scope import Context
 from kbatch.recompute._segment import Segment, Step
@@ -41,7 +41,7 @@ class SegmentedCall:
         self.model, self.graph, self.plan = model, graph, plan
         self.context = Context(model.dtype_policy)
         self._segments = [
-            (Segment(graph, start, stop), recompute) for start, stop, recompute in plan.spans()
+            (Segment(graph, start, stop), recompute) for start, stop, recompute in spans_of(plan)
         ]
 
     def __call__(
@@ -117,10 +117,10 @@ def apply(model: keras.Model, plan: Plan) -> None:
     _check_not_in_fit(model)
     check_plan(graph, plan, model.name)
     loss_positions = _repeatable.check(graph) if plan.recomputes else frozenset()
-    CutPoints(graph, loss_positions).check([span.start for span in plan.spans()][1:])
+    CutPoints(graph, loss_positions).check([span.start for span in spans_of(plan)][1:])
     call = SegmentedCall(model, graph, plan)
     if plan.recomputes:
-        check_step(graph, call, plan.spans())
+        check_step(graph, call, spans_of(plan))
     remove(model)
     if plan.recomputes:
         # Written past `setattr`, so that neither Keras nor TensorFlow tracks it and nothing of it
@@ -211,7 +211,7 @@ def check_plan(graph: OpGraph, plan: Plan, name: str) -> None:
         RecomputeError: If the plan's segments are not made of the model's operations.
     """
     must = f"A plan must be made for the model it is applied to ({name!r})"
-    spans = plan.spans()
+    spans = spans_of(plan)
     operations = spans[-1].stop if spans else 0
     if operations != len(graph.nodes):
         received = f"one of {operations} operations for a model of {len(graph.nodes)}"

@@ -13,7 +13,7 @@ import keras
 from kbatch.device import meter
 from kbatch.errors import RecomputeError
 from kbatch.recompute._apply import apply
-from kbatch.recompute._plan import Plan
+from kbatch.recompute._plan import Plan, spans_of
 from kbatch.recompute._planner import front, plan
 from kbatch.recompute._restored import batch_size_of, restored
 from kbatch.runtime import gradient_registry
@@ -205,5 +205,5 @@ def _distinct(plans: Sequence[Plan]) -> list[Plan]:
     """The plans without those that have the same segments as an earlier one."""
     distinct: dict[tuple[Any, ...], Plan] = {}
     for each in plans:
-        distinct.setdefault(tuple(each.spans()), each)
+        distinct.setdefault(tuple(spans_of(each)), each)
     return list(distinct.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -99,14 +100,13 @@ class Plan:
         """Whether any segment is recomputed."""
         return any(segment.recompute for segment in self.segments)
 
-    def spans(self) -> list[Span]:
-        """The positions of each segment's operations in the model's op graph."""
-        spans, start = [], 0
+    def stretches(self) -> Iterator[tuple[int, int, bool]]:
+        """Start, stop and `recompute` of each segment, as positions of the model's operations."""
+        start = 0
         for segment in self.segments:
             stop = start + segment.operations
-            spans.append(Span(start, stop, segment.recompute))
+            yield start, stop, segment.recompute
             start = stop
-        return spans
 
     def to_json(self) -> str:
         """Return the plan as JSON text, to be kept in a file."""
@@ -155,6 +155,11 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join([*self._summary(), *(f"  {segment}" for segment in self.segments)])
+
+
+def spans_of(plan: Plan) -> list[Span]:
+    """The positions of the operations of a plan's segments."""
+    return [Span(*stretch) for stretch in plan.stretches()]
 
 
 def megabytes(count: float) -> str:

@@ -12,7 +12,7 @@ from kbatch.recompute import _repeatable, _solver
 from kbatch.recompute._cost_model import Predictor
 from kbatch.recompute._op_costs import ModelCosts, costs_of
 from kbatch.recompute._op_graph import OpGraph
-from kbatch.recompute._plan import Plan, PlannedSegment, Span
+from kbatch.recompute._plan import Plan, PlannedSegment, Span, spans_of
 from kbatch.recompute._signature import SignatureCache
 from kbatch.recompute._solver import Budget
 from kbatch.recompute._strategies import Options, segments_of, whole
@@ -162,7 +162,7 @@ def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
     costs = _costs(graph)
 
     def resize(plan: Plan, batch_size: int) -> Plan:
-        return _plan(Predictor(graph, costs, batch_size), plan.strategy, plan.spans())
+        return _plan(Predictor(graph, costs, batch_size), plan.strategy, spans_of(plan))
 
     return resize
 

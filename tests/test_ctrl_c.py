@@ -94,7 +94,7 @@ def test_a_signal_waits_for_what_must_not_be_disturbed():
 
 
 def test_a_signal_during_imports_ends_the_process_without_a_traceback():
-    code = "import os, time; from kbatch.device import ctrl_c\nwith ctrl_c.at_once(): os.kill(os.getpid(), {number}); time.sleep(60)"
+    code = "import os, time; from kbatch.runtime import ctrl_c\nwith ctrl_c.at_once(): os.kill(os.getpid(), {number}); time.sleep(60)"
     for number in (signal.SIGINT, signal.SIGTERM):
         ended = subprocess.run(
             [sys.executable, "-c", code.format(number=int(number))],

@@ -60,7 +60,10 @@ def test_a_trial_is_known_by_its_drawn_values_not_its_recipe(tmp_path):
         == 19
     )
     assert Project(tmp_path).trainings.known(Job("search", 5, 1, now.recipe, drawn, 1e-3)) is None
-    assert Project(tmp_path).trainings.known(Job("confirmation", 5, 0, now.recipe, drawn, 1e-3)) is None
+    assert (
+        Project(tmp_path).trainings.known(Job("confirmation", 5, 0, now.recipe, drawn, 1e-3))
+        is None
+    )
 
 
 def test_the_trials_of_an_old_project_are_answered(tmp_path):

@@ -99,7 +99,7 @@ def test_all_problems_are_raised_at_once_without_tuner_frames(points, tmp_path):
     tuner = tuner_of(tmp_path, space=Space(batch_size=(32, 1024)), executions_per_trial=2)
     backup = keras.callbacks.BackupAndRestore(tmp_path / "b")
     with pytest.raises(
-        SearchError, match=r"(?s)3 things.*executions_per_trial.*BackupAndRestore.*1024"
+        SearchError, match=r"(?s)3 problems.*executions_per_trial.*BackupAndRestore.*1024"
     ) as caught:
         search(tuner, points, callbacks=[backup])
     frames = [str(entry.path) for entry in caught.traceback]

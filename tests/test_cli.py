@@ -171,7 +171,7 @@ def test_after_ctrl_c_and_sigterm_the_same_command_goes_on(ask, tmp_path):
         "--trials",
         "3",
         "--seconds-per-trial",
-        "4",
+        "2",
         "--confirm",
         "0",
         "--out",

@@ -130,7 +130,7 @@ def test_accumulated_passes_equal_the_whole_batch_with_it():
         np.testing.assert_allclose(whole, accumulated, rtol=1e-5, atol=1e-6)
 
 
-def test_the_largest_batch_is_found_with_it(own_cache):
+def test_the_largest_batch_is_found_with_it(own_cache, forked_workers):
     found = kbatch.find_max_batch(
         memory_models.normed,
         (24, 24, 3),

@@ -22,7 +22,7 @@ from kbatch.results.loading import load_records
 HERE = Path(__file__).parent
 
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers")
 
 
 @pytest.mark.parametrize("text", ["none", "minimal", "sqrt", "stages", "budget:0.5"])

@@ -75,8 +75,8 @@ ONLY_IN = {
     "typer": {
         "command_option",
         "case_study.options",
-        *(f"cli.{name}" for name in ("app", "command", "doctor", "failure")),
-        *(f"cli.{name}" for name in ("max_batch", "recompute", "report")),
+        *(f"cli.{name}" for name in ("app", "command", "doctor", "failure", "report")),
+        *(f"cli.{name}" for name in ("max_batch_options", "recompute_options")),
     },
     "loky": {"runtime.worker"},
     "pynvml": {"device.utilisation"},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbatch.cli import max_batch
+from kbatch.cli import max_batch_options
 from kbatch.cli.max_batch_answer import sentence
 from kbatch.combination import Combination
 from kbatch.memory._max_batch import MaxBatch
@@ -146,11 +146,11 @@ def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
 
 
 def test_the_axes_that_decide_memory_are_options_whose_defaults_are_a_plain_recipe():
-    options = max_batch.AXIS_OPTIONS.by_axis
+    options = max_batch_options.AXIS_OPTIONS.by_axis
     names = [option.name for option in options.values()]
     assert names == ["policy", "optimizer", "jit", "recompute", "label-smoothing"]
     texts = {axis: option.default for axis, option in options.items()}
-    values = max_batch.Options(build="a:b", axes=texts).axis_values()
+    values = max_batch_options.Options(build="a:b", axes=texts).axis_values()
     assert {len(each) for each in values.values()} == {1}
     plain = Combination(**{axis: each[0] for axis, each in values.items()})
     assert plain == Combination.of(Recipe())

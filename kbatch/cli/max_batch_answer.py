@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
-from kbatch.cli.max_batch import Options
+from kbatch.cli.max_batch_options import Options
 from kbatch.combination import Combination
 from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError

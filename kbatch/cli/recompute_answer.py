@@ -18,7 +18,7 @@ from rich.console import Console
 from kbatch.building.model_spec import ModelSpec
 from kbatch.building.optimizers import optimizer_of
 from kbatch.cli.plan_choice import Choice, name_of, table
-from kbatch.cli.recompute import Options
+from kbatch.cli.recompute_options import Options
 from kbatch.device import limit
 from kbatch.errors import DataError, KbatchError, ModelError, RecomputeError
 from kbatch.memory._build_function import imported

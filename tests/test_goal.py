@@ -117,7 +117,7 @@ def test_an_accuracy_of_one_output_has_its_labels_chance():
         0.5,
     ]
     with pytest.raises(
-        SearchError, match=r"compiled with \(val_accuracy, val_loss\).*val_middle_accuracy"
+        SearchError, match=r"metrics \(val_accuracy, val_loss\).*val_middle_accuracy"
     ):
         goal("val_middle_accuracy", labels=labels, model=model)
 

@@ -6,6 +6,8 @@ import pytest
 
 from kbatch.device import processor
 from kbatch.memory import _cache
+from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._max_batch_table import Table
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +69,11 @@ def test_without_a_variable_the_users_cache_folder_is_taken(monkeypatch, tmp_pat
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert _cache.folder() == tmp_path / "home" / ".cache" / "kbatch"
+
+
+@pytest.mark.parametrize("kept", [{}, [], "text", 3, {"rows": 5}, {"batch_size": "many"}])
+def test_an_answer_of_another_form_counts_as_none(folder, kept):
+    _cache.save("a", kept)
+    assert _cache.load("a") == kept
+    assert _cache.load_as("a", MaxBatch.from_dict) is None
+    assert _cache.load_as("a", Table.from_dict) is None

@@ -10,14 +10,16 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import platformdirs
 
 from kbatch.device import processor
+from kbatch.errors import KbatchError
 
+Value = TypeVar("Value")
 VARIABLE = "KBATCH_CACHE"
 VERSIONS = ("tensorflow", "keras", "kbatch", "numpy", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 SETTINGS = ("TF_", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
@@ -43,6 +45,20 @@ def load(name: str) -> Any | None:
     with contextlib.suppress(OSError, ValueError):
         return json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
     return None
+
+
+def load_as(name: str, read: Callable[[Any], Value]) -> Value | None:
+    """Return the answer kept under a name as the value that `read` makes, or `None`.
+
+    An answer that cannot be read, such as one of another version of kbatch, counts as none.
+    """
+    answer = load(name)
+    if answer is None:
+        return None
+    try:
+        return read(answer)
+    except (KbatchError, TypeError, AttributeError, KeyError):
+        return None
 
 
 def save(name: str, answer: Any) -> None:

@@ -120,9 +120,9 @@ def find_max_batch(
             "recipe": workload.recipe.to_json(),
         }
         name = _cache.key({**said, **model})
-        known = None if worker.fresh else _cache.load(name)
+        known = None if worker.fresh else _cache.load_as(name, MaxBatch.from_dict)
         if known is not None:
-            return MaxBatch.from_dict(known)
+            return known
         gpu_in_use.check_free()
         result = find(prober, options)
     if all(probe.ended != "hung" for probe in (*result.probes, *result.confirmations)):

@@ -100,9 +100,9 @@ def max_batches(
             "models": models,
         }
     )
-    known = None if worker.fresh else _cache.load(name)
+    known = None if worker.fresh else _cache.load_as(name, Table.from_dict)
     if known is not None:
-        return Table.from_dict(known)
+        return known
     gpu_in_use.check_free()
 
     def make_prober(workload: Workload) -> Prober:

@@ -10,7 +10,7 @@ this list:
     1  axes · command_option · device · model_spec · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
-    4  border · memory · tuner
+    4  keras_tuner_border · memory · tuner
     5  training
     6  hypermodel
     7  case_study · testing
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from kbatch import callbacks, errors, memory, recompute, results, testing
     from kbatch.data.augmentation import register_augmentation
     from kbatch.hypermodel import HyperModel, objective
-    from kbatch.memory._find import find_max_batch
-    from kbatch.memory._table import max_batches
+    from kbatch.memory._find_max_batch import find_max_batch
+    from kbatch.memory._max_batches import max_batches
     from kbatch.memory._throughput import throughput
     from kbatch.model_spec import ModelSpec
     from kbatch.outcome import Outcome
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kbatch.scoring import score
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
-    from kbatch.training.single import train
+    from kbatch.training.one_recipe import train
 
 _HOME = {
     "HyperModel": "kbatch.hypermodel",
@@ -53,8 +53,8 @@ _HOME = {
     "callbacks": "",
     "confirm": "kbatch.training.confirmation",
     "errors": "",
-    "find_max_batch": "kbatch.memory._find",
-    "max_batches": "kbatch.memory._table",
+    "find_max_batch": "kbatch.memory._find_max_batch",
+    "max_batches": "kbatch.memory._max_batches",
     "memory": "",
     "objective": "kbatch.hypermodel",
     "recompute": "",
@@ -64,7 +64,7 @@ _HOME = {
     "score": "kbatch.scoring",
     "testing": "",
     "throughput": "kbatch.memory._throughput",
-    "train": "kbatch.training.single",
+    "train": "kbatch.training.one_recipe",
 }
 
 __all__ = [

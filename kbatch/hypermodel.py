@@ -13,13 +13,13 @@ import keras
 import keras_tuner
 
 from kbatch import tuner as keras_tuners
-from kbatch.border import border, called_by_a_tuner, watch_searches
 from kbatch.building.compiled import lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.idle import idle
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.errors import SearchError
+from kbatch.keras_tuner_border import border, called_by_a_tuner, watch_searches
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec
@@ -34,7 +34,7 @@ from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 from kbatch.training.search import Search
-from kbatch.training.terms import Terms, check_space
+from kbatch.training.search_terms import Terms, check_space
 from kbatch.training.trial import Trial
 
 if TYPE_CHECKING:

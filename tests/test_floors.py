@@ -40,7 +40,7 @@ FLOORS = {
     "training": 5,
     "memory": 4,
     "problems": 0,
-    "border": 4,
+    "keras_tuner_border": 4,
     "tuner": 4,
     "hypermodel": 6,
     "case_study": 7,
@@ -50,7 +50,7 @@ FLOORS = {
 }
 ONLY_IN = {
     "keras_tuner": {
-        "border",
+        "keras_tuner_border",
         "hypermodel",
         "runtime.keras_tuner_private",
         "tuner",

@@ -12,7 +12,7 @@ from short_searches import SECONDS, SPACE, build, search, tuner_of
 import kbatch
 from kbatch import Space
 from kbatch.results.loading import load_records
-from kbatch.training import terms
+from kbatch.training import search_terms
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,11 @@ def test_at_most_two_checkpoints_are_written_a_trial(points, tmp_path, monkeypat
 
 
 def test_epochs_set_the_horizon_by_the_baseline_and_once(points, tmp_path, monkeypatch):
-    medians, measure = [], terms.median_update_seconds
+    medians, measure = [], search_terms.median_update_seconds
     monkeypatch.setattr(
-        terms, "median_update_seconds", lambda *args: medians.append(measure(*args)) or medians[-1]
+        search_terms,
+        "median_update_seconds",
+        lambda *args: medians.append(measure(*args)) or medians[-1],
     )
     search(tuner_of(tmp_path, seconds=None, max_trials=1), points, epochs=5)
     facts = json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text())

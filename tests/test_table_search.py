@@ -7,7 +7,7 @@ from fake_prober import LIMIT, FakeProber, line, plain
 
 from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.errors import MemoryLimitError
-from kbatch.memory._find import find
+from kbatch.memory._find_max_batch import find
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch_table import recipe_of
 from kbatch.memory._need import Need

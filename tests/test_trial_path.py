@@ -14,7 +14,7 @@ from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 from kbatch.training.search import Search
-from kbatch.training.terms import Terms
+from kbatch.training.search_terms import Terms
 
 ROOM = Path(kbatch.__file__).parent
 

@@ -14,8 +14,8 @@ from kbatch.device import limit
 from kbatch.device.card import has_card
 from kbatch.errors import NoMemoryLimitError
 from kbatch.memory._max_batch_table import Row, Table
+from kbatch.memory._max_batches import max_batches
 from kbatch.memory._micro_batch import MaxBatches
-from kbatch.memory._table import max_batches
 from kbatch.records import fingerprint
 from kbatch.space import Space
 

@@ -18,11 +18,11 @@ from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import _probe_lines, _speed_line
 from kbatch.memory._build_function import imported
-from kbatch.memory._find import find_max_batch
+from kbatch.memory._find_max_batch import find_max_batch
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Row
+from kbatch.memory._max_batches import max_batches
 from kbatch.memory._probe import Probe
-from kbatch.memory._table import max_batches
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.space import Space

@@ -11,7 +11,7 @@ from kbatch.errors import SearchError
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders
 from kbatch.training.project import Project
-from kbatch.training.terms import Terms
+from kbatch.training.search_terms import Terms
 
 
 def confirm(

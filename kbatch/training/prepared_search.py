@@ -10,7 +10,7 @@ from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 from kbatch.training.search import Search
-from kbatch.training.terms import Terms
+from kbatch.training.search_terms import Terms
 
 
 class PreparedSearch:

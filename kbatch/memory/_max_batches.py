@@ -12,7 +12,7 @@ from kbatch.errors import MemoryLimitError
 from kbatch.memory import _cache
 from kbatch.memory._arguments import FinderArguments, WorkerOptions, parted
 from kbatch.memory._batch_sizes import check_size, lower
-from kbatch.memory._find import room
+from kbatch.memory._find_max_batch import room
 from kbatch.memory._max_batch_table import Row, Table, recipe_of
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import Prober

@@ -103,7 +103,7 @@ def register_augmentation(name: str, pipeline: Pipeline) -> None:
 
     Example:
     >>> import keras
-    >>> register_augmentation("noise", lambda: [keras.layers.GaussianNoise(0.1)])
+    >>> register_augmentation("gaussian_noise", lambda: [keras.layers.GaussianNoise(0.1)])
     """
     if not isinstance(name, str) or not name or _pipelines.get(name, pipeline) is not pipeline:
         raise RecipeError(

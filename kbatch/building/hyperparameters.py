@@ -30,12 +30,14 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
         reserved: Frozenset of names that must not be declared.
     """
 
+    __slots__ = ("_reserved",)  # not in the dict that is shared
+
     def __init__(self, hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> None:
-        self.__dict__ = hp.__dict__
-        self.__dict__["_kbatch_reserved"] = reserved
+        self.__dict__ = hp.__dict__  # type: ignore[misc]
+        self._reserved = reserved
 
     def _retrieve(self, hp: Any) -> Any:
-        if hp.name in self.__dict__["_kbatch_reserved"]:
+        if hp.name in self._reserved:
             raise SpaceError(
                 "A hyperparameter in `build` must not have the name of an axis of kbatch's",
                 hp.name,

@@ -10,7 +10,7 @@ this list:
     1  axes · command_option · device · model_spec · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
-    4  keras_tuner_border · memory · tuner
+    4  memory · tuner · tuner_border
     5  training
     6  hypermodel
     7  case_study · testing

@@ -19,7 +19,6 @@ from kbatch.building.idle import idle
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.errors import SearchError
-from kbatch.keras_tuner_border import border, called_by_a_tuner, watch_searches
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec
@@ -36,6 +35,7 @@ from kbatch.training.project import Project
 from kbatch.training.search import Search
 from kbatch.training.search_terms import Terms, check_space
 from kbatch.training.trial import Trial
+from kbatch.tuner_border import border, called_by_a_tuner, watch_searches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -40,7 +40,7 @@ FLOORS = {
     "training": 5,
     "memory": 4,
     "problems": 0,
-    "keras_tuner_border": 4,
+    "tuner_border": 4,
     "tuner": 4,
     "hypermodel": 6,
     "case_study": 7,
@@ -50,7 +50,7 @@ FLOORS = {
 }
 ONLY_IN = {
     "keras_tuner": {
-        "keras_tuner_border",
+        "tuner_border",
         "hypermodel",
         "runtime.keras_tuner_private",
         "tuner",

@@ -61,7 +61,7 @@ def test_from_a_tuner_to_keras_there_are_three_frames(tuner, points):
     assert len(trials) == 2
     for each in trials:
         assert each == [
-            ("border", "watched"),
+            ("tuner_border", "watched"),
             ("hypermodel", "fit"),
             ("search", "train"),
             ("run", "run"),

@@ -97,8 +97,8 @@ def test_no_memory_grows_over_trials(points, tmp_path):
     def wide(hp):
         layers = [
             keras.Input((12,)),
-            keras.layers.Dense(2000, "gelu"),
-            keras.layers.Dense(500, "gelu"),
+            keras.layers.Dense(1000, "gelu"),
+            keras.layers.Dense(250, "gelu"),
             keras.layers.Dense(1, "sigmoid"),
         ]
         model = keras.Sequential(layers)
@@ -116,7 +116,7 @@ def test_no_memory_grows_over_trials(points, tmp_path):
         callbacks=[Bytes()],
     )
     assert len(seen) == 13
-    model_bytes = 4 * (12 * 2000 + 2000 * 500)
+    model_bytes = 4 * (12 * 1000 + 1000 * 250)
     # A trial begins with or without the last one's model still alive, so the levels of both halves
     # are compared;
     # a leak would add six models' weights and slots between them.

@@ -13,7 +13,8 @@ from kbatch.building.signature import signature
 
 # Testing one hyperparameter takes two models, so only names that suggest an optimizer are tested.
 OF_OPTIMIZERS = re.compile(
-    r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*|schedule\w*)(_|\d|$)",
+    r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*"
+    r"|schedule\w*)(_|\d|$)",
     re.IGNORECASE,
 )
 

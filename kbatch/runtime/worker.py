@@ -125,7 +125,8 @@ class Worker:
     def _ready(self) -> ProcessPoolExecutor:
         if self._executor is None:
             # closed with the process, not at the end of a `with`
-            self._said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115
+            said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115
+            self._said = said
             environment = {
                 **os.environ,
                 **self.environment,

@@ -85,7 +85,9 @@ def _classes(model: keras.Model, loss: Any) -> int | None:
     if name not in (SPARSE, "SparseCategoricalCrossentropy") or len(outputs) != 1:
         return None
     axis = getattr(loss, "axis", -1)
-    return model.outputs[0].shape[axis] if isinstance(axis, int) else None  # type: ignore[no-any-return]
+    if not isinstance(axis, int):
+        return None
+    return model.outputs[0].shape[axis]  # type: ignore[no-any-return]
 
 
 def _check_range(labels: np.ndarray | None, classes: int, ignored: int | None, where: str) -> None:

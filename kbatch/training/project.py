@@ -86,5 +86,6 @@ class Project:
 def _is_completed(file: Path) -> bool:
     """Whether KerasTuner's file of a trial says that the trial was completed."""
     with contextlib.suppress(RecordError, ValueError, RecursionError, AttributeError):
-        return json.loads(atomic_file.read(file) or b"null").get("status") == "COMPLETED"  # type: ignore[no-any-return]
+        state = json.loads(atomic_file.read(file) or b"null")
+        return bool(state.get("status") == "COMPLETED")
     return False

@@ -21,7 +21,7 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.errors import SearchError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
-from kbatch.model_spec import ModelArguments, ModelSpec
+from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.runtime import keras_tuner_private
 from kbatch.space import Space
@@ -108,6 +108,7 @@ class HyperModel(keras_tuner.HyperModel):
     ```
     """
 
+    @shows(ModelSpec)
     def __init__(
         self,
         build: Callable[..., keras.Model] | keras_tuner.HyperModel | ModelSpec,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from kbatch.errors import ModelError, SearchError
 from kbatch.recipe import whole_number
@@ -13,6 +15,7 @@ from kbatch.recipe import whole_number
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 LEAST_SEED = -(2**31)  # the smallest int32: TensorFlow's seeds may be negative
 
 
@@ -98,6 +101,7 @@ class ModelSpec:
         Raises:
             SearchError: If an argument is given both in a `ModelSpec` and by name.
         """
+        check_names(arguments, ModelArguments.__annotations__)
         if not isinstance(build, ModelSpec):
             return cls(build, **arguments)
         if arguments:
@@ -107,6 +111,47 @@ class ModelSpec:
                 "Use dataclasses.replace(spec, …), or pass the build function",
             )
         return build
+
+
+def shows(*forms: Any) -> Callable[[Function], Function]:
+    """Let `help` and tab completion show arguments by name that a function takes as `**arguments`.
+
+    Args:
+        *forms: Dataclasses whose fields, but `build`, are arguments of the function.
+    """
+
+    def shown(function: Function) -> Function:
+        signature = inspect.signature(function)
+        named = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
+        for form in forms:
+            for field in fields(form):
+                if field.name != "build":
+                    kind = inspect.Parameter.KEYWORD_ONLY
+                    named.append(inspect.Parameter(field.name, kind, default=field.default))
+        function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+        return function
+
+    return shown
+
+
+def check_names(arguments: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments by name that no function has.
+
+    Args:
+        arguments: Names that were given.
+        known: Names that there are.
+
+    Raises:
+        TypeError: If there is another name, as Python raises for a function's own parameters.
+    """
+    names = sorted(known)
+    for name in arguments:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f": did you mean `{near[0]}`?" if near else "."
+            raise TypeError(
+                f"There is no argument `{name}`{hint} Further arguments are {', '.join(names)}."
+            )
 
 
 def _hypermodel_class() -> type | None:

@@ -51,13 +51,35 @@ def test_the_fields_are_the_arguments_by_name():
 
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS, ids=lambda each: each.__qualname__)
 def test_entry_points_take_a_model_in_the_same_way(entry_point):
-    parameters = inspect.signature(entry_point).parameters
-    assert "build" in parameters
-    assert not set(ModelArguments.__annotations__) & set(parameters)
-    assert any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    named = [each for each in parameters.values() if each.kind is not each.VAR_KEYWORD]
+    code = entry_point.__code__
+    own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    assert "build" in own
+    assert not set(ModelArguments.__annotations__) & set(own)
+    assert code.co_flags & inspect.CO_VARKEYWORDS
     mirrors_fit = entry_point is kbatch.train
-    assert mirrors_fit or len([each for each in named if each.name != "self"]) <= MOST_PARAMETERS
+    assert mirrors_fit or len([name for name in own if name != "self"]) <= MOST_PARAMETERS
+
+
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS, ids=lambda each: each.__qualname__)
+def test_help_shows_the_models_arguments_and_their_defaults(entry_point):
+    parameters = inspect.signature(entry_point).parameters
+    for each in dataclasses.fields(ModelSpec)[1:]:
+        assert parameters[each.name].default == each.default
+    assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def test_help_shows_the_workers_arguments():
+    for function in (kbatch.find_max_batch, kbatch.max_batches):
+        parameters = inspect.signature(function).parameters
+        assert parameters["timeout_seconds"].default == 600
+        assert {"fresh", "on_probe"} <= set(parameters)
+
+
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS[1:], ids=lambda each: each.__qualname__)
+def test_a_misspelled_argument_is_named_with_the_one_meant(entry_point, raw):
+    arguments, epochs = ((Recipe(),), {"epochs": 1}) if entry_point is kbatch.train else ((), {})
+    with pytest.raises(TypeError, match="no argument `metrcs`: did you mean `metrics`"):
+        entry_point(*arguments, raw, (4,), loss="mse", metrcs=["mae"], **epochs)
 
 
 def test_a_spec_is_its_parts(points, raw):
@@ -102,7 +124,7 @@ def test_seed_and_values_are_checked(raw):
         ModelSpec(raw, seed=0.5)
     with pytest.raises(SearchError, match="`values` must be a mapping"):
         ModelSpec(raw, values=["units"])
-    with pytest.raises(TypeError, match="unexpected keyword argument 'los'"):
+    with pytest.raises(TypeError, match="no argument `los`: did you mean `loss`"):
         ModelSpec.of(raw, los="mse")
 
 

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -43,17 +44,17 @@ def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
             # Names of files may be in no encoding at all.
             stream.reconfigure(errors="backslashreplace")
     _silence_disk_errors()
-    if out:
-        stopped = (
-            f" Trials that had finished are kept: `kbatch report {out}` shows them, "
-            "and the same command goes on."
-        )
     try:
         with ctrl_c.stopping(), warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             yield
     except KeyboardInterrupt as error:
         ctrl_c.ignore()
+        if out and Path(out).exists():
+            stopped = (
+                f" Trials that had finished are kept: `kbatch report {out}` shows them, "
+                "and the same command goes on."
+            )
         print(f"\nStopped.{stopped}", file=sys.stderr)
         raise typer.Exit(getattr(error, "exit_code", 130)) from error
     except SystemExit as error:  # raised by a module of the user's: kbatch raises none

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.memory._probe import Probe
 from kbatch.memory._prober import TIMEOUT_SECONDS
-from kbatch.model_spec import ModelArguments, ModelSpec
+from kbatch.model_spec import ModelArguments, ModelSpec, check_names
 
 if TYPE_CHECKING:
     pass
@@ -41,6 +41,7 @@ class WorkerOptions:
 def parted(build: Any, arguments: FinderArguments) -> tuple[ModelSpec, WorkerOptions]:
     """Part arguments by name into those of the model and those of the worker."""
     names = {each.name for each in dataclasses.fields(WorkerOptions)}
+    check_names(arguments, [*names, *ModelArguments.__annotations__])
     of_model = {name: value for name, value in arguments.items() if name not in names}
     of_worker = {name: value for name, value in arguments.items() if name in names}
     return ModelSpec.of(build, **of_model), WorkerOptions(**of_worker)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from kbatch.memory._batch_sizes import check_size
 from kbatch.memory._probe import ModelFacts
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import workload_of
-from kbatch.model_spec import ModelArguments, ModelSpec
+from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
 
@@ -66,6 +66,7 @@ class Estimate:
         return f"{table}\nat batch {self.batch_size}"
 
 
+@shows(ModelSpec)
 def estimate(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,

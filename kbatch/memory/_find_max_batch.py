@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kbatch.device import gpu_in_use, limit, utilisation
 from kbatch.errors import SearchError
 from kbatch.memory import _cache
-from kbatch.memory._arguments import FinderArguments, parted
+from kbatch.memory._arguments import FinderArguments, WorkerOptions, parted
 from kbatch.memory._batch_sizes import check_size, lower
 from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._max_batch import MaxBatch
@@ -26,13 +26,14 @@ from kbatch.memory._search import (
     predict,
 )
 from kbatch.memory._workload import workload_of
-from kbatch.model_spec import ModelSpec
+from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@shows(ModelSpec, WorkerOptions)
 def find_max_batch(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,
@@ -67,7 +68,8 @@ def find_max_batch(
         y: Labels, for arrays. With shapes, labels that fit the loss are made. Optional.
         recipe: `Recipe` to train by. Its batch size is not used. Of a recipe that accumulates, the
             number of passes per update is kept, and the answer is the largest micro-batch.
-            Defaults to `Recipe()`.
+            Defaults to `Recipe()`, which trains with Adam. For the optimizer that `build` compiles
+            with, pass `Recipe(optimizer="compiled", learning_rate=None)`.
         memory_limit: Bytes that the device may use, as a number or such as `"8GB"`. Defaults to
             what a GPU has, and on a CPU to `TF_CPU_BFC_MEM_LIMIT_IN_MB`.
         ceiling: Integer, the largest batch size to try. Optional.

@@ -19,7 +19,7 @@ from kbatch.memory._prober import Prober
 from kbatch.memory._sample import sample_of
 from kbatch.memory._table_search import TableSearch
 from kbatch.memory._workload import Workload, pipelines
-from kbatch.model_spec import ModelSpec
+from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.space import Space
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@shows(ModelSpec, WorkerOptions)
 def max_batches(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,

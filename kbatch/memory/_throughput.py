@@ -17,7 +17,7 @@ from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import Prober
 from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory._workload import workload_of
-from kbatch.model_spec import ModelArguments, ModelSpec
+from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.results import speed_figure
 
@@ -110,6 +110,7 @@ class Throughput:
         return f"within 5 % of the best speed from batch {self.smallest_fast}"
 
 
+@shows(ModelSpec)
 def throughput(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,

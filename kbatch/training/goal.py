@@ -95,7 +95,7 @@ def judged_by(metric: Any, direction: Any, chance: Any, target: Any) -> dict[str
         raise SearchError(
             '`metric` must be measured on validation data: "val_" and the name',
             metric,
-            'Pass "val_accuracy", say',
+            'Pass "val_accuracy", say; a list of metrics to compile with is `metrics=`',
         )
     if direction not in ("max", "min", None):
         raise SearchError(

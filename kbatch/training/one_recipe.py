@@ -16,7 +16,7 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
 from kbatch.errors import RecipeError, SearchError
-from kbatch.model_spec import ModelArguments, ModelSpec
+from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, whole_number
 from kbatch.training import agreement
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@shows(ModelSpec)
 def train(
     recipe: Recipe,
     build: Callable[..., keras.Model] | ModelSpec,

@@ -128,3 +128,19 @@ def test_the_command_stops_in_its_first_moments_in_silence(number, tmp_path):
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert (ended.returncode, ended.stderr) == (128 + number, "\nStopped.\n")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_trials_are_promised_only_where_there_is_a_folder(begun, tmp_path):
+    folder = tmp_path / "out"
+    if begun:
+        folder.mkdir()
+    code = (
+        "from kbatch.cli import failure\n"
+        f"with failure.told_plainly({str(folder)!r}): raise KeyboardInterrupt\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "Stopped." in ended.stderr
+    assert ("are kept" in ended.stderr) == begun

@@ -227,9 +227,8 @@ def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
     yield _nvidia(told)
     yield Finding("memory limit", _limit(told))
     yield Finding("tells its bytes", _tells_bytes(told))
-    is_on = told.get("onednn")
     words = {True: "on", False: "off", None: "unknown"}
-    yield Finding("onednn", words.get(is_on, "unknown"))
+    yield Finding("onednn", words.get(told.get("onednn"), "unknown"))
 
 
 def _nvidia(told: Mapping[str, Any]) -> Finding:

@@ -47,7 +47,7 @@ def compare(space, most_probes):
 
 
 @pytest.mark.slow
-def test_two_optimizers_cost_at_most_four_probes_then_none():
+def test_two_optimizers_cost_at_most_six_probes_then_none():
     table = compare(Space(policy="float32"), most_probes=6)
     tried = []
     assert (

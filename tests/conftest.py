@@ -17,6 +17,7 @@ import forked
 import numpy as np
 import pytest
 
+collect_ignore = ["fake_gpu"]  # Python imports it by itself, under a name that others have too
 GRADIENTS = "kbatch.runtime.gradient_registry"
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
 
@@ -110,6 +111,14 @@ def own_cache(tmp_path, monkeypatch):
 def forked_workers(monkeypatch):
     """Probers whose workers need not import TensorFlow."""
     monkeypatch.setattr("kbatch.memory._prober.Worker", forked.ForkedWorker)
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """Every new process says that it has a GPU of 400 MiB; see fake_gpu/sitecustomize.py."""
+    monkeypatch.setenv("FAKE_GPU", "1")
+    folders = [str(forked.FAKE_GPU), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
 
 
 @pytest.fixture

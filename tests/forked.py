@@ -5,6 +5,7 @@ in it. It saves the 4 to 8 seconds that each import of TensorFlow takes. Tests o
 (how it starts, is ended or imports) start one as users do.
 """
 
+import importlib.util
 import multiprocessing
 import os
 import subprocess
@@ -26,8 +27,9 @@ LIBRARIES = [
     "scipy.stats",
     "sklearn.gaussian_process",
 ]
+FAKE_GPU = Path(__file__).parent / "fake_gpu"
 # read while TensorFlow is imported: without oneDNN, memory that runs out is an error and no death
-AT_IMPORT = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+AT_IMPORT = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "FAKE_GPU": ""}
 
 
 def context():
@@ -96,6 +98,14 @@ def _take(environment):
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
+    if environment.get("FAKE_GPU"):
+        import tensorflow
+
+        # another `sitecustomize` may belong to the system
+        spec = importlib.util.spec_from_file_location("fake_gpu", FAKE_GPU / "sitecustomize.py")
+        fake = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(fake)
+        fake.pretend(tensorflow)
 
 
 def _called(target, arguments, environment, working_folder, folder):

@@ -37,10 +37,6 @@ def machine(monkeypatch):
 
     def machine(stdout="", code=0, raises=None, cards=""):
         def run(command, **rest):
-            if command[0] == "nvidia-smi":
-                if not cards:
-                    raise FileNotFoundError("nvidia-smi")
-                return subprocess.CompletedProcess(command, 0, cards + "\n", "")
             assert command[:2] == [sys.executable, "-c"]
             if raises:
                 raise raises
@@ -49,7 +45,8 @@ def machine(monkeypatch):
         monkeypatch.setattr(
             doctor, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run})
         )
-        monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
+        monkeypatch.setattr(doctor.card, "names", lambda: tuple(filter(None, [cards])))
+        monkeypatch.setattr(doctor.card, "has_card", lambda: bool(cards))
         return {finding.topic: finding for finding in doctor.findings()}
 
     return machine

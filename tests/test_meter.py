@@ -19,3 +19,51 @@ def test_small_blocks_are_counted_or_nothing_is_said(setting, told, monkeypatch)
     done = forked.code(CODE)
     said = done.stdout.strip()
     assert (int(said) >= 20 * 40_000) if told else said == "None"
+
+
+WAITED = """
+import tensorflow as tf
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpus[0], 2 * [tf.config.LogicalDeviceConfiguration()])
+from kbatch.device import meter
+meter.device = lambda: "CPU:1"
+sync, ran = tf.raw_ops.SyncDevice, []
+tf.raw_ops.SyncDevice = lambda: ran.append(tf.zeros(1).device[-5:]) or sync()
+tf.test.experimental.sync_devices = lambda: ran.append("all")
+meter.wait()
+print(ran)
+"""
+
+
+def test_only_the_training_device_is_waited_for():
+    assert forked.code(WAITED).stdout == "['CPU:1']\n"
+
+
+WORDS = """
+import tensorflow as tf
+from kbatch.device import meter
+print(meter.device_words())
+tf.config.experimental.get_device_details = lambda card: {
+    "device_name": "A100", "compute_capability": (8, 0)}
+print(meter.device_words())
+tf.config.experimental.enable_tensor_float_32_execution(False)
+tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:1], "GPU")
+print(meter.device_words())
+"""
+
+
+def test_the_gpu_is_named_that_trains_and_its_tf32(fake_gpu, monkeypatch):
+    monkeypatch.setenv("FAKE_GPUS", "2")
+    assert forked.code(WORDS).stdout.splitlines() == [
+        "FAKE GPU, 1 of 2",
+        "A100, 1 of 2, float32 as TF32",
+        "A100",
+    ]
+
+
+def test_a_limited_process_sees_one_card(fake_gpu, monkeypatch):
+    monkeypatch.setenv("FAKE_GPUS", "2")
+    for limit_bytes in (None, 100 << 20):
+        code = f"from kbatch.device import limit, meter\nlimit.apply({limit_bytes})\n"
+        said = forked.code(code + "print(meter.device_words(), limit.of_gpu() >> 20)").stdout
+        assert said == f"FAKE GPU {400 if limit_bytes is None else 100}\n"

@@ -16,6 +16,7 @@ class FakeNvml:
     """
 
     def __init__(self, script=((50, 100),), uuids=("GPU-aaaa-1", b"GPU-bbbb-2"), broken=()):
+        self.names = [b"NVIDIA H100"]
         self.script, self.uuids, self.broken = list(script), uuids, broken
         self.over = threading.Event()
         self.asked, self.shut = [], 0
@@ -30,6 +31,12 @@ class FakeNvml:
     def nvmlShutdown(self):
         self.shut += 1
         self._may("shutdown")
+
+    class NVMLError_NotSupported(Exception):
+        pass
+
+    def nvmlDeviceGetName(self, card):
+        return self.names[card % len(self.names)]
 
     def nvmlDeviceGetCount(self):
         return len(self.uuids)
@@ -180,3 +187,26 @@ def test_a_hidden_card_is_not_asked(monkeypatch, visible):
         pass
     assert (sampler.result(), nvml.asked) == (None, [])
     assert threads() == []
+
+
+def test_a_mig_instance_tells_its_memory_without_a_load(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cccc")
+    nvml = FakeNvml()
+    nvml.script = [(10, 700), FakeNvml.NVMLError_NotSupported(), FakeNvml.NVMLError_NotSupported()]
+    assert sample(monkeypatch, nvml).result() == Utilisation(10.0, 10.0, 700.0, 700, 3)
+    only_memory = FakeNvml()
+    only_memory.used = 700
+    only_memory.script = [FakeNvml.NVMLError_NotSupported()]
+    assert sample(monkeypatch, only_memory).result() == Utilisation(None, None, 700.0, 700, 1)
+
+
+def test_of_cards_of_different_models_one_must_be_named(monkeypatch):
+    """CUDA counts the fastest first, NVML by bus: the same number may be another card."""
+    mixed = FakeNvml()
+    mixed.names = ["NVIDIA H100", "NVIDIA T4"]
+    monkeypatch.setitem(sys.modules, "pynvml", mixed)
+    with Sampler(0.001) as sampler:
+        pass
+    assert (sampler.result(), mixed.asked) == (None, [])
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert sample(monkeypatch, mixed).result().samples == 1

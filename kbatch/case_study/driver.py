@@ -22,6 +22,7 @@ from kbatch.case_study.announcement import (
     number_of_trials,
 )
 from kbatch.case_study.options import PROJECT, Options
+from kbatch.device import card
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
@@ -67,8 +68,12 @@ def run(options: Options, console: Console) -> None:
 
 
 def _import_tensorflow() -> None:
-    """Import TensorFlow quietly, on a CPU with an allocator that counts its bytes."""
-    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    """Import TensorFlow quietly, on a CPU with an allocator that counts its bytes.
+
+    Beside a GPU that allocator would limit the memory of the host, where batches wait.
+    """
+    if not card.has_card():
+        os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
     with ctrl_c.at_once(), quiet_import.turned_away():
         import tensorflow as tf
@@ -76,6 +81,9 @@ def _import_tensorflow() -> None:
         import kbatch.hypermodel  # noqa: F401  so that all of it is imported quietly
 
         tf.config.list_logical_devices()
+    from kbatch.device import meter
+
+    card.tell_of_unused(meter.device_words())
 
 
 def _load_pictures(options: Options, console: Console) -> Pictures:

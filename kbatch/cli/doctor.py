@@ -23,6 +23,7 @@ import typer
 
 from kbatch import __version__
 from kbatch.cli.failure import told_plainly
+from kbatch.device import card
 
 TIMEOUT_SECONDS = 120
 LIBRARIES = ("keras-tuner", "numpy", "loky", "nvidia-ml-py")
@@ -232,11 +233,11 @@ def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _nvidia(told: Mapping[str, Any]) -> Finding:
-    cards = _cards()
+    cards = "; ".join(card.names()) or ("one without nvidia-smi" if card.has_card() else "")
     if not cards or told.get("gpus") or "error" in told:
         return Finding("nvidia cards", cards or "none")
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and hidden.strip() in ("", "-1"):
+    if card.is_hidden():
+        hidden = os.environ["CUDA_VISIBLE_DEVICES"]
         return Finding(
             "nvidia cards",
             cards,
@@ -254,22 +255,6 @@ def _nvidia(told: Mapping[str, Any]) -> Finding:
         problem,
         f"Run `pip install 'tensorflow[and-cuda]=={told['tensorflow']}'`, or see examples/docker/",
     )
-
-
-def _cards() -> str:
-    """The NVIDIA cards that the driver knows; empty if there is none."""
-    try:
-        process = subprocess.run(
-            ["nvidia-smi", "-L"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-        return _one_line(process.stdout)
-    except (OSError, subprocess.SubprocessError):  # no such tool, or no driver that it can reach
-        return "/dev/nvidia0" if os.path.exists("/dev/nvidia0") else ""
 
 
 def _limit(told: Mapping[str, Any]) -> str:

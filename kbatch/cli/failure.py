@@ -88,7 +88,7 @@ def _refusal(error: Exception) -> KbatchError | None:
 
 
 def _show_warning(message: Warning | str, *rest: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    typer.secho(f"warning: {message}", fg="yellow", err=True)
 
 
 def _silence_disk_errors() -> None:

@@ -1,12 +1,100 @@
-"""The NVIDIA GPU of this machine, asked for without TensorFlow."""
+"""The NVIDIA GPUs of this machine, asked for without TensorFlow."""
 
 from __future__ import annotations
 
+import functools
+import glob
 import os
+import subprocess
+import warnings
 
-PLACES = ("/dev/nvidia0", "/proc/driver/nvidia/gpus")
+# a container may have any one of the cards
+PLACES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
+# Windows' GPUs in WSL2, of any maker: `nvidia-smi` tells whether one is NVIDIA's
+WSL = "/dev/dxg"
+TIMEOUT_SECONDS = 20
+QUERY = "name,uuid,driver_version,memory.total"
 
 
 def has_card() -> bool:
     """Tell whether this machine has an NVIDIA GPU."""
-    return any(os.path.exists(path) for path in PLACES)
+    return any(map(glob.glob, PLACES)) or (os.path.exists(WSL) and bool(names()))
+
+
+def names() -> tuple[str, ...]:
+    """Return a line for each card and each of its MIG instances, as `nvidia-smi -L` lists them."""
+    return _kept_answer("-L")
+
+
+def described() -> tuple[str, ...]:
+    """Return name, UUID, driver version and memory of each card, as `nvidia-smi` tells them."""
+    return _kept_answer(f"--query-gpu={QUERY}", "--format=csv,noheader")
+
+
+def memory_bytes() -> tuple[int, int] | None:
+    """Return the total and the free bytes of the first visible card; `None` if unknown."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    told = _answer(
+        "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits", f"--id={first}"
+    )
+    numbers = told[0].split(", ") if len(told) == 1 else []
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        return None  # a MIG instance, or a card that does not tell its memory
+    return int(numbers[0]) << 20, int(numbers[1]) << 20
+
+
+def is_hidden() -> bool:
+    """Tell whether the environment hides all cards from TensorFlow."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible is not None and visible.strip() in ("", "-1")
+
+
+def unused(device: str) -> str:
+    """Return a warning if TensorFlow trains on the processor of a machine with a card, else `""`.
+
+    Args:
+        device: String, the training device in words; see `kbatch.device.meter.device_words`.
+    """
+    if not device.startswith("CPU") or is_hidden() or not has_card():
+        return ""
+    return (
+        "This machine has an NVIDIA card that TensorFlow does not see, so training runs on the "
+        "processor. `kbatch doctor` says what is missing."
+    )
+
+
+def tell_of_unused(device: str) -> None:
+    """Warn, once in a process, of a card that TensorFlow does not see.
+
+    Args:
+        device: String, the training device in words.
+    """
+    words = unused(device)
+    if words and words not in _told:
+        _told.add(words)
+        warnings.warn(words, stacklevel=3)
+
+
+_told: set[str] = set()
+
+
+@functools.cache
+def _kept_answer(*arguments: str) -> tuple[str, ...]:
+    """The answer of `nvidia-smi`, which is asked once: it takes up to a second."""
+    return _answer(*arguments)
+
+
+def _answer(*arguments: str) -> tuple[str, ...]:
+    """The lines that `nvidia-smi` prints; none without it, or without a driver."""
+    try:
+        process = subprocess.run(
+            ["nvidia-smi", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in process.stdout.splitlines() if line.strip())

@@ -120,6 +120,8 @@ def apply(limit_bytes: int | None) -> int | None:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return of_cpu()
+    # the allocator of every visible card takes all of its memory
+    tf.config.set_visible_devices(gpus[:1], "GPU")
     for name in (CPU_BFC, CPU_LIMIT):
         # with a GPU they would limit the memory of the host, where batches wait
         os.environ.pop(name, None)

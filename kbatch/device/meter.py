@@ -10,10 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import platform
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from kbatch.device import limit, processor
+
+TF32 = (8, 0)  # compute capability of Ampere, the first GPUs with it
 
 
 @functools.cache
@@ -23,11 +27,17 @@ def device() -> str:
 
 
 def device_words() -> str:
-    """Describe the training device for people: the GPUs, or the processor and its cores."""
-    gpus = tf.config.list_physical_devices("GPU")
+    """Describe the training device for people: the GPU, or the processor and its cores.
+
+    Of several GPUs Keras trains on the first. One that multiplies float32 as TF32, with 10 bits of
+    mantissa, is said to.
+    """
+    gpus = tf.config.get_visible_devices("GPU")
     if gpus:
-        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-        return f"{len(gpus)} x {name}"
+        details = tf.config.experimental.get_device_details(gpus[0])
+        name = details.get("device_name", "GPU")
+        number = f", 1 of {len(gpus)}" if len(gpus) > 1 else ""
+        return f"{name}{number}{', float32 as TF32' if _has_tf32(details) else ''}"
     return f"CPU {processor.name() or platform.machine()}, {os.cpu_count()} cores"
 
 
@@ -48,9 +58,19 @@ def reset_peak() -> None:
 
 
 def wait() -> None:
-    """Wait until the GPU has finished its work; a step on a CPU has ended when it returns."""
+    """Wait until the GPU has finished its work; a step on a CPU has ended when it returns.
+
+    Only the training device is asked: an operation on another GPU takes all of its memory.
+    """
     if device() != "CPU:0":
-        tf.test.experimental.sync_devices()
+        with tf.device(device()):
+            tf.raw_ops.SyncDevice()
+
+
+def _has_tf32(details: Mapping[str, Any]) -> bool:
+    """Whether a GPU multiplies float32 as TF32."""
+    capable = details.get("compute_capability", (0, 0)) >= TF32
+    return capable and tf.config.experimental.tensor_float_32_execution_enabled()
 
 
 def _info(which: str) -> int | None:

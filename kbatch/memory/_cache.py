@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import platformdirs
 
-from kbatch.device import processor
+from kbatch.device import card, processor
 from kbatch.errors import KbatchError
 
 Value = TypeVar("Value")
@@ -74,7 +74,7 @@ def save(name: str, answer: Any) -> None:
 
 def device() -> str:
     """Describe the GPUs and the processor of this machine, without TensorFlow."""
-    cards = []
+    cards = [*card.names(), *card.described()]  # MIG profiles, and driver versions
     for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:
             cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model")]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-from kbatch.device import limit
+from kbatch.device import card, limit
 from kbatch.errors import ModelError
 from kbatch.memory import _xla
 from kbatch.memory._margins import MARGINS
@@ -70,6 +70,7 @@ class Prober:
         self._environment = {
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_FORCE_GPU_ALLOW_GROWTH": "false",
+            "TF_GPU_ALLOCATOR": "",  # CUDA's own allocator takes a limit as a threshold only
             **(environment or {}),
         }
         self._on_probe = on_probe or _ignore
@@ -101,6 +102,7 @@ class Prober:
                     "Move what it holds into the function",
                 ) from error
             facts: ModelFacts = self._answer(answer)
+            card.tell_of_unused(facts.device)
             self._facts = (
                 facts
                 if self._whole is None

@@ -36,6 +36,7 @@ class FakeGpus:
                 "list_logical_devices",
                 "set_logical_device_configuration",
                 "set_visible_devices",
+                "get_visible_devices",
             )
         }
         numbers = range(int(os.environ.get("FAKE_GPUS", "1")))
@@ -72,6 +73,11 @@ class FakeGpus:
         if "FAKE_GPU_LOG" in os.environ:
             with Path(os.environ["FAKE_GPU_LOG"]).open("a") as log:
                 log.write(f"{len(self._visible)} of {len(self._cards)} visible\n")
+
+    def get_visible_devices(self, device_type=None):
+        others = self._real["get_visible_devices"](device_type)
+        gpus = self._listed(device_type, self._visible)
+        return [*([] if device_type == "GPU" else others), *gpus]
 
     def details(self, device):
         return {"device_name": "FAKE GPU"}

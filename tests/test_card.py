@@ -1,0 +1,137 @@
+"""NVIDIA cards, found without TensorFlow: in containers, WSL2 and MIG, and those not used."""
+
+import subprocess
+import warnings
+
+import forked
+import pytest
+
+from kbatch.device import card
+from kbatch.memory import _cache
+
+LISTED = "GPU 0: NVIDIA H100 (UUID: GPU-8932f937)\n  MIG 1g.10gb Device 0: (UUID: MIG-1)\n"
+CPU = "CPU AMD EPYC, 2 cores"
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Sets which files there are, and what `nvidia-smi` answers."""
+
+    def machine(*files, smi=""):
+        def run(command, **rest):
+            if not smi:
+                raise FileNotFoundError("nvidia-smi")
+            return subprocess.CompletedProcess(command, 0, smi, "")
+
+        monkeypatch.setattr(card.glob, "glob", lambda place: list(filter(matches(place), files)))
+        monkeypatch.setattr(card.os.path, "exists", lambda path: path in files)
+        monkeypatch.setattr(card.subprocess, "run", run)
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    card._kept_answer.cache_clear()
+    card._told.clear()
+    yield machine
+    card._kept_answer.cache_clear()
+
+
+def matches(place):
+    import fnmatch
+
+    return lambda file: fnmatch.fnmatchcase(file, place)
+
+
+@pytest.mark.parametrize(
+    ("files", "smi", "found"),
+    [
+        ((), "", False),
+        (("/dev/nvidia0",), "", True),
+        (("/dev/nvidia3",), "", True),
+        (("/dev/nvidiactl", "/dev/nvidia-uvm"), "", False),
+        (("/proc/driver/nvidia/gpus/0000:01:00.0",), "", True),
+        (("/dev/dxg",), LISTED, True),
+        (("/dev/dxg",), "", False),  # another maker's, under WSL2
+    ],
+)
+def test_a_card_is_found_wherever_it_shows(files, smi, found, machine):
+    machine(*files, smi=smi)
+    assert card.has_card() is found
+
+
+def test_cards_and_their_mig_instances_are_in_the_caches_key(machine):
+    machine()
+    without = _cache.key({})
+    machine(smi=LISTED)
+    card._kept_answer.cache_clear()
+    assert card.names() == (
+        "GPU 0: NVIDIA H100 (UUID: GPU-8932f937)",
+        "MIG 1g.10gb Device 0: (UUID: MIG-1)",
+    )
+    assert "MIG 1g.10gb" in _cache.device()
+    assert _cache.key({}) != without
+
+
+@pytest.mark.parametrize(
+    ("smi", "told"),
+    [
+        ("81559, 80995\n", (81559 << 20, 80995 << 20)),
+        ("[N/A], [N/A]\n", None),
+        ("No devices were found\n", None),
+        ("1, 2\n3, 4\n", None),
+        ("", None),
+    ],
+)
+def test_memory_is_told_by_nvidia_smi_or_not_at_all(smi, told, machine):
+    machine(smi=smi)
+    assert card.memory_bytes() == told
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "warned"),
+    [
+        (CPU, None, True),
+        (CPU, "0", True),
+        (CPU, "-1", False),
+        (CPU, "", False),
+        ("NVIDIA H100", None, False),
+    ],
+)
+def test_a_card_that_is_not_used_is_told_of_once(device, visible, warned, machine, monkeypatch):
+    machine("/dev/nvidia0")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        card.tell_of_unused(device)
+        card.tell_of_unused(device)
+    assert len(said) == warned
+    assert all("kbatch doctor" in str(each.message) for each in said)
+
+
+def test_a_training_and_a_search_warn_of_an_unused_card(machine, build, points, tmp_path):
+    from short_searches import search, tuner_of
+
+    import kbatch
+
+    machine("/dev/nvidia0")
+    (x, y), validation = points
+    with pytest.warns(UserWarning, match="NVIDIA card that TensorFlow does not see"):
+        kbatch.train(kbatch.Recipe(), build, x, y, validation, epochs=1)
+    card._told.clear()
+    with pytest.warns(UserWarning, match="NVIDIA card that TensorFlow does not see"):
+        search(tuner_of(tmp_path, max_trials=1), points)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        card.tell_of_unused(CPU)  # once in a process
+
+
+def test_the_driver_warns_before_it_trains(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    said = forked.code(
+        "import sys\nfrom kbatch.device import card\ncard.has_card = lambda: True\n"
+        "from kbatch.case_study import options, driver\n"
+        "driver._search_and_confirm = lambda *args: print('trained', file=sys.stderr)\n"
+        "driver.report.write = driver.report.report = lambda folder: []\n"
+        "sys.argv = ['kbatch', 'cats-vs-dogs', '--image-size', '16', '--max-batch', 'off', "
+        f"'--out', {str(tmp_path)!r}]\nfrom kbatch.__main__ import main\nmain()"
+    )
+    assert said.stderr.index("TensorFlow does not see") < said.stderr.index("trained"), said

@@ -20,6 +20,8 @@ class FakeProber:
         log: List that every training is appended to, as (what, batch size).
     """
 
+    device, elements = "CPU", 0.0
+
     def __init__(self, workload, needs, predicted, log, usable_bytes, limit_bytes=LIMIT):
         self.workload, self.limit_bytes = workload, limit_bytes
         self._needs, self._predicted, self._log = needs, predicted, log
@@ -28,7 +30,7 @@ class FakeProber:
     def facts(self):
         static = int(self._predicted(self.workload.recipe).at(0))
         contiguous = self._usable_bytes - static
-        return ModelFacts(self.limit_bytes, "CPU", static, 0, static // 2, contiguous)
+        return ModelFacts(self.limit_bytes, self.device, static, 0, static // 2, contiguous)
 
     def another(self, workload):
         self.workload = workload
@@ -62,6 +64,9 @@ class FakeProber:
             )
             for fixed, slope in curve.lines
         ]
+
+    def most_elements(self):
+        return self.elements
 
     def compiled_bytes(self, batch_size):
         return int(self._needs(self.workload.recipe).at(batch_size))

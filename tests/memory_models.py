@@ -280,3 +280,55 @@ def unet(hp=None):
     model = keras.Model(inputs, layers.Conv2D(3, 1, activation="softmax", dtype="float32")(x))
     model.compile("adam", "sparse_categorical_crossentropy")
     return model
+
+
+def refusing(hp=None):
+    """A model whose step fails from 200 examples on, as kernels do that count by 32 bits."""
+    import keras
+    import tensorflow as tf
+
+    class Counted(keras.layers.Layer):
+        def call(self, x, training=False):
+            if training:
+                tf.debugging.assert_less(tf.shape(x)[0], 200, "tensor size <= int32 max")
+            return x
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return with_first(Counted())
+
+
+def trying(hp=None):
+    """`dense` with 40 MB of scratch in the first step of each batch size, as cuDNN has it."""
+    import keras
+    import tensorflow as tf
+
+    class Scratch(keras.layers.Layer):
+        def build(self, shape):
+            self.tried = self.add_weight(shape=(), dtype="int32", trainable=False, name="tried")
+
+        def call(self, x, training=False):
+            size = tf.shape(x)[0]
+
+            def algorithms():
+                return tf.reduce_sum(tf.random.normal((size * 0 + 10_000_000,))) * 0.0
+
+            new = tf.cond(tf.equal(self.tried, size), lambda: 0.0, algorithms)
+            with tf.control_dependencies([new]):
+                self.tried.assign(size)
+            return x + new
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return with_first(Scratch())
+
+
+def with_first(layer):
+    """`dense` with one more layer."""
+    import keras
+
+    model = keras.Sequential([keras.Input((16,)), layer, *dense().layers])
+    model.compile("adam", "binary_crossentropy")
+    return model

@@ -1,9 +1,13 @@
-"""The fake GPU itself: what it says, and that its memory has a limit."""
+"""A fake GPU: what it says, and what kbatch does only where there is a GPU."""
 
 import subprocess
 import sys
 
 import forked
+import memory_models
+import pytest
+
+from kbatch import Recipe, find_max_batch
 
 CODE = """
 import tensorflow as tf
@@ -30,3 +34,29 @@ def test_its_memory_is_limited_and_other_processes_have_none(fake_gpu, monkeypat
     ]
     monkeypatch.delenv("FAKE_GPU")
     assert forked.code(CODE.format(limit=None, megabytes=1)).stdout == "0 None CPU:0\n"
+
+
+SGD = Recipe(optimizer="sgd", learning_rate=0.1)
+LIMIT = 120 << 20
+
+
+@pytest.fixture
+def on_fake_gpu(fake_gpu, own_cache, forked_workers):
+    """Workers that say that they have a GPU."""
+
+
+def test_a_size_that_fails_for_another_reason_bounds_the_answer(on_fake_gpu):
+    found = find_max_batch(memory_models.refusing, (16,), recipe=SGD, memory_limit=LIMIT)
+    assert 170 <= found.batch_size < found.first_failing <= 210
+    assert "int32 max" in found.why_failing
+    assert f"{found.first_failing} fails for another reason than memory" in str(found)
+
+
+def test_scratch_of_the_first_step_is_no_need(on_fake_gpu):
+    def found(build):
+        return find_max_batch(build, (16,), recipe=SGD, memory_limit=LIMIT)
+
+    without, tried = found(memory_models.dense), found(memory_models.trying)
+    assert 0.9 * without.batch_size <= tried.batch_size
+    first = tried.probes[0]
+    assert first.first_peak_bytes > first.peak_bytes + 15_000_000

@@ -108,7 +108,6 @@ CERTAIN = {
         "{{function_node __wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:GPU:0}} "
         "failed to allocate memory [Op:AddV2]"
     ),
-    "scratch": internal("Failed to allocate scratch buffer for device 0"),
     "cudnn scratch": internal(
         graph(
             "conv2d",
@@ -180,6 +179,12 @@ SUSPECT = {
     "cublas handle": internal("failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED"),
     "cublas": internal("cublasCreate: CUBLAS_STATUS_NOT_INITIALIZED"),
     "handle alone": internal("Could not create cudnn handle: status 1"),
+    "32 bits": tf.errors.InvalidArgumentError(
+        None, None, graph("bias", "BiasGrad requires tensor size <= int32 max")
+    ),
+    "cudnn refuses": internal("CUDNN_STATUS_NOT_SUPPORTED in cudnnFinalize"),
+    "cublas refuses": internal("cublasGemmEx: CUBLAS_STATUS_INVALID_VALUE"),
+    "misaligned": internal("CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address"),
     "cuda graph": internal("Failed to instantiate CUDA graph"),
     "gemm": internal(
         graph(
@@ -236,6 +241,9 @@ NEITHER = {
         None, None, graph("dense", "Matrix size-incompatible: In[0]: [32,784], In[1]: [512,10]")
     ),
     "workspace only": internal(WORKSPACE),
+    "a card that others fill": tf.errors.FailedPreconditionError(
+        None, None, "Failed to allocate scratch buffer for device 1"
+    ),
     "users memory": RuntimeError(
         "My replay memory is empty: allocate memory for 10 episodes first"
     ),

@@ -1,14 +1,19 @@
 """Processes that a prober starts: how much memory they get and how long it waits for them."""
 
+import math
+
 import numpy as np
 import pytest
 
 from kbatch.device import limit
+from kbatch.errors import ModelError, SpaceError
 from kbatch.memory import _prober as module
-from kbatch.memory._probe import ModelFacts, Probe
-from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
+from kbatch.memory._probe import ModelFacts, Probe, Refusal
+from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, TRACES, WORKER, Prober
 from kbatch.memory._workload import Workload
+from kbatch.memory._xla import TOO_LARGE
 from kbatch.model_spec import ModelSpec
+from kbatch.runtime.worker import Death
 
 LIMIT = 400 * limit.MIB
 
@@ -16,7 +21,10 @@ LIMIT = 400 * limit.MIB
 class FakeWorker:
     """Notes what it is asked; a step takes a tenth of a second after a first one of two."""
 
-    every = []
+    every: list = []
+    sizes: list = []
+    refused_from: float = math.inf
+    refused_with = Refusal("", "", "InvalidArgumentError: tensor size <= int32 max", "")
 
     def __init__(self, environment):
         self.mebibytes = int(environment[limit.CPU_LIMIT])
@@ -33,6 +41,11 @@ class FakeWorker:
         self.timeouts.append(timeout_seconds)
         if function == f"{WORKER}:begin":
             return ModelFacts(self.mebibytes * limit.MIB, "CPU", 0, 0, 0, 0)
+        FakeWorker.sizes.append(arguments[0])
+        if arguments[0] >= FakeWorker.refused_from:
+            return FakeWorker.refused_with
+        if function == f"{TRACES}:compiled_bytes":
+            return arguments[0] * 1000
         return Probe(arguments[0], "passed", 1, 1.0, (2.0, 0.1, 0.1))
 
     def close(self):
@@ -42,7 +55,10 @@ class FakeWorker:
 @pytest.fixture
 def workers(monkeypatch):
     monkeypatch.setattr(module, "Worker", FakeWorker)
-    FakeWorker.every = []
+    monkeypatch.setattr(FakeWorker, "every", [])
+    monkeypatch.setattr(FakeWorker, "sizes", [])
+    monkeypatch.setattr(FakeWorker, "refused_from", math.inf)
+    monkeypatch.setattr(FakeWorker, "refused_with", FakeWorker.refused_with)
     return FakeWorker.every
 
 
@@ -89,3 +105,47 @@ def test_a_training_that_waits_for_memory_is_not_waited_for(workers):
         assert workers[-1].timeouts[-1] == pytest.approx(
             PATIENCE_SECONDS + SLOWER * (2.0 + 10 * 0.1)
         )
+
+
+def test_an_error_at_a_size_is_no_bug_if_one_example_trains(workers):
+    FakeWorker.refused_from = 100
+    with prober() as probing:
+        probe = probing.probe(128)
+        assert (probe.ended, "int32 max" in probe.message) == ("suspect", True)
+        assert probing.probe(64).passed
+        assert probing.probe(128).ended == "suspect"  # asked once
+        assert FakeWorker.sizes == [128, 1, 64, 128]
+        assert probing.confirm(128, 10).ended == "suspect"
+        assert FakeWorker.sizes[4:] == [128, 1]  # validation may fail by itself
+
+
+def test_an_error_at_one_example_is_a_bug_and_told_at_once(workers):
+    FakeWorker.refused_from = 1
+    with prober() as probing, pytest.raises(ModelError, match="int32 max"):
+        probing.probe(128)
+    assert FakeWorker.sizes == [128, 1]
+
+
+def test_a_refusal_of_kbatchs_own_is_not_tried_again(workers):
+    FakeWorker.refused_from, FakeWorker.refused_with = 1, Refusal("SpaceError", "A", "b", "C")
+    with prober() as probing, pytest.raises(SpaceError):
+        probing.probe(128)
+    assert FakeWorker.sizes == [128]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Refusal("", "", "Autotuning failed for HLO", ""), Death(-9, ""), Death(None, "")],
+    ids=["error", "killed", "hung"],
+)
+def test_what_cannot_be_compiled_is_too_large_if_one_can(answer, workers):
+    FakeWorker.refused_from, FakeWorker.refused_with = 100, answer
+    with prober() as probing:
+        assert probing.compiled_bytes(128) == TOO_LARGE
+        assert probing.compiled_bytes(64) == 64_000
+        assert probing.compiled_bytes(128) == TOO_LARGE
+        assert FakeWorker.sizes == [128, 1, 64, 128]
+        FakeWorker.refused_from = 1
+        probing.another(probing.workload)
+        with pytest.raises(ModelError):
+            probing.compiled_bytes(128)

@@ -17,8 +17,9 @@ from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._next_size import ALLOWED
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import Prober
+from kbatch.memory._prober_protocol import Probing
 from kbatch.memory._search import (
-    Probing,
+    Prediction,
     SearchOptions,
     approach,
     conclude,
@@ -159,14 +160,21 @@ def find(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) ->
         recipe=prober.workload.recipe,
         seconds=time.perf_counter() - began,
         no_faster_from=_reached(flat, result.batch_size, options),
+        why_failing=result.why_failing,
+        most_examples=_reached(_counted(prediction, options), result.batch_size, options),
     )
 
 
-def _reached(flat: int | None, batch_size: int, options: SearchOptions) -> int | None:
-    """The size from which on speed is flat, if that is why the answer is not larger."""
-    if flat is None or batch_size < options.allowed(flat):
+def _reached(bound: int | None, batch_size: int, options: SearchOptions) -> int | None:
+    """A bound, such as the size from which on speed is flat, if the answer is not below it."""
+    if bound is None or batch_size < options.allowed(bound):
         return None
-    return flat
+    return bound
+
+
+def _counted(prediction: Prediction, options: SearchOptions) -> int | None:
+    """The largest size whose tensors can be counted, if that is below the ceiling."""
+    return prediction.most_examples if prediction.most_examples < options.largest else None
 
 
 def room(limit_bytes: int | None) -> dict[str, Any]:

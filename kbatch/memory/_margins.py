@@ -40,6 +40,9 @@ class Margins:
         step_down: Share by which a size shrinks after a failed confirmation. Chosen by hand.
         compiled_step_down: The same with XLA, whose own numbers are exact
             (`scripts/bench_max_batch.py --jit`).
+        timed_processes: Processes that confirm a size which XLA compiles on a GPU. Chosen by hand.
+        upward: A table's row that was confirmed below this share of the usable bytes is corrected
+            by its own peak and confirmed once more. Chosen by hand.
         equal_steps: Steps down of that share before the share doubles. Chosen by hand.
         below_failed: The first confirmation is at least this share below a size that failed with
             the whole limit. Chosen by hand.
@@ -66,7 +69,9 @@ class Margins:
     rounded_up: float = 1.33
     step_down: float = 0.05
     compiled_step_down: float = 0.01
+    timed_processes: int = 3
     equal_steps: int = 2
+    upward: float = 0.9
     below_failed: float = 0.1
     roomy: float = 0.75
     reliable: float = 0.85

@@ -13,6 +13,8 @@ from kbatch.json_form import Whole
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
 
+WHY = 160  # characters of an error that are shown
+
 
 @dataclass(frozen=True)
 class MaxBatch:
@@ -36,6 +38,9 @@ class MaxBatch:
         seconds: Float, wall-clock seconds of the search.
         no_faster_from: Integer, the size from which on larger batches gain no speed, if that is why
             the size is not larger; else `None`.
+        why_failing: String, the error at `first_failing` where it does not name memory; else `""`.
+        most_examples: Integer, the largest size whose tensors the GPU's kernels can count by 32
+            bits, if that is why the size is not larger; else `None`.
     """
 
     batch_size: Whole
@@ -50,6 +55,8 @@ class MaxBatch:
     recipe: Recipe
     seconds: float
     no_faster_from: Whole | None = None
+    why_failing: str = ""
+    most_examples: Whole | None = None
 
     @property
     def margin(self) -> float:
@@ -71,8 +78,10 @@ class MaxBatch:
             text += f"; {self.ceiling} is the ceiling"
         elif self.no_faster_from is not None:
             text += "; larger ones are no faster"
+        elif self.most_examples is not None:
+            text += "; larger ones have tensors of more elements than the GPU's kernels count"
         elif self.first_failing is not None:
-            text += f"; {self.first_failing} is too large"
+            text += f"; {too_large(self.first_failing, self.why_failing)}"
         return text + (
             f"; confirmed with {self.confirmed_steps} steps"
             if self.confirmed_steps
@@ -128,6 +137,13 @@ class MaxBatch:
         # early versions wrote the name of a search strategy too
         known = {name: value for name, value in given.items() if name != "strategy"}
         return json_form.read(cls, known, _no_max_batch)
+
+
+def too_large(batch_size: int, why: str) -> str:
+    """Say that a size failed, and with which error if that does not name memory."""
+    if not why:
+        return f"{batch_size} is too large"
+    return f"{batch_size} fails for another reason than memory ({why.splitlines()[0][:WHY]})"
 
 
 def _no_max_batch(received: str) -> RecordError:

@@ -13,6 +13,7 @@ from kbatch import json_form, notebook, text_table
 from kbatch.combination import Combination
 from kbatch.errors import RecordError
 from kbatch.json_form import Whole
+from kbatch.memory._max_batch import too_large
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
 
@@ -38,6 +39,7 @@ class Row:
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.
         confirmed_steps: Integer, steps that `batch_size` was trained in a process that had 7 % less
             than the limit.
+        why_failing: String, the error at `first_failing` where it does not name memory; else `""`.
     """
 
     combination: Combination
@@ -46,6 +48,7 @@ class Row:
     peak_bytes: Whole
     first_failing: Whole | None
     confirmed_steps: Whole
+    why_failing: str = ""
 
     @property
     def policy(self) -> str:
@@ -86,7 +89,10 @@ class Row:
         return json_form.read(cls, _by_combination(fields), _no_table)
 
     def __str__(self) -> str:
-        return f"{self.combination}: {self.batch_size}"
+        text = f"{self.combination}: {self.batch_size}"
+        if self.why_failing and self.first_failing is not None:
+            text += f" ({too_large(self.first_failing, self.why_failing)})"
+        return text
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ class Probe:
         step_seconds: Tuple of floats, of each step that passed; the first one traces and compiles.
         message: String, the text of the error.
         phase: `"training"`, or `"validation"` if validation failed after all steps were trained.
+        first_peak_bytes: Integer, peak bytes of the first step where that one is not counted in
+            `peak_bytes`, else 0. On a GPU cuDNN tries its algorithms in the first step, with
+            scratch memory that no later step needs.
     """
 
     batch_size: int
@@ -37,6 +40,7 @@ class Probe:
     step_seconds: tuple[float, ...] = ()
     message: str = ""
     phase: str = "training"
+    first_peak_bytes: int = 0
 
     @property
     def passed(self) -> bool:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from kbatch.memory._probe import Probe
 
 LONG_SECONDS = 10.0  # of a training that is announced: chosen by hand
+
+
+@runtime_checkable
+class Patience(Protocol):
+    """A listener that is told before a training that may take long."""
+
+    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
+        """A confirmation of `steps` steps begins, which should take about `seconds` seconds."""
 
 
 def shown(on_probe: Callable[[Probe], None] | None) -> Callable[[Probe], None] | None:

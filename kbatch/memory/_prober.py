@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from kbatch.device import card, limit
 from kbatch.errors import ModelError
 from kbatch.memory import _xla
+from kbatch.memory._death import death_error
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._probe import ModelFacts, Probe, Refusal
+from kbatch.memory._probe_lines import Patience
 from kbatch.memory._workload import Workload
 from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.worker import Death, Worker
@@ -26,19 +27,9 @@ TIMEOUT_SECONDS = 600.0
 # A confirmation may take this many times its expected seconds, and this many more. One that takes
 # longer only waits for memory. Chosen by hand.
 SLOWER, PATIENCE_SECONDS = 4, 30.0
-# The lines that TensorFlow prints when it is imported.
-GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")
 # Functions of these modules are called by name, since the modules import TensorFlow.
 WORKER, TRACES = "kbatch.memory._worker", "kbatch.memory._traces"
 DOING = "A model must be made and train a step on these data"
-
-
-@runtime_checkable
-class Patience(Protocol):
-    """A listener that is told before a training that may take long."""
-
-    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
-        """A confirmation of `steps` steps begins, which should take about `seconds` seconds."""
 
 
 class Prober:
@@ -80,6 +71,8 @@ class Prober:
         self._prepared: Worker | None = None
         self._facts: ModelFacts | None = None
         self._first_seconds = self._slowest_seconds = 0.0
+        self._compiled = 0  # bytes of a size that could be compiled
+        self._passed_alone: set[str] = set()  # functions that passed with one example
 
     def facts(self) -> ModelFacts:
         """Bytes of the model, which is made first; made anew in a new worker.
@@ -120,6 +113,7 @@ class Prober:
     def another(self, workload: Workload) -> None:
         """Go on with another workload, in the same process while it lives."""
         self.workload, self._facts = workload, None
+        self._compiled, self._passed_alone = 0, set()
 
     def probe(self, batch_size: int) -> Probe:
         """Train three steps."""
@@ -176,6 +170,13 @@ class Prober:
             self._worker.call(f"{TRACES}:moments", timeout_seconds=self.timeout_seconds)
         )
 
+    def most_elements(self) -> float:
+        """See `_traces.most_elements`."""
+        self.facts()
+        return self._answer(
+            self._worker.call(f"{TRACES}:most_elements", timeout_seconds=self.timeout_seconds)
+        )
+
     def digest(self) -> str:
         """See `_traces.digest`."""
         self.facts()
@@ -184,13 +185,20 @@ class Prober:
         )
 
     def compiled_bytes(self, batch_size: int) -> int:
-        """See `_traces.compiled_bytes`."""
+        """See `_traces.compiled_bytes`.
+
+        A size that cannot be compiled is too large if one example can.
+        """
         self.facts()
-        return self._answer(
-            self._worker.call(
-                f"{TRACES}:compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds
-            )
+        answer = self._worker.call(
+            f"{TRACES}:compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds
         )
+        if batch_size > 1 and self._may_be_too_large(answer):
+            self._worker.close()
+            self._compiled = self._compiled or self.compiled_bytes(1)
+            return _xla.TOO_LARGE
+        self._compiled = self._answer(answer)
+        return self._compiled
 
     def heaviest(self, augmentations: tuple[str, ...]) -> str:
         """The augmentation pipeline with the most layers."""
@@ -230,6 +238,10 @@ class Prober:
                 self._answer(answer)
             ended = "hung" if answer.exit_code is None else "died"
             probe = Probe(arguments[0], ended, 0, time.perf_counter() - began, message=str(answer))
+        elif self._may_be_too_large(answer) and self._passes_alone(function, arguments):
+            probe = Probe(
+                arguments[0], "suspect", 0, time.perf_counter() - began, message=answer.received
+            )
         else:
             probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
         self._first_seconds = max(self._first_seconds, *probe.step_seconds[:1], 0.0)
@@ -239,26 +251,38 @@ class Prober:
         self._on_probe(probe)
         return probe
 
+    def _may_be_too_large(self, answer: Any) -> bool:
+        """Whether an answer is an error of the model's or of TensorFlow's own, or a death.
+
+        Kernels refuse more than 2**31 elements, and cuDNN some large shapes, with errors of many
+        kinds.
+        """
+        if isinstance(answer, Death):
+            return answer.exit_code is None or is_suspect_exit(answer.exit_code)
+        return isinstance(answer, Refusal) and not answer.kind
+
+    def _passes_alone(self, function: str, arguments: tuple[int, ...]) -> bool:
+        """Whether one example passes in a new process, so that an error is due to the size."""
+        if arguments[0] == 1:
+            return False
+        if function not in self._passed_alone:
+            self._worker.close()
+            self.facts()
+            answer = self._worker.call(
+                function, *(1 for _ in arguments), timeout_seconds=self.timeout_seconds
+            )
+            if not isinstance(answer, Probe) or not answer.passed:
+                return False
+            self._passed_alone.add(function)
+        return True
+
     def _answer(self, answer: Any) -> Any:
         if isinstance(answer, Refusal):
             self._worker.close()
             raise answer.error(DOING, self.limit_bytes or self._whole)
         if isinstance(answer, Death):
-            raise self._death(answer)
+            raise death_error(answer, self.limit_bytes or self._whole)
         return answer
-
-    def _death(self, death: Death) -> ModelError:
-        """The error for a process that ended while it made a model or trained a step."""
-        said = [line for line in death.said.strip().splitlines() if not GREETING.match(line)]
-        known = self.limit_bytes or self._whole
-        remedy = "Build and fit it in a process of your own to see why"
-        if known is not None and is_suspect_exit(death.exit_code or 0):
-            remedy += f", or raise the limit of {known / 1e6:,.0f} MB"
-        return ModelError(
-            "A model must be made, and train a step, without ending its process",
-            f"{death}: {said[-1]}" if said else str(death),
-            remedy,
-        )
 
     def __enter__(self) -> Prober:
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Protocol
 
 from kbatch.device import limit
 from kbatch.errors import MemoryLimitError, ModelError
@@ -14,43 +13,12 @@ from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._need import UNBOUNDED, Need
 from kbatch.memory._next_size import ALLOWED, Allowed, jump, settle
 from kbatch.memory._probe import SUSPECTS, ModelFacts, Probe
+from kbatch.memory._prober_protocol import Probing
 from kbatch.memory._search_result import SearchResult
 from kbatch.memory._speed_bound import SpeedBound, speed_bound
-from kbatch.memory._workload import Workload
 from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
 
-
-class Probing(Protocol):
-    """What a search asks of `Prober`."""
-
-    workload: Workload
-    limit_bytes: int | None
-
-    def facts(self) -> ModelFacts:
-        """See `Prober.facts`."""
-
-    def prepare(self) -> None:
-        """See `Prober.prepare`."""
-
-    def probe(self, batch_size: int) -> Probe:
-        """See `Prober.probe`."""
-
-    def steps(self, batch_size: int, steps: int) -> Probe:
-        """See `Prober.steps`."""
-
-    def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
-        """See `Prober.train`."""
-
-    def confirm(
-        self, batch_size: int, steps: int, validation_batch_size: int | None = None
-    ) -> Probe:
-        """See `Prober.confirm`."""
-
-    def moments(self) -> list[Moment]:
-        """See `Prober.moments`."""
-
-    def compiled_bytes(self, batch_size: int) -> int:
-        """See `Prober.compiled_bytes`."""
+MOST_ELEMENTS = 2**31 - 1  # of one tensor
 
 
 @dataclass(frozen=True)
@@ -90,12 +58,14 @@ class Prediction:
         need: `Need`, the curve of a step that TensorFlow runs operation by operation, or `None`.
         compiled: `CompiledSize`, the exact answer of a step that XLA compiles, or `None`.
         usable_bytes: Integer, the limit less what is kept free.
+        most_examples: Integer, the largest size whose tensors TensorFlow's kernels can count.
     """
 
     model: ModelFacts
     need: Need | None
     compiled: CompiledSize | None
     usable_bytes: int
+    most_examples: int = UNBOUNDED
 
     @property
     def limit_bytes(self) -> int:
@@ -141,7 +111,20 @@ def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS)
     if prober.workload.recipe.jit_compile:
         size = compiled_size(prober.compiled_bytes, model, options.largest)
         return Prediction(model, None, size, usable)
-    return Prediction(model, traced_need(prober.moments(), model), None, usable)
+    need = traced_need(prober.moments(), model)
+    return Prediction(model, need, None, usable, _most_examples(prober, model))
+
+
+def _most_examples(prober: Probing, model: ModelFacts) -> int:
+    """The largest size whose tensors have no more elements than a kernel of a GPU can count.
+
+    Some of TensorFlow's kernels there count by 32 bits, such as that of a bias' gradient
+    (tensorflow/core/kernels/bias_op.cc, TensorFlow 2.21.0). XLA's count by 64.
+    """
+    if model.device.startswith("CPU"):
+        return UNBOUNDED
+    elements = prober.most_elements()
+    return max(1, int(MOST_ELEMENTS / elements)) if elements else UNBOUNDED
 
 
 def traced_need(moments: list[Moment], model: ModelFacts) -> Need:
@@ -164,9 +147,10 @@ def approach(
         options: `SearchOptions`.
         margins: `Margins`.
     """
-    guess = min(prediction.largest(prediction.limit_bytes), options.largest)
+    most = min(options.largest, prediction.most_examples)
+    guess = min(prediction.largest(prediction.limit_bytes), most)
     speed = speed_bound(prober.steps, guess)
-    ceiling = speed.lowered(options.largest)
+    ceiling = speed.lowered(most)
     if prediction.need is not None:
         aimed_bytes = margins.aimed * prediction.usable_bytes
         result = jump(prober.probe, prediction.need, aimed_bytes, ceiling, options.allowed, margins)
@@ -200,7 +184,10 @@ def conclude(
     step = margins.step_down if prediction.compiled is None else margins.compiled_step_down
 
     def confirm(size: int) -> Probe:
-        probe = train(size, options.confirmed_steps, options.validation_batch_size)
+        for _ in range(_processes(prediction, margins)):
+            probe = train(size, options.confirmed_steps, options.validation_batch_size)
+            if not probe.passed:
+                break
         if probe.phase == "validation" and options.validation_batch_size and not probe.passed:
             raise _validation_does_not_fit(probe, options.validation_batch_size)
         return probe
@@ -209,6 +196,16 @@ def conclude(
     sure = confirmed(confirm, begin, step, options.allowed, margins)
     failed = [size for size in (result.first_failing, sure.first_failing) if size]
     return dataclasses.replace(sure, first_failing=min(failed, default=None), probes=result.probes)
+
+
+def _processes(prediction: Prediction, margins: Margins) -> int:
+    """How many processes must train a size, one after the other, to confirm it.
+
+    On a GPU, XLA times kernels while it compiles and takes the fastest, which may be another one,
+    with other scratch memory, in the next process. Elsewhere its numbers hold in every process.
+    """
+    timed = prediction.compiled is not None and not prediction.model.device.startswith("CPU")
+    return margins.timed_processes if timed else 1
 
 
 def first_confirmed(

@@ -35,6 +35,16 @@ class SearchResult:
         return max((probe.peak_bytes for probe in passed), default=0)
 
     @property
+    def why_failing(self) -> str:
+        """The error at the smallest size that failed, if it does not name memory; else `""`."""
+        errors = (
+            each.message
+            for each in (*self.probes, *self.confirmations)
+            if each.batch_size == self.first_failing and each.ended == "suspect"
+        )
+        return next(errors, "")
+
+    @property
     def last(self) -> Probe | None:
         """The last training of all, or `None` if there was none."""
         tried = (*self.probes, *self.confirmations)

@@ -13,10 +13,10 @@ from kbatch.errors import MemoryLimitError, NoMemoryLimitError
 from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._max_batch_table import Row, Table, recipe_of
 from kbatch.memory._probe import SUSPECTS
+from kbatch.memory._prober_protocol import Probing
 from kbatch.memory._search import (
     Approach,
     Prediction,
-    Probing,
     SearchOptions,
     approach,
     conclude,
@@ -184,12 +184,15 @@ class TableSearch:
             size = prediction.compiled.with_added(added_bytes, self._margins)
         else:
             size = prediction.compiled.batch_size
-        return min(self._options.largest, size)
+        return min(self._options.largest, prediction.most_examples, size)
 
     def _row(self, recipe: Recipe, known: Approach, prober: TableProbing) -> Row:
         """The row of a recipe, once its size has trained with memory to spare."""
         result = conclude(prober, known, self._options, self._margins)
         self._executed += len(result.confirmations)
+        larger = self._larger(known, result)
+        if larger > result.batch_size > 0:
+            result = self._confirmed_once_more(prober, larger, result)
         if not result.batch_size:
             if result.last is not None and result.last.ended in SUSPECTS:
                 raise nothing_fits(result.last, known.prediction.model)
@@ -201,7 +204,31 @@ class TableSearch:
             result.peak_bytes,
             result.first_failing,
             result.confirmed_steps,
+            result.why_failing,
         )
+
+    def _larger(self, known: Approach, result: SearchResult) -> int:
+        """The size that a computed row's own peak allows, if that left much memory unused."""
+        need, usable_bytes = known.prediction.need, known.prediction.usable_bytes
+        enough = result.peak_bytes >= self._margins.upward * usable_bytes
+        probed = known.result.probes or result.first_failing is not None
+        if need is None or probed or enough or not result.batch_size:
+            return 0
+        own = need.scaled(*need.scale(result.confirmations[-1], self._margins))
+        corrected = dataclasses.replace(known.prediction, need=own)
+        return min(self._largest(corrected, 0), known.ceiling)
+
+    def _confirmed_once_more(
+        self, prober: TableProbing, batch_size: int, result: SearchResult
+    ) -> SearchResult:
+        """The result of a larger size; where that fails, the first result."""
+        options = self._options
+        probe = prober.confirm(batch_size, options.confirmed_steps, options.validation_batch_size)
+        self._executed += 1
+        confirmations = (*result.confirmations, probe)
+        if probe.passed:
+            return SearchResult(batch_size, None, result.probes, confirmations)
+        return dataclasses.replace(result, first_failing=batch_size, confirmations=confirmations)
 
     def _accumulated(self, prediction: Prediction, batch_size: int) -> int:
         """The largest micro-batch while one more gradient is held, computed and not confirmed.

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,11 +15,11 @@ from kbatch.memory import _worker
 from kbatch.memory._probe import Refusal
 from kbatch.memory._xla import DUMP, TOO_LARGE
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.tracing import liveness
+from kbatch.tracing import liveness, tensor_size
 from kbatch.tracing.digest import digest as digest_of
-from kbatch.tracing.liveness import PRIME
 from kbatch.tracing.size import Moment
 from kbatch.tracing.specialize import reshaped
+from kbatch.tracing.tensor_size import PRIME
 
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 
@@ -26,17 +27,26 @@ TOTAL = re.compile(r"Total bytes used: (\d+)")
 def moments() -> list[Moment] | Refusal:
     """The moments of the train step that may be its peak; nothing is executed."""
     try:
-        now = _worker.current()
-        graph = reshaped(now.step.get_concrete_function(), PRIME)
-        if graph is None:
-            graph = (
-                tf.function(now.model.train_step)
-                .get_concrete_function(_worker.specs(now.sample, PRIME))
-                .graph
-            )
-        return liveness.moments(graph)
+        return liveness.moments(_graph(_worker.current()))
     except Exception as error:
         return _worker.refusal(error)
+
+
+def most_elements() -> float | Refusal:
+    """The elements of the train step's largest tensor for each example of the batch."""
+    try:
+        return tensor_size.most_elements(_graph(_worker.current()))
+    except Exception as error:
+        return _worker.refusal(error)
+
+
+def _graph(now: _worker.Session) -> Any:
+    """The graph of a train step with a batch of `PRIME` examples."""
+    graph = reshaped(now.step.get_concrete_function(), PRIME)
+    if graph is not None:
+        return graph
+    step = tf.function(now.model.train_step)
+    return step.get_concrete_function(_worker.specs(now.sample, PRIME)).graph
 
 
 def digest() -> str | Refusal:
@@ -57,12 +67,16 @@ def compiled_bytes(batch_size: int) -> int | Refusal:
     folder = Path(os.environ[DUMP])
     try:
         now = _worker.current()
-        # XLA asks for values, not shapes; they must not take the device's memory
-        with tf.device("CPU:0"):
-            batch = keras.tree.map_structure(
-                lambda spec: tf.zeros(spec.shape, spec.dtype), _worker.specs(now.sample, batch_size)
-            )
-        now.step.experimental_get_compiler_ir(batch)(stage="optimized_hlo_serialized")
+        specs = _worker.specs(now.sample, batch_size)
+
+        # XLA compiles from shapes alone where every argument is one tensor: a whole batch of zeros
+        # may not fit into the memory of the host. The name is what `_xla.flags` looks for.
+        @tf.function(jit_compile=True)
+        def train_step(*parts: tf.Tensor) -> Any:
+            return now.step(keras.tree.pack_sequence_as(specs, parts))
+
+        text = train_step.experimental_get_compiler_ir(*keras.tree.flatten(specs))
+        text(stage="optimized_hlo_serialized")
         texts = [
             path.read_text()
             for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)

@@ -127,7 +127,7 @@ class Session:
     def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int) -> Probe:
         """Train steps by a function that takes the next batch."""
         began, seconds = time.perf_counter(), list[float]()
-        ended, message = "passed", ""
+        ended, message, first_peak = "passed", "", 0
         meter.reset_peak()
         try:
             if self.recipe.accumulation_steps > 1:
@@ -141,6 +141,9 @@ class Session:
                 train(batches)
                 meter.wait()
                 seconds.append(time.perf_counter() - step_began)
+                if len(seconds) == 1 < steps and self._tries_algorithms:
+                    first_peak = meter.bytes_peak() or 0
+                    meter.reset_peak()
                 if waited(seconds):
                     ended, message = (
                         "out_of_memory",
@@ -158,7 +161,13 @@ class Session:
             time.perf_counter() - began,
             tuple(seconds),
             message,
+            first_peak_bytes=first_peak,
         )
+
+    @property
+    def _tries_algorithms(self) -> bool:
+        """Whether the first step of a batch size tries the algorithms of cuDNN."""
+        return meter.device() != "CPU:0" and not self.recipe.jit_compile
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
         """Train `steps` steps as `fit` does, then validate on a full and a partial batch."""

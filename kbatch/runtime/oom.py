@@ -19,7 +19,8 @@ CERTAIN = (
     r"[Rr]an out of (GPU )?memory (when|trying)",
     r"Out of memory (while trying to allocate|allocating)",
     r"(?i:failed to allocate (the )?"
-    r"(memory\b(?! to serialize)|host memory|requested memory|request for|scratch|\d))",
+    r"(memory\b(?! to serialize)|host memory|requested memory|request for|\d"
+    r"|scratch(?! buffer for device)))",  # of another job's device, which no batch size helps
     r"Dst tensor is not initialized",
     r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory",
     r"CU(DNN|BLAS|SOLVER|SPARSE|RAND)_STATUS_(\w+_)?ALLOC(ATION)?_FAILED|CUFFT_ALLOC_FAILED",
@@ -32,14 +33,18 @@ SUSPECT = (
     r"No algorithm worked",
     r"Failed to determine best cudnn convolution algorithm",
     r"Failed to get convolution algorithm",
-    r"CUDNN_STATUS_(INTERNAL_ERROR|EXECUTION_FAILED|NOT_INITIALIZED|MAPPING_ERROR)",
-    r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED)",
+    r"CUDNN_STATUS_(INTERNAL_ERROR|EXECUTION_FAILED|NOT_INITIALIZED|MAPPING_ERROR|NOT_SUPPORTED"
+    r"|BAD_PARAM)",
+    r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|NOT_SUPPORTED|INVALID_VALUE)",
     # a driver of another version causes this too
     r"failed to create cublas handle|[Cc]ould not create cudnn handle",
     r"Blas \w+ launch failed|cu[Dd][Nn][Nn] launch failure",
     r"without (BLAS|DNN) support|(No|get) B[Ll][Aa][Ss] support|initialize BLAS support",
     r"No valid config found|Autotuning failed",
-    r"CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_FAILED)",
+    r"CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_FAILED|INVALID_VALUE|MISALIGNED_ADDRESS|LAUNCH_TIMEOUT)",
+    # kernels that count elements by 32 bits
+    r"int32 max|too many elements|work_element_count",
+    r"DNN library (is not found|initialization failed)",
     r"Failed to instantiate CUDA graph|Failed to load in-memory CUBIN",
     r"Shared memory size limit exceeded",
     # oneDNN's out of memory; its first versions used the number for another error

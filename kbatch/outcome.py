@@ -40,10 +40,11 @@ class Outcome:
             autotuning), `training`, `validation`, `callbacks`, `checkpoint` and `finish`; and
             `total`, which is measured separately.
         peak_bytes: Integer, peak device memory above what was in use before the training. `None` if
-            the device does not report its memory.
+            the device does not report its memory. On a GPU the first update is left out, in which
+            cuDNN tries its algorithms.
         utilisation: Dict, load of the NVIDIA GPU during the training: `mean_gpu_percent`,
             `max_gpu_percent`, `mean_memory_bytes`, `max_memory_bytes` and the number of `samples`.
-            Empty without a GPU or without nvidia-ml-py.
+            Empty without a GPU or without nvidia-ml-py; without the percents of a MIG instance.
         plan: String, the recompute plan as `Plan.to_json` writes it; empty without recompute.
         recompute_seconds: Float, seconds of `train_seconds` spent on recomputing, as the plan
             predicts them.
@@ -59,6 +60,8 @@ class Outcome:
         message: String, text of the error that ended the training; empty without an error.
         remarks: Tuple of strings, sentences for the user, such as that the training waited for its
             input.
+        first_update_peak_bytes: Integer, peak device memory of the first update on a GPU, above
+            what was in use before the training; else `None`.
 
     Example:
     >>> outcome = Outcome("horizon", curve=((1.0, 0.6), (2.0, 0.7)), train_seconds=2.0, examples=64)
@@ -86,6 +89,7 @@ class Outcome:
     input_examples_per_second: float | None = None
     message: str = ""
     remarks: tuple[str, ...] = ()
+    first_update_peak_bytes: Whole | None = None
 
     @property
     def examples_per_second(self) -> float:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import forked
 import memory_models
@@ -60,3 +61,30 @@ def test_scratch_of_the_first_step_is_no_need(on_fake_gpu):
     assert 0.9 * without.batch_size <= tried.batch_size
     first = tried.probes[0]
     assert first.first_peak_bytes > first.peak_bytes + 15_000_000
+
+
+TRAINED = """
+import sys
+sys.path.insert(0, {tests!r})
+import keras, memory_models, numpy as np
+import kbatch
+from kbatch.device import limit
+limit.apply(200 << 20)
+x = np.random.default_rng(0).normal(size=(600, 16)).astype("float32")
+y = (x[:, 0] > 0).astype("int32")
+def build():
+    model = memory_models.trying()
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
+    return model
+recipe = kbatch.Recipe(16, "sgd", 0.1)
+_, outcome = kbatch.train(recipe, build, x, y, (x[:50], y[:50]), epochs=1)
+print(outcome.peak_bytes, outcome.first_update_peak_bytes, outcome.utilisation)
+assert kbatch.Outcome.from_dict(outcome.to_dict()) == outcome
+"""
+
+
+def test_a_training_keeps_the_peak_of_its_first_update_apart(fake_gpu):
+    said = forked.code(TRAINED.format(tests=str(Path(__file__).parent)))
+    peak, first, load = said.stdout.split()
+    assert int(first) > int(peak) + 15_000_000, said.stderr
+    assert load == "{}"

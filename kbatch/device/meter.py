@@ -57,6 +57,15 @@ def reset_peak() -> None:
         tf.config.experimental.reset_memory_stats(device())
 
 
+def tries_algorithms() -> bool:
+    """Tell whether the first step of a shape needs more memory than the later ones.
+
+    On a GPU cuDNN and XLA then try their algorithms, with scratch memory for each
+    (`GetDnnWorkspaceLimitOrDefault`, tensorflow/core/kernels/conv_ops_gpu.h: up to 8 GiB).
+    """
+    return device() != "CPU:0"
+
+
 def wait() -> None:
     """Wait until the GPU has finished its work; a step on a CPU has ended when it returns.
 

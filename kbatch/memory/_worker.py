@@ -141,7 +141,7 @@ class Session:
                 train(batches)
                 meter.wait()
                 seconds.append(time.perf_counter() - step_began)
-                if len(seconds) == 1 < steps and self._tries_algorithms:
+                if len(seconds) == 1 < steps and meter.tries_algorithms():
                     first_peak = meter.bytes_peak() or 0
                     meter.reset_peak()
                 if waited(seconds):
@@ -163,11 +163,6 @@ class Session:
             message,
             first_peak_bytes=first_peak,
         )
-
-    @property
-    def _tries_algorithms(self) -> bool:
-        """Whether the first step of a batch size tries the algorithms of cuDNN."""
-        return meter.device() != "CPU:0" and not self.recipe.jit_compile
 
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
         """Train `steps` steps as `fit` does, then validate on a full and a partial batch."""

@@ -68,12 +68,14 @@ class Instruments:
         self._epoch_end = EpochEnd(self.clock, self.horizon, time.perf_counter)
         self._users = [UserCallback(callback, self.horizon) for callback in options.callbacks]
         self._first_batch = _FirstBatch()
+        self._first_update = _FirstUpdate(self.clock)
         self.sampler = Sampler()
         self.callbacks = [
             *self._around_users(),
             *options.checkpoint_callbacks,
             self._epoch_end.after,
             self._first_batch,
+            self._first_update,
         ]
 
     def outcome(self, ended: str | None) -> Outcome:
@@ -83,6 +85,10 @@ class Instruments:
             ended: How the training ended, if by an error; else `None`.
         """
         clock, horizon, used = self.clock, self.horizon, self.sampler.result()
+        load = {} if used is None else vars(used)
+        first_peak, peak = self._first_update.peak_bytes, meter.bytes_peak()
+        if clock.updates < 2 and first_peak is not None:
+            peak = max(first_peak, peak or 0)  # there is no later update
         curve = tuple(horizon.curve)
         if self._counting:
             curve = self._counting.in_seconds(horizon.curve)
@@ -97,9 +103,10 @@ class Instruments:
             updates=clock.updates,
             examples=clock.updates * self._recipe.batch_size,
             seconds=self._seconds(),
-            peak_bytes=meter.bytes_peak(),
-            utilisation=vars(used) if used else {},
+            peak_bytes=peak,
+            utilisation={name: value for name, value in load.items() if value is not None},
             stopped_by=horizon.stopped_by,
+            first_update_peak_bytes=first_peak,
         )
 
     def _around_users(self) -> list[keras.callbacks.Callback]:
@@ -138,3 +145,17 @@ class _FirstBatch(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self.at = self.at or time.perf_counter()
+
+
+class _FirstUpdate(keras.callbacks.Callback):
+    """Notes the peak bytes of the first update on a GPU, and begins a new peak after it."""
+
+    def __init__(self, clock: TrainingClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.peak_bytes: int | None = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._clock.updates == 1 and self.peak_bytes is None and meter.tries_algorithms():
+            self.peak_bytes = meter.bytes_peak()
+            meter.reset_peak()

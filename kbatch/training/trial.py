@@ -82,11 +82,17 @@ class Trial:
     def measured(self, outcome: Outcome) -> Outcome:
         """Return the outcome with the seconds of all parts, and its peak above the bytes before."""
         total = time.perf_counter() - self._began - self._left_out
-        peak = outcome.peak_bytes
-        if peak is not None:
-            peak -= self._bytes_before or 0
         seconds = {**self._seconds, **outcome.seconds, "total": total}
-        return replace(outcome, seconds=seconds, peak_bytes=peak)
+        return replace(
+            outcome,
+            seconds=seconds,
+            peak_bytes=self._above(outcome.peak_bytes),
+            first_update_peak_bytes=self._above(outcome.first_update_peak_bytes),
+        )
+
+    def _above(self, peak_bytes: int | None) -> int | None:
+        """Peak bytes above what was in use before the trial."""
+        return None if peak_bytes is None else peak_bytes - (self._bytes_before or 0)
 
     def forget(self) -> None:
         """Free the model, and what TensorFlow would hold of it for ever."""

@@ -66,12 +66,11 @@ AXES = (
     Axis(
         "jit_compile",
         among("jit_compile", (False, True)),
-        (False,),
-        Option(
+        option=Option(
             "jit",
             "XLA: off, on or both.",
             one_of({"off": (False,), "on": (True,), "both": (False, True)}),
-            "off",
+            default_words="off, with a GPU both",
         ),
         decides_memory=True,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +13,10 @@ import keras
 import keras_tuner
 
 from kbatch import tuner as keras_tuners
+from kbatch.building.compilable import compilable
 from kbatch.building.compiled import lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters
-from kbatch.building.idle import idle
+from kbatch.building.idle import idle, sentence
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.errors import SearchError
@@ -126,6 +127,7 @@ class HyperModel(keras_tuner.HyperModel):
         super().__init__()
         space = Space() if space is None else space
         check_space(space)
+        space = _micro_batch.of_table(space, max_batch)
         check_metric(metric, space.label_smoothing)
         spec = _without_values(ModelSpec.of(build, **arguments))
         self.terms = Terms(
@@ -149,14 +151,17 @@ class HyperModel(keras_tuner.HyperModel):
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
         with border():
-            if "KERASTUNER_ORACLE_IP" in os.environ:
-                raise SearchError(
-                    "A search must run in one process",
-                    "KERASTUNER_ORACLE_IP is set (chief and workers)",
-                    "Unset it",
-                )
+            keras_tuners.check_one_process()
+            self._settle_xla()
             self.space.declare(hp)
             self.terms.model_maker.declare(GuardedHyperParameters(hp, self.space.reserved))
+
+    def _settle_xla(self) -> None:
+        """Leave XLA out of a default space if it cannot compile the model."""
+        space = compilable(self.space, self.terms.model_maker)
+        if space != self.space:
+            self.terms = dataclasses.replace(self.terms, space=space)
+            self.prepared = PreparedSearch(self.terms)
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """Build the user's model, compiled for the recipe of `hp`; tuners call this.
@@ -275,13 +280,7 @@ class HyperModel(keras_tuner.HyperModel):
             self.terms.model_maker, self.space.baseline.policy, tuner.oracle.get_space().space
         )
         if names:
-            warnings.warn(
-                f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch "
-                "replaces the optimizer and searches its rate as learning_rate_sgd and "
-                "learning_rate_adam. Take them out of `build`, or search "
-                'Space(optimizer="compiled").',
-                stacklevel=2,
-            )
+            warnings.warn(sentence(names), stacklevel=2)
 
 
 def _without_values(spec: ModelSpec) -> ModelSpec:

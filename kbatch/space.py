@@ -47,7 +47,9 @@ class Space:
             machine: float32, and also mixed_float16 on a GPU with tensor cores (compute capability
             7.0). See `policies`.
         augmentation: Names of augmentation pipelines. Defaults to `("none",)`.
-        jit_compile: Booleans. Defaults to `(False,)`.
+        jit_compile: Booleans. `None` (the default) takes False, and on a GPU also True, which is
+            Keras' own default there: a baseline that XLA compiles is compared with trials that it
+            compiles too. `HyperModel` leaves True out if XLA cannot compile a layer of the model.
         recompute: Strategies of recomputing activations, such as
             `("none", "minimal", "budget:0.5")`; see `Recipe`. Defaults to `("none",)`.
         micro_batch_size: Integer, the largest number of examples per forward and backward pass. A
@@ -82,7 +84,7 @@ class Space:
     learning_rate: Mapping[str, RateAxis] = field(default_factory=_default_rates)
     policy: Any = None
     augmentation: Any = AXIS["augmentation"].default
-    jit_compile: Any = AXIS["jit_compile"].default
+    jit_compile: Any = None
     recompute: Any = AXIS["recompute"].default
     micro_batch_size: int | None = None
     batch_size: Any = None
@@ -136,6 +138,14 @@ class Space:
         Only if `policy` is `None`, TensorFlow is imported and asked for the GPU.
         """
         return precision.fast_policies() if self.policy is None else self.policy
+
+    @property
+    def compilations(self) -> tuple[bool, ...]:
+        """Tuple of booleans: those of `jit_compile`, or those that are usual on this machine.
+
+        Only if `jit_compile` is `None`, TensorFlow is imported and asked for the GPU.
+        """
+        return precision.compilations() if self.jit_compile is None else self.jit_compile
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -196,13 +206,18 @@ class Space:
         """Iterate over the axes of this space, with their values or their `Range`."""
         for axis in AXES:
             if axis.only_if is None:
-                yield axis, self.policies if axis.name == "policy" else getattr(self, axis.name)
+                yield axis, self._values(axis.name)
             elif axis.only_if[1] in getattr(self, axis.only_if[0]):
                 yield axis, rates_of(axis.only_if[1], getattr(self, axis.of)[axis.only_if[1]])
 
+    def _values(self, name: str) -> tuple[Any, ...]:
+        """The values of an axis, where the space leaves them open those of this machine."""
+        of_machine = {"policy": "policies", "jit_compile": "compilations"}
+        return getattr(self, of_machine.get(name, name))
+
     def _scope(self, hp: Any, axis: Axis) -> Any:
         """Return the scope to declare an axis in: below the value that it depends on, if any."""
-        if axis.only_if is None or is_fixed(getattr(self, axis.only_if[0])):
+        if axis.only_if is None or is_fixed(self._values(axis.only_if[0])):
             return contextlib.nullcontext()
         parent, value = axis.only_if
         return hp.conditional_scope(parent, [value])
@@ -235,10 +250,11 @@ class Space:
         return recipe.learning_rate / rates.factor(recipe.batch_size, self._rule(recipe.optimizer))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all axes as a dict that JSON can hold, with the policies of this machine."""
+        """Return all axes as a dict that JSON can hold, with what this machine decides."""
         axes = {
             **dataclasses.asdict(self),
             "policy": self.policies,
+            "jit_compile": self.compilations,
             "baseline": self.baseline.to_dict(),
         }
         del axes["default_sizes"]

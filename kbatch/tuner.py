@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ def only(callbacks: list[Any], kind: type[Any]) -> Any:
             "Without a tuner, use kbatch.train",
         )
     return found[0]
+
+
+def check_one_process() -> None:
+    """Refuse a search by KerasTuner's chief and workers."""
+    if "KERASTUNER_ORACLE_IP" in os.environ:
+        raise SearchError(
+            "A search must run in one process",
+            "KERASTUNER_ORACLE_IP is set (chief and workers)",
+            "Unset it",
+        )
 
 
 def check(tuner: Any) -> None:

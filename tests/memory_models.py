@@ -327,6 +327,15 @@ def trying(hp=None):
     return with_first(Scratch())
 
 
+def not_compiled(hp=None):
+    """`dense` with a layer that XLA cannot compile."""
+    import keras
+
+    layer = keras.layers.Dense(16)
+    layer.supports_jit = False
+    return with_first(layer)
+
+
 def with_first(layer):
     """`dense` with one more layer."""
     import keras

@@ -8,7 +8,8 @@ import forked
 import memory_models
 import pytest
 
-from kbatch import Recipe, find_max_batch
+import kbatch
+from kbatch import Recipe, Space, find_max_batch, max_batches
 
 CODE = """
 import tensorflow as tf
@@ -88,3 +89,61 @@ def test_a_training_keeps_the_peak_of_its_first_update_apart(fake_gpu):
     peak, first, load = said.stdout.split()
     assert int(first) > int(peak) + 15_000_000, said.stderr
     assert load == "{}"
+
+
+SEARCHED = """
+import sys
+sys.path.insert(0, {tests!r})
+import keras, keras_tuner, numpy as np
+import kbatch
+from short_searches import search, tuner_of
+from kbatch.results.loading import load_records
+
+def dense(hp=None, jit=True):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    model.layers[0].supports_jit = jit
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+def not_compiled(hp=None):
+    return dense(jit=False)
+
+x = np.random.default_rng(0).normal(size=(600, 12)).astype("float32")
+y = (x[:, 0] > 0).astype("int32")
+space = kbatch.Space(optimizer="sgd", learning_rate={{"sgd": 0.1}}, policy="float32", batch_size=64)
+for number, model in enumerate((dense, not_compiled)):
+    folder = {folder!r} + str(number)
+    made = tuner_of(folder, keras_tuner.GridSearch, model=model, space=space, max_trials=2)
+    search(made, ((x, y), (x[:100], y[:100])))
+    print([record.recipe.jit_compile for record in load_records(folder + "/p")],
+          {{record.device for record in load_records(folder + "/p")}})
+"""
+
+
+def test_what_the_baseline_does_with_xla_is_searched(fake_gpu, tmp_path):
+    code = SEARCHED.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "s"))
+    said = forked.code(code)
+    jitted, plain = said.stdout.splitlines()[-2:]
+    values, device = jitted.split(" {")
+    assert sorted(eval(values)[1:]) == [False, True], said.stderr
+    assert eval(values)[0] is True  # Keras' own default on a GPU
+    assert device == "'FAKE GPU'}"
+    assert plain == "[False, False] {'FAKE GPU'}"
+
+
+def test_on_a_cpu_nothing_is_compiled_by_default():
+    assert Space().compilations == (False,)
+    assert Space().to_dict()["jit_compile"] == (False,)
+    assert Space(jit_compile=True).compilations == (True,)
+
+
+def test_a_default_table_has_rows_with_xla_where_it_compiles(on_fake_gpu, monkeypatch):
+    monkeypatch.setattr("kbatch.device.precision.compilations", lambda: (False, True))
+    space = Space(optimizer="sgd", policy="float32")
+    found = [
+        max_batches(build, (16,), space=space, memory_limit=LIMIT, ceiling=16)
+        for build in (memory_models.dense, memory_models.not_compiled)
+    ]
+    assert [[row.jit_compile for row in table] for table in found] == [[False, True], [False]]
+    for table in found:
+        kbatch.HyperModel(memory_models.dense, space, seconds_per_trial=1, max_batch=table)

@@ -102,9 +102,20 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     if model.jit_compile != recipe.jit_compile:
         raise ModelError(
             "jit_compile=True must be possible for every layer",
-            model.name,
-            "Search Space(jit_compile=(False,)), or replace that layer",
+            ", ".join(not_compiled_by_xla(model)) or model.name,
+            "Search Space(jit_compile=(False,)), replace these layers, or pass use_cudnn=False to "
+            "LSTM and GRU, whose kernels on a GPU XLA does not have",
         )
+
+
+def not_compiled_by_xla(model: keras.Model) -> list[str]:
+    """Return the names of the layers that XLA cannot compile.
+
+    Args:
+        model: `keras.Model`.
+    """
+    layers = keras_private.flatten_layers(model)
+    return [layer.name for layer in layers if layer is not model and not layer.supports_jit]
 
 
 def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:

@@ -45,6 +45,15 @@ def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str
     return tuple(dict.fromkeys(found))
 
 
+def sentence(names: Iterable[str]) -> str:
+    """Return a warning that names idle hyperparameters."""
+    return (
+        f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the "
+        "optimizer and searches its rate as learning_rate_sgd and learning_rate_adam. Take them "
+        'out of `build`, or search Space(optimizer="compiled").'
+    )
+
+
 def _differ_in_the_optimizer_alone(
     first: keras.Model, second: keras.Model, model_maker: ModelMaker
 ) -> bool:

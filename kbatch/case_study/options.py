@@ -37,6 +37,11 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "micro_batch_size": (1, number_text.MOST),
 }
 LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
+JIT = {
+    frozenset((False,)): "off",
+    frozenset((True,)): "on",
+    frozenset((False, True)): "both",
+}
 AXIS_OPTIONS = AxisOptions({axis.name: axis.option for axis in AXES if axis.option is not None})
 
 
@@ -199,23 +204,22 @@ class Options:
         return {**own, **given}
 
     def as_begun(self, facts: Mapping[str, Any]) -> Options:
-        """Return these options with the policies of a project that was begun before.
+        """Return these options with the policies and `--jit` of a project that was begun before.
 
-        Policies that nobody named depend on the machine, and a project may come from another one.
+        Those that nobody named depend on the machine, and a project may come from another one.
 
         Args:
             facts: Facts of the project; empty for a new one.
         """
         begun = facts.get("space")
-        if (
-            "policy" not in self.axes
-            and isinstance(begun, dict)
-            and json_form.fits(begun.get("policy"), list[str])
-        ):
-            return dataclasses.replace(
-                self, axes={**self.axes, "policy": ",".join(begun["policy"])}
-            )
-        return self
+        if not isinstance(begun, dict):
+            return self
+        texts = {}
+        if json_form.fits(begun.get("policy"), list[str]):
+            texts["policy"] = ",".join(begun["policy"])
+        if json_form.fits(begun.get("jit_compile"), list[bool]):
+            texts["jit_compile"] = JIT.get(frozenset(begun["jit_compile"]), "off")
+        return dataclasses.replace(self, axes={**texts, **self.axes})
 
     def ready_folder(self) -> Path:
         """Make the folder of the results, and return it.
@@ -256,6 +260,8 @@ def _default(axis: Axis) -> str:
     """The text of an option that was left out."""
     if axis.name == "policy":
         return default_policies()
+    if axis.name == "jit_compile":
+        return "both" if has_card() else "off"
     return BATCH_SIZES if axis.name == "batch_size" else str(axis.option and axis.option.default)
 
 

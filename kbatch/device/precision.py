@@ -1,4 +1,4 @@
-"""The dtype policies that are fast on this machine."""
+"""The dtype policies that are fast on this machine, and whether Keras compiles by XLA there."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def fast_policies() -> tuple[str, ...]:
     if details.get("compute_capability", (0, 0)) >= TENSOR_CORES:
         return ("float32", "mixed_float16")
     return ("float32",)
+
+
+def compilations() -> tuple[bool, ...]:
+    """Return what is worth a search: without XLA, and on a GPU also with it.
+
+    On a GPU Keras' own default, `jit_compile="auto"`, compiles every model that XLA can compile.
+    """
+    import tensorflow as tf
+
+    return (False, True) if tf.config.list_physical_devices("GPU") else (False,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ def max_batches(
     )
     limit_bytes = limit.checked(memory_limit)
     most = lower(check_size("ceiling", ceiling), examples)
-    augmentation, models = _models(workload, space, limit_bytes, worker)
+    space, augmentation, models = _models(workload, space, limit_bytes, worker)
     name = _cache.key(
         {
             "what": "table",
@@ -117,20 +118,24 @@ def max_batches(
 
 def _models(
     workload: Workload, space: Space, limit_bytes: int | None, worker: WorkerOptions
-) -> tuple[str, dict[str, str]]:
-    """The augmentation to measure with, and a digest of the traced model for each policy.
+) -> tuple[Space, str, dict[str, str]]:
+    """The space to combine, the augmentation to measure with, and each policy's digest.
 
     The digest tells the user's model from others. Optimizer, jit and recompute come to the model
-    from outside; the policy is the part of a combination that the model itself sees.
+    from outside; the policy is the part of a combination that the model itself sees. A space that
+    leaves XLA open has it only if XLA can compile the model.
     """
     first = workload.of(_plain(combinations(space)[0], space.augmentation[0]))
     with Prober(
         first, limit_bytes, worker.timeout_seconds, None, gpu_in_use.environment()
     ) as prober:
+        if space.jit_compile is None and True in space.compilations:
+            jit_compile = (False, True) if prober.is_compiled_by_xla() else (False,)
+            space = dataclasses.replace(space, jit_compile=jit_compile)
         augmentation = space.augmentation[0]
         if len(space.augmentation) > 1:
             augmentation = prober.heaviest(space.augmentation)
-        return augmentation, _digests(prober, combinations(space), augmentation)
+        return space, augmentation, _digests(prober, combinations(space), augmentation)
 
 
 def _digests(

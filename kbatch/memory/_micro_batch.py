@@ -47,6 +47,22 @@ def check(limits: Any, space: Space) -> MaxBatches:
     return number
 
 
+def of_table(space: Space, limits: Any) -> Space:
+    """Return the space, without XLA where nobody asked for it and a table has no row for it.
+
+    The table was then made of a model that XLA cannot compile.
+
+    Args:
+        space: `Space`.
+        limits: What is passed as `max_batch`.
+    """
+    if space.jit_compile is not None or not isinstance(limits, Table):
+        return space
+    if any(row.jit_compile for row in limits):
+        return space
+    return dataclasses.replace(space, jit_compile=False)
+
+
 def check_steps(most_steps: Any) -> int:
     """Return a number of passes per update.
 

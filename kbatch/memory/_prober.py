@@ -165,24 +165,15 @@ class Prober:
 
     def moments(self) -> list[Moment]:
         """See `_traces.moments`."""
-        self.facts()
-        return self._answer(
-            self._worker.call(f"{TRACES}:moments", timeout_seconds=self.timeout_seconds)
-        )
+        return self._ask(f"{TRACES}:moments")
 
     def most_elements(self) -> float:
         """See `_traces.most_elements`."""
-        self.facts()
-        return self._answer(
-            self._worker.call(f"{TRACES}:most_elements", timeout_seconds=self.timeout_seconds)
-        )
+        return self._ask(f"{TRACES}:most_elements")
 
     def digest(self) -> str:
         """See `_traces.digest`."""
-        self.facts()
-        return self._answer(
-            self._worker.call(f"{TRACES}:digest", timeout_seconds=self.timeout_seconds)
-        )
+        return self._ask(f"{TRACES}:digest")
 
     def compiled_bytes(self, batch_size: int) -> int:
         """See `_traces.compiled_bytes`.
@@ -200,14 +191,13 @@ class Prober:
         self._compiled = self._answer(answer)
         return self._compiled
 
+    def is_compiled_by_xla(self) -> bool:
+        """Whether XLA can compile every layer of the model."""
+        return self._ask(f"{WORKER}:is_compiled_by_xla")
+
     def heaviest(self, augmentations: tuple[str, ...]) -> str:
         """The augmentation pipeline with the most layers."""
-        self.facts()
-        return self._answer(
-            self._worker.call(
-                f"{WORKER}:heaviest", augmentations, timeout_seconds=self.timeout_seconds
-            )
-        )
+        return self._ask(f"{WORKER}:heaviest", augmentations)
 
     def close(self) -> None:
         """End the process."""
@@ -250,6 +240,13 @@ class Prober:
             self._worker.close()  # XLA has freed variables that the next step would read
         self._on_probe(probe)
         return probe
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """The answer of a function about the model."""
+        self.facts()
+        return self._answer(
+            self._worker.call(function, *arguments, timeout_seconds=self.timeout_seconds)
+        )
 
     def _may_be_too_large(self, answer: Any) -> bool:
         """Whether an answer is an error of the model's or of TensorFlow's own, or a death.

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
+from kbatch.building.compiled import not_compiled_by_xla
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.policy_scope import policy_scope
 from kbatch.data import augmentation
@@ -276,6 +277,11 @@ def _bytes(variable: Any) -> int:
 
 def prepare() -> None:
     """Do nothing: calling this function imports the module, and with it TensorFlow."""
+
+
+def is_compiled_by_xla() -> bool:
+    """Whether XLA can compile every layer of the session's model."""
+    return not not_compiled_by_xla(current().model)
 
 
 def heaviest(augmentations: tuple[str, ...]) -> str:

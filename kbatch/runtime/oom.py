@@ -52,6 +52,7 @@ SUSPECT = (
     # a pool of processes has lost a worker
     r"\bSIG(ABRT|SEGV|KILL|BUS|ILL)\(-\d+\)|terminated abruptly",
 )
+PROGRAM = "Failed to load in-memory CUBIN"
 HARMLESS = "is not a failure"  # in TensorFlow's note on an optional workspace that did not fit
 
 # TensorFlow's code for a resource that ran out. A full disk has it too: `ErrnoToCode` in
@@ -103,6 +104,22 @@ def is_suspect(error: BaseException) -> bool:
     return not is_out_of_memory(error) and any(
         _SUSPECT.search(_text(link)) for link in _chain(error)
     )
+
+
+def is_full_of_programs(error: BaseException) -> bool:
+    """Tell whether a GPU has no room for one more program that XLA compiled.
+
+    TensorFlow keeps each one until the process ends (github.com/tensorflow/tensorflow/issues/64170,
+    seen with 2.21.0): a long search fills the GPU, whatever the recipe.
+
+    Args:
+        error: Any exception; its causes are searched as by `is_out_of_memory`.
+
+    Example:
+    >>> is_full_of_programs(RuntimeError("Failed to load in-memory CUBIN: out of memory"))
+    True
+    """
+    return any(PROGRAM in _text(link) for link in _chain(error))
 
 
 def is_suspect_exit(exit_code: int) -> bool:

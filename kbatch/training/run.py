@@ -15,11 +15,11 @@ from kbatch.building.optimizers import learning_rate_of
 from kbatch.callbacks.finiteness import scaled_updates
 from kbatch.data.batches import Data
 from kbatch.device import meter
-from kbatch.errors import DataError
+from kbatch.errors import DataError, SearchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
-from kbatch.runtime.oom import is_out_of_memory, is_suspect
+from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory, is_suspect
 from kbatch.training import remarks
 from kbatch.training.endless_fit import fit_arguments, recipe_scope
 from kbatch.training.goal import Goal
@@ -78,6 +78,13 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         instruments.horizon.restore()
         final_rate = float(model.optimizer.learning_rate)
     except Exception as error:  # as above
+        if recipe.jit_compile and is_full_of_programs(error):
+            raise SearchError(
+                "A GPU must have room for the programs that XLA compiles",
+                str(error).splitlines()[0],
+                "Begin again in a new process: what has finished is kept, and TensorFlow keeps "
+                "programs only while a process lives",
+            ) from error
         if not _means_out_of_memory(error, recipe.examples_per_pass, options.largest_passed):
             raise
         ended, message = "out_of_memory", str(error)[:MESSAGE_LENGTH]

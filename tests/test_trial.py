@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+from statistics import mean
 
 import keras
 import keras_tuner
@@ -155,7 +156,8 @@ def test_no_memory_grows_over_trials(points, tmp_path):
     )
     assert len(seen) == 9
     model_bytes = 4 * (12 * 1000 + 1000 * 250)
-    # A trial begins with or without the last one's model still alive, so the levels of both halves
-    # are compared;
-    # a leak would add four models' weights and slots between them.
-    assert max(seen[5:]) - max(seen[1:5]) < model_bytes, seen
+    # A trial begins with or without the last one's model still alive: up to three model_bytes, with
+    # its slots. So the means of both halves are compared, which differed by up to a half without a
+    # leak; a leak would add four models' weights and slots between them, and still two models'
+    # weights if it were of weights alone and in every second trial.
+    assert mean(seen[5:]) - mean(seen[1:5]) < 1.5 * model_bytes, seen

@@ -87,12 +87,9 @@ def test_a_search_says_all_of_it_before_the_first_trial(tmp_path):
     assert not list(tmp_path.rglob("records.jsonl"))
 
 
-def test_other_sizes_are_taken_where_the_model_takes_them():
-    assert train(X, Y, (X[:, :4], Y), any_size)[1].ended == "horizon"
-
-
-def test_labels_with_one_dimension_more_of_size_one_are_taken():
-    assert train(X, Y, (X, Y[:, None]))[1].ended == "horizon"
+def test_other_sizes_and_labels_of_one_dimension_more_are_taken():
+    """Sizes where the model takes them, and a dimension that is of size one."""
+    assert train(X, Y, (X[:, :4], Y[:, None]), any_size)[1].ended == "horizon"
 
 
 def test_a_class_that_the_loss_ignores_may_have_any_number():

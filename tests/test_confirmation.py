@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from short_searches import search, tuner_of
 
 import kbatch
@@ -18,33 +17,22 @@ def searched(points, tmp_path_factory):
 def test_a_confirmation_trains_with_fresh_seeds_and_resumes(searched, points):
     tuner, directory = searched
     (x, y), validation = points
-    runs = kbatch.confirm(tuner, x, y, validation, top=2, seeds=2, test_data=validation, verbose=0)
-    assert len(runs) == 6
-    assert runs.groupby("seed").size().tolist() == [3, 3]
+    data = {"validation_data": validation, "test_data": validation, "verbose": 0}
+    both = kbatch.confirm(tuner, x, y, top=2, seeds=1, **data)
+    assert len(both) == 3
+    assert both.baseline.sum() == 1
+    runs = kbatch.confirm(tuner, x, y, top=1, seeds=2, **data)
+    assert len(runs) == 4
+    assert runs.groupby("seed").size().tolist() == [2, 2]
     assert runs.baseline.sum() == 2
     assert not set(runs.seed) & {0}
-    np.testing.assert_allclose(runs.test_accuracy, runs.val_accuracy, atol=1e-7)
+    assert set(runs.score[runs.seed == 1]) <= set(both.score)
+    for table in (both, runs):
+        np.testing.assert_allclose(table.test_accuracy, table.val_accuracy, atol=1e-7)
     size = (directory / "p" / "kbatch" / "records.jsonl").stat().st_size
-    again = kbatch.confirm(tuner, x, y, validation, top=2, seeds=2, test_data=validation, verbose=0)
+    again = kbatch.confirm(tuner, x, y, top=1, seeds=2, **data)
     assert again.score.tolist() == runs.score.tolist()
     assert (directory / "p" / "kbatch" / "records.jsonl").stat().st_size == size
-
-
-def test_a_confirmation_after_epochs_takes_the_projects_horizon(points, tmp_path):
-    tuner = search(tuner_of(tmp_path, seconds=None, max_trials=1), points, epochs=5)
-    (x, y), validation = points
-    runs = kbatch.confirm(
-        tuner,
-        x,
-        y,
-        validation,
-        top=1,
-        seeds=1,
-        test_data=tf.data.Dataset.from_tensor_slices(validation).batch(50),
-        verbose=0,
-    )
-    assert len(runs) == 2
-    assert runs.test_accuracy.notna().all()
 
 
 def test_trials_that_failed_are_not_confirmed(searched):

@@ -9,6 +9,7 @@ import kbatch
 from kbatch import HyperModel, Space
 from kbatch.errors import SearchError, SpaceError
 from kbatch.results.loading import load_records
+from kbatch.training.project import Project
 
 
 def test_a_hyperparameter_with_one_of_our_names_is_refused(tmp_path):
@@ -31,12 +32,25 @@ def test_the_users_conditional_scopes_work_beside_ours(points, tmp_path):
         model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
         return model
 
-    tuner = search(tuner_of(tmp_path, model=conditional, max_trials=3, seed=2), points)
+    # seed 2 draws the other kind than the baseline's, which is the first
+    tuner = search(tuner_of(tmp_path, model=conditional, max_trials=1, seed=2), points)
     assert {axis.name for axis in tuner.oracle.hyperparameters.space} >= {
         "kind",
         "depth_width",
         "batch_size",
     }
+    baseline, trial = load_records(tmp_path / "p")
+    assert (baseline.outcome.ended, trial.outcome.ended) == ("horizon", "horizon")
+    assert trial.values["kind"] == "deep"
+    assert trial.values["depth_width"] in (4, 8)
+
+
+def opened(tuner, points):
+    """The search of a tuner, which has made its model and trained nothing."""
+    (x, y), validation = points
+    return tuner.hypermodel.terms.open(
+        Project(tuner.project_dir), (x, y), {"validation_data": validation}
+    )
 
 
 def test_a_tuner_hypermodel_is_accepted_unless_it_fits_itself(points, tmp_path):
@@ -48,8 +62,7 @@ def test_a_tuner_hypermodel_is_accepted_unless_it_fits_itself(points, tmp_path):
         def fit(self, hp, model, *args, **kwargs):
             return model.fit(*args, **kwargs)
 
-    search(tuner_of(tmp_path, model=Own(), max_trials=1), points)
-    assert len(load_records(tmp_path / "p")) == 2
+    assert opened(tuner_of(tmp_path, model=Own()), points).project.store.records() == []
     with pytest.raises(SearchError, match="must not override fit"):
         HyperModel(Fitting(), seconds_per_trial=1)
 
@@ -117,11 +130,12 @@ def test_hyperparameters_without_effect_are_named_once(points, tmp_path, recwarn
     with pytest.warns(UserWarning, match="hyperparameters lr, beta of `build` have no effect"):
         search(tuner, points)
     recwarn.clear()
-    search(tuner_of(tmp_path, model=with_own_rate, max_trials=2), points)
+    search(tuner_of(tmp_path, model=with_own_rate, max_trials=1), points)
     compiled = Space(batch_size=32, policy="float32", optimizer=("sgd", "compiled"))
-    search(
-        tuner_of(tmp_path / "compiled", model=with_own_rate, space=compiled, max_trials=1), points
-    )
+    tuner = tuner_of(tmp_path / "compiled", model=with_own_rate, space=compiled)
+    (x, y), validation = points
+    with tuner.hypermodel.searching(tuner, (x, y), {"validation_data": validation}):
+        pass  # what is said of the space is said before anything is trained
     assert not [warning for warning in recwarn if "no effect" in str(warning.message)]
 
 

@@ -107,7 +107,7 @@ def test_a_model_that_hides_its_graph_is_refused_in_words():
 
 
 def tuner_over(strategies, folder):
-    """A grid over recompute strategies only."""
+    """A grid over recompute strategies only, of which the first trial takes the first."""
 
     def build():
         model = memory_models.normed()
@@ -119,7 +119,7 @@ def tuner_over(strategies, folder):
     )
     hypermodel = HyperModel(build, space, seconds_per_trial=0.5)
     return keras_tuner.GridSearch(
-        hypermodel, objective=kbatch.objective(), max_trials=2, directory=folder, project_name="p"
+        hypermodel, objective=kbatch.objective(), max_trials=1, directory=folder, project_name="p"
     )
 
 
@@ -127,17 +127,19 @@ def test_a_search_draws_it_and_the_records_tell_plan_and_seconds(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.random((64, 24, 24, 3)).astype("float32"), rng.integers(0, 10, 64)
 
-    tuner = tuner_over(("none", "minimal"), tmp_path)
+    tuner = tuner_over(("minimal", "none"), tmp_path)  # the baseline's is none
     tuner.search(x, y, validation_data=(x, y), verbose=0)
     trials = kbatch.results.load(tmp_path / "p")
-    assert list(trials["recompute"]) == ["none", "none", "minimal"]
-    assert list(trials["recompute_seconds"] > 0) == [False, False, True]
+    assert list(trials["recompute"]) == ["none", "minimal"]
+    drawn_from = {axis.name: axis for axis in tuner.oracle.get_space().space}
+    assert drawn_from["recompute"].values == ["minimal", "none"]
+    assert list(trials["recompute_seconds"] > 0) == [False, True]
     assert trials["recompute_seconds"].max() < trials["train_seconds"].max()
     assert "recompute minimal" in trials["recipe"].iloc[-1]
     plans = [record.outcome.plan for record in load_records(tmp_path / "p")]
-    assert plans[:2] == ["", ""]
+    assert plans[0] == ""
     again = memory_models.normed()
-    recompute.apply(again, recompute.Plan.from_json(plans[2]))
+    recompute.apply(again, recompute.Plan.from_json(plans[1]))
     assert list(recompute.applied(again).stretches()) == list(
         recompute.plan(again, PLANNED_BATCH_SIZE).stretches()
     )

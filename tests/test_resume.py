@@ -10,32 +10,26 @@ from kbatch import Space
 from kbatch.device import meter
 from kbatch.errors import ProjectChangedError, SearchError
 from kbatch.results.loading import load_records
-
-
-@pytest.fixture(scope="module")
-def two_trials(points, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("two_trials")
-    search(tuner_of(directory, max_trials=2, seed=1), points)
-    return directory
+from kbatch.training.project import Project
 
 
 @pytest.fixture(scope="module")
 def finished(points, tmp_path_factory):
     directory = tmp_path_factory.mktemp("finished")
-    search(tuner_of(directory, max_trials=1), points)
+    search(tuner_of(directory, max_trials=2, seed=1), points)
     return directory
 
 
-def test_a_search_goes_on_where_it_was(two_trials, points, tmp_path):
-    shutil.copytree(two_trials, tmp_path, dirs_exist_ok=True)
+def test_a_search_goes_on_where_it_was(finished, points, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     first = load_records(tmp_path / "p")
-    search(tuner_of(tmp_path, max_trials=4, seed=1), points)
+    search(tuner_of(tmp_path, max_trials=3, seed=1), points)
     assert load_records(tmp_path / "p")[:3] == first
-    assert len(load_records(tmp_path / "p")) == 5
+    assert len(load_records(tmp_path / "p")) == 4
 
 
-def test_records_answer_for_trials_that_keras_tuner_forgot(two_trials, points, tmp_path):
-    shutil.copytree(two_trials, tmp_path, dirs_exist_ok=True)
+def test_records_answer_for_trials_that_keras_tuner_forgot(finished, points, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     first = load_records(tmp_path / "p")
     for file in [*(tmp_path / "p").glob("*.json"), *(tmp_path / "p").glob("trial_*/trial.json")]:
         file.unlink()
@@ -74,7 +68,7 @@ def test_a_changed_project_is_refused_on_resume(change, text, finished, points, 
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     records = (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes()
     with pytest.raises(ProjectChangedError, match=text):
-        search(tuner_of(tmp_path, max_trials=2, **change), points)
+        search(tuner_of(tmp_path, max_trials=3, **change), points)
     assert (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes() == records
 
 
@@ -82,14 +76,18 @@ def test_changed_data_are_refused_on_resume(finished, points, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     (x, y), validation = points
     with pytest.raises(ProjectChangedError, match="data.training.checksum"):
-        search(tuner_of(tmp_path, max_trials=2), ((x + 1, y), validation))
+        search(tuner_of(tmp_path, max_trials=3), ((x + 1, y), validation))
 
 
 def test_a_refused_argument_can_be_corrected_in_the_same_folder(points, tmp_path):
     with pytest.raises(SearchError, match="better than chance"):
         search(tuner_of(tmp_path, target=0.45), points)
-    search(tuner_of(tmp_path, target=0.9, max_trials=1), points)
-    assert len(load_records(tmp_path / "p")) == 2
+    tuner, (x, y), validation = tuner_of(tmp_path, target=0.9), *points
+    opened = tuner.hypermodel.terms.open(
+        Project(tuner.project_dir), (x, y), {"validation_data": validation}
+    )
+    assert opened.goal.target == 0.9
+    assert opened.project.facts()["target"] == 0.9
 
 
 def other_build(hp):
@@ -122,16 +120,16 @@ def other_loss(hp):
 )
 def test_a_finished_search_is_refused_if_it_is_another(change, arguments, text, finished, points):
     with pytest.raises(ProjectChangedError, match=text):
-        search(tuner_of(finished, max_trials=1, **change), points, **arguments)
+        search(tuner_of(finished, max_trials=2, **change), points, **arguments)
 
 
 def test_a_finished_search_of_the_same_model_is_answered(finished, points):
     records = load_records(finished / "p")
-    search(tuner_of(finished, max_trials=1), points)
+    search(tuner_of(finished, max_trials=2), points)
     assert load_records(finished / "p") == records
 
 
 def test_another_device_is_refused(finished, points, monkeypatch):
     monkeypatch.setattr(meter, "device_words", lambda: "another GPU")
     with pytest.raises(ProjectChangedError, match="device was .* and is now 'another GPU'"):
-        search(tuner_of(finished, max_trials=1), points)
+        search(tuner_of(finished, max_trials=2), points)

@@ -1,59 +1,77 @@
 """Real searches with stock tuners: what they search, record and give back."""
 
 import json
+import random
 
 import keras
 import keras_tuner
 import numpy as np
 import pytest
 import tensorflow as tf
-from short_searches import SECONDS, SPACE, build, search, tuner_of
+from short_searches import SECONDS, search, tuner_of
+from short_searches import build as with_width
 
 import kbatch
 from kbatch import Space
 from kbatch.results.loading import load_records
-from kbatch.training import search_terms
+from kbatch.training.project import Project
 
-
-@pytest.mark.parametrize(
-    ("kind", "arguments", "trials"),
-    [
-        (keras_tuner.RandomSearch, {"seed": 1}, 3),
-        (keras_tuner.GridSearch, {}, 4),
-        (keras_tuner.BayesianOptimization, {"num_initial_points": 2, "alpha": 0.3, "seed": 1}, 5),
-    ],
+GRID = Space(
+    batch_size=(16, 64), policy="float32", learning_rate={"sgd": [0.01, 0.1], "adam": 1e-3}
 )
-def test_stock_tuners_search_kbatchs_axes_and_the_users(kind, arguments, trials, points, tmp_path):
-    space = (
-        Space(
-            batch_size=(16, 64), policy="float32", learning_rate={"sgd": [0.01, 0.1], "adam": 1e-3}
-        )
-        if kind is keras_tuner.GridSearch
-        else SPACE
-    )
-    tuner = search(tuner_of(tmp_path, kind, space=space, max_trials=trials, **arguments), points)
-    table = kbatch.results.load(tmp_path / "p")
+
+
+def checked_table(tuner, directory, repeats=False):
+    """The table of a search, which has every recipe that the tuner drew, once, in its order."""
+    table = kbatch.results.load(directory / "p")
+    trials = tuner.oracle.trials
     drawn = [
-        tuple(tuner.oracle.trials[str(number)].hyperparameters.values.items())
-        for number in range(trials)
+        tuple(trials[str(number)].hyperparameters.values.items()) for number in range(len(trials))
     ]
-    # only BayesianOptimization proposes a recipe again
-    new = [number for number in range(trials) if drawn[number] not in drawn[:number]]
-    assert len(new) == trials or kind is keras_tuner.BayesianOptimization
+    new = [number for number in range(len(trials)) if drawn[number] not in drawn[:number]]
+    assert len(new) == len(trials) or repeats
     assert table.trial.tolist() == [-1, *new]
     assert list(table.baseline) == [True] + len(new) * [False]
     assert set(table.hp_width.dropna()) <= {8, 16, 24}
     assert table[~table.baseline].score.max() == pytest.approx(
         tuner.oracle.get_best_trials()[0].score
     )
-    if kind is keras_tuner.GridSearch:
-        assert table.batch_size.tolist()[1:3] == [16, 64] or table.hp_width.nunique() > 1
+    return table
 
 
 @pytest.fixture(scope="module")
 def searched(points, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("searched")
-    return search(tuner_of(directory, max_trials=3, seed=1, seconds=0.5), points), directory
+    """A random search, its folder, and the paths of the weights that it wrote."""
+    directory, written = tmp_path_factory.mktemp("searched"), []
+    save = keras.Model.save_weights
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            keras.Model,
+            "save_weights",
+            lambda self, path, *rest, **more: (
+                written.append(str(path)) or save(self, path, *rest, **more)
+            ),
+        )
+        tuner = search(tuner_of(directory, max_trials=3, seed=1, seconds=0.5), points)
+    return tuner, directory, written
+
+
+def test_a_random_search_draws_kbatchs_axes_and_the_users(searched):
+    assert len(checked_table(*searched[:2])) == 4
+
+
+def test_a_grid_search_goes_through_kbatchs_axes_and_the_users(points, tmp_path):
+    tuner = tuner_of(tmp_path, keras_tuner.GridSearch, space=GRID, max_trials=3)
+    table = checked_table(search(tuner, points), tmp_path)
+    assert len(table) == 4
+    assert table.batch_size.tolist()[1:3] == [16, 64] or table.hp_width.nunique() > 1
+
+
+def test_a_bayesian_search_may_propose_a_recipe_again(points, tmp_path):
+    kind, arguments = keras_tuner.BayesianOptimization, {"num_initial_points": 2, "alpha": 0.3}
+    tuner = search(tuner_of(tmp_path, kind, max_trials=4, seed=1, **arguments), points)
+    assert len(tuner.oracle.trials) == 4
+    checked_table(tuner, tmp_path, repeats=True)
 
 
 def test_the_table_has_the_columns_that_users_rely_on(searched):
@@ -71,7 +89,7 @@ def test_the_table_has_the_columns_that_users_rely_on(searched):
 
 
 def test_the_best_model_evaluates_to_the_recorded_value(searched, points):
-    tuner, directory = searched
+    tuner, directory, _ = searched
     for model, trial in zip(tuner.get_best_models(3), tuner.oracle.get_best_trials(3), strict=True):
         value = model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"]
         record = next(r for r in load_records(directory / "p") if r.trial == int(trial.trial_id))
@@ -100,70 +118,51 @@ def test_records_are_lines_of_json_with_a_start_before_each(searched):
     assert [line["event"] for line in lines] == ["started", "ended"] * 4
 
 
-def test_at_most_two_checkpoints_are_written_a_trial(points, tmp_path, monkeypatch):
-    written = []
-    save = keras.Model.save_weights
-    monkeypatch.setattr(
-        keras.Model,
-        "save_weights",
-        lambda self, path, *rest, **more: (
-            written.append(str(path)) or save(self, path, *rest, **more)
-        ),
-    )
-    search(tuner_of(tmp_path, max_trials=2), points)
+def test_at_most_two_checkpoints_are_written_a_trial(searched):
+    written = searched[2]
     assert 1 <= max(written.count(path) for path in set(written)) <= 2
 
 
-def test_epochs_set_the_horizon_by_the_baseline_and_once(points, tmp_path, monkeypatch):
-    medians, measure = [], search_terms.median_update_seconds
-    monkeypatch.setattr(
-        search_terms,
-        "median_update_seconds",
-        lambda *args: medians.append(measure(*args)) or medians[-1],
-    )
-    search(tuner_of(tmp_path, seconds=None, max_trials=1), points, epochs=5)
-    facts = json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text())
-    assert load_records(tmp_path / "p")[0].outcome.ended == "horizon"
-    assert facts["goal"]["seconds"] == facts["measured_horizon_seconds"]
-    assert facts["goal"]["seconds"] == pytest.approx(5 * 19 * medians[0])  # 600 examples by 32
-    search(tuner_of(tmp_path, seconds=None, max_trials=2), points, epochs=5)
-    assert json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text()) == facts
-    assert len(medians) == 1
+def draws():
+    return random.random(), np.random.rand(), float(tf.random.uniform(()))
 
 
-def test_the_users_policy_and_seeds_are_untouched(points, tmp_path):
-    import random
+@pytest.fixture(scope="module")
+def regressed(points, tmp_path_factory):
+    """The folder of a search by an error, under a policy of the user's own.
 
-    def draws():
-        return random.random(), np.random.rand(), float(tf.random.uniform(()))
+    With it, the policy and the draws after the search, and those draws without a search.
+    """
 
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        tuner = tuner_of(tmp_path, max_trials=1, space=Space(policy="float32", batch_size=32))
-        keras.utils.set_random_seed(5)
-        expected = draws()
-        keras.utils.set_random_seed(5)
-        search(tuner, points)
-        assert keras.config.dtype_policy().name == "mixed_bfloat16"
-        assert draws() == expected
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-
-def test_another_metric_can_be_scored(points, tmp_path):
     def regression(hp):
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1)])
         model.compile("adam", "mse", metrics=["mae"])
         return model
 
-    search(
-        tuner_of(
-            tmp_path, model=regression, metric="val_mae", direction="min", chance=0.5, max_trials=1
-        ),
-        points,
-    )
-    table = kbatch.results.load(tmp_path / "p")
-    baseline, trial = load_records(tmp_path / "p")
+    directory = tmp_path_factory.mktemp("regressed")
+    judged = {"metric": "val_mae", "direction": "min", "chance": 0.5}
+    space = Space(policy="float32", batch_size=32)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        tuner = tuner_of(directory, model=regression, space=space, max_trials=1, **judged)
+        keras.utils.set_random_seed(5)
+        expected = draws()
+        keras.utils.set_random_seed(5)
+        search(tuner, points)
+        return directory, keras.config.dtype_policy().name, draws(), expected
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_the_users_policy_and_seeds_are_untouched(regressed):
+    _, policy, drawn, expected = regressed
+    assert policy == "mixed_bfloat16"
+    assert drawn == expected
+
+
+def test_another_metric_can_be_scored(regressed):
+    table = kbatch.results.load(regressed[0] / "p")
+    baseline, trial = load_records(regressed[0] / "p")
     assert table.val_mae.tolist() == [baseline.outcome.value, trial.outcome.value]
     # lower is better, and what is above chance scores 0
     for record in (baseline, trial):
@@ -172,23 +171,45 @@ def test_another_metric_can_be_scored(points, tmp_path):
         assert (record.score > 0) == (min(value for _, value in record.outcome.curve) < 0.5)
 
 
-def test_a_dataset_that_shuffles_is_the_same_data_in_every_trial(points, tmp_path):
+@pytest.fixture(scope="module")
+def warmed(points, tmp_path_factory):
+    """The records of a search over data that shuffle, with a warm-up as long as many horizons."""
+    space = Space(
+        policy="float32",
+        optimizer="sgd",
+        learning_rate={"sgd": 0.01},
+        batch_size=64,
+        warmup_passes=1000.0,
+    )
     (x, y), validation = points
-    tuner = tuner_of(tmp_path, max_trials=2)
-    tuner.search(
+    directory = tmp_path_factory.mktemp("warmed")
+    tuner_of(directory, space=space, max_trials=2).search(
         tf.data.Dataset.from_tensor_slices((x, y)).shuffle(600),
         validation_data=validation,
         verbose=0,
     )
-    assert len(load_records(tmp_path / "p")) == 3
+    return load_records(directory / "p")
+
+
+def test_a_dataset_that_shuffles_is_the_same_data_in_every_trial(warmed):
+    assert len(warmed) == 3
+
+
+def test_warm_up_takes_at_most_a_tenth_of_the_horizon(warmed):
+    baseline, *trials = warmed
+    most = 0.1 * baseline.outcome.examples_per_second * SECONDS / 64
+    for trial in trials:
+        assert 0 < trial.recipe.warmup_updates <= most
+        assert any("warm-up was cut from 4688 to" in remark for remark in trial.outcome.remarks)
 
 
 @pytest.mark.parametrize("kind", [keras_tuner.RandomSearch, keras_tuner.GridSearch])
-def test_default_batch_sizes_above_the_data_are_left_out(kind, points, tmp_path):
+def test_default_batch_sizes_above_the_data_are_left_out(kind, build, points, tmp_path):
     (x, y), validation = points
     tuner = tuner_of(
         tmp_path,
         kind,
+        model=build,  # without hyperparameters of its own: two sizes are two trials, and no more
         space=Space(policy="float32", optimizer="sgd", learning_rate={"sgd": 0.01}),
         max_trials=4,
     )
@@ -198,34 +219,18 @@ def test_default_batch_sizes_above_the_data_are_left_out(kind, points, tmp_path)
     ):
         search(tuner, ((x[:50], y[:50]), validation))
     assert {record.recipe.batch_size for record in load_records(tmp_path / "p")} == {16, 32}
-    # nor does a confirmation ask for them
-    kbatch.confirm(tuner, x[:50], y[:50], validation, top=1, seeds=1, verbose=0)
-    assert len(kbatch.results.load_confirmations(tuner)) == 2
+    if kind is keras_tuner.RandomSearch:  # nor does a confirmation ask for them, after any tuner
+        kbatch.confirm(tuner, x[:50], y[:50], validation, top=1, seeds=1, verbose=0)
+        assert len(kbatch.results.load_confirmations(tuner)) == 2
 
 
 def test_keras_tuners_own_hypermodels_are_searched_as_ever(points, tmp_path):
     tuner = keras_tuner.RandomSearch(
-        build, objective="val_accuracy", max_trials=1, directory=tmp_path, project_name="own"
+        with_width, objective="val_accuracy", max_trials=1, directory=tmp_path, project_name="own"
     )
     (x, y), validation = points
     tuner.search(x, y, validation_data=validation, epochs=1, verbose=0)
     assert tuner.oracle.get_best_trials()[0].status == "COMPLETED"
-
-
-def test_warm_up_takes_at_most_a_tenth_of_the_horizon(points, tmp_path):
-    space = Space(
-        policy="float32",
-        optimizer="sgd",
-        learning_rate={"sgd": 0.01},
-        batch_size=64,
-        warmup_passes=1000.0,
-    )
-    search(tuner_of(tmp_path, space=space, max_trials=1), points)
-    baseline, trial = load_records(tmp_path / "p")
-    assert (
-        0 < trial.recipe.warmup_updates <= 0.1 * baseline.outcome.examples_per_second * SECONDS / 64
-    )
-    assert any("warm-up was cut from 4688 to" in remark for remark in trial.outcome.remarks)
 
 
 def test_numpys_numbers_are_written_into_the_project_as_numbers(points, tmp_path):
@@ -235,12 +240,13 @@ def test_numpys_numbers_are_written_into_the_project_as_numbers(points, tmp_path
         "seconds": np.float32(0.25),
         "model_seed": np.int64(3),
     }
-    search(tuner_of(tmp_path, max_trials=1, **numbers), points)
-    facts = json.loads((tmp_path / "p" / "kbatch" / "project.json").read_text())
+    hypermodel, (x, y), validation = tuner_of(tmp_path, **numbers).hypermodel, *points
+    project = Project(tmp_path / "p")
+    hypermodel.terms.open(project, (x, y), {"validation_data": validation})
+    facts = json.loads((project.directory / "kbatch" / "project.json").read_text())
     assert [facts[name] for name in ("target", "chance", "seconds_per_trial", "seed")] == [
         0.75,
         0.5,
         0.25,
         3,
     ]
-    search(tuner_of(tmp_path / "epochs", max_trials=1, seconds=None), points, epochs=np.int64(1))

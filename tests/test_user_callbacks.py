@@ -43,42 +43,11 @@ def searched(directory, points, callbacks, trials=1, seconds=0.5, space=WARM, mo
     return tuner, load_records(directory / "p")
 
 
-def test_tensorboard_writes_each_training_into_its_own_folder(points, tmp_path):
-    board = keras.callbacks.TensorBoard(str(tmp_path / "tb"))
-    tuner, records = searched(tmp_path, points, [board])
-    assert [record.outcome.ended for record in records] == ["horizon", "horizon"]
-    (x, y), validation = points
-    kbatch.confirm(tuner, x, y, validation, top=1, seeds=1, verbose=0, callbacks=[board])
-    folders = {
-        path.parent.relative_to(tmp_path / "tb").parts[0]
-        for path in (tmp_path / "tb").rglob("events*")
-    }
-    assert folders == {"0", "baseline", "confirmation_baseline_seed1", "confirmation_trial0_seed1"}
-    hparams = list((tmp_path / "tb" / "0").rglob("events*"))
-    assert any(b"session_start_info" in path.read_bytes() for path in hparams)
-    assert not any(
-        b"session_start_info" in path.read_bytes()
-        for path in (tmp_path / "tb" / "baseline").rglob("events*")
-    )
+@pytest.fixture(scope="module")
+def observed(points, tmp_path_factory):
+    """A search with callbacks that do not meddle with each other, and its confirmation.
 
-
-def test_rates_that_callbacks_set_are_obeyed_and_recorded(points, tmp_path):
-    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)
-    _, records = searched(tmp_path, points, [halve])
-    outcome = records[1].outcome
-    assert records[1].recipe.warmup_updates > 0
-    assert outcome.final_learning_rate < records[1].recipe.learning_rate
-    passes = -(-outcome.updates // 5)  # 600 examples at batch 128
-    assert outcome.final_learning_rate == pytest.approx(
-        records[1].recipe.learning_rate * 0.9**passes, rel=1e-3
-    )
-    assert any("the learning rate ended at" in remark for remark in outcome.remarks)
-
-
-def test_early_stopping_counts_measurements_not_epochs(points, tmp_path):
-    """Both look at a value that is measured twelve times.
-
-    With epochs of two updates, a patience in epochs would end or cool every trial at once.
+    Its folder, its records, and the losses that a callback saw at the ends of epochs.
     """
     seen = []
 
@@ -87,35 +56,67 @@ def test_early_stopping_counts_measurements_not_epochs(points, tmp_path):
             seen.append(logs["val_loss"])
             super().on_epoch_end(epoch, logs)
 
-    stop = keras.callbacks.EarlyStopping("val_loss", patience=11)
-    _, records = searched(tmp_path, points, [stop, Plateau("val_loss", patience=11)])
+    directory = tmp_path_factory.mktemp("observed")
+    board = keras.callbacks.TensorBoard(str(directory / "tb"))
+    named = keras.callbacks.ModelCheckpoint(
+        str(directory / "w_{epoch}_{val_accuracy:.2f}.weights.h5"), save_weights_only=True
+    )
+    best = keras.callbacks.ModelCheckpoint(
+        str(directory / "best.keras"), "val_accuracy", save_best_only=True
+    )
+    log = keras.callbacks.CSVLogger(str(directory / "log.csv"))
+    # slow enough for the loss to move until the end
+    slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.99)
+    # A value is measured twelve times.
+    patient = [
+        keras.callbacks.EarlyStopping("val_loss", patience=11),
+        Plateau("val_loss", patience=11),
+    ]
+    tuner, records = searched(directory, points, [board, named, best, log, slower, *patient])
+    (x, y), validation = points
+    kbatch.confirm(tuner, x, y, validation, top=1, seeds=1, verbose=0, callbacks=[board])
+    return directory, records, seen
+
+
+def test_patience_counts_measurements_not_epochs(observed):
+    """With epochs of five updates, a patience in epochs would end or cool every trial at once."""
+    _, records, seen = observed
     assert [record.outcome.ended for record in records] == ["horizon", "horizon"]
     assert len(seen) <= sum(len(record.outcome.curve) for record in records)
     assert len(set(seen)) > len(seen) / 2
 
 
-def test_a_callback_that_stops_a_training_is_named(points, tmp_path):
-    stop = keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=10.0)
-    _, records = searched(tmp_path, points, [keras.callbacks.Callback(), stop], seconds=5.0)
-    assert [(record.outcome.ended, record.outcome.stopped_by) for record in records] == 2 * [
-        ("callback", "EarlyStopping")
-    ]
+def test_tensorboard_writes_each_training_into_its_own_folder(observed):
+    board = observed[0] / "tb"
+    folders = {path.parent.relative_to(board).parts[0] for path in board.rglob("events*")}
+    assert folders == {"0", "baseline", "confirmation_baseline_seed1", "confirmation_trial0_seed1"}
+    hparams = list((board / "0").rglob("events*"))
+    assert any(b"session_start_info" in path.read_bytes() for path in hparams)
+    assert not any(
+        b"session_start_info" in path.read_bytes() for path in (board / "baseline").rglob("events*")
+    )
 
 
-def test_files_named_by_what_was_measured_and_logs_are_written(points, tmp_path):
-    named = keras.callbacks.ModelCheckpoint(
-        str(tmp_path / "w_{epoch}_{val_accuracy:.2f}.weights.h5"), save_weights_only=True
+def test_rates_that_callbacks_set_are_obeyed_and_recorded(observed):
+    record = observed[1][1]
+    outcome = record.outcome
+    assert record.recipe.warmup_updates > 0
+    assert outcome.final_learning_rate < record.recipe.learning_rate
+    passes = -(-outcome.updates // 5)  # 600 examples at batch 128
+    assert outcome.final_learning_rate == pytest.approx(
+        record.recipe.learning_rate * 0.99**passes, rel=1e-3
     )
-    best = keras.callbacks.ModelCheckpoint(
-        str(tmp_path / "best.keras"), "val_accuracy", save_best_only=True
-    )
-    _, records = searched(
-        tmp_path, points, [named, best, keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))]
-    )
-    assert records[1].outcome.ended == "horizon"
-    assert list(tmp_path.glob("w_*.weights.h5"))
-    assert {path.name for path in tmp_path.glob("*.keras")} == {"best.keras", "baseline.best.keras"}
-    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    assert any("the learning rate ended at" in remark for remark in outcome.remarks)
+
+
+def test_files_named_by_what_was_measured_and_logs_are_written(observed):
+    directory, records, _ = observed
+    assert list(directory.glob("w_*.weights.h5"))
+    assert {path.name for path in directory.glob("*.keras")} == {
+        "best.keras",
+        "baseline.best.keras",
+    }
+    rows = list(csv.DictReader((directory / "log.csv").open()))
     assert (
         0
         < sum(row["val_accuracy"] not in ("", "NA") for row in rows)

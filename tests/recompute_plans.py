@@ -1,12 +1,15 @@
 """Compiled models and plans of about equal segments, for the tests of recompute."""
 
+import contextlib
 import itertools
+from unittest import mock
 
 import keras
 import pytest
 import recompute_models
 
-from kbatch.recompute import _repeatable
+from kbatch import recompute
+from kbatch.recompute import _repeatable, _verify
 from kbatch.recompute._cut_points import CutPoints
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
@@ -33,13 +36,30 @@ def cut(model, pieces=4):
     return Plan("test", tuple(segments), 16, 0, 0, 0.0)
 
 
+@contextlib.contextmanager
+def plain_trained_once():
+    """Train the plain side of `verify` once for all plans of one model and batch."""
+    train, plain = _verify._train, []
+
+    def once(model, *rest):
+        if recompute.applied(model) is not None:
+            return train(model, *rest)
+        if not plain:
+            plain.append(train(model, *rest))
+        return plain[0]
+
+    with mock.patch.object(_verify, "_train", once):
+        yield
+
+
 def compiled(build, policy="float32", optimizer=None, **arguments):
+    """A model and its batch; its optimizer has slots, and is traced faster than Adam."""
     keras.config.set_floatx("float64" if policy == "float64" else "float32")
     keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(3)
     model, data = build()
     model.compile(
-        optimizer or keras.optimizers.Adam(0.01),
+        optimizer or keras.optimizers.SGD(0.1, momentum=0.9),
         recompute_models.losses(model),
         **{"jit_compile": False, **arguments},
     )

@@ -27,6 +27,48 @@ def model():
     return memory_models.deep()
 
 
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A search for the smallest plan: what it measured and returned, and what it left behind."""
+
+    own: recompute.Plan
+    measured: list[recompute.Plan]
+    best: recompute.Plan
+    applied_after: recompute.Plan | None
+    before: list[np.ndarray]
+    after: list[np.ndarray]
+    plain: recompute.Plan
+
+
+@pytest.fixture(scope="module")
+def search(model, data):
+    before = [np.array(variable) for variable in model.variables]
+    own = recompute.plan(model, BATCH, "stages")
+    recompute.apply(model, own)
+    measured = []
+    best = recompute.best_plan(model, *data, on_measured=measured.append)
+    after = [np.array(variable) for variable in model.variables]
+    applied_after = recompute.applied(model)
+    recompute.remove(model)
+    plain = recompute.measure(model, recompute.plan(model, BATCH, "none"), *data)
+    return Search(own, measured, best, applied_after, before, after, plain)
+
+
+@pytest.fixture
+def measured_once(search, monkeypatch):
+    """Plans that were measured already are not measured again."""
+    known = {tuple(plan.stretches()): plan for plan in [*search.measured, search.plain]}
+
+    def measure(model, plan, *batch):
+        cuts = tuple(plan.stretches())
+        if cuts not in known:
+            known[cuts] = recompute.measure(model, plan, *batch)
+        names = ("measured_peak_bytes", "measured_seconds")
+        return dataclasses.replace(plan, **{name: getattr(known[cuts], name) for name in names})
+
+    monkeypatch.setattr(_measure, "measure", measure)
+
+
 def test_a_batch_in_the_place_of_the_plan_is_refused_in_a_word():
     with pytest.raises(
         RecomputeError,
@@ -35,29 +77,23 @@ def test_a_batch_in_the_place_of_the_plan_is_refused_in_a_word():
         recompute.measure(None, np.zeros((1000, 8)), np.zeros(1000))
 
 
-def test_the_smallest_is_measured_and_the_model_left_as_it_was(model, data):
-    before = [np.array(variable) for variable in model.variables]
-    own = recompute.plan(model, BATCH, "stages")
-    recompute.apply(model, own)
-    measured = []
-    best = recompute.best_plan(model, *data, on_measured=measured.append)
-    assert recompute.applied(model) is own
-    for variable, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(variable, value)
+def test_the_smallest_is_measured_and_the_model_left_as_it_was(search):
+    assert search.applied_after is search.own
+    for now, value in zip(search.after, search.before, strict=True):
+        np.testing.assert_array_equal(now, value)
+    measured, best = search.measured, search.best
     assert 2 <= len(measured) <= 3
     assert best in measured
     assert best.measured_peak_bytes == min(one.measured_peak_bytes for one in measured)
-    plain = recompute.measure(model, recompute.plan(model, BATCH, "none"), *data)
-    assert best.measured_peak_bytes < 0.6 * plain.measured_peak_bytes
+    assert best.measured_peak_bytes < 0.6 * search.plain.measured_peak_bytes
     assert best.measured_seconds > 0
     assert "measured: peak" in str(best)
     assert recompute.Plan.from_json(best.to_json()) == best
-    recompute.remove(model)
 
 
-def test_a_budget_is_kept_as_measured(model, data):
-    plain = recompute.measure(model, recompute.plan(model, BATCH, "none"), *data)
-    budget = 0.6 * plain.measured_peak_bytes
+@pytest.mark.usefixtures("measured_once")
+def test_a_budget_is_kept_as_measured(model, data, search):
+    budget = 0.6 * search.plain.measured_peak_bytes
     best = recompute.best_plan(model, *data, peak_bytes=budget)
     assert best.measured_peak_bytes <= budget
     with pytest.raises(RecomputeError, match=r"Some plan must need at most 0 MB.*as measured"):

@@ -285,9 +285,9 @@ def test_the_seed_scope_is_the_same_every_time():
     assert draws() == first
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_augmentation_is_only_around_the_models_train_step(policy, jit_compile, tmp_path):
+def pixel_model(**settings):
+    """A model whose weights stay 0 but for the pixels that it sees lit."""
+
     def build():
         layers = [
             keras.Input((8, 8, 3)),
@@ -296,27 +296,33 @@ def test_augmentation_is_only_around_the_models_train_step(policy, jit_compile, 
         ]
         return keras.Sequential(layers)
 
+    recipe = Recipe(optimizer="sgd", learning_rate=1e-6, **settings)
+    return ModelMaker(build, CompileArguments("mse")).make(recipe)
+
+
+def pixels_seen(model, layers):
+    """In how many places training under augmentation shows the one bright pixel."""
     images = np.zeros((4, 8, 8, 3), "uint8")
     images[:, 3, 1] = 200
-    labels = np.ones((4, 1), "float32")
-    model = ModelMaker(build, CompileArguments("mse")).make(
-        Recipe(policy=policy, optimizer="sgd", learning_rate=1e-6, jit_compile=jit_compile)
-    )
+    with augmented(model, layers):
+        model.fit(images, np.ones((4, 1), "float32"), batch_size=4, epochs=30, verbose=0)
+        assert ("train_step" in vars(model)) == bool(layers)
+    return (np.abs(model.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum()
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_augmentation_is_only_around_the_models_train_step(policy, jit_compile):
+    model = pixel_model(policy=policy, jit_compile=jit_compile)
     names, config = [layer.name for layer in model.layers], model.get_config()
-    with augmented(model, augmentation.layers("flip_shift")):
-        model.fit(images, labels, batch_size=4, epochs=30, verbose=0)
-        assert "train_step" in vars(model)
-    touched = (np.abs(model.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum()
-    assert touched > 3  # the one bright pixel was seen in other places than its own
+    assert pixels_seen(model, augmentation.layers("flip_shift")) > 3  # in other places than its own
     assert "train_step" not in vars(model)
     assert [layer.name for layer in model.layers] == names
     assert model.get_config() == config
-    plain = ModelMaker(build, CompileArguments("mse")).make(
-        Recipe(optimizer="sgd", learning_rate=1e-6)
-    )
-    with augmented(plain, []):
-        plain.fit(images, labels, batch_size=4, epochs=30, verbose=0)
-    assert (np.abs(plain.get_weights()[0]).reshape(8, 8, 3)[..., 0] > 0).sum() == 1
+
+
+def test_without_augmentation_the_pixel_stays_where_it_is():
+    assert pixels_seen(pixel_model(), []) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,13 @@ LONGER = (
 )
 
 
-def assert_training_is_the_same_to_the_bit(build, policy):
-    model, data = compiled(build, policy)
+def three_blocks():
+    """Where the outcome hangs on the numbers: on what overflows, or is rounded by fused kernels."""
+    return recompute_models.residual(blocks=3)
+
+
+def assert_training_is_the_same_to_the_bit(build, policy, optimizer=None):
+    model, data = compiled(build, policy, optimizer)
     report = recompute.verify(model, cut(model), *data)
     assert report.exact, str(report)
     assert str(report).startswith("Exact")
@@ -32,7 +37,7 @@ def assert_training_is_the_same_to_the_bit(build, policy):
 @pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
 @pytest.mark.slow
 def test_training_is_the_same_to_the_bit_under_other_policies(build, policy):
-    assert_training_is_the_same_to_the_bit(build, policy)
+    assert_training_is_the_same_to_the_bit(build, policy, keras.optimizers.Adam(0.01))
 
 
 @pytest.mark.parametrize("policy", ["float64", "mixed_float16"])
@@ -68,7 +73,7 @@ def test_it_is_the_same_run_eagerly():
 
 @pytest.mark.parametrize(
     "build",
-    [recompute_models.residual, recompute_models.hiding, *map(slow, LONGER)],
+    [recompute_models.one_block, recompute_models.hiding, *map(slow, LONGER)],
     ids=lambda build: build.__name__,
 )
 def test_under_xla_only_rounding_differs(build):
@@ -79,7 +84,7 @@ def test_under_xla_only_rounding_differs(build):
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_custom_training_loop_decides_about_xla_itself(jit):
-    model, (x, y) = compiled(recompute_models.residual, "float64", jit_compile=not jit)
+    model, (x, y) = compiled(recompute_models.one_block, "float64", jit_compile=not jit)
     start = [np.array(v) for v in model.variables]
 
     @tf.function(jit_compile=jit)
@@ -102,14 +107,14 @@ def test_a_custom_training_loop_decides_about_xla_itself(jit):
 def test_it_is_the_same_with_accumulation():
     model, data = compiled(
         recompute_models.residual,
-        optimizer=keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2),
+        optimizer=keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
     )
     assert recompute.verify(model, cut(model), *data).exact
 
 
 def test_it_is_the_same_while_and_after_a_scaled_loss_overflows():
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**20)
-    model, data = compiled(recompute_models.residual, "mixed_float16", optimizer=scaled)
+    model, data = compiled(three_blocks, "mixed_float16", optimizer=scaled)
     assert recompute.verify(model, cut(model), *data).exact
     assert float(np.array(scaled.dynamic_scale)) == 2.0**20  # as it was before
     recompute.apply(model, cut(model))
@@ -149,9 +154,10 @@ def test_masks_cross_cuts():
     assert [segment.recompute for segment in plan.segments] == [True, True, True, False]
     assert recompute.verify(model, plan, tokens, labels).exact
     unmasked.set_weights(model.get_weights())
-    assert unmasked.evaluate(tokens, labels, verbose=0) != pytest.approx(
-        model.evaluate(tokens, labels, verbose=0), rel=1e-6
+    other, one = (
+        float(each.compute_loss(y=labels, y_pred=each(tokens))) for each in (unmasked, model)
     )
+    assert other != pytest.approx(one, rel=1e-6)
 
 
 def fitted(model, data, planned, **arguments):
@@ -171,7 +177,9 @@ def fitted(model, data, planned, **arguments):
 )
 def test_fit_is_the_same_with_partial_batches_and_grouped_steps(arguments):
     model, data = compiled(
-        recompute_models.residual, steps_per_execution=2 if arguments["batch_size"] == 4 else 1
+        three_blocks,
+        optimizer=keras.optimizers.Adam(0.01),
+        steps_per_execution=2 if arguments["batch_size"] == 4 else 1,
     )
     model.optimizer.build(model.trainable_variables)
     plain, planned = (

@@ -156,6 +156,28 @@ def wide_activations(hp=None):
     return model
 
 
+def starving(hp=None):
+    """Says that memory ran out at any size; TensorFlow itself waits 10 seconds before."""
+    import keras
+    import tensorflow as tf
+
+    def starve(inputs):
+        raise MemoryError
+
+    class Starving(keras.layers.Layer):
+        def call(self, inputs):
+            outputs = tf.py_function(starve, [inputs], inputs.dtype)
+            return tf.ensure_shape(outputs, inputs.shape)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16), Starving()])
+    model.add(keras.layers.Dense(1))
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
 def few_activations(hp=None):
     """About 20 MB for a single example, so that one trains where 32 cannot be validated."""
     import keras

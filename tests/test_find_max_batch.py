@@ -96,7 +96,7 @@ def test_sizes_on_request_and_accumulation():
         ceiling=50,
         sizes="powers_of_two",
         recipe=Recipe(64, micro_batch_size=16),
-        confirmed_steps=5,
+        confirmed_steps=1,
     )
     assert found.batch_size == 32
     assert found.recipe.accumulation_steps == 4
@@ -122,7 +122,7 @@ def test_ctrl_c_in_the_middle_leaves_no_worker():
 
 
 def test_an_answer_is_kept_under_the_traced_model_not_its_code(monkeypatch):
-    arguments = {"memory_limit": "200MB", "ceiling": 4, "recipe": RECIPE}
+    arguments = {"memory_limit": "200MB", "ceiling": 4, "recipe": RECIPE, "confirmed_steps": 0}
     tried = []
     found = find_max_batch(memory_models.changing, (6, 4), **arguments)
     assert (

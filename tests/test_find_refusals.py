@@ -138,4 +138,4 @@ def test_nonsense_is_one_clear_sentence(build, arguments, kind, says):
 
 def test_a_probe_that_hangs_is_ended():
     with pytest.raises(ModelError, match="it hung"):
-        find_max_batch(memory_models.hangs, (16,), memory_limit="100MB", timeout_seconds=8)
+        find_max_batch(memory_models.hangs, (16,), memory_limit="100MB", timeout_seconds=2)

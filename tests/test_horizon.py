@@ -69,8 +69,14 @@ def fitted(
     return model, clock, horizon, history
 
 
-def test_it_measures_at_marks_and_at_the_end_within_the_horizon(points):
-    _, clock, horizon, _ = fitted(points)
+@pytest.fixture(scope="module")
+def ten_seconds(points):
+    """What `fitted` gives as it stands."""
+    return fitted(points)
+
+
+def test_it_measures_at_marks_and_at_the_end_within_the_horizon(ten_seconds):
+    _, clock, horizon, _ = ten_seconds
     assert horizon.ended == "horizon"
     assert len(horizon.curve) == 12
     assert 9.9 <= clock.seconds <= 10.0
@@ -85,8 +91,8 @@ def test_an_update_past_several_marks_is_measured_once(points):
     assert [round(seconds) for seconds, _ in horizon.curve] == [4, 6, 8, 10]
 
 
-def test_the_weights_of_the_held_value_are_kept(points):
-    model, _, horizon, _ = fitted(points)
+def test_the_weights_of_the_held_value_are_kept(ten_seconds):
+    model, _, horizon, _ = ten_seconds
     held = scoring.held(horizon.curve)
     assert horizon.value == held.value
     assert measure(model, horizon.validation_data)["accuracy"] == pytest.approx(held.value)
@@ -128,7 +134,7 @@ def test_epoch_logs_have_validation_only_where_measured(points):
             self.measured.append(len(horizons[0].curve) > self.before)
 
     horizons, seen = [], Seen()
-    _, _, horizon, history = fitted(points, seconds=60.0, extra=[seen], keep=horizons)
+    _, _, horizon, history = fitted(points, seconds=60.0, update=0.3, extra=[seen], keep=horizons)
     assert seen.said == seen.measured
     assert 1 < sum(seen.said) < len(seen.said)
     assert history.history["val_accuracy"][-1] == horizon.value
@@ -137,7 +143,7 @@ def test_epoch_logs_have_validation_only_where_measured(points):
 def test_validation_data_of_fit_itself_stay_in_the_logs(points):
     (x_val, y_val) = points[1]
     _, _, _, history = fitted(
-        points, seconds=60.0, fit={"validation_data": (x_val[:10], y_val[:10])}
+        points, seconds=60.0, update=0.3, fit={"validation_data": (x_val[:10], y_val[:10])}
     )
     tenths = [round(10 * value, 5) for value in history.history["val_accuracy"]]
     assert all(value == round(value) for value in tenths)

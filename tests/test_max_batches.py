@@ -1,17 +1,16 @@
 """The table against single finders, and a search that it keeps from running out of memory."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-import forked
 import keras_tuner
 import memory_models
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space, find_max_batch, max_batches
+from kbatch.cli.app import app
 from kbatch.combination import Combination
 from kbatch.errors import MemoryLimitError, ProjectChangedError, SearchError
 from kbatch.memory._max_batch_table import Row, Table
@@ -84,10 +83,11 @@ def test_the_heaviest_augmentation_and_a_ceiling_are_measured():
 def test_nothing_fits_or_nothing_is_known():
     with pytest.raises(MemoryLimitError, match="some recipe of the space"):
         max_batches(
-            memory_models.wide_activations,
-            (1000, 1),
+            memory_models.starving,
+            (16,),
             space=Space(optimizer="sgd", policy="float32"),
             memory_limit="150MB",
+            ceiling=1,
         )
     with pytest.raises(MemoryLimitError, match="must have a memory limit"):
         max_batches(memory_models.dense, (16,), space=Space(optimizer="sgd", policy="float32"))
@@ -102,7 +102,7 @@ def hypermodel_of(raw, max_batch):
         space,
         loss="binary_crossentropy",
         metrics=["accuracy"],
-        seconds_per_trial=0.4,
+        seconds_per_trial=0.2,
         max_batch=max_batch,
     )
 
@@ -195,11 +195,11 @@ def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path, monkeypa
         "--trials",
         "1",
         "--seconds-per-trial",
-        "1",
+        "0.3",
         "--confirm",
         "0",
         "--image-size",
-        "32",
+        "16",
         "--optimizers",
         "sgd",
         "--policies",
@@ -207,14 +207,12 @@ def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path, monkeypa
         "--batch-sizes",
         "16,64",
     ]
-    first = subprocess.run(
-        [sys.executable, "-m", "kbatch", *command], capture_output=True, text=True
-    )
-    assert first.returncode == 0, first.stderr
+    first = CliRunner().invoke(app, command)  # in this process, so that its workers are forked
+    assert first.exit_code == 0, first.stderr
     assert "largest batch" in first.stdout
     monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "empty"))
-    again = forked.command(*command)
-    assert again.returncode == 0, again.stderr
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0, again.stderr
     assert "largest batch" not in again.stdout
     assert not (tmp_path / "empty").exists()
 

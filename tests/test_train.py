@@ -12,6 +12,7 @@ from kbatch.errors import DataError, KbatchError, SearchError
 from kbatch.training import run as running
 
 SECONDS = 0.4
+ONCE = {"seconds": None, "epochs": 1}  # where neither time nor accuracy is looked at
 
 
 def train(build, points, recipe=None, **arguments):
@@ -21,10 +22,48 @@ def train(build, points, recipe=None, **arguments):
     )
 
 
+class Losses(keras.callbacks.Callback):
+    """Keeps the running loss after each of the first updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if len(self.first) < 10:
+            self.first.append(logs["loss"])
+
+
 @pytest.fixture(scope="module")
-def trained(build, points):
+def losses():
+    """The first losses of `trained`."""
+    return Losses()
+
+
+@pytest.fixture(scope="module")
+def trained(build, points, losses):
     """A model and its outcome after a second at batch 32."""
-    return train(build, points, seconds=1.0)
+    return train(build, points, seconds=1.0, seed=1, callbacks=[losses])
+
+
+@pytest.fixture(scope="module")
+def stopped(build, points):
+    """A model and its outcome, stopped at a second measurement, as the loss falls."""
+    stopping = keras.callbacks.EarlyStopping(
+        "val_loss", mode="max", patience=1, restore_best_weights=True
+    )
+    return train(build, points, seconds=20.0, callbacks=[stopping])
+
+
+def test_a_callback_of_the_users_may_end_it(stopped):
+    assert stopped[1].ended == "callback"
+
+
+def test_the_returned_model_holds_the_kept_weights(stopped, points):
+    model, outcome = stopped
+    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(
+        outcome.value
+    )
 
 
 def test_the_outcome_says_what_was_measured(trained, points):
@@ -102,7 +141,7 @@ def test_a_custom_train_step_is_the_one_that_runs(points):
 
     kbatch.register_augmentation("tiny_noise", tiny_noise)
     for name in ("none", "tiny_noise"):
-        model, outcome = train(build, points, Recipe(augmentation=name))
+        model, outcome = train(build, points, Recipe(augmentation=name), **ONCE)
         assert 0 < float(model.steps.numpy()) <= outcome.updates
 
 
@@ -135,12 +174,6 @@ def test_nan_is_an_outcome(build, points):
     assert running.Goal(SECONDS, "val_accuracy", "max", 0.5).score(outcome) == 0.0
 
 
-def test_a_callback_of_the_users_may_end_it(build, points):
-    stopping = keras.callbacks.EarlyStopping("val_accuracy", patience=2)
-    _, outcome = train(build, points, seconds=20.0, callbacks=[stopping])
-    assert outcome.ended == "callback"
-
-
 def test_a_target_ends_it(build, points):
     _, outcome = train(
         build, points, Recipe(optimizer="sgd", learning_rate=0.1), seconds=20.0, target=0.65
@@ -161,16 +194,14 @@ def test_class_weights_and_sample_weights_pass_through(raw, points):
         assert (model.predict(validation[0], verbose=0) < 0.5).mean() > 0.7
 
 
-def test_one_seed_trains_one_model(build, points):
-    def first_weights(seed):
-        seen = []
-        stop = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: seen.append(logs["loss"])
-        )
-        train(build, points, seed=seed, callbacks=[stop], seconds=0.2)
-        return seen[:10]
+def test_one_seed_trains_one_model(trained, losses, build, points):
+    def first_losses(seed):
+        seen = Losses()
+        train(build, points, seed=seed, callbacks=[seen], **ONCE)
+        return seen.first
 
-    assert first_weights(1) == first_weights(1) != first_weights(2)
+    assert len(losses.first) == 10
+    assert first_losses(1) == losses.first != first_losses(2)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -227,19 +258,11 @@ def test_peak_bytes_grow_with_the_batch(points):
         return model
 
     small, large = (
-        train(build, points, Recipe(size, "sgd", 0.01))[1].peak_bytes for size in (8, 512)
+        train(build, points, Recipe(size, "sgd", 0.01), **ONCE)[1].peak_bytes for size in (8, 512)
     )
     if small is None:
         pytest.skip("this device cannot tell its bytes")
     assert large > small + 504 * 4096 * 4
-
-
-def test_the_returned_model_holds_the_kept_weights(points, build):
-    stopping = keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
-    model, outcome = train(build, points, seconds=20.0, callbacks=[stopping])
-    assert model.evaluate(*points[1], verbose=0, return_dict=True)["accuracy"] == pytest.approx(
-        outcome.value
-    )
 
 
 @pytest.mark.parametrize("batched", [None, True])
@@ -248,7 +271,7 @@ def test_a_batched_dataset_is_taken_apart(drop_remainder, batched, build, points
     (x, y), validation = points
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(10, drop_remainder=drop_remainder)
     _, outcome = kbatch.train(
-        Recipe(), build, dataset, validation_data=validation, seconds=SECONDS, batched=batched
+        Recipe(), build, dataset, validation_data=validation, epochs=1, batched=batched
     )
     assert outcome.ended == "horizon"
 
@@ -279,15 +302,7 @@ def test_epochs_are_whole_passes_measured_at_twelve_marks(build, points):
         assert not any("inf" in remark or "horizon" in remark for remark in outcome.remarks)
 
 
-def test_epochs_count_updates_and_may_end_at_a_target(build, points):
-    _, outcome = train(
-        build,
-        points,
-        Recipe(64, "sgd", 0.1, 3, micro_batch_size=16),
-        seconds=None,
-        epochs=np.int64(2),
-    )
-    assert outcome.updates == 19
+def test_epochs_may_end_at_a_target(build, points):
     _, outcome = train(
         build, points, Recipe(32, "sgd", 0.1), seconds=None, epochs=500, target=np.float32(0.65)
     )
@@ -327,18 +342,14 @@ def sized(hp):
 
 def test_values_are_the_users_own_hyperparameters(points):
     def units(**arguments):
-        return (
-            train(arguments.pop("build", sized), points, seconds=None, epochs=1, **arguments)[0]
-            .layers[0]
-            .units
-        )
+        return train(arguments.pop("build", sized), points, **ONCE, **arguments)[0].layers[0].units
 
     class Sized(keras_tuner.HyperModel):
         def build(self, hp):
             return sized(hp)
 
     assert units() == 4
-    assert units(values={"units": 48}) == units(build=Sized(), values={"units": 48}) == 48
+    assert units(build=Sized(), values={"units": 48}) == 48
     # kbatch's own are the recipe's
     assert units(values={"units": 8, "batch_size": 256, "learning_rate_sgd": 0.1}) == 8
     with pytest.raises(
@@ -356,7 +367,7 @@ def test_an_unnamed_metric_keeps_its_name_in_every_training(points):
         return model
 
     for _ in range(2):
-        _, outcome = train(build, points, metric="val_auc", seconds=None, epochs=1)
+        _, outcome = train(build, points, metric="val_auc", **ONCE)
         assert outcome.metrics.keys() == {"val_loss", "val_auc", "val_precision"}
 
 
@@ -406,7 +417,10 @@ def test_regression_says_what_chance_it_was_measured_against(points):
     assert outcome.value < chance
 
 
-def test_what_is_worth_knowing_of_accumulation_is_a_remark(points):
+@pytest.fixture(scope="module")
+def accumulated(points):
+    """The outcome of two epochs that accumulate gradients below batch normalization."""
+
     def build():
         model = keras.Sequential(
             [
@@ -418,5 +432,13 @@ def test_what_is_worth_knowing_of_accumulation_is_a_remark(points):
         model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
         return model
 
-    _, outcome = train(build, points, Recipe(64, micro_batch_size=16), seconds=None, epochs=1)
-    assert any("batch normalization sees passes of 16" in remark for remark in outcome.remarks)
+    recipe = Recipe(64, "sgd", 0.1, 3, micro_batch_size=16)
+    return train(build, points, recipe, seconds=None, epochs=np.int64(2))[1]
+
+
+def test_epochs_count_updates_not_micro_batches(accumulated):
+    assert accumulated.updates == 19
+
+
+def test_what_is_worth_knowing_of_accumulation_is_a_remark(accumulated):
+    assert any("batch normalization sees passes of 16" in remark for remark in accumulated.remarks)

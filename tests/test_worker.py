@@ -143,7 +143,7 @@ def test_a_worker_may_grow(worker):
 
     first = worker.call(grow, 1, timeout_seconds=60)
     time.sleep(1.2)  # loky looks once a second
-    assert [worker.call(grow, 500_000_000, timeout_seconds=60) for _ in range(3)] == [first] * 3
+    assert [worker.call(grow, 400_000_000, timeout_seconds=60) for _ in range(3)] == [first] * 3
     time.sleep(1.2)
     assert worker.call(os.getpid, timeout_seconds=60) == first
     assert worker.call(os.getpid, timeout_seconds=60) == first

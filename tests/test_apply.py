@@ -11,6 +11,7 @@ from recompute_plans import compiled, cut, sequence
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
+from kbatch.recompute import _verify as verification
 
 pytestmark = pytest.mark.usefixtures("own_policy")
 
@@ -217,3 +218,23 @@ def test_verifying_often_warns_of_no_retracing(caplog):
     for _ in range(4):
         recompute.verify(model, cut(model, 2), *data)
     assert "retracing" not in caplog.text
+
+
+def test_what_plain_training_does_not_repeat_is_said(monkeypatch):
+    trained = iter([3.0, 3.5, 3.25, 3.0, 3.5, 3.0])
+
+    def train(*arguments):
+        loss = next(trained)
+        return verification._Training([loss], [], [], [])
+
+    monkeypatch.setattr(verification, "_train", train)
+    model, data = compiled(recompute_models.residual)
+    report = recompute.verify(model, cut(model), *data)
+    assert not report.exact
+    assert report.plain.loss == 0.25
+    assert str(report).endswith(
+        "Plain training, repeated, differs too: loss 0.25, gradients 0, weights 0, state 0."
+    )
+    report = recompute.verify(model, cut(model), *data)
+    assert report.plain.exact
+    assert "repeated" not in str(report)

@@ -252,3 +252,14 @@ def test_the_commands_of_kbatch_run(folder):
         )
         allowed = (0, 1) if name == "doctor" else (0,)
         assert result.returncode in allowed, (block, arguments, result.stderr)
+
+
+def test_the_page_on_docker_shows_the_files():
+    page = PAGES["docs/how-to/docker.md"].read_text()
+    shown = [text for language, text in FENCE.findall(page) if language == "dockerfile"]
+    files = ("Dockerfile", "tensorflow.Dockerfile")
+    for block, name in zip(shown, files, strict=True):
+        text = (ROOT / "examples" / "docker" / name).read_text()
+        assert text.endswith(block)
+        head = text.removesuffix(block)
+        assert all(line.startswith("#") for line in head.splitlines())

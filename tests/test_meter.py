@@ -67,3 +67,20 @@ def test_a_limited_process_sees_one_card(fake_gpu, monkeypatch):
         code = f"from kbatch.device import limit, meter\nlimit.apply({limit_bytes})\n"
         said = forked.code(code + "print(meter.device_words(), limit.of_gpu() >> 20)").stdout
         assert said == f"FAKE GPU {400 if limit_bytes is None else 100}\n"
+
+
+CHECKSUMMED = """
+import numpy as np, tensorflow as tf
+from kbatch.data.streams import ArraySource
+from kbatch.device import meter
+arrays = np.ones((1000, 10_000), "float32"), np.zeros(1000, "int32")
+source = ArraySource(arrays)
+meter.reset_peak()
+before = meter.bytes_now()
+source.fingerprint()
+print(meter.bytes_peak() - before)
+"""
+
+
+def test_a_checksum_of_the_data_takes_no_device_memory(fake_gpu):
+    assert int(forked.code(CHECKSUMMED).stdout) < 100_000  # of 40 MB

@@ -336,3 +336,15 @@ def test_without_augmentation_the_pixel_stays_where_it_is():
 )
 def test_build_gets_hp_where_it_asks_for_it(build, built):
     assert call_build(build, fresh(), frozenset()) == built
+
+
+def test_layers_that_xla_cannot_compile_are_named(raw):
+    def build():
+        model = raw()
+        model.layers[0].supports_jit = False
+        return model
+
+    maker = ModelMaker(build, CompileArguments("binary_crossentropy"))
+    with pytest.raises(ModelError, match=r"every layer. Received: dense. .*use_cudnn=False"):
+        maker.make(Recipe(jit_compile=True))
+    assert maker.make(Recipe()).jit_compile is False

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
+from kbatch.errors import SearchError
 
 
 @pytest.mark.slow
@@ -80,3 +81,27 @@ def test_weights_that_are_not_finite_end_a_training(points):
     )
     assert outcome.ended == "nan"
     assert outcome.updates < 40
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_a_gpu_full_of_programs_is_no_recipes_fault(jit_compile, points):
+    class Full(keras.layers.Layer):
+        def call(self, x, training=False):
+            if training:
+                raise tf.errors.InternalError(
+                    None, None, "Failed to load in-memory CUBIN: CUDA_ERROR_OUT_OF_MEMORY"
+                )
+            return x
+
+    def build():
+        model = keras.Sequential([keras.Input((12,)), Full(), keras.layers.Dense(1, "sigmoid")])
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    (x, y), validation = points
+    arguments = Recipe(jit_compile=jit_compile), build, x, y, validation
+    if jit_compile:
+        with pytest.raises(SearchError, match="Begin again in a new process"):
+            kbatch.train(*arguments, epochs=1)
+    else:
+        assert kbatch.train(*arguments, epochs=1)[1].ended == "out_of_memory"

@@ -15,27 +15,21 @@ CODE = """
 import tensorflow as tf
 from kbatch.device import limit, meter
 print(len(tf.config.list_physical_devices("GPU")), limit.apply({limit}), meter.device())
-try:
-    tf.zeros(({megabytes}, 1 << 18))
-except tf.errors.ResourceExhaustedError:
-    print("full")
 """
 
 
 def test_a_forked_and_a_started_process_have_it(fake_gpu, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "2")
-    code = CODE.format(limit=100 << 20, megabytes=50)
+    code = CODE.format(limit=100 << 20)
     started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert started.stdout == forked.code(code).stdout == f"2 {100 << 20} GPU:0\n", started.stderr
 
 
-def test_its_memory_is_limited_and_other_processes_have_none(fake_gpu, monkeypatch):
-    assert forked.code(CODE.format(limit=None, megabytes=500)).stdout.splitlines() == [
-        f"1 {400 << 20} GPU:0",
-        "full",
-    ]
+def test_without_a_limit_it_has_what_the_card_has(fake_gpu, monkeypatch):
+    code = CODE.format(limit=None)
+    assert forked.code(code).stdout == f"1 {400 << 20} GPU:0\n"
     monkeypatch.delenv("FAKE_GPU")
-    assert forked.code(CODE.format(limit=None, megabytes=1)).stdout == "0 None CPU:0\n"
+    assert forked.code(code).stdout == "0 None CPU:0\n"
 
 
 SGD = Recipe(optimizer="sgd", learning_rate=0.1)
@@ -137,7 +131,9 @@ def test_on_a_cpu_nothing_is_compiled_by_default():
     assert Space(jit_compile=True).compilations == (True,)
 
 
-def test_a_default_table_has_rows_with_xla_where_it_compiles(on_fake_gpu, monkeypatch):
+def test_a_default_table_has_rows_with_xla_where_it_compiles(on_fake_gpu, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_GPUS", "2")
+    monkeypatch.setenv("FAKE_GPU_LOG", str(tmp_path / "log"))
     monkeypatch.setattr("kbatch.device.precision.compilations", lambda: (False, True))
     space = Space(optimizer="sgd", policy="float32")
     found = [
@@ -147,3 +143,43 @@ def test_a_default_table_has_rows_with_xla_where_it_compiles(on_fake_gpu, monkey
     assert [[row.jit_compile for row in table] for table in found] == [[False, True], [False]]
     for table in found:
         kbatch.HyperModel(memory_models.dense, space, seconds_per_trial=1, max_batch=table)
+    # every worker leaves the second card alone
+    assert set((tmp_path / "log").read_text().splitlines()) == {"1 of 2 visible"}
+
+
+def test_xlas_answer_is_confirmed_in_three_processes(on_fake_gpu):
+    recipe = Recipe(optimizer="sgd", learning_rate=0.1, jit_compile=True)
+    tried = []
+    found = find_max_batch(
+        memory_models.dense,
+        (16,),
+        recipe=recipe,
+        memory_limit=LIMIT,
+        ceiling=64,
+        confirmed_steps=2,
+        on_probe=tried.append,
+    )
+    assert [(probe.batch_size, probe.ended) for probe in tried] == 3 * [(64, "passed")]
+    assert found.batch_size == 64
+
+
+def test_an_estimate_is_made_on_a_gpu(on_fake_gpu):
+    found = kbatch.memory.estimate(memory_models.dense, (16,), recipe=SGD)
+    assert found.total > found.weights > 0
+
+
+def test_the_doctor_names_the_gpu_and_its_limit(fake_gpu):
+    said = forked.command("doctor")
+    lines = dict(line.split("  ", 1) for line in said.stdout.splitlines() if "  " in line)
+    assert lines["gpu"].strip() == "FAKE GPU"
+    assert lines["memory limit"].strip() == "419 MB"
+
+
+def test_the_driver_searches_on_a_gpu(fake_gpu, tmp_path):
+    small = "--image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0 --max-batch off"
+    axes = "--policies float32 --jit both --batch-sizes 32"
+    said = forked.command(
+        "cats-vs-dogs", *small.split(), *axes.split(), "--out", str(tmp_path / "out")
+    )
+    assert said.returncode == 0, said.stderr
+    assert "device: FAKE GPU" in (tmp_path / "out" / "report.md").read_text()

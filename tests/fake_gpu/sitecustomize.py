@@ -83,6 +83,7 @@ class FakeGpus:
         return {"device_name": "FAKE GPU"}
 
     def local_devices(self, *_):
+        self.list_logical_devices()
         return [_Device("CPU", 1), _Device("GPU", int(os.environ[LIMIT]) << 20)]
 
     def _listed(self, device_type, gpus):

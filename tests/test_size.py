@@ -1,8 +1,10 @@
 """Sizes as lines in the batch size: sums and multiples of lines are those of their values."""
 
 import pytest
+import tensorflow as tf
 
 from kbatch.tracing.size import Moment, Size
+from kbatch.tracing.tensor_size import PRIME, size_of
 
 FIRST, SECOND, THIRD = Size(10.0, 3.0), Size(0.5, 0.0), Size(0.0, 7.0)
 
@@ -21,3 +23,24 @@ def test_a_moment_is_the_sum_of_its_parts(batch_size):
     parts = (FIRST, SECOND, THIRD)
     total = Moment(*parts).total.at(batch_size)
     assert total == pytest.approx(sum(part.at(batch_size) for part in parts))
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("lstm", 6), ("gru", 5), ("rnn_tanh", 3)])
+def test_what_cudnns_recurrent_layers_keep_is_estimated(mode, kept):
+    @tf.function
+    def step(x, state, weights):
+        return tf.raw_ops.CudnnRNNV3(
+            input=x,
+            input_h=state,
+            input_c=state,
+            params=weights,
+            sequence_lengths=tf.fill([PRIME], 7),
+            rnn_mode=mode,
+        )
+
+    specs = [tf.TensorSpec(shape) for shape in ((7, PRIME, 5), (1, PRIME, 16), (1000,))]
+    graph = step.get_concrete_function(*specs).graph
+    layer = next(each for each in graph.get_operations() if each.type == "CudnnRNNV3")
+    output, _, _, reserved, _ = layer.outputs
+    assert size_of(output).per_example == 7 * 16 * 4
+    assert size_of(reserved).per_example == kept * 7 * 16 * 4

@@ -7,7 +7,7 @@ this list:
    -2  json_form · number_text · recompute_strategy
    -1  option · recipe
     0  axis · notebook · outcome · problems · runtime · scoring · text_table
-    1  axes · command_option · device · model_spec · records · rules · tracing
+    1  axes · command_option · device · goal · model_spec · records · rules · tracing
     2  callbacks · data · recompute · space
     3  building · combination · results
     4  memory · tuner · tuner_border

@@ -4,18 +4,13 @@ import dataclasses
 import math
 
 from kbatch import Outcome, Recipe, scoring
+from kbatch.goal import Goal
 from kbatch.records import fingerprint
 from kbatch.records.record import Record
 from kbatch.records.store import Store
 
 SECONDS = 10.0
-GOAL = {
-    "seconds": SECONDS,
-    "metric": "val_accuracy",
-    "direction": "max",
-    "chance": 0.5,
-    "target": None,
-}
+GOAL = Goal(SECONDS, "val_accuracy", "max", 0.5)
 
 
 def record(
@@ -31,24 +26,22 @@ def record(
     **recipe,
 ):
     """A training whose value rises from chance by `level`; with a target it ends there."""
-    sign = 1 if goal["direction"] == "max" else -1
+    sign = 1 if goal.direction == "max" else -1
     curve = tuple(
-        (t, goal["chance"] + sign * level * (1 - math.exp(-speed * t / 3)))
-        for t in scoring.marks(goal["seconds"])
+        (t, goal.chance + sign * level * (1 - math.exp(-speed * t / 3)))
+        for t in scoring.marks(goal.seconds)
     )
     reached = (
-        None
-        if goal["target"] is None
-        else scoring.seconds_to(curve, goal["target"], goal["direction"])
+        None if goal.target is None else scoring.seconds_to(curve, goal.target, goal.direction)
     )
     if reached is not None:
         curve, ended = tuple(point for point in curve if point[0] <= reached), "target"
-    held = scoring.held(curve, goal["direction"])
+    held = scoring.held(curve, goal.direction)
     outcome = Outcome(
         ended,
         curve,
         held.value,
-        {goal["metric"]: held.value},
+        {goal.metric: held.value},
         curve[-1][0],
         0.01,
         1000,
@@ -59,14 +52,12 @@ def record(
     )
     outcome = dataclasses.replace(outcome, **(changes or {}))
     score = (
-        scoring.score(curve, goal["seconds"], goal["chance"], goal["target"], goal["direction"])
+        scoring.score(curve, goal.seconds, goal.chance, goal.target, goal.direction)
         if ended in ("horizon", "target", "callback")
         else 0.0
     )
     test = (
-        {goal["metric"].removeprefix("val_"): held.value - 0.01}
-        if purpose == "confirmation"
-        else {}
+        {goal.metric.removeprefix("val_"): held.value - 0.01} if purpose == "confirmation" else {}
     )
     return Record(
         f"{purpose}{trial}{seed}",
@@ -95,7 +86,8 @@ def keep(folder, records, goal=GOAL, examples=400):
         store.start(one.key)
         store.end(one)
     fingerprint.save(
-        folder / "search" / "kbatch", {"goal": goal, "data": {"validation": {"examples": examples}}}
+        folder / "search" / "kbatch",
+        {"goal": goal.to_dict(), "data": {"validation": {"examples": examples}}},
     )
     return folder
 

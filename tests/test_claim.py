@@ -1,6 +1,7 @@
 """Claims: an interval from three seeds on, few false claims in a simulation, real effects found."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from kbatch.results.noise import score_error
 from kbatch.results.ranking import ranking
 from kbatch.results.sentences import claim_sentences
 
-TARGET = {**GOAL, "target": 0.8}
+TARGET = replace(GOAL, target=0.8)
 
 
 def said(claim, goal=GOAL):
@@ -220,4 +221,4 @@ def test_the_error_of_a_time_is_at_least_the_measuring_gap():
     assert score_error(unreached.outcome, TARGET, 400) == pytest.approx(
         scoring.standard_error(unreached.outcome.value, 400) / SECONDS
     )
-    assert score_error(record(0, 0.1).outcome, {**GOAL, "metric": "val_auc"}, 400) is None
+    assert score_error(record(0, 0.1).outcome, replace(GOAL, metric="val_auc"), 400) is None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from dataclasses import replace
 
 import matplotlib.figure
 import pytest
@@ -11,8 +12,8 @@ from kbatch.results import figures, plan_figure
 from kbatch.results.figure_data import band, batch_infos, panels
 from kbatch.results.noise import score_error
 
-TARGET = {**GOAL, "target": 0.8}
-LOSS = {**GOAL, "metric": "val_mae", "direction": "min", "chance": 2.5}
+TARGET = replace(GOAL, target=0.8)
+LOSS = replace(GOAL, metric="val_mae", direction="min", chance=2.5)
 
 
 def trials(goal=GOAL, level=0.3):
@@ -187,7 +188,7 @@ def test_every_kind_of_search_is_drawn(records, goal, examples, tmp_path, drawn)
     figures.draw_batches(batch_infos(records, goal, examples), goal, tmp_path / "batches.png")
     for name in ("curves.png", "batches.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    assert "accuracy" not in texts(drawn[0]) or goal["metric"] == "val_accuracy"
+    assert "accuracy" not in texts(drawn[0]) or goal.metric == "val_accuracy"
     if not any(one.outcome.curve for one in records):
         assert "nothing was measured yet" in texts(drawn[0])
 

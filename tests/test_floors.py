@@ -28,6 +28,7 @@ FLOORS = {
     "records": 1,
     "device": 1,
     "model_spec": 1,
+    "goal": 1,
     "runtime": 0,
     "tracing": 1,
     "data": 2,

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -310,7 +311,7 @@ def test_the_ending_says_when_and_by_whom(tmp_path):
     assert (
         ended_text(one.outcome) == "EarlyStopping after 2.31 s, rate then 1e-05, 3 updates skipped"
     )
-    assert ended_text(record(0, 0.4, goal={**GOAL, "target": 0.8}).outcome).startswith(
+    assert ended_text(record(0, 0.4, goal=replace(GOAL, target=0.8)).outcome).startswith(
         "target after "
     )
     assert ended_text(record(0, 0.3).outcome) == "horizon"

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import special
 
 from kbatch import scoring
+from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results import noise
 
@@ -131,7 +132,7 @@ def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
     return groups
 
 
-def claim_of(records: Sequence[Record], goal: dict[str, Any], examples: int) -> Claim | None:
+def claim_of(records: Sequence[Record], goal: Goal, examples: int) -> Claim | None:
     """Return the claim on the best confirmed recipe.
 
     It is `None` if the baseline, or every other recipe, was not confirmed.
@@ -152,9 +153,9 @@ def claim_of(records: Sequence[Record], goal: dict[str, Any], examples: int) -> 
     rest = [group for group in groups if not group[0].baseline]
     if not own or not rest:
         return None
-    aim = goal.get("target")
+    aim = goal.target
     if aim is None:
-        aim = statistics.fmean(_values(own[0], goal["chance"]))
+        aim = statistics.fmean(_values(own[0], goal.chance))
     baseline = _baseline(own[0], aim, goal)
     rest.sort(key=lambda group: -statistics.fmean(_scores(group)))
     sides = [_side(group, aim, goal) for group in rest]
@@ -228,37 +229,35 @@ def _values(records: Sequence[Record], chance: float) -> list[float]:
     return values
 
 
-def _measuring_error(records: Sequence[Record], goal: dict[str, Any], examples: int) -> float:
+def _measuring_error(records: Sequence[Record], goal: Goal, examples: int) -> float:
     """The standard error of measuring one score, averaged over a recipe's trainings."""
     errors = [noise.score_error(record.outcome, goal, examples) or 0.0 for record in records]
     return math.sqrt(statistics.fmean(error**2 for error in errors))
 
 
-def _baseline(records: Sequence[Record], aim: float, goal: dict[str, Any]) -> Side:
+def _baseline(records: Sequence[Record], aim: float, goal: Goal) -> Side:
     side = _side(records, aim, goal)
-    if goal.get("target") is not None:
+    if goal.target is not None:
         return side
     # Each run of the baseline is timed to the value that it held itself, so that none can miss it.
     reached = []
-    for record, value in zip(records, _values(records, goal["chance"]), strict=True):
-        seconds = scoring.seconds_to(record.outcome.curve, value, goal["direction"])
-        reached.append(seconds or goal["seconds"])
+    for record, value in zip(records, _values(records, goal.chance), strict=True):
+        seconds = scoring.seconds_to(record.outcome.curve, value, goal.direction)
+        reached.append(seconds or goal.seconds)
     return dataclasses.replace(side, seconds_to_goal=statistics.fmean(reached), missed=0)
 
 
-def _side(records: Sequence[Record], aim: float, goal: dict[str, Any]) -> Side:
-    times = [scoring.seconds_to(record.outcome.curve, aim, goal["direction"]) for record in records]
-    name = goal["metric"].removeprefix("val_")
+def _side(records: Sequence[Record], aim: float, goal: Goal) -> Side:
+    times = [scoring.seconds_to(record.outcome.curve, aim, goal.direction) for record in records]
+    name = goal.metric.removeprefix("val_")
     tests = [record.test[name] for record in records if name in record.test]
     return Side(
         trial=records[0].trial,
         recipe=str(records[0].recipe),
         seeds=len(records),
         score=Mean.of(_scores(records)),
-        value=Mean.of(_values(records, goal["chance"])),
+        value=Mean.of(_values(records, goal.chance)),
         test=Mean.of(tests) if tests else None,
-        seconds_to_goal=statistics.fmean(
-            goal["seconds"] if time is None else time for time in times
-        ),
+        seconds_to_goal=statistics.fmean(goal.seconds if time is None else time for time in times),
         missed=sum(time is None for time in times),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from kbatch.goal import Goal
 from kbatch.results.canvas import (
     BASELINE_COLOUR,
     BEST_COLOUR,
@@ -19,7 +20,7 @@ HELD = {"marker": "o", "s": 70, "facecolors": "none"}  # the circle around a hel
 LABEL_WIDTH = 76  # characters of a legend line
 
 
-def draw_panel(axes: Any, panel: PanelInfo, goal: dict[str, Any], examples: int) -> None:
+def draw_panel(axes: Any, panel: PanelInfo, goal: Goal, examples: int) -> None:
     """Draw a panel's curves, their bands and held values, chance and target.
 
     Args:
@@ -69,7 +70,7 @@ def _draw_mean(axes: Any, info: CurveInfo, linewidth: float) -> None:
     )
 
 
-def _draw_important(axes: Any, info: CurveInfo, goal: dict[str, Any], examples: int) -> None:
+def _draw_important(axes: Any, info: CurveInfo, goal: Goal, examples: int) -> None:
     """Draw the baseline or the best recipe: each seed, their mean, the band and the held values."""
     colour = COLOURS[info.role]
     if len(info.curves) > 1:
@@ -86,11 +87,11 @@ def _draw_important(axes: Any, info: CurveInfo, goal: dict[str, Any], examples: 
         )
 
 
-def _band(info: CurveInfo, goal: dict[str, Any], examples: int) -> Band:
+def _band(info: CurveInfo, goal: Goal, examples: int) -> Band:
     """The band around a curve: the spread over its seeds, or the error of one measurement."""
     if len(info.curves) > 1:
         return info.spread
-    return band(info.mean, goal["metric"], examples)
+    return band(info.mean, goal.metric, examples)
 
 
 def _label_held_values(axes: Any, important: list[CurveInfo]) -> None:
@@ -99,9 +100,7 @@ def _label_held_values(axes: Any, important: list[CurveInfo]) -> None:
         axes.scatter([], [], **HELD, edgecolors=NOTE_COLOUR, label=label)
 
 
-def _label_bands(
-    axes: Any, important: list[CurveInfo], goal: dict[str, Any], examples: int
-) -> None:
+def _label_bands(axes: Any, important: list[CurveInfo], goal: Goal, examples: int) -> None:
     if not any(_band(info, goal, examples) for info in important):
         return
     label = f"search: ± 2 standard errors of one measurement ({examples:,} examples)"
@@ -110,21 +109,21 @@ def _label_bands(
     axes.fill_between([], [], [], color=NOTE_COLOUR, alpha=0.2, linewidth=0, label=label)
 
 
-def _draw_levels(axes: Any, goal: dict[str, Any]) -> None:
+def _draw_levels(axes: Any, goal: Goal) -> None:
     """Draw chance and, if there is one, the target as horizontal lines."""
     axes.axhline(
-        goal["chance"],
+        goal.chance,
         color="#222222",
         linewidth=1.1,
         linestyle=":",
         zorder=5,
-        label=f"chance, {goal['chance']:.4g}",
+        label=f"chance, {goal.chance:.4g}",
     )
-    if goal.get("target") is not None:
+    if goal.target is not None:
         axes.axhline(
-            goal["target"],
+            goal.target,
             color=TARGET_COLOUR,
             linewidth=1.2,
             linestyle="--",
-            label=f"target, {goal['target']:.4g}",
+            label=f"target, {goal.target:.4g}",
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kbatch import scoring
+from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results import noise
 from kbatch.results.best import best_of
@@ -110,7 +111,7 @@ class BatchInfo:
     baseline: bool
 
 
-def panels(records: Sequence[Record], goal: dict[str, Any]) -> list[PanelInfo]:
+def panels(records: Sequence[Record], goal: Goal) -> list[PanelInfo]:
     """Return the panels of the confirmation and of the search, without the empty ones.
 
     Args:
@@ -122,7 +123,7 @@ def panels(records: Sequence[Record], goal: dict[str, Any]) -> list[PanelInfo]:
 
 
 def batch_infos(
-    records: Sequence[Record], goal: dict[str, Any], examples: int, own_optimizer: str = ""
+    records: Sequence[Record], goal: Goal, examples: int, own_optimizer: str = ""
 ) -> list[BatchInfo]:
     """Return the trainings of a search that measured a value, smallest batch first.
 
@@ -159,15 +160,13 @@ def sizes(infos: Sequence[BatchInfo]) -> list[int]:
     return sorted({info.batch_size for info in infos})
 
 
-def _batch_info(
-    record: Record, goal: dict[str, Any], examples: int, own_optimizer: str
-) -> BatchInfo:
+def _batch_info(record: Record, goal: Goal, examples: int, own_optimizer: str) -> BatchInfo:
     outcome = record.outcome
-    if goal.get("target") is None:
+    if goal.target is None:
         value = outcome.value
-        error = noise.value_error(value, goal["metric"], examples)
+        error = noise.value_error(value, goal.metric, examples)
     else:
-        value = scoring.seconds_to(outcome.curve, goal["target"], goal["direction"])
+        value = scoring.seconds_to(outcome.curve, goal.target, goal.direction)
         error = _seconds_error(record, value, goal, examples)
     return BatchInfo(
         _optimizer_words(record.recipe.optimizer, own_optimizer),
@@ -181,7 +180,7 @@ def _batch_info(
 
 
 def _seconds_error(
-    record: Record, seconds: float | None, goal: dict[str, Any], examples: int
+    record: Record, seconds: float | None, goal: Goal, examples: int
 ) -> float | None:
     """The standard error of the seconds to a target, from that of the score."""
     score_error = noise.score_error(record.outcome, goal, examples)
@@ -197,7 +196,7 @@ def _optimizer_words(name: str, own_optimizer: str) -> str:
     return f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"
 
 
-def _search_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
+def _search_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
     """The trials, then the baseline, then the best trial."""
     measured = [record for record in records if record.outcome.curve]
     trials = [record for record in measured if record.purpose == "search"]
@@ -215,7 +214,7 @@ def _search_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
     return PanelInfo("The search: each recipe once", tuple(infos))
 
 
-def _confirmation_panel(records: Sequence[Record], goal: dict[str, Any]) -> PanelInfo:
+def _confirmation_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
     """The confirmed recipes, then the baseline, then the best recipe."""
     best = best_of(records)
     infos = []
@@ -241,13 +240,11 @@ def _label_and_role(record: Record, best: Record | None) -> tuple[str, str]:
     return f"also confirmed, trial {record.trial}: {record.recipe}", OTHER
 
 
-def _curve_info(
-    label: str, role: str, records: Sequence[Record], goal: dict[str, Any]
-) -> CurveInfo:
+def _curve_info(label: str, role: str, records: Sequence[Record], goal: Goal) -> CurveInfo:
     curves = tuple(record.outcome.curve for record in records)
     held_points = []
     for curve in curves:
-        held = scoring.held(curve, goal["direction"])
+        held = scoring.held(curve, goal.direction)
         if held:
             held_points.append(curve[held.index])
     return CurveInfo(label, role, curves, tuple(held_points))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kbatch.goal import Goal
 from kbatch.results.canvas import (
     NOTE_COLOUR,
     draw_legend,
@@ -22,9 +23,7 @@ POLICY_MARKERS = {"float32": "o", "mixed_float16": "^", "mixed_bfloat16": "D"}
 BASELINE_FRAME = {"marker": "s", "s": 110, "facecolors": "none", "edgecolors": "black"}
 
 
-def draw_curves(
-    panels: Sequence[PanelInfo], goal: dict[str, Any], examples: int, path: str | Path
-) -> None:
+def draw_curves(panels: Sequence[PanelInfo], goal: Goal, examples: int, path: str | Path) -> None:
     """Draw the metric over training seconds into a PNG file.
 
     The confirmation and the search have a panel each.
@@ -42,12 +41,12 @@ def draw_curves(
         draw_panel(own, panel, goal, examples)
     if not panels:
         say_nothing_measured(axes[0])
-    axes[0].set_ylabel(goal["metric"])
+    axes[0].set_ylabel(goal.metric)
     draw_legend(figure, columns=len(panels))
     save(figure, path)
 
 
-def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | Path) -> None:
+def draw_batches(infos: Sequence[BatchInfo], goal: Goal, path: str | Path) -> None:
     """Draw the results and the examples per second over the batch size into a PNG file.
 
     Args:
@@ -68,7 +67,7 @@ def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | P
         _draw_speed(right, info)
         _draw_result(left, info, goal)
         if info.baseline:
-            result = goal["seconds"] if info.value is None else info.value
+            result = goal.seconds if info.value is None else info.value
             left.scatter(info.batch_size, result, **BASELINE_FRAME)
             right.scatter(
                 info.batch_size, info.examples_per_second, **BASELINE_FRAME, label="baseline"
@@ -81,16 +80,16 @@ def draw_batches(infos: Sequence[BatchInfo], goal: dict[str, Any], path: str | P
     save(figure, path)
 
 
-def _curves_title(goal: dict[str, Any]) -> str:
-    if goal.get("target") is None:
-        return f"What each recipe reaches within {goal['seconds']:.3g} training seconds"
-    return f"How soon each recipe holds {goal['metric']} {goal['target']:.4g}"
+def _curves_title(goal: Goal) -> str:
+    if goal.target is None:
+        return f"What each recipe reaches within {goal.seconds:.3g} training seconds"
+    return f"How soon each recipe holds {goal.metric} {goal.target:.4g}"
 
 
-def _result_label(goal: dict[str, Any]) -> str:
-    if goal.get("target") is None:
-        return str(goal["metric"])
-    return f"training seconds until {goal['metric']} {goal['target']:.4g} is held"
+def _result_label(goal: Goal) -> str:
+    if goal.target is None:
+        return str(goal.metric)
+    return f"training seconds until {goal.metric} {goal.target:.4g} is held"
 
 
 def _style(info: BatchInfo) -> dict[str, Any]:
@@ -108,12 +107,12 @@ def _draw_speed(axes: Any, info: BatchInfo) -> None:
     )
 
 
-def _draw_result(axes: Any, info: BatchInfo, goal: dict[str, Any]) -> None:
+def _draw_result(axes: Any, info: BatchInfo, goal: Goal) -> None:
     """Draw a training's result with two standard errors, or a cross if its target was missed."""
     style = _style(info)
     if info.value is None:
         cross = {**style, "marker": "x"}
-        axes.scatter(info.batch_size, goal["seconds"], **cross, s=34, zorder=3)
+        axes.scatter(info.batch_size, goal.seconds, **cross, s=34, zorder=3)
         return
     axes.errorbar(
         info.batch_size,

@@ -9,6 +9,7 @@ from typing import Any
 
 from kbatch.axes import AXES
 from kbatch.errors import RecordError
+from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
@@ -74,8 +75,8 @@ def load_records(source: Any) -> list[Record]:
     return [line.record for line in read(folder_of(source) / FILE) if line.record]
 
 
-def load_goal(source: Any) -> dict[str, Any]:
-    """Return the goal of a project: `seconds`, `metric`, `direction`, `chance`, `target`."""
+def load_goal(source: Any) -> Goal:
+    """Return the goal of a project."""
     facts = fingerprint.load(folder_of(source)) or {}
     if "goal" not in facts:
         raise RecordError(
@@ -83,7 +84,7 @@ def load_goal(source: Any) -> dict[str, Any]:
             f"none in {folder_of(source)}",
             "Let the search begin its baseline first",
         )
-    return dict(facts["goal"])
+    return Goal.from_dict(facts["goal"])
 
 
 def load_validation_examples(source: Any) -> int:
@@ -124,7 +125,7 @@ def load(directory: Any) -> Trials:
     """
     return rows(
         [record for record in load_records(directory) if record.purpose != "confirmation"],
-        load_goal(directory)["metric"],
+        load_goal(directory).metric,
     )
 
 
@@ -149,7 +150,7 @@ def load_confirmations(directory: Any) -> Trials:
     """
     return rows(
         [record for record in load_records(directory) if record.purpose == "confirmation"],
-        load_goal(directory)["metric"],
+        load_goal(directory).metric,
     )
 
 

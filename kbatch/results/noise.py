@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from kbatch import scoring
+from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 
 
@@ -27,7 +27,7 @@ def value_error(value: float | None, metric: str, examples: int) -> float | None
     return scoring.standard_error(value, examples)
 
 
-def score_error(outcome: Outcome, goal: dict[str, Any], examples: int) -> float | None:
+def score_error(outcome: Outcome, goal: Goal, examples: int) -> float | None:
     """Return the standard error of one training's score; `None` if unknown.
 
     Without a target it is the value's error per second of the horizon. With a target that was
@@ -39,19 +39,16 @@ def score_error(outcome: Outcome, goal: dict[str, Any], examples: int) -> float 
         goal: The goal of the search.
         examples: Integer, validation examples.
     """
-    value, target = value_error(outcome.value, goal["metric"], examples), goal.get("target")
-    reached = (
-        None if target is None else scoring.seconds_to(outcome.curve, target, goal["direction"])
-    )
+    value, target = value_error(outcome.value, goal.metric, examples), goal.target
+    reached = None if target is None else scoring.seconds_to(outcome.curve, target, goal.direction)
     if not reached or target is None:
-        return None if value is None else value / goal["seconds"]
+        return None if value is None else value / goal.seconds
     before = max((seconds for seconds, _ in outcome.curve if seconds < reached), default=0.0)
-    sign = 1 if goal["direction"] == "max" else -1
+    sign = 1 if goal.direction == "max" else -1
     sooner = (
-        scoring.seconds_to(outcome.curve, target - sign * (value or 0.0), goal["direction"])
-        or reached
+        scoring.seconds_to(outcome.curve, target - sign * (value or 0.0), goal.direction) or reached
     )
     # The time is uniformly distributed between two measurements: its standard deviation is their
     # distance over the root of 12.
     seconds = math.hypot((reached - before) / math.sqrt(12), reached - sooner)
-    return abs(target - goal["chance"]) / reached * seconds / reached
+    return abs(target - goal.chance) / reached * seconds / reached

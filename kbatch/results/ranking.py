@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kbatch import scoring
+from kbatch.goal import Goal
 from kbatch.outcome import SCORED
 from kbatch.records.record import Record
 from kbatch.results import noise
@@ -58,7 +58,7 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
     return [record for record in trials if different[record.key] is record][:top]
 
 
-def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> list[Rank]:
+def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     """Return the baseline, then the trials, highest score first.
 
     The baseline has no rank. It is one draw that nobody chose, and the highest of many trials is
@@ -75,7 +75,7 @@ def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> l
     best = next((record for record in trials if record.score > 0), None)
 
     def rank(record: Record, verdict: str) -> Rank:
-        error = noise.value_error(record.outcome.value, goal["metric"], examples)
+        error = noise.value_error(record.outcome.value, goal.metric, examples)
         return Rank(record, error, verdict)
 
     def verdict(record: Record) -> str:
@@ -91,7 +91,7 @@ def ranking(records: Sequence[Record], goal: dict[str, Any], examples: int) -> l
     return ranks + [rank(record, verdict(record)) for record in trials]
 
 
-def _within_noise(record: Record, best: Record, goal: dict[str, Any], examples: int) -> bool:
+def _within_noise(record: Record, best: Record, goal: Goal, examples: int) -> bool:
     """Whether two scores are within two standard errors of their difference."""
     if record.outcome.ended not in SCORED:
         return False

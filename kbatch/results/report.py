@@ -15,6 +15,7 @@ from rich.text import Text
 
 from kbatch import json_form, notebook, text_table
 from kbatch.errors import RecordError
+from kbatch.goal import Goal
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.best import best_of
@@ -47,7 +48,7 @@ class Report:
 
     Attributes:
         records: All records.
-        goal: `seconds`, `metric`, `direction`, `chance`, `target`.
+        goal: `kbatch.results.Goal`, with seconds, metric, direction, chance and target.
         validation_examples: Integer, how many examples the metric was measured on; 0 if unknown.
         ranks: The baseline, then the trials by score.
         claim: Baseline against best, from the confirmation; `None` without one.
@@ -56,7 +57,7 @@ class Report:
     """
 
     records: Sequence[Record]
-    goal: dict[str, Any]
+    goal: Goal
     validation_examples: int
     ranks: Sequence[Rank]
     claim: Claim | None
@@ -82,13 +83,13 @@ class Report:
         return "\n".join([text_table.rendered(self._table(), width), *claims])
 
     def _repr_html_(self) -> str:
-        columns = headings(self.ranks, self.goal["metric"])
+        columns = headings(self.ranks, self.goal.metric)
         html = notebook.table(columns, table(self.ranks), self.sentences)
         return f"<p><b>{RANKING_TITLE}</b></p>{html}"
 
     def _table(self) -> Table:
         page = Table(title=RANKING_TITLE, title_justify="left")
-        for heading in headings(self.ranks, self.goal["metric"]):
+        for heading in headings(self.ranks, self.goal.metric):
             page.add_column(heading, justify="left" if heading in TEXT_COLUMNS else "right")
         for rank, row in zip(self.ranks, table(self.ranks), strict=True):
             page.add_row(*map(Text, row), end_section=rank.record.baseline)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results.claim import Claim
 from kbatch.results.ranking import Rank, headings, table
@@ -19,7 +20,7 @@ MESSAGE_LENGTH = 200  # characters of an error that the page shows
 
 def markdown_page(
     records: Sequence[Record],
-    goal: dict[str, Any],
+    goal: Goal,
     ranks: Sequence[Rank],
     claim: Claim | None,
     run: dict[str, Any],
@@ -40,9 +41,9 @@ def markdown_page(
         *_claim_lines(claim, goal),
         f"## {RANKING_TITLE}",
         "",
-        _markdown_table(headings(ranks, goal["metric"]), table(ranks)),
+        _markdown_table(headings(ranks, goal.metric), table(ranks)),
         "",
-        f"![{goal['metric']} over training seconds]({CURVES})",
+        f"![{goal.metric} over training seconds]({CURVES})",
         "",
         f"![against batch size]({BATCHES})",
         "",
@@ -52,7 +53,7 @@ def markdown_page(
     return "\n".join(lines)
 
 
-def _run_lines(records: Sequence[Record], goal: dict[str, Any], run: dict[str, Any]) -> list[str]:
+def _run_lines(records: Sequence[Record], goal: Goal, run: dict[str, Any]) -> list[str]:
     told = [f"- {name}: {run[name]}" for name in ("command", "data", "model") if name in run]
     return [
         *told,
@@ -63,11 +64,11 @@ def _run_lines(records: Sequence[Record], goal: dict[str, Any], run: dict[str, A
     ]
 
 
-def _claim_lines(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
+def _claim_lines(claim: Claim | None, goal: Goal) -> list[str]:
     lines = _section("Baseline against best", claim_sentences(claim, goal))
     if claim is None:
         return lines
-    columns = ("trial", "recipe", "seeds", "score/s", goal["metric"], "test", seconds_heading(goal))
+    columns = ("trial", "recipe", "seeds", "score/s", goal.metric, "test", seconds_heading(goal))
     return [
         *lines,
         "Confirmed with fresh seeds (mean ± standard error over seeds, then the single values):",

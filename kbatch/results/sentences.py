@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
+from kbatch.goal import Goal
 from kbatch.results.claim import FEWEST_SEEDS, Claim, Mean, Side
 from kbatch.results.words import score_text
 
@@ -31,7 +31,7 @@ VERDICTS = {
 Number = Callable[[float, float], str]  # a number as text, with the digits of the second number
 
 
-def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
+def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
     """Return what may be claimed of the best confirmed recipe, in words.
 
     Args:
@@ -40,7 +40,7 @@ def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
     """
     if claim is None:
         return [NOTHING]
-    base, best, metric = claim.baseline, claim.best, goal["metric"]
+    base, best, metric = claim.baseline, claim.best, goal.metric
     few = claim.verdict == "few seeds"
     fewest = min(base.seeds, best.seeds)
     seeds = "1 fresh seed" if fewest == 1 else f"{fewest} fresh seeds"
@@ -49,9 +49,9 @@ def claim_sentences(claim: Claim | None, goal: dict[str, Any]) -> list[str]:
     sentences = [
         f"baseline -> trial {best.trial}, over {seeds} each: {base.recipe} -> {best.recipe}",
         f"score per second: {scores}{_interval(claim)}",
-        f"{metric} held within {goal['seconds']:.4g} training seconds: {values}",
+        f"{metric} held within {goal.seconds:.4g} training seconds: {values}",
     ]
-    if claim.verdict == "better" or goal.get("target") is not None:
+    if claim.verdict == "better" or goal.target is not None:
         sentences.append(_sooner(claim, goal))
     if base.test and best.test:
         tests = _pair(base.test, best.test, few, _three)
@@ -66,16 +66,16 @@ def confirmed_table(claim: Claim) -> list[list[str]]:
     return [_row(side) for side in (claim.baseline, claim.best, *claim.others)]
 
 
-def seconds_heading(goal: dict[str, Any]) -> str:
+def seconds_heading(goal: Goal) -> str:
     """Return the heading of the table's last column."""
-    return "s to baseline's final" if goal.get("target") is None else f"s to {goal['target']:.4g}"
+    return "s to baseline's final" if goal.target is None else f"s to {goal.target:.4g}"
 
 
-def goal_words(goal: dict[str, Any]) -> str:
+def goal_words(goal: Goal) -> str:
     """Return the goal of a search in words."""
-    target = f", target {goal['target']:.4g}" if goal.get("target") is not None else ""
-    seconds = f"{goal['seconds']:.4g} training seconds a trial"
-    return f"{goal['metric']} held, {seconds}, chance {goal['chance']:.4g}{target}"
+    target = f", target {goal.target:.4g}" if goal.target is not None else ""
+    seconds = f"{goal.seconds:.4g} training seconds a trial"
+    return f"{goal.metric} held, {seconds}, chance {goal.chance:.4g}{target}"
 
 
 def _contradiction(claim: Claim, own_run: float) -> str:
@@ -86,14 +86,14 @@ def _contradiction(claim: Claim, own_run: float) -> str:
     return f"in the search, the baseline had scored {own}: {side} than {other}"
 
 
-def _sooner(claim: Claim, goal: dict[str, Any]) -> str:
+def _sooner(claim: Claim, goal: Goal) -> str:
     """When both reached the aim, and how many times sooner if that may be claimed."""
     base, best = claim.baseline, claim.best
-    target = goal.get("target")
+    target = goal.target
     if target is None:
-        where = f"the baseline's final {goal['metric']} ({base.value.mean:.3f})"
+        where = f"the baseline's final {goal.metric} ({base.value.mean:.3f})"
     else:
-        where = f"{goal['metric']} {target:.4g}"
+        where = f"{goal.metric} {target:.4g}"
     times = f"after {_seconds(best)}; the baseline after {_seconds(base)}"
     words = f"trial {best.trial}'s recipe holds {where} {times}"
     if claim.verdict == "better" and claim.speed_up:

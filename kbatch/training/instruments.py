@@ -17,9 +17,9 @@ from kbatch.callbacks.warmup import Warmup
 from kbatch.data.batches import Data
 from kbatch.device import meter
 from kbatch.device.utilisation import Sampler
+from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.training.goal import Goal
 from kbatch.training.run_options import RunOptions
 
 

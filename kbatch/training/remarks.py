@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.training.goal import Goal
 
 # A remark is made if the input pipeline, without training, takes more than this share of an update.
 # Chosen by hand, not tuned.

@@ -16,13 +16,13 @@ from kbatch.callbacks.finiteness import scaled_updates
 from kbatch.data.batches import Data
 from kbatch.device import meter
 from kbatch.errors import DataError, SearchError
+from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
 from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory, is_suspect
 from kbatch.training import remarks
 from kbatch.training.endless_fit import fit_arguments, recipe_scope
-from kbatch.training.goal import Goal
 from kbatch.training.instruments import Instruments
 from kbatch.training.run_options import RunOptions
 

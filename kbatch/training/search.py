@@ -13,6 +13,7 @@ import tensorflow as tf
 from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.validation_pass import numbers
 from kbatch.data.batches import Data
+from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._recipe_plan import apply_recipe
@@ -23,7 +24,6 @@ from kbatch.space import Space
 from kbatch.training import user_callbacks
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.goal import Goal
 from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project

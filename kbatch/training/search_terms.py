@@ -19,6 +19,7 @@ from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
 from kbatch.device import card, meter
 from kbatch.errors import SearchError, SpaceError
+from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
@@ -29,7 +30,7 @@ from kbatch.space import Space
 from kbatch.training import agreement, user_callbacks
 from kbatch.training.endless_fit import median_update_seconds
 from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.goal import Goal, goal_of
+from kbatch.training.goal import goal_of
 from kbatch.training.metrics import Measured
 from kbatch.training.progress import ProgressBar, Watcher
 from kbatch.training.project import Project
@@ -206,7 +207,7 @@ class Terms:
                 **self.judged_by,
             ).to_dict()
             project.agree({"goal": stored})
-        return Goal(**stored)
+        return Goal.from_dict(stored)
 
     def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
         """The horizon that lets the baseline see the data `epochs` times.

@@ -77,7 +77,9 @@ class ForkedWorker(worker.Worker):
 
     def _ready(self):
         if self._executor is None:
-            self._said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115 (closed with the process)
+            # closed with the process
+            said = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
+            self._said = said
             environment = {**os.environ, **self.environment}
             self._executor = ProcessPoolExecutor(
                 max_workers=1,

@@ -125,7 +125,7 @@ class Worker:
     def _ready(self) -> ProcessPoolExecutor:
         if self._executor is None:
             # closed with the process, not at the end of a `with`
-            said = tempfile.NamedTemporaryFile(prefix="kbatch-worker-", suffix=".log")  # noqa: SIM115
+            said = tempfile.NamedTemporaryFile(prefix="kbatch-", suffix=".log")  # noqa: SIM115
             self._said = said
             environment = {
                 **os.environ,

@@ -42,8 +42,8 @@ def built(name: str, image_size: int, small: bool, hp: Any = None) -> keras.Mode
     if name in APPLICATIONS:
         shape = (APPLICATION_SIDE, APPLICATION_SIDE, 3)
         make = getattr(keras.applications, APPLICATIONS[name])
-        model = make(weights=None, input_shape=shape, classes=2, classifier_activation=None)
-        return keras.Sequential([model, layers.Dense(1, "sigmoid", dtype="float32")])
+        base = make(weights=None, input_shape=shape, include_top=False, pooling="avg")
+        return keras.Model(base.inputs, layers.Dense(1, "sigmoid", dtype="float32")(base.output))
     length = LENGTH // 8 if small else LENGTH
     makers: dict[str, Callable[[], keras.Model]] = {
         "cnn": partial(cnn, image_size),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.gpu_checks.check import Check, Result
+from kbatch.gpu_checks.scale import is_rehearsal
 
 CHILD = "kbatch.gpu_checks.child"
 SAID_CHARACTERS = 1500  # kept of the output of a process that failed; chosen by hand, not tuned
@@ -70,6 +71,8 @@ class Attempt:
         """The environment, with quiet libraries and a cache that ends with the check."""
         return {
             **os.environ,
+            # of a CPU that stands for a GPU: oneDNN ends the process where memory runs out
+            **({"TF_ENABLE_ONEDNN_OPTS": "0"} if is_rehearsal() else {}),
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
             "KBATCH_CACHE": str(Path(self._folder.name) / "cache"),
             "TMPDIR": self._folder.name,

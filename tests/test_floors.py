@@ -148,6 +148,7 @@ NOUNS_IN_ING = {
     "training",
     "tracing",
     "building",
+    "finding",
 }
 
 

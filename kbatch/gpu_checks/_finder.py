@@ -71,9 +71,7 @@ def peaks(scale: Scale, model: str) -> Result:
         measured[name] = [_peak(probe) for probe in probes]
         measured["predicted"] = [max(moment.total.at(size) for moment in moments) for size in sizes]
         measured["static_bytes"] = static
-    told = all(
-        each["peak_bytes"] for name in ("autotuned", "no_autotune") for each in measured[name]
-    )
+    told = all(each["peak_bytes"] for each in measured["autotuned"] + measured["no_autotune"])
     return Result(told, measured).unless_rehearsed(scale.rehearsed, "a CPU tunes no convolution")
 
 

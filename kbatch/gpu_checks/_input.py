@@ -40,6 +40,7 @@ def prepared(scale: Scale) -> Result:
 
 def speed(scale: Scale) -> Result:
     """D2: compare the examples per second with those of data that are on the GPU already."""
+    limit.apply(None)
     side, build = scale.image_size, builder("cnn", scale)
     x, y = noise((side, side, 3), 20 * scale.batch_size)
     recipe = kbatch.Recipe(scale.batch_size, "sgd", 0.001)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.case_study.models import cnn
-from kbatch.device import meter
+from kbatch.device import limit, meter
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import noise
 from kbatch.gpu_checks.check import Result
@@ -23,6 +23,7 @@ QUEUED_SHARE, FASTEST = 0.2, 0.9
 
 def block(scale: Scale) -> Result:
     """M1: hold a tensor of known size, and let it go."""
+    limit.apply(None)
     tf.zeros(1)
     before = meter.bytes_now() or 0
     meter.reset_peak()
@@ -64,6 +65,7 @@ def wait(scale: Scale) -> Result:
 
 def clock(scale: Scale) -> Result:
     """M3: compare the training clock with the wall clock, and a clocked fit with a plain one."""
+    limit.apply(None)
     wall = _Wall()
     timed = TrainingClock()
     clocked_seconds = _fit_seconds(scale, [wall, timed, wall.after()])

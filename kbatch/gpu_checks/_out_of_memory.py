@@ -110,5 +110,5 @@ def _workers() -> set[int]:
     return {
         child.pid
         for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and "loky" in " ".join(child.cmdline())
+        if child.status() != psutil.STATUS_ZOMBIE and "popen_loky" in " ".join(child.cmdline())
     }

@@ -18,7 +18,7 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.combination import combinations
-from kbatch.device import meter
+from kbatch.device import limit, meter
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
@@ -34,20 +34,16 @@ WARM, TIMED = 3, 10  # steps
 
 def policy(scale: Scale, name: str, jit: str) -> Result:
     """T1: train by a policy, with augmentation, jitted or not, for some seconds."""
-    recipe = Recipe(
-        scale.batch_size,
-        "sgd",
-        0.01,
-        policy=name,
-        jit_compile=jit == "jit",
-        augmentation="flip_shift",
-    )
+    limit.apply(None)
+    more: dict[str, Any] = {"jit_compile": jit == "jit", "augmentation": "flip_shift"}
+    recipe = Recipe(scale.batch_size, "adam", 0.001, policy=name, **more)
     _, outcome = _trained(scale, recipe)
     problems = {
         f"it ended by {outcome.ended}": outcome.ended != "horizon",
         "its seconds are not the horizon": abs(outcome.train_seconds - scale.seconds)
         > max(NEAR * scale.seconds, outcome.median_update_seconds or 0.0),
         f"its value is {outcome.value}": not (outcome.value or 0.0) > CHANCE,
+        "its peak of memory is missing": not outcome.peak_bytes,
         "the load of the GPU is missing": not outcome.utilisation and not scale.rehearsed,
     }
     there = [problem for problem, is_there in problems.items() if is_there]
@@ -57,6 +53,7 @@ def policy(scale: Scale, name: str, jit: str) -> Result:
 
 def skipped(scale: Scale) -> Result:
     """T2: count the updates that loss scaling skipped."""
+    limit.apply(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01, policy="mixed_float16")
     model, outcome = _trained(scale, recipe)
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -76,6 +73,7 @@ def baseline(scale: Scale) -> Result:
 
 def jit_seconds(scale: Scale, name: str) -> Result:
     """T3: store the seconds of a step with and without XLA, and of its compilation."""
+    limit.apply(None)
     measured = {}
     for jit in (False, True):
         model = builder(name, scale)()
@@ -97,6 +95,7 @@ def jit_seconds(scale: Scale, name: str) -> Result:
 
 def twice(scale: Scale) -> Result:
     """T4: train twice with the same seed, and store how far the curves are apart."""
+    limit.apply(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01)
     outcomes = [_trained(scale, recipe, epochs=1)[1] for _ in range(2)]
     values = [[value for _, value in outcome.curve] for outcome in outcomes]
@@ -108,6 +107,7 @@ def twice(scale: Scale) -> Result:
 
 def many(scale: Scale) -> Result:
     """T5: train many recipes, half of them jitted; memory must come back."""
+    limit.apply(None)
     side = min(scale.image_size, 64)
     x, y = noise((side, side, 3), 10 * scale.batch_size)
     bytes_now, used, resident = list[int](), list[int](), list[int]()
@@ -121,10 +121,11 @@ def many(scale: Scale) -> Result:
         used.append(_nvidia_smi.used_bytes_of_first() or 0)
         resident.append(psutil.Process().memory_info().rss)
     measured = {"bytes_now": bytes_now, "used_bytes": used, "host_bytes": resident}
+    told = all(bytes_now)
     back = abs(bytes_now[-1] - bytes_now[1]) <= max(BACK * bytes_now[1], 1 << 20)
     grown = used[-1] - used[1]
     text = "not rehearsed: what the driver says is used" * scale.rehearsed
-    return Result(back and grown < GROWN_BYTES, {**measured, "grown_bytes": grown}, text)
+    return Result(told and back and grown < GROWN_BYTES, {**measured, "grown_bytes": grown}, text)
 
 
 def _trained(

@@ -77,7 +77,7 @@ TRAINING = (
     ),
 )
 MODELS = ("cnn", "small-resnet", "resnet50", "mobilenetv2", "lstm", "transformer")
-REHEARSED = {("cnn", "float32", "plain"), ("cnn", "float32", "jit")}
+REHEARSED = {("cnn", "float32", "plain")}
 # On a GPU Keras does not let XLA compile an LSTM that may use cuDNN's kernel.
 ANSWERS = [
     each

@@ -234,19 +234,32 @@ def test_a_line_says_how_far_the_checks_are():
 
 
 def test_the_script_rehearses_on_the_fake_gpu(tmp_path):
-    out = tmp_path / "out.json"
+    content = _rehearsed(tmp_path / "out.json", "M1,M2")
+    assert content["rehearsed_on_the_fake_gpu"]
+    assert content["gpus"] == ["FAKE GPU"]
+    assert [row["pass"] for row in content["rows"]] == [True, None]
+    assert content["rows"][0]["measured"]["current_grew"] > 0
+
+
+@pytest.mark.slow
+def test_a_little_more_than_the_answer_fails(tmp_path):
+    (row,) = _rehearsed(tmp_path / "out.json", "F1.cnn.float32.plain")["rows"]
+    measured = row["measured"]
+    assert measured["larger_size"] >= int(1.15 * measured["batch_size"])
+    assert set(measured["survived"]) == {"passed"}
+    assert "passed" not in measured["larger"]
+
+
+def _rehearsed(out, only):
+    """What the script writes of some checks on the fake GPU, of which none fails."""
     process = subprocess.run(
-        [sys.executable, str(SCRIPT), "--only", "M1,M2", "--out", str(out)],
+        [sys.executable, str(SCRIPT), "--only", only, "--out", str(out)],
         env={**os.environ, "FAKE_GPU": "1"},
         capture_output=True,
         text=True,
     )
     assert process.returncode == 0, process.stdout + process.stderr
-    content = json.loads(out.read_text())
-    assert content["rehearsed_on_the_fake_gpu"]
-    assert content["gpus"] == ["FAKE GPU"]
-    assert [row["pass"] for row in content["rows"]] == [True, None]
-    assert content["rows"][0]["measured"]["current_grew"] > 0
+    return json.loads(out.read_text())
 
 
 def _is_gone(pid):

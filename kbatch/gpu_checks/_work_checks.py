@@ -69,8 +69,8 @@ TRAINING = (
     ),
     Check(
         "T5",
-        "after 20 trainings, half of them jitted, the bytes in use are back to 2 %, and the "
-        "card's used bytes grew by < 200 MB",
+        "after a search of 20 trials, jitted and not, the bytes in use are back to 2 % of their "
+        "most, and the card's used bytes grew by < 200 MB",
         f"{HERE}._training:many",
         seconds_limit=400,
         expected_seconds=60,

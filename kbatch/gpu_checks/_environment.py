@@ -102,7 +102,10 @@ def imports(scale: Scale) -> Result:
     after = _nvidia_smi.used_bytes_of_first()
     begun = tensorflow_private.has_started()
     grown = None if before is None or after is None else after - before
-    text = "" if grown is not None else "the driver did not tell the used bytes"
+    unknown = "the driver did not tell the used bytes"
+    if scale.rehearsed:
+        unknown = "not rehearsed: the bytes that the driver says are used"
+    text = "" if grown is not None else unknown
     passed = not begun and (grown or 0) < UNCHANGED_BYTES
     result = Result(passed, {"tensorflow_has_begun": begun, "grown_bytes": grown}, text)
     if grown is None and not scale.rehearsed:

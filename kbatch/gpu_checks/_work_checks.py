@@ -8,7 +8,7 @@ from kbatch.gpu_checks.check import Check
 
 HERE = "kbatch.gpu_checks"
 CUDNN = "Keras takes cuDNN's LSTM where it sees a GPU"
-MINUTES = "a CPU takes minutes for it"
+MINUTES = "a CPU takes a minute or more for it"
 
 DATA = (
     Check(

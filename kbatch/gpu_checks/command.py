@@ -114,7 +114,7 @@ def _split(text: str) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu_check",
-        description="Check a GPU: about 70 questions, each in a process of its own.",
+        description=f"Check a GPU: {len(CHECKS)} questions, each in a process of its own.",
         epilog="FAKE_GPU=1 rehearses them on a CPU. The exit code is 1 if a check failed.",
     )
     parser.add_argument("--groups", default="", help="letters of groups, such as E,M,L")

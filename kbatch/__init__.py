@@ -14,7 +14,8 @@ this list:
     5  training
     6  hypermodel
     7  case_study · testing
-    8  cli
+    8  gpu_checks
+    9  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
 """

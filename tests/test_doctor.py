@@ -7,9 +7,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
-from kbatch.cli import doctor
-from kbatch.cli.doctor import Finding
+from kbatch.cli import doctor, gpu_doctor
+from kbatch.cli.app import app
+from kbatch.cli.finding import Finding
+from kbatch.errors import KbatchError
+from kbatch.gpu_checks.catalogue import QUICK
+from kbatch.gpu_checks.check import Row
 
 HEALTHY = {
     "tensorflow": "2.21.0",
@@ -235,3 +240,26 @@ def test_help_says_what_it_is_for():
         check=False,
     )
     assert "bug report" in result.stdout
+
+
+@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1), (None, 0)])
+def test_the_quick_checks_of_a_gpu_decide_the_exit_code(monkeypatch, capsys, passed, code):
+    def run(checks, report):
+        assert len(checks) == len(QUICK)
+        report.add(Row("L1", passed, "a criterion", {}, 1.0, ""))
+
+    monkeypatch.setattr(doctor, "findings", lambda: [Finding("kbatch", "1")])
+    monkeypatch.setattr(gpu_doctor.sight, "gpus", lambda: ["A CARD"])
+    monkeypatch.setattr(gpu_doctor.command, "run", run)
+    assert CliRunner().invoke(app, ["doctor", "--gpu"]).exit_code == code
+
+
+def test_without_a_gpu_there_are_no_quick_checks(monkeypatch):
+    def gpus():
+        raise KbatchError("TensorFlow must see a GPU", "none", "Install one")
+
+    monkeypatch.setattr(doctor, "findings", lambda: [Finding("kbatch", "1")])
+    monkeypatch.setattr(gpu_doctor.sight, "gpus", gpus)
+    said = CliRunner().invoke(app, ["doctor", "--gpu"])
+    assert said.exit_code == 1
+    assert "! TensorFlow must see a GPU. Received: none." in said.stdout

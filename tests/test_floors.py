@@ -46,8 +46,9 @@ FLOORS = {
     "hypermodel": 6,
     "case_study": 7,
     "testing": 7,
-    "cli": 8,
-    "__main__": 9,
+    "gpu_checks": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 ONLY_IN = {
     "keras_tuner": {
@@ -148,6 +149,7 @@ NOUNS_IN_ING = {
     "training",
     "tracing",
     "building",
+    "finding",
 }
 
 

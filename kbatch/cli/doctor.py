@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from kbatch import __version__
 from kbatch.cli.failure import told_plainly
+from kbatch.cli.finding import Finding
+from kbatch.cli.gpu_doctor import passes_quick_checks
 from kbatch.device import card
 
 TIMEOUT_SECONDS = 120
@@ -78,24 +79,11 @@ print(json.dumps(told))
 """
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the doctor's report.
-
-    Attributes:
-        topic: String, such as a library, a device or a setting.
-        value: String, its version, name or value.
-        problem: String, the problem as a clause without a full stop; empty if there is none.
-        do: String, the remedy as a clause without a full stop.
-    """
-
-    topic: str
-    value: str
-    problem: str = ""
-    do: str = ""
-
-
-def doctor() -> None:
+def doctor(
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Check the GPU too: about two minutes.")
+    ] = False,
+) -> None:
     """Show versions, devices and settings for a bug report, and the problems of this machine.
 
     The exit code is 1 if there is a problem.
@@ -103,7 +91,8 @@ def doctor() -> None:
     with told_plainly():
         found = findings()
         print("\n".join(lines(found)))
-    if any(finding.problem for finding in found):
+        sound = not gpu or passes_quick_checks()
+    if not sound or any(finding.problem for finding in found):
         raise typer.Exit(1)
 
 

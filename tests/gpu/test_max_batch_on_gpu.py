@@ -10,9 +10,11 @@ import sys
 
 import pytest
 
+from kbatch.device.card import has_card
+
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not os.path.exists("/dev/nvidia0"), reason="no GPU"),
+    pytest.mark.skipif(not has_card(), reason="no GPU"),
 ]
 
 CODE = """
@@ -29,22 +31,36 @@ if __name__ == "__main__":
     )
     print(found.batch_size, found.peak_bytes, found.limit_bytes)
 """
+# as a user would: the same limit, a fresh process, and 15 % more than the answer
+LARGER = """
+from kbatch import ModelSpec, Recipe
+from kbatch.gpu_checks._survival import survival
+from kbatch.memory._workload import Workload
+def build(hp=None):
+    from kbatch.case_study.models import cnn
+    return cnn(200)
+if __name__ == "__main__":
+    recipe = Recipe(
+        optimizer="sgd", learning_rate=0.01, policy="{policy}", jit_compile={jit}
+    )
+    workload = Workload(ModelSpec(build, loss="binary_crossentropy"), (), recipe)
+    lives = survival(workload, 4 * 10**9, {batch_size}, steps=20, processes=1)
+    print(lives.answer_trains, lives.larger_fails)
+"""
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 @pytest.mark.parametrize("jit", [False, True])
 def test_the_largest_batch_under_a_limit_uses_most_of_it(policy, jit, tmp_path):
     environment = {**os.environ, "KBATCH_CACHE": str(tmp_path)}
-    said = subprocess.run(
-        [sys.executable, "-c", CODE.format(policy=policy, jit=jit)],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    assert said.returncode == 0, said.stderr
-    batch_size, peak_bytes, limit_bytes = map(int, said.stdout.split())
+    said = _said(CODE.format(policy=policy, jit=jit), environment)
+    batch_size, peak_bytes, limit_bytes = map(int, said.split())
     assert batch_size > 16
     assert 0.6 * limit_bytes < peak_bytes <= limit_bytes <= 4 * 10**9
+    # a peak that the first step's tuning has inflated fills the limit too, and the size is too
+    # small then: more of it must not train
+    said = _said(LARGER.format(policy=policy, jit=jit, batch_size=batch_size), environment)
+    assert said.split() == ["True", "True"]
 
 
 def test_a_process_that_holds_the_card_is_refused(tmp_path):
@@ -61,3 +77,12 @@ def test_a_process_that_holds_the_card_is_refused(tmp_path):
         env=environment,
     )
     assert "The GPU must be free" in said.stdout
+
+
+def _said(code, environment):
+    """What a fresh process prints."""
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip().splitlines()[-1]

@@ -127,7 +127,8 @@ def _workload(scale: Scale, model: str, recipe: Recipe) -> Workload:
 
 def _bound_otherwise(found: MaxBatch) -> str:
     """What bounds an answer, if not memory."""
-    if found.at_ceiling or found.no_faster_from is not None:
+    others = (found.no_faster_from, found.most_examples, found.why_failing)
+    if found.at_ceiling or any(others):
         return f"not memory bounds it: {found}"
     return ""
 

@@ -40,8 +40,8 @@ class Outcome:
             autotuning), `training`, `validation`, `callbacks`, `checkpoint` and `finish`; and
             `total`, which is measured separately.
         peak_bytes: Integer, peak device memory above what was in use before the training. `None` if
-            the device does not report its memory. On a GPU the first update is left out, in which
-            cuDNN tries its algorithms.
+            the device does not report its memory. On a GPU the first update and the first
+            validation are left out, in which cuDNN tries its algorithms.
         utilisation: Dict, load of the NVIDIA GPU during the training: `mean_gpu_percent`,
             `max_gpu_percent`, `mean_memory_bytes`, `max_memory_bytes` and the number of `samples`.
             Empty without a GPU or without nvidia-ml-py; without the percents of a MIG instance.
@@ -60,8 +60,8 @@ class Outcome:
         message: String, text of the error that ended the training; empty without an error.
         remarks: Tuple of strings, sentences for the user, such as that the training waited for its
             input.
-        first_update_peak_bytes: Integer, peak device memory of the first update on a GPU, above
-            what was in use before the training; else `None`.
+        first_update_peak_bytes: Integer, peak device memory of the first update and the first
+            validation on a GPU, above what was in use before the training; else `None`.
 
     Example:
     >>> outcome = Outcome("horizon", curve=((1.0, 0.6), (2.0, 0.7)), train_seconds=2.0, examples=64)

@@ -80,9 +80,39 @@ def test_cards_and_their_mig_instances_are_in_the_caches_key(machine):
         ("", None),
     ],
 )
-def test_memory_is_told_by_nvidia_smi_or_not_at_all(smi, told, machine):
+def test_memory_is_told_by_nvidia_smi_or_not_at_all(smi, told, machine, monkeypatch):
     machine(smi=smi)
+    monkeypatch.setattr(card, "_first_visible", lambda: "0")
     assert card.memory_bytes() == told
+
+
+@pytest.mark.parametrize(
+    ("visible", "order", "asked"),
+    [
+        (None, None, None),  # of two models, which one CUDA calls 0 is unknown
+        (None, "PCI_BUS_ID", "--id=0"),
+        ("1", "PCI_BUS_ID", "--id=1"),
+        ("GPU-bb", None, "--id=GPU-bbbb-2"),
+        ("GPU-zz", None, None),
+        ("", None, None),
+    ],
+)
+def test_another_cards_memory_is_not_told(visible, order, asked, machine, monkeypatch):
+    machine()
+    commands = []
+
+    def run(command, **rest):
+        commands.append(command[-1])
+        described = "T4, GPU-aaaa-1, 570.1, 15360 MiB\nH100, GPU-bbbb-2, 570.1, 81559 MiB\n"
+        said = "81559, 80995\n" if command[-1].startswith("--id") else described
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+    monkeypatch.setattr(card.subprocess, "run", run)
+    for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("CUDA_DEVICE_ORDER", order)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert (card.memory_bytes() is not None) == (asked is not None)
+    assert [each for each in commands if each.startswith("--id")] == [asked] * (asked is not None)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_size_that_fails_for_another_reason_bounds_the_answer(on_fake_gpu):
     found = find_max_batch(memory_models.refusing, (16,), recipe=SGD, memory_limit=LIMIT)
     assert 170 <= found.batch_size < found.first_failing <= 210
     assert "int32 max" in found.why_failing
-    assert f"{found.first_failing} fails for another reason than memory" in str(found)
+    assert f"{found.first_failing} fails with an error that does not name memory: " in str(found)
 
 
 def test_scratch_of_the_first_step_is_no_need(on_fake_gpu):
@@ -161,6 +161,7 @@ def test_xlas_answer_is_confirmed_in_three_processes(on_fake_gpu):
     )
     assert [(probe.batch_size, probe.ended) for probe in tried] == 3 * [(64, "passed")]
     assert found.batch_size == 64
+    assert (len(found.confirmations), found.confirmed_steps) == (3, 6)
 
 
 def test_an_estimate_is_made_on_a_gpu(on_fake_gpu):

@@ -1,6 +1,7 @@
 """Processes that a prober starts: how much memory they get and how long it waits for them."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -114,9 +115,36 @@ def test_an_error_at_a_size_is_no_bug_if_one_example_trains(workers):
         assert (probe.ended, "int32 max" in probe.message) == ("suspect", True)
         assert probing.probe(64).passed
         assert probing.probe(128).ended == "suspect"  # asked once
-        assert FakeWorker.sizes == [128, 1, 64, 128]
+        # one example, and the size once more; one example is asked for once
+        assert FakeWorker.sizes == [128, 1, 128, 64, 128, 128]
         assert probing.confirm(128, 10).ended == "suspect"
-        assert FakeWorker.sizes[4:] == [128, 1]  # validation may fail by itself
+        assert FakeWorker.sizes[6:] == [128, 1, 128]  # validation may fail by itself
+
+
+def test_an_error_that_is_gone_the_second_time_is_forgotten(workers, monkeypatch):
+    call = FakeWorker.call
+
+    def once(worker, function, *arguments, timeout_seconds):
+        answer = call(worker, function, *arguments, timeout_seconds=timeout_seconds)
+        first = function == f"{WORKER}:probe" and FakeWorker.sizes == [128]
+        return FakeWorker.refused_with if first else answer
+
+    monkeypatch.setattr(FakeWorker, "call", once)
+    with prober() as probing:
+        assert probing.probe(128).passed
+    assert FakeWorker.sizes == [128, 1, 128]
+
+
+def test_a_card_that_the_prober_hides_is_not_warned_of(workers, monkeypatch):
+    monkeypatch.setattr("kbatch.device.card.may_be_used", lambda: True)
+    monkeypatch.setattr("kbatch.device.card._told", set())
+    workload = Workload(ModelSpec(lambda: None), (np.zeros((1, 4)),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Prober(workload, LIMIT, environment={"CUDA_VISIBLE_DEVICES": "-1"}) as probing:
+            probing.facts()
+    with pytest.warns(UserWarning, match="does not see"), prober() as probing:
+        probing.facts()
 
 
 def test_an_error_at_one_example_is_a_bug_and_told_at_once(workers):

@@ -165,7 +165,8 @@ def test_the_table_has_its_rows_and_the_larger_batch_is_used():
         table.row(Combination("float32", "sgd", False, "minimal")),
     )
     assert small.batch_size > 1.5 * plain.batch_size
-    assert table.executed_probes <= 8
+    # the first row is searched, the second confirmed, and once more if it left memory unused
+    assert table.executed_probes <= 10
     assert Table.from_dict(table.to_dict()) == table
     drawn = Recipe(small.batch_size, "sgd", 0.1, recompute="minimal")
     assert _micro_batch.fitted(drawn, table) == drawn

@@ -10,6 +10,7 @@ import tensorflow as tf
 import kbatch
 from kbatch import Recipe
 from kbatch.errors import SearchError
+from kbatch.training import run as running
 
 
 @pytest.mark.slow
@@ -83,8 +84,10 @@ def test_weights_that_are_not_finite_end_a_training(points):
     assert outcome.updates < 40
 
 
-@pytest.mark.parametrize("jit_compile", [True, False])
-def test_a_gpu_full_of_programs_is_no_recipes_fault(jit_compile, points):
+@pytest.mark.parametrize("compiled_before", [{True}, set()])
+def test_a_gpu_full_of_programs_is_no_recipes_fault(compiled_before, points, monkeypatch):
+    monkeypatch.setattr(running, "_compiled_before", compiled_before)
+
     class Full(keras.layers.Layer):
         def call(self, x, training=False):
             if training:
@@ -99,9 +102,9 @@ def test_a_gpu_full_of_programs_is_no_recipes_fault(jit_compile, points):
         return model
 
     (x, y), validation = points
-    arguments = Recipe(jit_compile=jit_compile), build, x, y, validation
-    if jit_compile:
+    arguments = Recipe(jit_compile=True), build, x, y, validation
+    if compiled_before:
         with pytest.raises(SearchError, match="Begin again in a new process"):
             kbatch.train(*arguments, epochs=1)
-    else:
+    else:  # a first program that does not fit is too large, in every process
         assert kbatch.train(*arguments, epochs=1)[1].ended == "out_of_memory"

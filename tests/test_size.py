@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from kbatch.tracing.liveness import most_elements
 from kbatch.tracing.size import Moment, Size
 from kbatch.tracing.tensor_size import PRIME, size_of
 
@@ -44,3 +45,21 @@ def test_what_cudnns_recurrent_layers_keep_is_estimated(mode, kept):
     output, _, _, reserved, _ = layer.outputs
     assert size_of(output).per_example == 7 * 16 * 4
     assert size_of(reserved).per_example == kept * 7 * 16 * 4
+
+
+def test_the_largest_tensor_is_found_in_loops_and_is_no_weight():
+    weight = tf.Variable(tf.zeros((PRIME * 1000, 8)))
+
+    @tf.function
+    def inner(x):
+        return tf.reduce_sum(tf.tile(x, (1, 300)))
+
+    @tf.function
+    def step(x):
+        total = tf.reduce_sum(weight) + inner(x)
+        for _ in tf.range(3):
+            total += tf.reduce_sum(tf.tile(x, (1, 500)))
+        return total
+
+    graph = step.get_concrete_function(tf.TensorSpec((PRIME, 4))).graph
+    assert most_elements(graph) == 2000

@@ -260,7 +260,7 @@ def test_the_default_policies_are_fast_on_the_machine(capability, policies, monk
 
     details = {"compute_capability": capability} if isinstance(capability, tuple) else {}
     monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda kind: [] if capability is None else ["GPU:0"]
+        tf.config, "get_visible_devices", lambda kind: [] if capability is None else ["GPU:0"]
     )
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
     precision.fast_policies.cache_clear()

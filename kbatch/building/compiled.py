@@ -103,8 +103,8 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
         raise ModelError(
             "jit_compile=True must be possible for every layer",
             ", ".join(not_compiled_by_xla(model)) or model.name,
-            "Search Space(jit_compile=(False,)), replace these layers, or pass use_cudnn=False to "
-            "LSTM and GRU, whose kernels on a GPU XLA does not have",
+            "Search Space(jit_compile=(False,)), replace these layers, pass use_cudnn=False to "
+            "LSTM and GRU, or do without enable_op_determinism(), which excludes XLA",
         )
 
 

@@ -72,7 +72,7 @@ def _import_tensorflow() -> None:
 
     Beside a GPU that allocator would limit the memory of the host, where batches wait.
     """
-    if not card.has_card():
+    if not card.may_be_used():
         os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
     with ctrl_c.at_once(), quiet_import.turned_away():
@@ -80,10 +80,13 @@ def _import_tensorflow() -> None:
 
         import kbatch.hypermodel  # noqa: F401  so that all of it is imported quietly
 
+        if not tf.config.list_physical_devices("GPU"):
+            # a card that TensorFlow does not see; its allocators are not made yet
+            os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
         tf.config.list_logical_devices()
     from kbatch.device import meter
 
-    card.tell_of_unused(meter.device_words())
+    meter.tell_of_unused_card()
 
 
 def _load_pictures(options: Options, console: Console) -> Pictures:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kbatch.case_study.options import PROJECT, Options
 from kbatch.device import limit
-from kbatch.device.card import has_card
+from kbatch.device.card import may_be_used
 from kbatch.errors import NoMemoryLimitError
 from kbatch.memory._max_batch_table import Row, Table
 from kbatch.memory._max_batches import max_batches
@@ -89,4 +89,4 @@ def _table(options: Options, space: Space, console: Console) -> Table:
 
 def has_limit() -> bool:
     """Return whether the training device has a memory limit, without asking TensorFlow."""
-    return has_card() or os.environ.get(limit.CPU_LIMIT, "").isdigit()
+    return may_be_used() or os.environ.get(limit.CPU_LIMIT, "").isdigit()

@@ -15,7 +15,7 @@ from kbatch import json_form, number_text
 from kbatch.axes import AXES
 from kbatch.axis import Axis
 from kbatch.command_option import AXES_PANEL, NUMBER, WHOLE, AxisOptions
-from kbatch.device.card import has_card
+from kbatch.device.card import may_be_used
 from kbatch.errors import SearchError
 from kbatch.option import Range
 from kbatch.records import disk
@@ -253,7 +253,7 @@ def default_policies() -> str:
 
     On a CPU, mixed_float16 was measured five times slower than float32.
     """
-    return "float32,mixed_float16" if has_card() else "float32"
+    return "float32,mixed_float16" if may_be_used() else "float32"
 
 
 def _default(axis: Axis) -> str:
@@ -261,7 +261,7 @@ def _default(axis: Axis) -> str:
     if axis.name == "policy":
         return default_policies()
     if axis.name == "jit_compile":
-        return "both" if has_card() else "off"
+        return "both" if may_be_used() else "off"
     return BATCH_SIZES if axis.name == "batch_size" else str(axis.option and axis.option.default)
 
 

@@ -33,7 +33,9 @@ def described() -> tuple[str, ...]:
 
 def memory_bytes() -> tuple[int, int] | None:
     """Return the total and the free bytes of the first visible card; `None` if unknown."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    first = _first_visible()
+    if first is None:
+        return None
     told = _answer(
         "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits", f"--id={first}"
     )
@@ -49,13 +51,18 @@ def is_hidden() -> bool:
     return visible is not None and visible.strip() in ("", "-1")
 
 
+def may_be_used() -> bool:
+    """Tell whether there is a card, and the environment does not hide it."""
+    return has_card() and not is_hidden()
+
+
 def unused(device: str) -> str:
     """Return a warning if TensorFlow trains on the processor of a machine with a card, else `""`.
 
     Args:
         device: String, the training device in words; see `kbatch.device.meter.device_words`.
     """
-    if not device.startswith("CPU") or is_hidden() or not has_card():
+    if not device.startswith("CPU") or not may_be_used():
         return ""
     return (
         "This machine has an NVIDIA card that TensorFlow does not see, so training runs on the "
@@ -76,6 +83,20 @@ def tell_of_unused(device: str) -> None:
 
 
 _told: set[str] = set()
+
+
+def _first_visible() -> str | None:
+    """The number or UUID by which `nvidia-smi` knows the GPU that CUDA calls 0, or `None`.
+
+    See `kbatch.device.utilisation` for cards of different models.
+    """
+    entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    cards = [line.split(", ") for line in described()]
+    if entry.startswith("GPU-"):
+        return next((card[1] for card in cards if card[1].startswith(entry)), None)
+    models, by_bus = {card[0] for card in cards}, os.environ.get("CUDA_DEVICE_ORDER")
+    known = entry.isdecimal() and (len(models) == 1 or by_bus == "PCI_BUS_ID")
+    return entry if known else None
 
 
 @functools.cache

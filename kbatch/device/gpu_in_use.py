@@ -41,4 +41,4 @@ def is_held() -> bool:
         return False
     import tensorflow as tf
 
-    return tensorflow_private.has_started() and bool(tf.config.list_physical_devices("GPU"))
+    return tensorflow_private.has_started() and bool(tf.config.get_visible_devices("GPU"))

@@ -117,11 +117,13 @@ def apply(limit_bytes: int | None) -> int | None:
     """
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
         return of_cpu()
-    # the allocator of every visible card takes all of its memory
-    tf.config.set_visible_devices(gpus[:1], "GPU")
+    # The allocator of every visible card takes all of its memory at the first operation there. A
+    # module of the user's may have begun TensorFlow while it was imported.
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices(gpus[:1], "GPU")
     for name in (CPU_BFC, CPU_LIMIT):
         # with a GPU they would limit the memory of the host, where batches wait
         os.environ.pop(name, None)

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbatch.device import limit, processor
+from kbatch.device import card, limit, processor
 
 TF32 = (8, 0)  # compute capability of Ampere, the first GPUs with it
 
@@ -36,9 +36,14 @@ def device_words() -> str:
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
         name = details.get("device_name", "GPU")
-        number = f", 1 of {len(gpus)}" if len(gpus) > 1 else ""
-        return f"{name}{number}{', float32 as TF32' if _has_tf32(details) else ''}"
+        return f"{name}, float32 as TF32" if _has_tf32(details) else str(name)
     return f"CPU {processor.name() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def tell_of_unused_card() -> None:
+    """Warn, once in a process, if the machine has a card that TensorFlow does not see."""
+    if not tf.config.list_physical_devices("GPU"):  # one that the user hides is seen
+        card.tell_of_unused(device_words())
 
 
 def bytes_now() -> int | None:

@@ -17,7 +17,7 @@ def fast_policies() -> tuple[str, ...]:
     """
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     if details.get("compute_capability", (0, 0)) >= TENSOR_CORES:
         return ("float32", "mixed_float16")
@@ -31,4 +31,4 @@ def compilations() -> tuple[bool, ...]:
     """
     import tensorflow as tf
 
-    return (False, True) if tf.config.list_physical_devices("GPU") else (False,)
+    return (False, True) if tf.config.get_visible_devices("GPU") else (False,)

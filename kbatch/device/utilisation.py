@@ -162,13 +162,22 @@ def memory_bytes() -> tuple[int, int] | None:
     """
     try:
         nvml = importlib.import_module("pynvml")
+    except ImportError:
+        known = card.memory_bytes()
+    else:
+        known = _told_by(nvml)
+    return None if known is None else (known[0], known[1] // FREE_STEP * FREE_STEP)
+
+
+def _told_by(nvml: ModuleType) -> tuple[int, int] | None:
+    """The total and the free bytes that NVML tells."""
+    try:
         nvml.nvmlInit()
         try:
             first = _first_visible(nvml)
             told = None if first is None else nvml.nvmlDeviceGetMemoryInfo(first)
         finally:
             nvml.nvmlShutdown()
-    except Exception:  # no package, no driver, or no such GPU
-        told = None
-    known = card.memory_bytes() if told is None else (int(told.total), int(told.free))
-    return None if known is None else (known[0], known[1] // FREE_STEP * FREE_STEP)
+    except Exception:  # no driver, or no such GPU
+        return None
+    return None if told is None else (int(told.total), int(told.free))

@@ -127,8 +127,8 @@ def _workload(scale: Scale, model: str, recipe: Recipe) -> Workload:
 
 def _bound_otherwise(found: MaxBatch) -> str:
     """What bounds an answer, if not memory."""
-    others = (found.no_faster_from, found.most_examples, found.why_failing)
-    if found.at_ceiling or any(others):
+    counted = "int32 max" in found.why_failing or found.most_examples
+    if found.at_ceiling or found.no_faster_from or counted:
         return f"not memory bounds it: {found}"
     return ""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from kbatch.memory._margins import MARGINS, Margins
-from kbatch.memory._next_size import Allowed, ProbeOf
+from kbatch.memory._next_size import Allowed
 from kbatch.memory._probe import Probe
 from kbatch.memory._search_result import SearchResult
 
@@ -13,7 +14,7 @@ MOST_TAKEN_OFF = 0.5  # a step down halves the size at most
 
 
 def confirmed(
-    confirm: ProbeOf,
+    confirm: Callable[[int], Sequence[Probe]],
     batch_size: int,
     step: float,
     allowed: Allowed,
@@ -25,7 +26,8 @@ def confirmed(
     Afterwards the gap between the last failure and the first pass is bisected down to one `step`.
 
     Args:
-        confirm: Function that trains a batch size long enough to rely on it.
+        confirm: Function that trains a batch size long enough to rely on it, in one process or in
+            several. All must pass.
         batch_size: Integer, where to begin; 0 if there is nothing to confirm.
         step: Float, share of a size that is taken off after a failure.
         allowed: Function that rounds a size down to one that may be used.
@@ -36,7 +38,7 @@ def confirmed(
     size = batch_size
 
     def passes(size: int) -> bool:
-        probes.append(confirm(size))
+        probes.extend(confirm(size))
         if not probes[-1].passed:
             failed.append(size)
         return probes[-1].passed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
 
 WHY = 160  # characters of an error that are shown
+NODES = re.compile(r"\{\{.*?\}\}|\w+Error: (?=Graph execution)")
+PLACES = re.compile(r"Graph execution error|Detected at|File \"|Stack trace|\[\[|Hint: ")
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,14 @@ def too_large(batch_size: int, why: str) -> str:
     """Say that a size failed, and with which error if that does not name memory."""
     if not why:
         return f"{batch_size} is too large"
-    return f"{batch_size} fails for another reason than memory ({why.splitlines()[0][:WHY]})"
+    return f"{batch_size} fails with an error that does not name memory: {_reason(why)}"
+
+
+def _reason(message: str) -> str:
+    """The line of an error that says why, without where TensorFlow met it."""
+    lines = [line.strip() for line in NODES.sub("", message).splitlines()]
+    said = [line for line in lines if line and not PLACES.match(line)]
+    return (said or lines or [""])[0][:WHY]
 
 
 def _no_max_batch(received: str) -> RecordError:

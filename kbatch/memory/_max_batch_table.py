@@ -40,6 +40,8 @@ class Row:
         confirmed_steps: Integer, steps that `batch_size` was trained in a process that had 7 % less
             than the limit.
         why_failing: String, the error at `first_failing` where it does not name memory; else `""`.
+        first_peak_bytes: Integer, peak bytes of the first step on a GPU, which `peak_bytes` leaves
+            out; else 0.
     """
 
     combination: Combination
@@ -49,6 +51,7 @@ class Row:
     first_failing: Whole | None
     confirmed_steps: Whole
     why_failing: str = ""
+    first_peak_bytes: Whole = 0
 
     @property
     def policy(self) -> str:

@@ -95,7 +95,8 @@ class Prober:
                     "Move what it holds into the function",
                 ) from error
             facts: ModelFacts = self._answer(answer)
-            card.tell_of_unused(facts.device)
+            if "CUDA_VISIBLE_DEVICES" not in self._environment:  # it may hide the card itself
+                card.tell_of_unused(facts.device)
             self._facts = (
                 facts
                 if self._whole is None
@@ -192,7 +193,7 @@ class Prober:
         return self._compiled
 
     def is_compiled_by_xla(self) -> bool:
-        """Whether XLA can compile every layer of the model."""
+        """Whether Keras compiles the model by XLA if nothing is said."""
         return self._ask(f"{WORKER}:is_compiled_by_xla")
 
     def heaviest(self, augmentations: tuple[str, ...]) -> str:
@@ -229,9 +230,11 @@ class Prober:
             ended = "hung" if answer.exit_code is None else "died"
             probe = Probe(arguments[0], ended, 0, time.perf_counter() - began, message=str(answer))
         elif self._may_be_too_large(answer) and self._passes_alone(function, arguments):
-            probe = Probe(
-                arguments[0], "suspect", 0, time.perf_counter() - began, message=answer.received
-            )
+            # an error that is gone the second time was not of the size
+            again = self._worker.call(function, *arguments, timeout_seconds=timeout_seconds)
+            failed = Probe(arguments[0], "suspect", 0, 0.0, message=answer.received)
+            probe = again if isinstance(again, Probe) else failed
+            probe = dataclasses.replace(probe, seconds=time.perf_counter() - began)
         else:
             probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
         self._first_seconds = max(self._first_seconds, *probe.step_seconds[:1], 0.0)

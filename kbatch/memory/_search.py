@@ -109,8 +109,9 @@ def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS)
         prober.prepare()
     usable = margins.usable(model.limit_bytes)
     if prober.workload.recipe.jit_compile:
-        size = compiled_size(prober.compiled_bytes, model, options.largest)
-        return Prediction(model, None, size, usable)
+        most = _most_examples(prober, model)
+        size = compiled_size(prober.compiled_bytes, model, min(options.largest, most))
+        return Prediction(model, None, size, usable, most)
     need = traced_need(prober.moments(), model)
     return Prediction(model, need, None, usable, _most_examples(prober, model))
 
@@ -119,7 +120,8 @@ def _most_examples(prober: Probing, model: ModelFacts) -> int:
     """The largest size whose tensors have no more elements than a kernel of a GPU can count.
 
     Some of TensorFlow's kernels there count by 32 bits, such as that of a bias' gradient
-    (tensorflow/core/kernels/bias_op.cc, TensorFlow 2.21.0). XLA's count by 64.
+    (tensorflow/core/kernels/bias_op.cc, TensorFlow 2.21.0), and so do some of cuDNN's, which XLA
+    calls too.
     """
     if model.device.startswith("CPU"):
         return UNBOUNDED
@@ -183,14 +185,16 @@ def conclude(
         train = prober.train  # less memory could show nothing: the ceiling decides
     step = margins.step_down if prediction.compiled is None else margins.compiled_step_down
 
-    def confirm(size: int) -> Probe:
-        for _ in range(_processes(prediction, margins)):
-            probe = train(size, options.confirmed_steps, options.validation_batch_size)
-            if not probe.passed:
+    def confirm(size: int) -> list[Probe]:
+        probes: list[Probe] = []
+        while len(probes) < _processes(prediction, margins):
+            probes.append(train(size, options.confirmed_steps, options.validation_batch_size))
+            if not probes[-1].passed:
                 break
+        probe = probes[-1]
         if probe.phase == "validation" and options.validation_batch_size and not probe.passed:
             raise _validation_does_not_fit(probe, options.validation_batch_size)
-        return probe
+        return probes
 
     begin = first_confirmed(result, prediction.usable_bytes, options.allowed, margins)
     sure = confirmed(confirm, begin, step, options.allowed, margins)

@@ -35,6 +35,12 @@ class SearchResult:
         return max((probe.peak_bytes for probe in passed), default=0)
 
     @property
+    def first_peak_bytes(self) -> int:
+        """Peak bytes of the first step of its confirmations on a GPU; else 0."""
+        passed = self._passed(self.confirmations)
+        return max((probe.first_peak_bytes for probe in passed), default=0)
+
+    @property
     def why_failing(self) -> str:
         """The error at the smallest size that failed, if it does not name memory; else `""`."""
         errors = (

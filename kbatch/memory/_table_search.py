@@ -205,6 +205,7 @@ class TableSearch:
             result.first_failing,
             result.confirmed_steps,
             result.why_failing,
+            result.first_peak_bytes,
         )
 
     def _larger(self, known: Approach, result: SearchResult) -> int:

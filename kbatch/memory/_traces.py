@@ -15,7 +15,7 @@ from kbatch.memory import _worker
 from kbatch.memory._probe import Refusal
 from kbatch.memory._xla import DUMP, TOO_LARGE
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.tracing import liveness, tensor_size
+from kbatch.tracing import liveness
 from kbatch.tracing.digest import digest as digest_of
 from kbatch.tracing.size import Moment
 from kbatch.tracing.specialize import reshaped
@@ -35,7 +35,7 @@ def moments() -> list[Moment] | Refusal:
 def most_elements() -> float | Refusal:
     """The elements of the train step's largest tensor for each example of the batch."""
     try:
-        return tensor_size.most_elements(_graph(_worker.current()))
+        return liveness.most_elements(_graph(_worker.current()))
     except Exception as error:
         return _worker.refusal(error)
 

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
-from kbatch.building.compiled import not_compiled_by_xla
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.policy_scope import policy_scope
 from kbatch.data import augmentation
@@ -61,7 +60,7 @@ class Session:
         spec = workload.spec
         if isinstance(spec.build, Imported):  # only the function itself tells whether it takes `hp`
             spec = dataclasses.replace(spec, build=spec.build.load())
-        maker = ModelMaker.of(spec, workload.reserved)
+        self.maker = maker = ModelMaker.of(spec, workload.reserved)
         self.model = maker.make(self.recipe, maker.hyperparameters(spec.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(
@@ -172,14 +171,21 @@ class Session:
         if trained.ended != "passed":
             return trained
         began, ended, message = time.perf_counter(), "passed", ""
+        peak = trained.peak_bytes
         try:
             for size in (validation_batch_size, max(1, min(PARTIAL, validation_batch_size - 1))):
-                self.model.evaluate(self.batches(size).take(1), verbose=0)
+                batch = self.batches(size).take(1)
+                if meter.tries_algorithms():
+                    self.model.evaluate(batch, verbose=0)
+                    meter.reset_peak()
+                self.model.evaluate(batch, verbose=0)
+                peak = max(peak, meter.bytes_peak() or 0)
         except Exception as error:
             ended, message = _how(error), str(error)[-500:]
             if ended == "raised":
                 raise
-        peak, seconds = meter.bytes_peak() or 0, trained.seconds + time.perf_counter() - began
+        peak = max(peak, meter.bytes_peak() or 0) if ended != "passed" else peak
+        seconds = trained.seconds + time.perf_counter() - began
         phase = "training" if ended == "passed" else "validation"
         return dataclasses.replace(
             trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message, phase=phase
@@ -280,8 +286,9 @@ def prepare() -> None:
 
 
 def is_compiled_by_xla() -> bool:
-    """Whether XLA can compile every layer of the session's model."""
-    return not not_compiled_by_xla(current().model)
+    """Whether Keras compiles the session's model by XLA if nothing is said."""
+    now = current()
+    return bool(now.maker.raw(now.recipe.policy).jit_compile)
 
 
 def heaviest(augmentations: tuple[str, ...]) -> str:

@@ -65,6 +65,7 @@ def best_plan(
     >>> recompute.apply(model, recompute.best_plan(model, x[:16], y[:16]))  # doctest: +SKIP
     """
     batch_size = batch_size_of(x)
+    meter.tell_of_unused_card()
     if meter.bytes_now() is None:
         raise RecomputeError(
             "Plans must be measured on a device that can tell its bytes",

@@ -51,6 +51,10 @@ def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
         f"score per second: {scores}{_interval(claim)}",
         f"{metric} held within {goal.seconds:.4g} training seconds: {values}",
     ]
+    compiled = [side for side in (base, best) if "jit" in side.recipe.split(", ")]
+    if len(compiled) == 1:
+        only = "the baseline" if compiled[0] is base else f"trial {best.trial}"
+        sentences.append(f"XLA compiled only {only}: part of the difference is due to that")
     if claim.verdict == "better" or goal.target is not None:
         sentences.append(_sooner(claim, goal))
     if base.test and best.test:

@@ -52,7 +52,7 @@ SUSPECT = (
     # a pool of processes has lost a worker
     r"\bSIG(ABRT|SEGV|KILL|BUS|ILL)\(-\d+\)|terminated abruptly",
 )
-PROGRAM = "Failed to load in-memory CUBIN"
+PROGRAM, FULL = "Failed to load in-memory CUBIN", re.compile(r"(?i)out.of.memory")
 HARMLESS = "is not a failure"  # in TensorFlow's note on an optional workspace that did not fit
 
 # TensorFlow's code for a resource that ran out. A full disk has it too: `ErrnoToCode` in
@@ -119,7 +119,8 @@ def is_full_of_programs(error: BaseException) -> bool:
     >>> is_full_of_programs(RuntimeError("Failed to load in-memory CUBIN: out of memory"))
     True
     """
-    return any(PROGRAM in _text(link) for link in _chain(error))
+    texts = [_text(link) for link in _chain(error)]
+    return any(PROGRAM in text and FULL.search(text) for text in texts)
 
 
 def is_suspect_exit(exit_code: int) -> bool:

@@ -6,7 +6,7 @@ Nothing is executed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from kbatch.runtime.tensorflow_private import function_graph
 from kbatch.tracing.buffer import NOT_BORN, Buffer, filled_lists, new_buffer, shared_buffer
 from kbatch.tracing.op_types import BRANCHES, CALLS, LOOPS, SHAPES
 from kbatch.tracing.size import Moment, Size
-from kbatch.tracing.tensor_size import PRIME
+from kbatch.tracing.tensor_size import PRIME, size_of_shape
 
 # Batch sizes at which `moments` looks for the peak. Chosen by hand: steps of 3.5 % up to a million.
 _BATCH_SIZES = np.unique(np.geomspace(1, 2**20, 400).round())
@@ -44,6 +44,39 @@ def moments(graph: Any) -> list[Moment]:
         Moment(**{part: Size(*map(float, lines[index])) for part, lines in held.items()})
         for index in _peaks(total)
     ]
+
+
+def most_elements(graph: Any) -> float:
+    """The elements of a traced step's largest tensor for each example of the batch.
+
+    Tensors inside of calls and loops count. A shape that a weight has too does not: 61 may divide a
+    vocabulary.
+
+    Args:
+        graph: `FuncGraph` of a train step traced with a batch of `PRIME`.
+    """
+    weights = {shape for kind, shape in _shapes(graph) if kind == "ReadVariableOp"}
+    shapes = {shape for _, shape in _shapes(graph)} - weights
+    return max((size_of_shape(shape, 1).per_example for shape in shapes), default=0.0)
+
+
+def _shapes(graph: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The type of each operation with the known shapes of its results, inner graphs included."""
+    for operation in graph.get_operations():
+        for output in operation.outputs:
+            if output.shape.is_fully_defined():
+                yield operation.type, tuple(output.shape.as_list())
+        for inner in _inner_graphs(operation):
+            yield from _shapes(inner)
+
+
+def _inner_graphs(operation: Any) -> list[Any]:
+    """The graphs of a call, of the branches of a condition, or of one turn of a loop."""
+    if operation.type in CALLS:
+        return [function_graph(operation, "f")]
+    if operation.type in BRANCHES:
+        return [function_graph(operation, name) for name in ("then_branch", "else_branch")]
+    return [body_of(operation)] if operation.type in LOOPS else []
 
 
 def _part(buffer: Buffer) -> str:
@@ -162,14 +195,8 @@ def _backward(operations: Iterable[Any]) -> set[str]:
 
 def _inner_peak(operation: Any) -> Size | None:
     """Peak bytes inside a call, a branch or one turn of a loop; `None` for other operations."""
-    if operation.type in CALLS:
-        return _largest([function_graph(operation, "f")])
-    if operation.type in BRANCHES:
-        branches = ("then_branch", "else_branch")
-        return _largest([function_graph(operation, name) for name in branches])
-    if operation.type in LOOPS:
-        return _largest([body_of(operation)])
-    return None
+    graphs = _inner_graphs(operation)
+    return _largest(graphs) if graphs else None
 
 
 def _largest(graphs: list[Any]) -> Size:

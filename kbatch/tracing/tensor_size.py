@@ -47,14 +47,3 @@ def size_of_shape(shape: Sequence[int], item_bytes: int) -> Size:
     if any(length and length % PRIME == 0 for length in shape):
         return Size(0.0, count / PRIME)
     return Size(count)
-
-
-def most_elements(graph: Any) -> float:
-    """The elements of a traced step's largest tensor for each example of the batch.
-
-    Args:
-        graph: `FuncGraph` of a train step traced with a batch of `PRIME`.
-    """
-    tensors = (tensor for operation in graph.get_operations() for tensor in operation.outputs)
-    known = (tensor.shape.as_list() for tensor in tensors if tensor.shape.is_fully_defined())
-    return max((size_of_shape(shape, 1).per_example for shape in known), default=0.0)

@@ -68,14 +68,14 @@ class Instruments:
         self._epoch_end = EpochEnd(self.clock, self.horizon, time.perf_counter)
         self._users = [UserCallback(callback, self.horizon) for callback in options.callbacks]
         self._first_batch = _FirstBatch()
-        self._first_update = _FirstUpdate(self.clock)
+        self._first_times = _FirstTimes(self.clock, self.horizon)
         self.sampler = Sampler()
         self.callbacks = [
             *self._around_users(),
             *options.checkpoint_callbacks,
             self._epoch_end.after,
             self._first_batch,
-            self._first_update,
+            self._first_times,
         ]
 
     def outcome(self, ended: str | None) -> Outcome:
@@ -86,8 +86,8 @@ class Instruments:
         """
         clock, horizon, used = self.clock, self.horizon, self.sampler.result()
         load = {} if used is None else vars(used)
-        first_peak, peak = self._first_update.peak_bytes, meter.bytes_peak()
-        if clock.updates < 2 and first_peak is not None:
+        first_peak, peak = self._first_times.peak_bytes, meter.bytes_peak()
+        if first_peak is not None and clock.updates <= self._first_times.updates:
             peak = max(first_peak, peak or 0)  # there is no later update
         curve = tuple(horizon.curve)
         if self._counting:
@@ -147,15 +147,29 @@ class _FirstBatch(keras.callbacks.Callback):
         self.at = self.at or time.perf_counter()
 
 
-class _FirstUpdate(keras.callbacks.Callback):
-    """Notes the peak bytes of the first update on a GPU, and begins a new peak after it."""
+class _FirstTimes(keras.callbacks.Callback):
+    """Notes the peak bytes of the first update and the first validation on a GPU.
 
-    def __init__(self, clock: TrainingClock) -> None:
+    After each of them a new peak begins.
+
+    Attributes:
+        peak_bytes: Integer, their peak; `None` before the first update.
+        updates: Integer, updates up to the later of them.
+    """
+
+    def __init__(self, clock: TrainingClock, horizon: Horizon) -> None:
         super().__init__()
-        self._clock = clock
+        self._clock, self._horizon = clock, horizon
+        self._validated = False
         self.peak_bytes: int | None = None
+        self.updates = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._clock.updates == 1 and self.peak_bytes is None and meter.tries_algorithms():
-            self.peak_bytes = meter.bytes_peak()
-            meter.reset_peak()
+        updated = self._clock.updates == 1 and self.peak_bytes is None
+        validated = bool(self._horizon.curve) and not self._validated
+        if not meter.tries_algorithms() or not (updated or validated):
+            return
+        self._validated = self._validated or validated
+        self.peak_bytes = max(self.peak_bytes or 0, meter.bytes_peak() or 0)
+        self.updates = self._clock.updates
+        meter.reset_peak()

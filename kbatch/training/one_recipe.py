@@ -15,7 +15,7 @@ from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
-from kbatch.device import card, meter
+from kbatch.device import meter
 from kbatch.errors import RecipeError, SearchError
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
@@ -102,7 +102,7 @@ def train(
     print(outcome.value, outcome.examples_per_second)
     ```
     """
-    card.tell_of_unused(meter.device_words())
+    meter.tell_of_unused_card()
     passes = _passes(seconds, epochs)
     horizon = math.inf if seconds is None else horizon_of(seconds)
     judged = judged_by(metric, direction, chance, target)

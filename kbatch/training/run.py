@@ -78,7 +78,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         instruments.horizon.restore()
         final_rate = float(model.optimizer.learning_rate)
     except Exception as error:  # as above
-        if recipe.jit_compile and is_full_of_programs(error):
+        if _compiled_before and is_full_of_programs(error):
             raise SearchError(
                 "A GPU must have room for the programs that XLA compiles",
                 str(error).splitlines()[0],
@@ -88,6 +88,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         if not _means_out_of_memory(error, recipe.examples_per_pass, options.largest_passed):
             raise
         ended, message = "out_of_memory", str(error)[:MESSAGE_LENGTH]
+    if recipe.jit_compile:
+        _compiled_before.add(True)
     outcome = replace(
         instruments.outcome(ended),
         **_plan_fields(model, instruments.clock.seconds),
@@ -99,6 +101,10 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     )
     own = remarks.of(outcome, goal, recipe, input_seconds, data.training.remedy)
     return replace(outcome, remarks=(*own, *accumulation.remarks(model, recipe), *data.remarks))
+
+
+# whether an earlier training of this process left programs of XLA in the GPU
+_compiled_before: set[bool] = set()
 
 
 def _means_out_of_memory(error: Exception, micro_batch: int, largest_passed: int) -> bool:

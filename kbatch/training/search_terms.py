@@ -17,7 +17,7 @@ from kbatch.building.signature import described, signature
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
-from kbatch.device import card, meter
+from kbatch.device import meter
 from kbatch.errors import SearchError, SpaceError
 from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
@@ -97,7 +97,7 @@ class Terms:
                 model or seed.
             KbatchError: If anything else cannot be used; one error lists all problems.
         """
-        card.tell_of_unused(meter.device_words())
+        meter.tell_of_unused_card()
         problems = problems or Problems()
         arguments: FitArguments | None = problems.of(lambda: FitArguments.parse(args, kwargs))
         model, data = self._default_model(), None

@@ -219,7 +219,7 @@ def folder(tmp_path, monkeypatch):
     from kbatch.case_study.drawn import drawn_pets
 
     setup = next(block for block in blocks("docs/how-to/largest-batch.md"))
-    source = re.search(r"SOURCE = '''\n(.*?)'''", setup.text, re.DOTALL)
+    source = re.search(r'SOURCE = """\n(.*?)"""', setup.text, re.DOTALL)
     (tmp_path / "mymodel.py").write_text(source.group(1).replace("32, 32, 3", "16, 16, 3"))
     for name, pictures in drawn_pets(100, 16).items():
         (tmp_path / "PetImages" / name).mkdir(parents=True)

@@ -52,7 +52,8 @@ def largest(scale: Scale, model: str, policy: str, jit: str) -> Result:
     problems = {
         "the answer does not survive": not lives.answer_trains,
         f"{lives.larger_size} trains too": not lives.larger_fails and not bound,
-        "it ran out of memory more than twice": shortages > MOST_SHORTAGES,
+        # the need of a step varies on a CPU, more so in the small memory of a rehearsal
+        "it ran out of memory more than twice": shortages > MOST_SHORTAGES and not scale.rehearsed,
         "it took too long": found.seconds > MOST_SECONDS,
     }
     return _judged(problems, measured, bound)

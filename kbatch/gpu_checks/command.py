@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 from collections.abc import Sequence
@@ -37,7 +38,8 @@ def main(
     try:
         chosen = choose(checks, _split(options.groups), _split(options.only))
         if options.list:
-            print("\n".join(f"{check.name:<26} {check.criterion}" for check in chosen))
+            with contextlib.suppress(BrokenPipeError):  # `--list | head`
+                print("\n".join(f"{each.name:<26} {each.criterion}" for each in chosen), flush=True)
             return 0
         sight.wear_fake(fake_folder)
         with ctrl_c.stopping():

@@ -109,6 +109,17 @@ def test_below_three_seeds_there_are_single_values_and_no_claim():
     assert f"score per second: {first} -> {second}" in text
 
 
+def test_a_difference_that_xla_makes_too_is_said():
+    plain = confirmation({-1: 0.2, 0: 0.33}, 3)
+    jitted = [
+        replace(one, recipe=replace(one.recipe, jit_compile=True)) if one.trial < 0 else one
+        for one in plain
+    ]
+    words = "XLA compiled only the baseline: part of the difference is due to that"
+    assert words in said(claim_of(jitted, GOAL, 400))
+    assert "XLA" not in said(claim_of(plain, GOAL, 400))
+
+
 def test_three_seeds_give_an_interval_for_all_confirmed_recipes():
     runs = confirmation({-1: 0.2, 0: 0.33}, 3)
     claim = claim_of(runs, GOAL, 400)

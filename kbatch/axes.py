@@ -53,6 +53,7 @@ AXES = (
             default_words="float32, with a GPU mixed_float16 too",
         ),
         decides_memory=True,
+        of_machine="policies",
     ),
     Axis(
         "optimizer",
@@ -73,6 +74,7 @@ AXES = (
             default_words="off, with a GPU both",
         ),
         decides_memory=True,
+        of_machine="compilations",
     ),
     Axis(
         "recompute",

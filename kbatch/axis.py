@@ -33,6 +33,8 @@ class Axis:
         preferred: The value that a tuner starts with, if it is in the search.
         of: String, name of the argument of `Space` that holds the values, by the value of the other
             axis; empty if the argument has the name of the axis.
+        of_machine: String, name of the property of `Space` that tells the values where this machine
+            decides them; empty if it never does.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Axis:
     only_if: tuple[str, Any] | None = None
     preferred: Any = None
     of: str = ""
+    of_machine: str = ""
 
     def values(self, given: Any) -> tuple[Any, ...]:
         """Check the user's argument, one value or several, and return a tuple of values.

@@ -49,7 +49,7 @@ class Space:
         augmentation: Names of augmentation pipelines. Defaults to `("none",)`.
         jit_compile: Booleans. `None` (the default) takes False, and on a GPU also True, which is
             Keras' own default there: a baseline that XLA compiles is compared with trials that it
-            compiles too. `HyperModel` leaves True out if XLA cannot compile a layer of the model.
+            compiles too. `HyperModel` leaves True out if Keras would not compile the model by XLA.
         recompute: Strategies of recomputing activations, such as
             `("none", "minimal", "budget:0.5")`; see `Recipe`. Defaults to `("none",)`.
         micro_batch_size: Integer, the largest number of examples per forward and backward pass. A
@@ -206,18 +206,17 @@ class Space:
         """Iterate over the axes of this space, with their values or their `Range`."""
         for axis in AXES:
             if axis.only_if is None:
-                yield axis, self._values(axis.name)
+                yield axis, self._values(axis)
             elif axis.only_if[1] in getattr(self, axis.only_if[0]):
                 yield axis, rates_of(axis.only_if[1], getattr(self, axis.of)[axis.only_if[1]])
 
-    def _values(self, name: str) -> tuple[Any, ...]:
+    def _values(self, axis: Axis) -> tuple[Any, ...]:
         """The values of an axis, where the space leaves them open those of this machine."""
-        of_machine = {"policy": "policies", "jit_compile": "compilations"}
-        return getattr(self, of_machine.get(name, name))
+        return getattr(self, axis.of_machine or axis.name)
 
     def _scope(self, hp: Any, axis: Axis) -> Any:
         """Return the scope to declare an axis in: below the value that it depends on, if any."""
-        if axis.only_if is None or is_fixed(self._values(axis.only_if[0])):
+        if axis.only_if is None or is_fixed(self._values(AXIS[axis.only_if[0]])):
             return contextlib.nullcontext()
         parent, value = axis.only_if
         return hp.conditional_scope(parent, [value])
@@ -253,8 +252,7 @@ class Space:
         """Return all axes as a dict that JSON can hold, with what this machine decides."""
         axes = {
             **dataclasses.asdict(self),
-            "policy": self.policies,
-            "jit_compile": self.compilations,
+            **{axis.name: self._values(axis) for axis in AXES if axis.of_machine},
             "baseline": self.baseline.to_dict(),
         }
         del axes["default_sizes"]

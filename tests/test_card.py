@@ -82,7 +82,7 @@ def test_cards_and_their_mig_instances_are_in_the_caches_key(machine):
 )
 def test_memory_is_told_by_nvidia_smi_or_not_at_all(smi, told, machine, monkeypatch):
     machine(smi=smi)
-    monkeypatch.setattr(card, "_first_visible", lambda: "0")
+    monkeypatch.setattr(card, "first_visible", lambda: "0")
     assert card.memory_bytes() == told
 
 

@@ -108,3 +108,4 @@ def test_a_gpu_full_of_programs_is_no_recipes_fault(compiled_before, points, mon
             kbatch.train(*arguments, epochs=1)
     else:  # a first program that does not fit is too large, in every process
         assert kbatch.train(*arguments, epochs=1)[1].ended == "out_of_memory"
+        assert not running._compiled_before

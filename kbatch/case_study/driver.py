@@ -22,7 +22,6 @@ from kbatch.case_study.announcement import (
     number_of_trials,
 )
 from kbatch.case_study.options import PROJECT, Options
-from kbatch.device import card
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
@@ -72,8 +71,6 @@ def _import_tensorflow() -> None:
 
     Beside a GPU that allocator would limit the memory of the host, where batches wait.
     """
-    if not card.may_be_used():
-        os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
     with ctrl_c.at_once(), quiet_import.turned_away():
         import tensorflow as tf
@@ -81,7 +78,7 @@ def _import_tensorflow() -> None:
         import kbatch.hypermodel  # noqa: F401  so that all of it is imported quietly
 
         if not tf.config.list_physical_devices("GPU"):
-            # a card that TensorFlow does not see; its allocators are not made yet
+            # TensorFlow reads it when it makes its first allocator
             os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
         tf.config.list_logical_devices()
     from kbatch.device import meter

@@ -31,18 +31,25 @@ def described() -> tuple[str, ...]:
     return _kept_answer(f"--query-gpu={QUERY}", "--format=csv,noheader")
 
 
+def told(*fields: str, of: str = "") -> list[list[str]]:
+    """Return the values of some fields for each card, or for one; none without a driver.
+
+    Args:
+        *fields: Fields as `nvidia-smi --help-query-gpu` lists them; bytes are in MiB.
+        of: String, the number or UUID of one card. Defaults to all cards.
+    """
+    one = [f"--id={of}"] if of else []
+    lines = _answer(f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", *one)
+    return [[cell.strip() for cell in line.split(",")] for line in lines]
+
+
 def memory_bytes() -> tuple[int, int] | None:
     """Return the total and the free bytes of the first visible card; `None` if unknown."""
-    first = _first_visible()
-    if first is None:
-        return None
-    told = _answer(
-        "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits", f"--id={first}"
-    )
-    numbers = told[0].split(", ") if len(told) == 1 else []
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+    first = first_visible()
+    rows = told("memory.total", "memory.free", of=first) if first else []
+    if len(rows) != 1 or len(rows[0]) != 2 or not all(cell.isdecimal() for cell in rows[0]):
         return None  # a MIG instance, or a card that does not tell its memory
-    return int(numbers[0]) << 20, int(numbers[1]) << 20
+    return int(rows[0][0]) << 20, int(rows[0][1]) << 20
 
 
 def is_hidden() -> bool:
@@ -85,8 +92,8 @@ def tell_of_unused(device: str) -> None:
 _told: set[str] = set()
 
 
-def _first_visible() -> str | None:
-    """The number or UUID by which `nvidia-smi` knows the GPU that CUDA calls 0, or `None`.
+def first_visible() -> str | None:
+    """Return the number or UUID by which `nvidia-smi` knows the GPU that CUDA calls 0, or `None`.
 
     See `kbatch.device.utilisation` for cards of different models.
     """

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kbatch.device import card
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
@@ -32,7 +33,7 @@ def device(scale: Scale) -> Result:
     named: dict[str, Any] = {
         "gpus": ", ".join(str(each.get("device_name", "")) for each in details),
         "compute_capability": str(details[0].get("compute_capability", "")) if details else "",
-        "driver": ", ".join(row[0] for row in _nvidia_smi.told("driver_version")),
+        "driver": ", ".join(row[0] for row in card.told("driver_version")),
         "cuda": str(build.get("cuda_version", "")),
         "cudnn": _version("nvidia-cudnn-cu12") or str(build.get("cudnn_version", "")),
         **{name: _file(name) for name in FILES},

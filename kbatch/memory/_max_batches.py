@@ -123,7 +123,7 @@ def _models(
 
     The digest tells the user's model from others. Optimizer, jit and recompute come to the model
     from outside; the policy is the part of a combination that the model itself sees. A space that
-    leaves XLA open has it only if XLA can compile the model.
+    leaves XLA open has it only if Keras would compile the model.
     """
     first = workload.of(_plain(combinations(space)[0], space.augmentation[0]))
     with Prober(

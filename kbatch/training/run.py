@@ -88,7 +88,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         if not _means_out_of_memory(error, recipe.examples_per_pass, options.largest_passed):
             raise
         ended, message = "out_of_memory", str(error)[:MESSAGE_LENGTH]
-    if recipe.jit_compile:
+    if recipe.jit_compile and ended is None:
         _compiled_before.add(True)
     outcome = replace(
         instruments.outcome(ended),
@@ -103,7 +103,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     return replace(outcome, remarks=(*own, *accumulation.remarks(model, recipe), *data.remarks))
 
 
-# whether an earlier training of this process left programs of XLA in the GPU
+# holds True once a training of this process has ended well and left XLA's programs in the GPU
 _compiled_before: set[bool] = set()
 
 

@@ -41,3 +41,20 @@ def check(batch_sizes: Sequence[int], limit: int) -> None:
                 f"{size}, which takes {passes} passes of {size // passes} where {fewest} would do",
                 f"Pass multiples of {limit}, such as {fewest * limit}, as `batch_size`",
             )
+
+
+def check_halves(batch_sizes: Sequence[int]) -> None:
+    """Refuse batches that cannot be taken in two passes, for a batch that grows by its noise.
+
+    Args:
+        batch_sizes: Sequence of integers, examples per weight update.
+
+    Raises:
+        SpaceError: If a batch is of one example.
+    """
+    if min(batch_sizes) == 1:
+        raise SpaceError(
+            "A batch that grows by the noise scale must have two examples or more",
+            f"batch_size={tuple(batch_sizes)}",
+            "Leave out batches of 1",
+        )

@@ -1,0 +1,111 @@
+"""Batch-size rules, which let the batch grow within a training up to its last size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbatch.rules.decay import STEPS
+
+# A size that is new costs tracing or autotuning on some devices, so a batch grows in few steps.
+# Chosen by hand, not tuned.
+LEVELS = 8
+PATIENCE = 2  # measurements without a better value before the batch doubles; not tuned
+
+
+def first(last: int, factor: float, multiple: int = 1) -> int:
+    """Return the batch size that a training begins with.
+
+    Args:
+        last: Integer, the last and largest batch size.
+        factor: Float above 1, the last batch size over the first.
+        multiple: Integer that divides every size, such as the passes per update. Defaults to `1`.
+
+    Example:
+    >>> first(256, 8), first(256, 8, multiple=64), first(30, 8)
+    (32, 64, 4)
+    """
+    return _rounded(last / factor, last, multiple)
+
+
+def at(kind: str, progress: float, last: int, factor: float, multiple: int = 1) -> int:
+    """Return the batch size at some point of a training.
+
+    Args:
+        kind: `"linear"` or `"exponential"`, eight sizes for equal shares of the training, with
+            equal differences or equal ratios; or `"steps"`, three equal ratios at the points where
+            the learning rate would fall (Smith et al. 2018; see `kbatch.rules.decay`).
+        progress: Float from 0 to 1, the share of the training behind it; larger values count as 1.
+        last: Integer, the last and largest batch size.
+        factor: Float above 1, the last batch size over the first.
+        multiple: Integer that divides every size. Defaults to `1`.
+
+    Example:
+    >>> [at("steps", share, 512, 8) for share in (0.0, 0.5, 0.7, 0.9)]
+    [64, 128, 256, 512]
+    >>> [at("linear", level / 8, 256, 8) for level in range(8)]
+    [32, 64, 96, 128, 160, 192, 224, 256]
+    """
+    begin = first(last, factor, multiple)
+    done = min(max(progress, 0.0), 1.0)
+    if kind == "steps":
+        share = sum(done >= step for step in STEPS) / len(STEPS)
+    else:
+        share = min(int(done * LEVELS), LEVELS - 1) / (LEVELS - 1)
+    if kind == "linear":
+        return _rounded(begin + (last - begin) * share, last, multiple)
+    return _rounded(begin * (last / begin) ** share, last, multiple)
+
+
+def doubled(doublings: int, last: int, factor: float, multiple: int = 1) -> int:
+    """Return the batch size after so many doublings, up to the last.
+
+    Example:
+    >>> [doubled(times, 256, 6) for times in range(5)]
+    [43, 86, 172, 256, 256]
+    """
+    return min(first(last, factor, multiple) * 2**doublings, last)
+
+
+def plateaus(values: Iterable[float], direction: str = "max", patience: int = PATIENCE) -> int:
+    """Return how often a metric has stopped improving.
+
+    Each time the best value so far is not beaten in `patience` measurements in a row, one plateau
+    is counted, and the next measurements are counted anew.
+
+    Args:
+        values: Iterable of floats, the measurements in their order.
+        direction: `"max"` or `"min"`, the direction in which the metric should go.
+        patience: Integer, measurements. Defaults to `2`.
+
+    Example:
+    >>> plateaus([0.5, 0.6, 0.6, 0.5, 0.7]), plateaus([0.9, 0.8, 0.8, 0.8, 0.8, 0.8], "min")
+    (1, 2)
+    """
+    best, waited, found = None, 0, 0
+    for value in values:
+        if best is None or (value > best if direction == "max" else value < best):
+            best, waited = value, 0
+            continue
+        waited += 1
+        if waited == patience:
+            waited, found = 0, found + 1
+    return found
+
+
+def within(noise_scale: float, last: int, factor: float, multiple: int = 1) -> int:
+    """Return the largest size that a batch takes as it grows, and that is within a noise scale.
+
+    The gradient noise scale is the batch size beyond which more examples buy little (McCandlish et
+    al. 2018). The sizes are those of `at("exponential", …)`.
+
+    Example:
+    >>> [within(scale, 256, 8) for scale in (5.0, 60.0, 1000.0)]
+    [32, 58, 256]
+    """
+    sizes = {at("exponential", level / LEVELS, last, factor, multiple) for level in range(LEVELS)}
+    return max((size for size in sizes if size <= noise_scale), default=min(sizes))
+
+
+def _rounded(size: float, last: int, multiple: int) -> int:
+    """Return the nearest multiple of a number, at least one of it and at most the last size."""
+    return min(max(round(size / multiple) * multiple, multiple), last)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from kbatch.building import normalization
 from kbatch.building.loss_counts import counts
 from kbatch.building.optimizers import PerUpdate
 from kbatch.errors import ModelError
@@ -65,21 +66,12 @@ def _unweighable(model: keras.Model, loss: Any) -> str:
 
 
 def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
-    """Return sentences for the user about a compiled model that accumulates."""
-    if recipe.accumulation_steps == 1 or not model.compiled:
+    """Return sentences for the user about the passes of a compiled model."""
+    if not model.compiled:
         return ()
-    said = []
-    layers = [
-        layer
-        for layer in keras_private.flatten_layers(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
-    ]
-    if layers:
-        said.append(
-            f"batch normalization sees passes of {recipe.micro_batch_size}, "
-            f"not the batch of {recipe.batch_size}: "
-            "its statistics, and so this training, are not those of the whole batch at once"
-        )
+    said = list(normalization.remarks(model, recipe))
+    if recipe.accumulation_steps == 1:
+        return tuple(said)
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     rate = keras_private.learning_rate_setting(optimizer)
     if isinstance(rate, PerUpdate):

@@ -8,15 +8,34 @@ from typing import Any
 
 import keras
 
-from kbatch.building import accumulation
+from kbatch.building import (
+    accumulation,
+    dropout_scope,
+    float8,
+    float16,
+    method_checks,
+    mixed_labels,
+    replicas,
+)
 from kbatch.building.label_smoothing import smoothed
 from kbatch.building.layer_names import without_number
 from kbatch.building.optimizers import optimizer_of
+from kbatch.data import augmentation
+from kbatch.dtype_policy import policy_of_keras
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
 from kbatch.runtime import keras_private
+from kbatch.training_method import PLAIN
 
+# Fields of a recipe that no compiled model holds.
+PARTS_OF_TRAINING = {
+    "augmentation": "augmentation",
+    "schedule": "learning-rate schedule",
+    "batch_schedule": "batch schedule",
+    "ema": "moving average",
+    "dropout_scale": "dropout scale",
+}
 KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 
@@ -69,7 +88,9 @@ def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
         warmup_passes: Float, passes over the data that the warm-up would take. Defaults to `0.0`.
     """
     parts = [f"its batch size ({recipe.batch_size})"]
-    if recipe.accumulation_steps > 1:
+    if recipe.training != PLAIN:
+        parts.append(f"its training method ({recipe.training})")
+    elif recipe.accumulation_steps > 1:
         parts = [
             f"its batch size (batch_size={recipe.micro_batch_size}, "
             f"of which {recipe.accumulation_steps} make an update)"
@@ -77,8 +98,10 @@ def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
     warms_up = warmup_passes > 0 and recipe.batch_size > REFERENCE_BATCH_SIZE
     if recipe.learning_rate is not None and warms_up:
         parts.append("its warm-up")
-    if recipe.augmentation != "none":
-        parts.append(f"its augmentation ({recipe.augmentation})")
+    for name, words in PARTS_OF_TRAINING.items():
+        value = getattr(recipe, name)
+        if value != getattr(Recipe, name):
+            parts.append(f"its {words} ({value})")
     return (
         f"hypermodel.build(hp) compiles a model for a recipe ({recipe}), "
         f"and model.fit then lacks {', '.join(parts)}. "
@@ -89,12 +112,20 @@ def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
 
 def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     accumulation.check(model, recipe, own.get("loss"))
+    float8.check(model, recipe, own.get("loss"))
+    float16.check(model, recipe, own.get("optimizer"))
+    if augmentation.mixing([recipe.augmentation]):
+        mixed_labels.check(model, own.get("loss"))
+    replicas.check(model, recipe, own.get("loss"))
+    dropout_scope.check(model, recipe.dropout_scale)
+    optimizer = optimizer_of(recipe, own.get("optimizer"))
+    method_checks.check(model, recipe, optimizer)
     kept = {name: own[name] for name in KEPT if name in own}
     kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)
     # Keras does not store auto_scale_loss: the class of the optimizer is the only trace of it
     scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     model.compile(
-        optimizer=optimizer_of(recipe, own.get("optimizer")),
+        optimizer=float16.scaled(optimizer, recipe),
         jit_compile=recipe.jit_compile,
         auto_scale_loss=scaled,
         **kept,
@@ -141,9 +172,9 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
             f"{type(model).__name__}.compile",
             "Do not override compile()",
         )
-    if model.dtype_policy.name != recipe.policy:
+    if model.dtype_policy.name != policy_of_keras(recipe.policy):
         raise ModelError(
-            f"A model must be built under the recipe's policy, {recipe.policy}",
+            f"A model must be built under the recipe's policy, {policy_of_keras(recipe.policy)}",
             model.dtype_policy.name,
             "Do not set a dtype policy in `build`: it is an axis of the search",
         )

@@ -64,14 +64,14 @@ def check_metric(metric: str, amounts: Iterable[float]) -> None:
 
 
 def _smoothed(part: Any, amount: float) -> Any:
-    loss = _loss_of(part)
+    loss = loss_of(part)
     if isinstance(loss, SPARSE) and loss.ignore_class is None:
         return _sparse(loss, amount)
     if type(loss) not in SOFT:
         raise ModelError(
             "`label_smoothing` needs a loss over classes "
             f"({', '.join(BY_NAME)}; without ignore_class)",
-            _name_of(part),
+            name_of(part),
             "Leave label_smoothing out, or compile the model with one of these",
         )
     config = loss.get_config()
@@ -85,13 +85,14 @@ def _smoothed(part: Any, amount: float) -> Any:
     return type(loss).from_config({**config, "label_smoothing": amount})
 
 
-def _name_of(part: Any) -> str:
+def name_of(part: Any) -> str:
+    """Return a loss in words: its name, or that of its class."""
     if isinstance(part, str):
         return part
     return str(getattr(part, "name", None) or getattr(part, "__name__", type(part).__name__))
 
 
-def _loss_of(part: Any) -> Any:
+def loss_of(part: Any) -> Any:
     """Return the loss object for a name or a loss function of Keras; other values as they are."""
     name = part if isinstance(part, str) else getattr(part, "__name__", "")
     if isinstance(part, str) or part is getattr(keras.losses, name, None):

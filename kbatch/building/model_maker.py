@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from kbatch.building import layer_names
+from kbatch.building import float8, layer_names
 from kbatch.building.compiled import CompileArguments, compile_for
 from kbatch.building.hyperparameters import (
     Build,
@@ -19,11 +19,14 @@ from kbatch.building.hyperparameters import (
     fresh,
     nothing,
 )
+from kbatch.building.normalization import normalized
 from kbatch.building.policy_scope import policy_scope
 from kbatch.building.seed_scope import seed_scope
+from kbatch.dtype_policy import FLOAT8, POLICIES, policy_of_keras
 from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import LEAST_SEED, ModelSpec
-from kbatch.recipe import POLICIES, Recipe, whole_number
+from kbatch.recipe import Recipe
+from kbatch.recipe_fields import OF_OPTIMIZER, whole_number
 from kbatch.recompute._recipe_plan import apply_recipe
 
 
@@ -32,9 +35,10 @@ def _own_policy() -> str:
 
 
 def _among_policies(policy: str) -> str:
-    if policy not in POLICIES:
+    known = [each for each in POLICIES if each == policy_of_keras(each)]
+    if policy not in known:
         raise ModelError(
-            f"The global dtype policy must be one of {', '.join(POLICIES)}",
+            f"The global dtype policy must be one of {', '.join(known)}",
             policy,
             'Call keras.config.set_dtype_policy("float32"), say, before',
         )
@@ -105,6 +109,10 @@ class ModelMaker:
         """
         model = self.raw(recipe.policy, hp)
         with policy_scope(recipe.policy, self.own_policy):
+            if isinstance(model, keras.Model):  # `compile_for` refuses anything else
+                model = normalized(model, recipe)
+                if recipe.policy == FLOAT8:
+                    float8.quantized(model)
             compile_for(model, recipe, self.arguments)
         apply_recipe(model, recipe.recompute, recipe.examples_per_pass)
         return model
@@ -143,5 +151,6 @@ class ModelMaker:
         jit_compile = bool(model.jit_compile)
         fields: dict[str, Any] = {"jit_compile": jit_compile, "policy": policy}
         if model.compiled:
-            fields |= {"optimizer": "compiled", "learning_rate": None, "warmup_updates": 0}
+            own = {name: getattr(Recipe, name) for name in (*OF_OPTIMIZER, "batch_schedule")}
+            fields |= {**own, "optimizer": "compiled", "learning_rate": None}
         return dataclasses.replace(recipe, **fields)

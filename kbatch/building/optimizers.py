@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from kbatch.building.lars import LARS
 from kbatch.building.schedules import Schedule, in_passes
 from kbatch.errors import RecipeError
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_private
 
-MOMENTUM = 0.9  # the usual value; not tuned
+Settings = dict[str, Any]
 
 
 @keras.saving.register_keras_serializable(package="kbatch")
@@ -61,28 +63,74 @@ def optimizer_of(
         RecipeError: If the recipe asks for the compiled optimizer, and there is none or it cannot
             accumulate.
     """
-    accumulation = recipe.accumulation_steps if recipe.accumulation_steps > 1 else None
+    accumulation = recipe.steps_per_update if recipe.steps_per_update > 1 else None
     if recipe.optimizer == "compiled":
+        _check_average(recipe, compiled)
         return _compiled(compiled, accumulation)
-    # a number, not a schedule: warm-up is a callback, and the user's callbacks may set the rate too
-    rate = recipe.learning_rate
-    if recipe.optimizer == "sgd":
-        return keras.optimizers.SGD(
-            rate, momentum=MOMENTUM, gradient_accumulation_steps=accumulation
-        )
-    return keras.optimizers.Adam(rate, gradient_accumulation_steps=accumulation)
+    settings = {
+        # a number, not a schedule: warm-up is a callback, and the user's may set the rate too
+        "learning_rate": recipe.learning_rate,
+        "global_clipnorm": recipe.clip_norm,
+        "gradient_accumulation_steps": accumulation,
+    }
+    return _BY_NAME[recipe.optimizer](recipe, settings)
+
+
+def _sgd(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
+    decay = recipe.weight_decay or None
+    return keras.optimizers.SGD(momentum=recipe.momentum, weight_decay=decay, **settings)
+
+
+def _adam(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
+    decay = recipe.weight_decay or None
+    return keras.optimizers.Adam(beta_1=recipe.momentum, weight_decay=decay, **settings)
+
+
+def _adamw(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
+    return keras.optimizers.AdamW(
+        beta_1=recipe.momentum, weight_decay=recipe.weight_decay, **settings
+    )
+
+
+def _lars(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
+    return LARS(momentum=recipe.momentum, l2=recipe.weight_decay, **settings)
+
+
+def _lamb(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
+    decay = recipe.weight_decay or None
+    return keras.optimizers.Lamb(beta_1=recipe.momentum, weight_decay=decay, **settings)
+
+
+_BY_NAME: dict[str, Callable[[Recipe, Settings], keras.optimizers.Optimizer]] = {
+    "sgd": _sgd,
+    "adam": _adam,
+    "adamw": _adamw,
+    "lars": _lars,
+    "lamb": _lamb,
+}
 
 
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
     """Return the constant learning rate of an optimizer, or `None` if it has a schedule."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     constant = not isinstance(keras_private.learning_rate_setting(inner), Schedule)
-    return float(inner.learning_rate) if constant else None
+    return float(keras.ops.convert_to_numpy(inner.learning_rate)) if constant else None
 
 
 def _per_update(schedule: Schedule, accumulation: int) -> Schedule:
     """Return the schedule for an accumulating optimizer, of a class of Keras if possible."""
     return in_passes(schedule, accumulation) or PerUpdate(schedule, accumulation)
+
+
+def _check_average(recipe: Recipe, compiled: keras.optimizers.Optimizer | None) -> None:
+    """Refuse a second moving average of the weights."""
+    inner = getattr(compiled, "inner_optimizer", compiled)
+    if recipe.ema is not None and getattr(inner, "use_ema", False):
+        raise RecipeError(
+            "The weights must be averaged once",
+            f"ema={recipe.ema} and an optimizer compiled with use_ema=True",
+            "Leave use_ema out: the average is an axis of the search",
+        )
 
 
 def _compiled(

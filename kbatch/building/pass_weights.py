@@ -5,7 +5,7 @@ They are needed where a loss divides by a count of its own: masks, `ignore_class
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,13 +13,14 @@ import keras
 import tensorflow as tf
 
 from kbatch.building.compiled import compiled_by_user
+from kbatch.building.instance_method import replaced
 from kbatch.building.loss_counts import count, counts
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_private
 
 
 @contextmanager
-def weighed(model: keras.Model, recipe: Recipe) -> Iterator[None]:
+def weighed(model: keras.Model, recipe: Recipe) -> Iterator[Callable[[], Any] | None]:
     """Weight the passes of each update inside the `with` block, so that they equal the whole batch.
 
     A loss with a mask, an ignored class or sample weights is a sum `S` divided by a count `n`.
@@ -31,22 +32,28 @@ def weighed(model: keras.Model, recipe: Recipe) -> Iterator[None]:
     Args:
         model: Compiled `keras.Model` that `kbatch.building.accumulation.check` has passed.
         recipe: `Recipe` that the model is compiled for.
+
+    Yields:
+        A function that returns the count of the pass that is being traced; `None` where the passes
+        need no weights.
     """
-    if recipe.accumulation_steps == 1 or not counts(model, compiled_by_user(model).get("loss")):
-        yield
+    if recipe.steps_per_update == 1 or not counts(model, compiled_by_user(model).get("loss")):
+        yield None
         return
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if not model.optimizer.built:
         # Keras builds it in the first step, but the sums of gradients are needed before
         model.optimizer.build(model.trainable_variables)
     weigher = _Weigher(model, optimizer)
-    model.compute_loss, optimizer.apply = weigher.compute_loss, weigher.apply
     model.train_function = None
-    try:
-        yield
-    finally:
-        del model.compute_loss, optimizer.apply
-        model.train_function = None
+    with (
+        replaced(model, "compute_loss", weigher.compute_loss),
+        replaced(optimizer, "apply", weigher.apply),
+    ):
+        try:
+            yield weigher.count
+        finally:
+            model.train_function = None
 
 
 class _Weigher:
@@ -71,6 +78,10 @@ class _Weigher:
         if training:
             self._count = count(self._loss, y, y_pred, sample_weight)
         return self._compute_loss(x, y, y_pred, sample_weight, training)
+
+    def count(self) -> Any:
+        """Return the count of the pass whose loss was computed last."""
+        return self._count
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         """Hand the weighted gradients of a pass to the optimizer."""

@@ -1,24 +1,26 @@
-"""The counting clock, on which a weight update takes one second."""
+"""The counting clock, on which an example takes one second."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kbatch.callbacks.training_clock import TrainingClock
 
 
 class CountingClock:
-    """A clock for a `Horizon` of weight updates instead of seconds.
+    """A clock for a `Horizon` of examples instead of seconds.
 
-    Each update counts as one second. All other attributes are those of the training clock.
+    Each example counts as one second, so that the training ends with the update that reaches the
+    last example. All other attributes are those of the training clock.
 
     Args:
         clock: `TrainingClock` of the training.
+        examples: Function that returns the number of examples trained on so far.
     """
 
-    def __init__(self, clock: TrainingClock) -> None:
-        self._clock = clock
+    def __init__(self, clock: TrainingClock, examples: Callable[[], int]) -> None:
+        self._clock, self._examples = clock, examples
         self._seconds_at: dict[float, float] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -26,10 +28,10 @@ class CountingClock:
 
     @property
     def seconds(self) -> float:
-        """Float, number of updates so far."""
-        updates = float(self._clock.updates)
-        self._seconds_at[updates] = self._clock.seconds
-        return updates
+        """Float, number of examples so far."""
+        examples = float(self._examples())
+        self._seconds_at[examples] = self._clock.seconds
+        return examples
 
     @property
     def median_update_seconds(self) -> float | None:
@@ -37,5 +39,5 @@ class CountingClock:
         return 1.0 if self._clock.updates else None
 
     def in_seconds(self, curve: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-        """Convert a curve over updates into a curve over seconds of the training clock."""
-        return tuple((self._seconds_at[updates], value) for updates, value in curve)
+        """Convert a curve over examples into a curve over seconds of the training clock."""
+        return tuple((self._seconds_at[examples], value) for examples, value in curve)

@@ -62,4 +62,4 @@ def scaled_updates(model: keras.Model) -> int | None:
     """Count the weight updates that loss scaling did not skip; `None` without loss scaling."""
     if not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
         return None
-    return int(model.optimizer.iterations)
+    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ import tensorflow as tf
 from kbatch import scoring
 from kbatch.callbacks.counting_clock import CountingClock
 from kbatch.callbacks.finiteness import Finiteness, weights_are_finite
+from kbatch.callbacks.growing_clock import GrowingClock
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.callbacks.validation_pass import measure
 from kbatch.errors import ModelError
@@ -45,6 +47,8 @@ class Horizon(keras.callbacks.Callback):
         target: Float, a value that is good enough: training ends once it is held. `None` (the
             default) sets none.
         now: Function that returns the time in seconds. Defaults to `time.perf_counter`.
+        measured: Function that returns the `with` block in which the model has the weights that are
+            measured and kept, such as averaged ones. Defaults to the model's own weights.
         on_progress: Function called every tenth of a training second with the training seconds and
             the last measured value (or `None`). Defaults to `None`.
 
@@ -76,14 +80,16 @@ class Horizon(keras.callbacks.Callback):
         self,
         seconds: float,
         validation_data: tf.data.Dataset,
-        clock: TrainingClock | CountingClock,
+        clock: TrainingClock | GrowingClock | CountingClock,
         metric: str = "val_accuracy",
         direction: str = "max",
         target: float | None = None,
         now: Callable[[], float] = time.perf_counter,
         on_progress: Callable[[float, float | None], None] | None = None,
+        measured: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         super().__init__()
+        self._measured = measured
         self.seconds, self.validation_data, self.clock = seconds, validation_data, clock
         self.metric, self.direction, self.target = metric, direction, target
         self._now, self._on_progress = now, on_progress
@@ -208,7 +214,7 @@ class Horizon(keras.callbacks.Callback):
 
     def _measure(self) -> None:
         began = self._now()
-        with self.clock.paused():
+        with self.clock.paused(), self._measured():
             measured = {
                 f"val_{name}": value
                 for name, value in measure(self.model, self.validation_data).items()

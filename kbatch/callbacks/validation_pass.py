@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.runtime import keras_private
+
 
 def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
     """Evaluate the model on the validation batches.
@@ -24,11 +26,22 @@ def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
         Dict of metrics by name, such as `{"loss": 0.6, "accuracy": 0.7}`.
     """
     before = [variable.numpy() for variable in model.metrics_variables]
-    values = model.evaluate(batches, verbose=0, return_dict=True)
+    values = evaluated(model, batches)
     # metrics that this evaluation has built come last
     for variable, value in zip(model.metrics_variables, before, strict=False):
         variable.assign(value)
     return numbers(values)
+
+
+def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
+    """Return what `model.evaluate` measures, also on several devices that share a batch unequally.
+
+    Args:
+        model: Compiled `keras.Model` that has been trained.
+        batches: `tf.data.Dataset` of batches.
+    """
+    with keras_private.without_symbolic_build(model):
+        return dict(model.evaluate(batches, verbose=0, return_dict=True))
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
+from kbatch.data.mixture import CutMix, Mixing, MixUp
 from kbatch.errors import RecipeError
+from kbatch.recipe_fields import AUGMENTATIONS
 
-Pipeline = Callable[[], Sequence[keras.layers.Layer]]
+Part: TypeAlias = "keras.layers.Layer | Mixing"
+Pipeline = Callable[[], Sequence[Part]]
 
 
 class RandomShift(keras.layers.Layer):
@@ -51,28 +55,21 @@ class RandomShift(keras.layers.Layer):
         return tf.gather(images, source, axis=axis, batch_dims=1)
 
 
-def _none() -> list[keras.layers.Layer]:
-    return []
-
-
-def _flip() -> list[keras.layers.Layer]:
-    return [keras.layers.RandomFlip("horizontal", dtype="float32")]
-
-
-def _flip_shift() -> list[keras.layers.Layer]:
-    return [*_flip(), RandomShift(0.1, dtype="float32")]
-
-
-def _flip_shift_contrast() -> list[keras.layers.Layer]:
-    return [*_flip_shift(), keras.layers.RandomContrast(0.3, value_range=(0, 255), dtype="float32")]
-
-
-_pipelines: dict[str, Pipeline] = {
-    "none": _none,
-    "flip": _flip,
-    "flip_shift": _flip_shift,
-    "flip_shift_contrast": _flip_shift_contrast,
+# What each word in the name of a built-in pipeline stands for, in the order of the name.
+_parts: dict[str, Callable[[], Part]] = {
+    "flip": lambda: keras.layers.RandomFlip("horizontal", dtype="float32"),
+    "shift": lambda: RandomShift(0.1, dtype="float32"),
+    "contrast": lambda: keras.layers.RandomContrast(0.3, value_range=(0, 255), dtype="float32"),
+    "mixup": MixUp,
+    "cutmix": CutMix,
 }
+
+
+def _built_in(name: str) -> list[Part]:
+    return [] if name == "none" else [_parts[part]() for part in name.split("_")]
+
+
+_pipelines: dict[str, Pipeline] = {name: partial(_built_in, name) for name in AUGMENTATIONS}
 
 
 def names() -> tuple[str, ...]:
@@ -89,14 +86,16 @@ def register_augmentation(name: str, pipeline: Pipeline) -> None:
     """Register an augmentation pipeline of your own under a name.
 
     Use it before the search; then put the name into `Space(augmentation=("none", name))`. Built-in
-    pipelines are `none`, `flip`, `flip_shift` and `flip_shift_contrast`. They take images of shape
-    `(batch, height, width, channels)`, the last one with pixels from 0 to 255.
+    pipelines are `none`, `flip`, `flip_shift`, `flip_shift_contrast`, `mixup`, `cutmix`,
+    `flip_shift_mixup` and `flip_shift_cutmix`. They take images of shape
+    `(batch, height, width, channels)`, with contrast of pixels from 0 to 255; `mixup` takes any
+    floats.
 
     Args:
         name: String, name of the pipeline in recipes and tables.
-        pipeline: Function without arguments that returns new Keras layers. They are applied in
-            order to `x`, and must keep its shape. With `jit_compile=True` XLA must be able to
-            compile them.
+        pipeline: Function without arguments that returns new Keras layers, with at most one
+            `kbatch.MixUp()` or `kbatch.CutMix()` among them. They are applied in order to `x`, and
+            must keep its shape. With `jit_compile=True` XLA must be able to compile them.
 
     Raises:
         RecipeError: If the name is empty, or taken by another pipeline.
@@ -112,14 +111,14 @@ def register_augmentation(name: str, pipeline: Pipeline) -> None:
     _pipelines[name] = pipeline
 
 
-def layers(name: str) -> list[keras.layers.Layer]:
+def layers(name: str) -> list[Part]:
     """Return new layers of a pipeline.
 
     Args:
         name: String, name of the pipeline.
 
     Raises:
-        RecipeError: If no pipeline has this name.
+        RecipeError: If no pipeline has this name, or it mixes examples twice.
     """
     if name not in _pipelines:
         raise RecipeError(
@@ -127,4 +126,20 @@ def layers(name: str) -> list[keras.layers.Layer]:
             name,
             "Register it with kbatch.register_augmentation",
         )
-    return list(_pipelines[name]())
+    parts = list(_pipelines[name]())
+    if len(_mixing(parts)) > 1:
+        raise RecipeError(
+            "An augmentation pipeline must mix examples at most once",
+            f"{name} with {', '.join(type(part).__name__ for part in _mixing(parts))}",
+            "Register each in a pipeline of its own",
+        )
+    return parts
+
+
+def mixing(names: Iterable[str]) -> list[Mixing]:
+    """Return the parts of these pipelines that mix examples; names not registered are left out."""
+    return [part for name in names if name in _pipelines for part in _mixing(layers(name))]
+
+
+def _mixing(parts: Iterable[Part]) -> list[Mixing]:
+    return [part for part in parts if isinstance(part, Mixing)]

@@ -22,6 +22,7 @@ from kbatch.data.arrays import (
     type_name,
 )
 from kbatch.data.elements import Inputs, agree_on_batches, are_batches, unknown_inputs
+from kbatch.data.overlap import Overlap, of_fit
 from kbatch.data.pydatasets import from_pydataset
 from kbatch.data.streams import Source, check_dataset, training_source
 from kbatch.errors import DataError
@@ -39,6 +40,8 @@ class Data:
         labels: Function that returns all validation labels as one array.
         fingerprint: Dict, facts that tell these data from others, as JSON can hold them.
         remarks: Tuple of strings, sentences for the user about the data.
+        overlap: Function that counts the validation examples that are training examples too, and
+            those that it looked at; it returns `None` where that is unknown.
     """
 
     training: Source
@@ -46,6 +49,7 @@ class Data:
     labels: Callable[[], np.ndarray]
     fingerprint: dict[str, Any]
     remarks: tuple[str, ...] = ()
+    overlap: Callable[[], Overlap | None] = lambda: None
 
 
 def prepare(
@@ -94,7 +98,12 @@ def prepare(
     measured = _Validation(validation_data, _batch_size(validation_batch_size), source.element_spec)
     facts = {"training": source.fingerprint(), "validation": measured.fingerprint}
     return Data(
-        source, measured.batches, measured.labels, facts, (*source.remarks, *measured.remarks)
+        source,
+        measured.batches,
+        measured.labels,
+        facts,
+        (*source.remarks, *measured.remarks),
+        lambda: of_fit(x, validation_data, source.examples),
     )
 
 

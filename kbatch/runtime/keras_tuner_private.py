@@ -11,6 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 
+def fix(space: Any, name: str, value: Any) -> None:
+    """Leave a declared hyperparameter without conditions one value.
+
+    `HyperParameters._hps` and `HyperParameters._space`, keras_tuner/src/engine/hyperparameters/
+    hyperparameters.py, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine.hyperparameters.hp_types import Fixed
+
+    fixed = Fixed(name, value)
+    space._hps[name] = [fixed]
+    space._space[:] = [fixed if each.name == name else each for each in space._space]
+    space.values[name] = value
+
+
 def narrow_choice(choice: Any, values: list[Any]) -> None:
     """Leave a declared `Choice` these values only, and a default among them.
 

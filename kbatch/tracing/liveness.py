@@ -6,7 +6,7 @@ Nothing is executed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from kbatch.runtime.tensorflow_private import function_graph
 from kbatch.tracing.buffer import NOT_BORN, Buffer, filled_lists, new_buffer, shared_buffer
-from kbatch.tracing.op_types import BRANCHES, CALLS, LOOPS, SHAPES
+from kbatch.tracing.op_types import ASSIGNMENTS, BRANCHES, CALLS, LOOPS, SHAPES
 from kbatch.tracing.size import Moment, Size
-from kbatch.tracing.tensor_size import PRIME, size_of_shape
+from kbatch.tracing.tensor_size import PRIME, size_of, size_of_shape
 
 # Batch sizes at which `moments` looks for the peak. Chosen by hand: steps of 3.5 % up to a million.
 _BATCH_SIZES = np.unique(np.geomspace(1, 2**20, 400).round())
@@ -167,7 +167,26 @@ def _allocated(graph: Any) -> tuple[list[Buffer], dict[int, Size], dict[int, Buf
     for output in graph.outputs:
         if id(output) in holder:
             holder[id(output)].death = len(operations)
-    return buffers, inner, holder
+    return [*buffers, *_outlived(operations, holder)], inner, holder
+
+
+def _outlived(operations: Sequence[Any], holder: Mapping[int, Buffer]) -> list[Buffer]:
+    """The buffers of variables' earlier values that are read after the variable has another one.
+
+    Until then such a value is the variable's own buffer.
+    """
+    read: dict[int, list[Any]] = {}
+    outlived = []
+    for index, operation in enumerate(operations):
+        handle = id(operation.inputs[0]) if len(operation.inputs) else 0
+        if operation.type == "ReadVariableOp":
+            read.setdefault(handle, []).append(operation.outputs[0])
+        elif operation.type in ASSIGNMENTS:
+            later = [value for value in read.pop(handle, []) if holder[id(value)].death > index]
+            if later:  # all of them are the same buffer
+                death = max(holder[id(value)].death for value in later)
+                outlived.append(Buffer(size_of(later[0]), index, death, False))
+    return outlived
 
 
 def _last_reads(operations: Iterable[Any]) -> dict[int, int]:

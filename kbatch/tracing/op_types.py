@@ -81,3 +81,7 @@ BRANCHES = frozenset({"If", "StatelessIf"})
 
 # Values that belong to the caller or to a variable, and are counted there.
 GIVEN = frozenset({"Placeholder", "ReadVariableOp"})
+
+# A variable gets another value (tensorflow/core/kernels/resource_variable_ops.cc): a buffer that a
+# reader still needs is left to the reader.
+ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})

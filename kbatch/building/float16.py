@@ -1,0 +1,123 @@
+"""Float16: models whose weights, activations and gradients are all of 16 bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch.building.lars import LARS
+from kbatch.dtype_policy import FLOAT16
+from kbatch.errors import ModelError
+from kbatch.recipe import Recipe
+from kbatch.recipe_fields import COMPILED
+from kbatch.runtime import keras_private
+
+# Optimizers whose updates do not divide by the root of squared gradients.
+SAFE = (keras.optimizers.SGD, keras.optimizers.Lion, LARS)
+MISSING = re.compile(r"No OpKernel was registered to support Op '(\w+)' used by {{node ([^}]*)}}")
+
+
+def scaled(optimizer: Any, recipe: Recipe) -> Any:
+    """Return the optimizer, in loss scaling where the policy is float16.
+
+    Keras itself scales the loss for mixed_float16 only.
+
+    Args:
+        optimizer: `keras.optimizers.Optimizer`.
+        recipe: `Recipe` of the training.
+    """
+    if recipe.policy != FLOAT16:
+        return optimizer
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if inner.gradient_accumulation_steps:
+        _accumulate_in_float16(inner)
+    if optimizer is not inner:
+        return optimizer
+    return keras.optimizers.LossScaleOptimizer(optimizer)
+
+
+def check(model: keras.Model, recipe: Recipe, optimizer: Any) -> None:
+    """Refuse a model that cannot train in float16.
+
+    Args:
+        model: `keras.Model`, as `build` returned it.
+        recipe: `Recipe` of the training.
+        optimizer: Optimizer that `build` compiled the model with; `None` without one.
+
+    Raises:
+        ModelError: If the policy is float16, and the model has regularizers, or the recipe keeps a
+            compiled optimizer that divides by the root of squared gradients.
+    """
+    if recipe.policy != FLOAT16:
+        return
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if recipe.optimizer == COMPILED and inner is not None and not isinstance(inner, SAFE):
+        raise ModelError(
+            'A model compiled for policy="float16" must have SGD or Lion: squared gradients are '
+            "0 in float16 below 2.4e-4, and others divide by their root",
+            type(inner).__name__,
+            'Compile it with SGD, or take policy="mixed_float16"',
+        )
+    regularized = [
+        layer.name for layer in keras_private.flatten_layers(model) if _is_regularized(layer)
+    ]
+    if regularized:
+        raise ModelError(
+            'A model must have no regularizer for policy="float16": Keras cannot add its loss to '
+            "the other, which is of float32",
+            ", ".join(regularized),
+            'Leave it out, take weight_decay, or policy="mixed_float16"',
+        )
+
+
+@contextmanager
+def explained(policy: str) -> Iterator[None]:
+    """Say in words, inside the `with` block, which operation has no kernel for a policy.
+
+    Args:
+        policy: String, the policy of the training.
+
+    Raises:
+        ModelError: Instead of TensorFlow's error.
+    """
+    try:
+        yield
+    except Exception as error:  # the class differs with the device, the text does not
+        missing = MISSING.search(str(error))
+        if missing is None or policy == "float32":
+            raise
+        operation, node = missing.groups()
+        raise ModelError(
+            f"Every layer must be able to compute on this device with policy={policy!r}",
+            f"{operation} of {'/'.join(node.split('/')[-2:])}",
+            'Give this layer dtype="float32", or take another policy',
+        ) from error
+
+
+def _accumulate_in_float16(optimizer: Any) -> None:
+    """Cast the gradients that an optimizer gets, which loss scaling makes float32.
+
+    Keras adds them to sums of the weights' type, and TensorFlow adds no float32 to float16.
+    """
+    plain = optimizer.apply
+
+    def apply(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+        cast = [
+            None if grad is None else tf.cast(grad, variable.dtype)
+            for grad, variable in zip(grads, trainable_variables, strict=True)
+        ]
+        plain(cast, trainable_variables)
+
+    optimizer.apply = apply
+
+
+def _is_regularized(layer: keras.layers.Layer) -> bool:
+    if getattr(layer, "activity_regularizer", None) is not None:
+        return True
+    own = keras_private.own_trainable_variables(layer)
+    return any(getattr(variable, "regularizer", None) is not None for variable in own)

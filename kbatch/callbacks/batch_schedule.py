@@ -1,0 +1,231 @@
+"""A batch that grows within a plain `model.fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch.batch_growth import WORDS, BatchGrowth
+from kbatch.callbacks.growth import SizeNow, by_noise, by_plateau, by_progress
+from kbatch.callbacks.pass_end import end_epoch, go_on
+from kbatch.callbacks.rate import Rate
+from kbatch.data.cuts import Cuts
+from kbatch.data.streams import training_source
+from kbatch.errors import DataError, ModelError, RecipeError
+from kbatch.recipe_fields import whole_number
+from kbatch.rules import learning_rate
+from kbatch.runtime import keras_private
+
+
+class BatchSchedule(keras.callbacks.Callback):
+    """Callback that lets the batch grow within a plain `model.fit`, and the learning rate with it.
+
+    Use it where small batches learn fast at first and large ones are fast later: a growing batch
+    takes the place of a falling learning rate (Smith et al. 2018). Give its `batches` to `fit`, and
+    put it first among the callbacks, so that the others see the full learning rate at the start and
+    at the end of an epoch.
+
+    Every epoch holds every example once, in another order each time; its last batch may be smaller.
+    The model is traced as with one batch size, and the optimizer goes on.
+
+    Args:
+        schedule: `"linear:8"`, `"exponential:8"` or `"steps:8"` over the epochs, `"plateau:8"` when
+            a metric stops improving, or `"noise:8"` by a noise scale. The number is the last batch
+            size over the first. See `kbatch.Recipe`.
+        batch_size: Integer, the last and largest batch size. The learning rate of the model belongs
+            to it.
+        epochs: Integer, epochs over which the batch grows. `None` (the default) for all of `fit`.
+        rule: How the learning rate of a batch follows from its size: `"linear"`, `"sqrt"` or
+            `"constant"`. `None` (the default) takes linear for SGD and the square root for other
+            optimizers.
+        monitor: String, the metric in the logs of an epoch, for `"plateau"`. The batch doubles
+            after two epochs in a row without a better value. Defaults to `"val_loss"`.
+        direction: `"max"` or `"min"`, the direction in which the metric should go. Defaults to
+            `"min"`.
+        noise_scale: Function that returns the gradient noise scale in examples, or `None` before it
+            is known, for `"noise"`. It is called in a thread of TensorFlow.
+        seed: Integer, seed of the order of the examples. Defaults to `0`.
+
+    Attributes:
+        sizes: Tuple of integers, the size of each batch trained so far.
+
+    Raises:
+        RecipeError: If the schedule, the batch size or the rule is not one of the above.
+        ModelError: At the start of `fit`, if it got other data, or if the model cannot change its
+            batch or its learning rate: XLA, `steps_per_execution`, an accumulating optimizer, a
+            schedule of the learning rate.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> x, y = np.ones((64, 3)), np.ones((64, 1))
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse", jit_compile=False)
+    >>> schedule = BatchSchedule("linear:4", batch_size=32)
+    >>> history = model.fit(schedule.batches(x, y), epochs=3, callbacks=[schedule], verbose=0)
+    >>> schedule.sizes
+    (8, 8, 8, 11, 11, 11, 7, 15, 18, 22, 9, 25, 29, 10)
+    """
+
+    def __init__(
+        self,
+        schedule: str,
+        batch_size: int,
+        epochs: int | None = None,
+        rule: str | None = None,
+        monitor: str = "val_loss",
+        direction: str = "min",
+        noise_scale: Callable[[], float | None] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        growth, size = BatchGrowth.parse(schedule), whole_number(batch_size)
+        if growth is None:
+            raise RecipeError(f"`schedule` must be {WORDS}", schedule, "Pass one of these")
+        if size is None:
+            raise RecipeError(
+                "`batch_size` must be a whole number of at least 1", batch_size, "Pass 256, say"
+            )
+        if growth.kind == "noise" and noise_scale is None:
+            raise RecipeError(
+                "A batch that grows by the noise scale must have it measured",
+                f"{schedule!r} and no `noise_scale`",
+                "Pass a function, or another schedule",
+            )
+        if rule is not None:
+            learning_rate.factor(size, rule)
+        self.schedule, self.batch_size, self.epochs, self.rule = growth, size, epochs, rule
+        self.monitor, self.direction, self.noise_scale = monitor, direction, noise_scale
+        self.seed = seed
+        self._values: list[float] = []
+        self._batches, self._first_epoch = 0, 0
+        self._is_training = False
+        self._cuts: Cuts | None = None
+        self._of_pass = 1
+        self._rate = Rate(self._share)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Tuple of integers, the size of each batch trained so far."""
+        return tuple(self._cuts.size(number) for number in range(self._batches) if self._cuts)
+
+    def batches(
+        self, x: Any, y: Any = None, sample_weight: Any = None, batched: bool | None = None
+    ) -> tf.data.Dataset:
+        """Return the batches to give to `fit`.
+
+        Args:
+            x: Array, tensor, list, tuple or dict of them, a `tf.data.Dataset` of `(x, y)`, batched
+                or not, or a `keras.utils.PyDataset`.
+            y: Labels, for arrays.
+            sample_weight: Weights of the examples, for arrays. Optional.
+            batched: Boolean, whether a dataset's elements are batches. Defaults to finding out.
+
+        Raises:
+            DataError: If the data cannot be batched, or are fewer than a batch.
+        """
+        source = training_source(x, y, sample_weight, batched=batched)
+        if self.batch_size > source.examples:
+            raise DataError(
+                f"`batch_size` must be at most the number of examples, {source.examples}",
+                self.batch_size,
+                "Pass a smaller batch, or more examples",
+            )
+        self._of_pass = source.examples
+        self._cuts = Cuts(self._when_training(self._size_now()), within=source.examples)
+        return source.cut(self._cuts.one_pass(), self.seed)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Refuse a fit that cannot change its batch, and begin with the first size."""
+        self._check()
+        self._values.clear()
+        self._batches, self._is_training = 0, True
+        if self._cuts:
+            self._cuts.reset()
+        self._rate.model = self.model
+        self._rate.take()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note the first epoch, which may be later than 0."""
+        if self._batches == 0:
+            self._first_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Set the learning rate of the batch."""
+        self._rate.train()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """End the epoch after the last batch of a pass."""
+        self._batches += 1
+        if self._cuts and self._cuts.examples(self._batches) % self._of_pass == 0:
+            end_epoch(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Show the full learning rate to other callbacks, and note the metric."""
+        go_on(self.model)
+        self._rate.show()
+        if self.schedule.kind == "plateau":
+            if self.monitor not in (logs or {}):
+                raise ModelError(
+                    f"`monitor` must be among the metrics of an epoch ({', '.join(logs or {})})",
+                    self.monitor,
+                    "Pass one of these, or validation_data to fit",
+                )
+            self._values.append(float(logs[self.monitor]))
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Hand out no more batches."""
+        self._is_training = False
+
+    def _check(self) -> None:
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        rate = keras_private.learning_rate_setting(optimizer)
+        if self._cuts is None or self.params.get("steps") is not None:
+            received, do = "other data, or steps_per_epoch", "Pass schedule.batches(x, y) only"
+        elif self.model.jit_compile:
+            received, do = "jit_compile=True", "Compile the model with jit_compile=False"
+        elif getattr(self.model, "steps_per_execution", 1) != 1:
+            received, do = "steps_per_execution above 1", "Leave it out of compile()"
+        elif optimizer.gradient_accumulation_steps:
+            received, do = "gradient_accumulation_steps", "Leave it out, or use kbatch.train"
+        elif not isinstance(rate, keras.Variable):
+            received, do = "a learning rate that is not a number", "Compile with a number"
+        else:
+            return
+        raise ModelError("A fit whose batch grows must be able to change it", received, do)
+
+    def _size_now(self) -> SizeNow:
+        growth, last = self.schedule, self.batch_size
+        if growth.kind == "plateau":
+            return by_plateau(growth, last, 1, lambda: list(self._values), self.direction)
+        if growth.kind == "noise" and self.noise_scale is not None:
+            return by_noise(growth, last, 1, self.noise_scale)
+        return by_progress(growth, last, 1, self._progress)
+
+    def _when_training(self, size_now: SizeNow) -> SizeNow:
+        def checked(examples: int) -> int:
+            if not self._is_training:
+                raise ModelError(
+                    "The schedule must be a callback of the fit that gets its batches",
+                    "a fit without it",
+                    "Pass callbacks=[schedule]",
+                )
+            return size_now(examples)
+
+        return checked
+
+    def _progress(self, examples: int) -> float:
+        epochs = self.epochs or self.params["epochs"]
+        return (self._first_epoch + examples / self._of_pass) / epochs
+
+    def _share(self) -> float:
+        if self._cuts is None:
+            return 1.0
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        name = type(optimizer).__name__.lower()
+        rule = self.rule or learning_rate.DEFAULT_RULES.get(name, "sqrt")
+        full = learning_rate.factor(self.batch_size, rule)
+        return learning_rate.factor(self._cuts.size(self._batches), rule) / full

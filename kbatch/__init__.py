@@ -3,15 +3,16 @@
 The rooms, from the ground up. Imports go strictly to a lower floor; `tests/test_floors.py` compares
 this list:
 
-   -3  errors
-   -2  json_form · number_text · recompute_strategy
-   -1  option · recipe
-    0  axis · notebook · outcome · problems · runtime · scoring · text_table
-    1  axes · command_option · device · goal · model_spec · records · rules · tracing
-    2  callbacks · data · recompute · space
+   -4  errors
+   -3  batch_growth · dtype_policy · json_form · number_text · recompute_strategy · training_method
+   -2  recipe_fields · recipe_row
+   -1  notebook · option · recipe_agreement · text_table
+    0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring
+    1  axes · data · device · goal · model_spec · records · space_agreement · tracing
+    2  callbacks · recompute · space
     3  building · combination · results
     4  memory · tuner · tuner_border
-    5  training
+    5  advice · training
     6  hypermodel
     7  case_study · testing
     8  gpu_checks
@@ -29,7 +30,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kbatch import callbacks, errors, memory, recompute, results, testing
+    from kbatch.advice.advice import Advice
+    from kbatch.advice.aims import starting_recipe
+    from kbatch.advice.inquiry import advise
     from kbatch.data.augmentation import register_augmentation
+    from kbatch.data.mixture import CutMix, MixUp
     from kbatch.hypermodel import HyperModel, objective
     from kbatch.memory._find_max_batch import find_max_batch
     from kbatch.memory._max_batches import max_batches
@@ -42,14 +47,19 @@ if TYPE_CHECKING:
     from kbatch.scoring import score
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
+    from kbatch.training.noise_measurement import noise_scale
     from kbatch.training.one_recipe import train
 
 _HOME = {
+    "Advice": "kbatch.advice.advice",
+    "CutMix": "kbatch.data.mixture",
     "HyperModel": "kbatch.hypermodel",
+    "MixUp": "kbatch.data.mixture",
     "ModelSpec": "kbatch.model_spec",
     "Outcome": "kbatch.outcome",
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
+    "advise": "kbatch.advice.inquiry",
     "best_recipe": "kbatch.results.best",
     "callbacks": "",
     "confirm": "kbatch.training.confirmation",
@@ -57,23 +67,29 @@ _HOME = {
     "find_max_batch": "kbatch.memory._find_max_batch",
     "max_batches": "kbatch.memory._max_batches",
     "memory": "",
+    "noise_scale": "kbatch.training.noise_measurement",
     "objective": "kbatch.hypermodel",
     "recompute": "",
     "register_augmentation": "kbatch.data.augmentation",
     "report": "kbatch.results.report",
     "results": "",
     "score": "kbatch.scoring",
+    "starting_recipe": "kbatch.advice.aims",
     "testing": "",
     "throughput": "kbatch.memory._throughput",
     "train": "kbatch.training.one_recipe",
 }
 
 __all__ = [
+    "Advice",
+    "CutMix",
     "HyperModel",
+    "MixUp",
     "ModelSpec",
     "Outcome",
     "Recipe",
     "Space",
+    "advise",
     "best_recipe",
     "callbacks",
     "confirm",
@@ -81,12 +97,14 @@ __all__ = [
     "find_max_batch",
     "max_batches",
     "memory",
+    "noise_scale",
     "objective",
     "recompute",
     "register_augmentation",
     "report",
     "results",
     "score",
+    "starting_recipe",
     "testing",
     "throughput",
     "train",

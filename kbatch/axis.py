@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kbatch.errors import SpaceError
 from kbatch.option import Option, Range
-from kbatch.recipe import whole_number
-from kbatch.recompute_strategy import WORDS, Strategy
+from kbatch.recipe_fields import is_number
 
 RateAxis = float | tuple[float, float] | list[float]
+
+
+def itself(value: Any) -> Any:
+    """Return the value."""
+    return value
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,12 @@ class Axis:
         preferred: The value that a tuner starts with, if it is in the search.
         of: String, name of the argument of `Space` that holds the values, by the value of the other
             axis; empty if the argument has the name of the axis.
+        like_in_memory: Function from a value to the one that stands for all values with the same
+            memory.
+        absent: The value that KerasTuner holds for `None`, which it cannot hold; `None` if the axis
+            does not have that value.
+        of_optimizer: Boolean, whether the optimizer that the user's model is compiled with decides
+            the setting for `optimizer="compiled"`.
         of_machine: String, name of the property of `Space` that tells the values where this machine
             decides them; empty if it never does.
     """
@@ -46,6 +55,9 @@ class Axis:
     only_if: tuple[str, Any] | None = None
     preferred: Any = None
     of: str = ""
+    like_in_memory: Callable[[Any], Any] = itself
+    absent: Any = None
+    of_optimizer: bool = False
     of_machine: str = ""
 
     def values(self, given: Any) -> tuple[Any, ...]:
@@ -55,6 +67,8 @@ class Axis:
             SpaceError: If there is no value, a value stands twice, or a value is not allowed.
         """
         several = tuple(given) if isinstance(given, (tuple, list, range)) else (given,)
+        if self.absent is not None:
+            several = tuple(None if value == self.absent else value for value in several)
         try:
             different = len(set(several)) == len(several)
         except TypeError:
@@ -80,38 +94,26 @@ class Axis:
         elif isinstance(values[0], bool):
             hp.Boolean(self.name, default=values[0])
         else:
-            first = self.preferred if self.preferred in values else values[0]
-            hp.Choice(self.name, list(values), default=first)
-
-
-def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Return a check that allows these values only, and returns them as given here: `False` for 0.
-
-    Example:
-    >>> among("policy", ("float32", "mixed_float16"))("float32")
-    'float32'
-    """
-
-    def check(value: Any) -> Any:
-        if value not in allowed:
-            raise SpaceError(
-                f"`{name}` must be among {', '.join(map(str, allowed))}",
-                value,
-                "Pass these values only",
+            held = [self.absent if value is None else value for value in values]
+            hp.Choice(
+                self.name, held, default=self.preferred if self.preferred in held else held[0]
             )
-        return allowed[allowed.index(value)]
 
-    return check
+    def drawn(self, hp: Any, values: tuple[Any, ...] | Range) -> Any:
+        """Return the value of the axis that hyperparameters hold, or its only one.
+
+        Args:
+            hp: `keras_tuner.HyperParameters` in which `declare` was called.
+            values: Tuple of the values, or a `Range`.
+        """
+        value = values[0] if is_fixed(values) else hp.get(self.name)  # type: ignore[index]
+        absent = self.absent is not None and value == self.absent
+        return self.check(None if absent else value)
 
 
 def is_fixed(values: tuple[Any, ...] | Range) -> bool:
     """Tell whether an axis has one value only, so that nothing is drawn."""
     return not isinstance(values, Range) and len(values) == 1
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether a value is a number; a boolean is not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def plain(value: Any) -> Any:
@@ -132,7 +134,7 @@ def rates_of(optimizer: str, given: Any) -> tuple[float, ...] | Range:
     Range(lowest=0.01, highest=0.1)
     """
     several = list(given) if isinstance(given, (tuple, list)) else [given]
-    numbers = bool(several) and all(is_number(rate) and 0 < rate < math.inf for rate in several)
+    numbers = bool(several) and all(is_number(rate) and rate > 0 for rate in several)
     if numbers and isinstance(given, tuple) and len(given) == 2 and given[0] < given[1]:
         return Range(*given)
     if numbers and not isinstance(given, tuple):
@@ -145,59 +147,44 @@ def rates_of(optimizer: str, given: Any) -> tuple[float, ...] | Range:
     )
 
 
-def batch_size_of(value: Any) -> int:
-    """Check a batch size."""
-    number = whole_number(value)
-    if number is None:
-        raise SpaceError(
-            "Batch sizes must be whole numbers of at least 1",
-            value,
-            "Pass sizes such as (32, 64, 128)",
-        )
-    return number
+def by_optimizer(name: str, given: Any, known: tuple[str, ...], example: str) -> dict[str, Any]:
+    """Read an argument with a value for each optimizer, without NumPy.
 
+    Args:
+        name: String, name of the argument.
+        given: The user's value.
+        known: Tuple of the names of optimizers.
+        example: String, a value to suggest.
 
-def passes_of(value: Any) -> float:
-    """Check passes of warm-up."""
-    if not is_number(value) or not 0 <= value < math.inf:
-        raise SpaceError(
-            "`warmup_passes` must be numbers of at least 0",
-            value,
-            "Pass 0 for no warm-up, 1.0 for one pass",
-        )
-    return float(value)
-
-
-def strategy_of(value: Any) -> Any:
-    """Check a strategy of recompute, given in words."""
-    if Strategy.parse(value) is None:
-        raise SpaceError(f"`recompute` must be among {WORDS}", value, "Pass these values only")
-    return value
-
-
-def rate_of(value: Any) -> float:
-    """Check a learning rate at batch 32."""
-    if not is_number(value) or not 0 < value < math.inf:
-        raise SpaceError(
-            "`learning_rate` must hold finite numbers above 0", value, "Pass 0.01, say"
-        )
-    return float(value)
-
-
-def smoothing_of(value: Any) -> float:
-    """Check an amount of label smoothing."""
-    if not is_number(value) or not 0 <= value < 1:
-        raise SpaceError(
-            "`label_smoothing` must hold numbers of at least 0 and below 1",
-            value,
-            "Pass (0, 0.1), say",
-        )
-    return float(value)
-
-
-def name_of(value: Any) -> Any:
-    """Return the name of an augmentation, which `kbatch.HyperModel` checks later.
-
-    The registered pipelines are in a module that imports TensorFlow.
+    Raises:
+        SpaceError: If it is no mapping, or a key is unknown.
     """
-    return value
+    unknown = [given]
+    if isinstance(given, Mapping):
+        unknown = [key for key in given if key not in known]
+    if unknown:
+        raise SpaceError(
+            f"`{name}` must be a mapping whose keys are among {', '.join(known)}",
+            given,
+            f"Pass {example}",
+        )
+    return {key: plain(value) for key, value in given.items()}
+
+
+def count(searched: Sequence[tuple[Axis, tuple[Any, ...] | Range]]) -> int | None:
+    """Count the combinations of the values of axes; `None` if one is drawn from a range.
+
+    Args:
+        searched: Axes with their values.
+    """
+    below: dict[tuple[str, Any], int] = {}
+    total = 1
+    for axis, values in searched:
+        if isinstance(values, Range):
+            return None
+        if axis.only_if is not None:
+            below[axis.only_if] = below.get(axis.only_if, 1) * len(values)
+    for axis, values in searched:
+        if axis.only_if is None and not isinstance(values, Range):
+            total *= sum(below.get((axis.name, value), 1) for value in values)
+    return total

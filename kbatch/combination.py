@@ -11,7 +11,8 @@ from kbatch.recipe import Recipe
 from kbatch.space import Space
 
 PLAIN = Recipe()
-NAMES = [axis.name for axis in AXES if axis.decides_memory]
+OF_MEMORY = [axis for axis in AXES if axis.decides_memory]
+NAMES = [axis.name for axis in OF_MEMORY]
 # the first three (policy, optimizer, jit_compile) are always shown, later ones if not the default
 ALWAYS_SHOWN = 3
 
@@ -37,7 +38,7 @@ class Combination(_Parts):
     @classmethod
     def of(cls, recipe: Recipe) -> Combination:
         """Return the combination of a recipe."""
-        return cls(*(getattr(recipe, name) for name in NAMES))
+        return cls(*(axis.like_in_memory(getattr(recipe, axis.name)) for axis in OF_MEMORY))
 
     def __str__(self) -> str:
         words = [self.optimizer, self.policy, *(["jit"] if self.jit_compile else [])]
@@ -54,6 +55,10 @@ class Combination(_Parts):
 
 
 def combinations(space: Space) -> list[Combination]:
-    """Return all combinations of a space, each once."""
-    values = [given for axis, given in space.searched() if axis.decides_memory]
+    """Return all combinations of a space that may differ in memory, each once."""
+    values = [
+        dict.fromkeys(map(axis.like_in_memory, given))
+        for axis, given in space.searched()
+        if axis.decides_memory
+    ]
     return [Combination(*each) for each in itertools.product(*values)]

@@ -19,6 +19,7 @@ from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.idle import idle, sentence
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
+from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
@@ -84,6 +85,7 @@ class HyperModel(keras_tuner.HyperModel):
         max_batch: The largest micro-batch that fits: an integer, or the table of
             `kbatch.max_batches`. A larger batch is reached by accumulating over equal passes. If
             that does not fit either, the trial is recorded as out of memory without being trained.
+            Of several devices, it is the limit of each.
             With `None` (the default) a trial may run out of memory. The baseline is trained as it
             is.
         max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
@@ -205,30 +207,28 @@ class HyperModel(keras_tuner.HyperModel):
             saving = keras_tuners.only(callbacks, keras_tuner_private.save_best_epoch())
             keras_tuners.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, saving)]
-            with trial.part("data"), trial.leave_out_bytes():
-                search = self._search or self._open(
-                    of_trial.tuner, args, {**kwargs, "callbacks": user_callbacks.without_trial(own)}
-                )
-            with trial.leave_out():
-                drawn, remarks = search.drawn(hp)
-            recipe = self.terms.fitted(drawn) or drawn
-            number = keras_tuners.number(of_trial.trial)
-            job = Job(
-                "search",
-                number,
-                self.terms.model_maker.seed,
-                recipe,
-                dict(hp.values),
-                self.space.rate_at_32(recipe),
-                remarks,
-            )
-            announce = keras_tuners.Announcement()
-            written = [announce.before, of_trial, saving, announce.after]
-            path = Path(saving.filepath)
-            record = search.train(job, trial, own, Checkpoint(path, written, largest_bytes(model)))
-            if record.checkpoint:
-                keras_tuners.bring(search.project.directory / record.checkpoint, path)
-            return search.goal.logs(record.outcome, record.score)
+            # KerasTuner enters the scope for `build` alone
+            with keras_tuners.scope(of_trial.tuner):
+                with trial.part("data"), trial.leave_out_bytes():
+                    known = {**kwargs, "callbacks": user_callbacks.without_trial(own)}
+                    search = self._search or self._open(of_trial.tuner, args, known)
+                job = self._job(search, hp, trial, keras_tuners.number(of_trial.trial))
+                announce = keras_tuners.Announcement()
+                written = [announce.before, of_trial, saving, announce.after]
+                path = Path(saving.filepath)
+                checkpoint = Checkpoint(path, written, largest_bytes(model))
+                record = search.train(job, trial, own, checkpoint)
+                if record.checkpoint:
+                    keras_tuners.bring(search.project.directory / record.checkpoint, path)
+                return search.goal.logs(record.outcome, record.score)
+
+    def _job(self, search: Search, hp: Any, trial: Trial, number: int) -> Job:
+        """The training of a trial; the baseline is trained before the first one."""
+        with trial.leave_out():
+            drawn, remarks = search.drawn(hp)
+        recipe = self.terms.fitted(drawn) or drawn
+        seed, rate = self.terms.model_maker.seed, self.space.rate_at_32(recipe)
+        return Job("search", number, seed, recipe, dict(hp.values), rate, remarks)
 
     @contextmanager
     def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[None]:
@@ -242,12 +242,16 @@ class HyperModel(keras_tuner.HyperModel):
         Raises:
             KbatchError: If something cannot be used; one error lists all of it.
         """
+        strategy.check_outside()
         project = Project(tuner.project_dir)
         with project.hold():
-            self._search = self._open(tuner, args, kwargs)
-            self._narrow(tuner, self._search.data.training.examples)
-            if "compiled" not in self.space.optimizer and not project.store.records():
-                self._warn_of_idle(tuner)
+            with keras_tuners.scope(tuner):
+                self._search = self._open(tuner, args, kwargs)
+                examples = self._search.data.training.examples
+                sizes = self.space.batch_size
+                keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
+                if "compiled" not in self.space.optimizer and not project.store.records():
+                    self._warn_of_idle(tuner)
             try:
                 yield
             finally:
@@ -261,18 +265,6 @@ class HyperModel(keras_tuner.HyperModel):
             return self.terms.open(project, args, kwargs, self.watcher, problems)
         problems.raise_all()
         return prepared
-
-    def _narrow(self, tuner: Any, examples: int) -> None:
-        """Leave default batch sizes that are larger than the data out of the search."""
-        sizes = self.terms.sizes_that_fit(examples)
-        left_out = [size for size in self.space.batch_size if size not in sizes]
-        if left_out:
-            keras_tuners.narrow(tuner, sizes)
-            names = ", ".join(map(str, left_out))
-            warnings.warn(
-                f"Batch sizes {names} are left out: there are {examples} training examples.",
-                stacklevel=2,
-            )
 
     def _warn_of_idle(self, tuner: Any) -> None:
         """Warn of the user's hyperparameters that no recipe uses."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from kbatch.errors import ModelError, SearchError
-from kbatch.recipe import whole_number
+from kbatch.recipe_fields import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,7 +35,7 @@ class ModelSpec:
 
     Every entry point that makes models takes these arguments in the same way: `build` first, the
     others by name. Make a `ModelSpec` to say them once, and pass it for `build` to
-    `kbatch.HyperModel`, `train`, `find_max_batch`, `max_batches`, `throughput` and
+    `kbatch.HyperModel`, `train`, `find_max_batch`, `max_batches`, `noise_scale`, `throughput` and
     `memory.estimate`.
 
     Args:

@@ -82,6 +82,11 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     return tuple(number for number in given if number is not None)
 
 
+def numbers_or_none(option: str, text: str) -> tuple[float | None, ...]:
+    """Read numbers, separated by commas; 0 stands for `None`."""
+    return tuple(number or None for number in numbers(option, text))
+
+
 def one_of(meanings: Mapping[str, tuple[Any, ...]]) -> Callable[[str, str], tuple[Any, ...]]:
     """Return a reader of one word that stands for several values."""
 

@@ -51,7 +51,7 @@ class Outcome:
         learning_rate: Float, learning rate of the optimizer. `None` if the optimizer has a schedule
             of its own.
         final_learning_rate: Float, learning rate after the last update, which a callback or a
-            schedule may have changed.
+            schedule may have changed. Warm-up is left out, as in the recipe's learning rate.
         stopped_by: String, class name of the callback that stopped the training; empty if none did.
         skipped_updates: Integer, updates that loss scaling skipped because a gradient was not
             finite.
@@ -62,6 +62,10 @@ class Outcome:
             input.
         first_update_peak_bytes: Integer, peak device memory of the first update and the first
             validation on a GPU, above what was in use before the training; else `None`.
+        noise_scale: Float, gradient noise scale in examples (McCandlish et al. 2018): the batch
+            size above which a larger batch saves few updates. Measured where the recipe
+            accumulates, smoothed over the last few hundred updates. `None` where it does not, or
+            where the gradient cannot be told from its noise.
 
     Example:
     >>> outcome = Outcome("horizon", curve=((1.0, 0.6), (2.0, 0.7)), train_seconds=2.0, examples=64)
@@ -90,6 +94,7 @@ class Outcome:
     message: str = ""
     remarks: tuple[str, ...] = ()
     first_update_peak_bytes: Whole | None = None
+    noise_scale: float | None = None
 
     @property
     def examples_per_second(self) -> float:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import operator
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import json_form, recompute_strategy
+from kbatch import json_form, recipe_agreement
+from kbatch.batch_growth import CONSTANT, BatchGrowth
+from kbatch.dtype_policy import check_policies
 from kbatch.errors import RecipeError
+from kbatch.recipe_fields import CHECKS
+from kbatch.recipe_row import fields_of_row
+from kbatch.training_method import TrainingMethod
 
-OPTIMIZERS = ("sgd", "adam", "compiled")
-POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
 # The fields of a recipe in the first projects, whose record keys are hashes over all of them. A
 # later field is written only where it differs from its default, so that old keys stay valid.
 FIRST_FIELDS = frozenset(
@@ -31,14 +32,16 @@ class Recipe:
 
     Args:
         batch_size: Integer, examples per weight update. Defaults to `32`.
-        optimizer: `"sgd"` (momentum 0.9), `"adam"`, or `"compiled"`, which keeps the optimizer that
-            the model was compiled with. Defaults to `"adam"`.
+        optimizer: `"sgd"`, `"adam"`, `"adamw"`, `"lars"` (You et al. 2017), `"lamb"` (You et al.
+            2020), or `"compiled"`, which keeps the optimizer that the model was compiled with.
+            Defaults to `"adam"`.
         learning_rate: Float, learning rate of the optimizer after warm-up. `None` if, and only if,
             the optimizer is `"compiled"`. Defaults to `1e-3`.
         warmup_updates: Integer, number of weight updates over which the learning rate rises
             linearly. Defaults to `0`.
-        policy: Keras dtype policy: `"float32"`, `"mixed_float16"` or `"mixed_bfloat16"`. Defaults
-            to `"float32"`.
+        policy: `"float32"`, Keras' `"mixed_float16"`, `"mixed_bfloat16"` or `"float16"` (weights
+            too; not with the Adam family), or `"float8"` (dense layers, the others in
+            mixed_bfloat16; only plain training). Defaults to `"float32"`.
         augmentation: Name of an augmentation pipeline (see `kbatch.register_augmentation`).
             Defaults to `"none"`.
         micro_batch_size: Integer, examples per forward and backward pass; must divide `batch_size`.
@@ -51,6 +54,29 @@ class Recipe:
             to `"none"`.
         label_smoothing: Float from 0 to below 1, the share of each label that is spread evenly over
             all classes (Szegedy et al. 2016). Needs a cross-entropy loss. Defaults to `0.0`.
+        weight_decay: Float, decoupled weight decay: each update takes `weight_decay` times the
+            learning rate off every weight (Loshchilov & Hutter 2019). LARS takes it into its ratio
+            instead, as its paper does, for kernels only. Defaults to `0.0`.
+        momentum: Float, momentum of SGD and LARS, `beta_1` of the others. Defaults to `0.9`.
+        dropout_scale: Float, factor on the rates of the model's `Dropout` layers during the
+            training; a scaled rate is at most 0.5. Defaults to `1.0`.
+        schedule: `"constant"`, `"cosine"` or `"steps"`: how the learning rate falls over the
+            training after warm-up (see `kbatch.rules.decay`). Defaults to `"constant"`.
+        training: What an update does with a batch: `"plain"`; `"sam:0.05"`, sharpness-aware
+            minimisation with this radius (Foret et al. 2021); or `"proximal:0.1"`, the proximal
+            mini-batch method with this penalty (Li et al. 2014), with three inner steps, or
+            `"proximal:0.1:5"` with five. Defaults to `"plain"`.
+        clip_norm: Float, the largest norm of the whole gradient of an update. `None` (the default)
+            for no limit.
+        ema: Float between 0 and 1, momentum of the moving average of the weights over updates.
+            Validation measures the averaged weights, and these are kept. `None` (the default) for
+            no average.
+        batch_schedule: How the batch grows to `batch_size` within the training: `"constant"`,
+            `"linear:8"`, `"exponential:8"`, `"steps:8"`, `"plateau:8"` or `"noise:8"`, where it
+            begins at an eighth; the rate of a smaller batch follows. Defaults to `"constant"`.
+        normalization: `"batch"` leaves the model's `BatchNormalization` layers; `"group"` replaces
+            them by `GroupNormalization`, which does not depend on the micro-batch (Wu & He 2018).
+            Defaults to `"batch"`.
 
     Raises:
         RecipeError: If a value is not one of the above.
@@ -75,73 +101,33 @@ class Recipe:
     jit_compile: bool = False
     recompute: str = "none"
     label_smoothing: float = 0.0
+    weight_decay: float = 0.0
+    momentum: float = 0.9
+    dropout_scale: float = 1.0
+    schedule: str = "constant"
+    training: str = "plain"
+    clip_norm: float | None = None
+    ema: float | None = None
+    batch_schedule: str = "constant"
+    normalization: str = "batch"
 
     def __post_init__(self) -> None:
-        _whole(self, "batch_size", 1)
-        _whole(self, "warmup_updates", 0)
-        _one_of(self, "optimizer", OPTIMIZERS)
-        _one_of(self, "policy", POLICIES)
-        if not isinstance(self.augmentation, str) or not self.augmentation:
-            raise RecipeError(
-                "`augmentation` must be the name of a pipeline",
-                self.augmentation,
-                'Pass "none" or another name',
-            )
-        if not isinstance(self.jit_compile, bool):
-            raise RecipeError(
-                "`jit_compile` must be True or False",
-                self.jit_compile,
-                "Say which: a recipe never means 'auto'",
-            )
-        if recompute_strategy.Strategy.parse(self.recompute) is None:
-            raise RecipeError(
-                f"`recompute` must be {recompute_strategy.WORDS}",
-                self.recompute,
-                "Pass one of these",
-            )
-        self._check_label_smoothing()
-        self._check_learning_rate()
-        self._check_micro_batch_size()
+        for name, check in CHECKS.items():
+            object.__setattr__(self, name, check(getattr(self, name)))
+        object.__setattr__(self, "learning_rate", recipe_agreement.learning_rate(self))
+        object.__setattr__(self, "micro_batch_size", recipe_agreement.micro_batch_size(self))
+        recipe_agreement.check_growth(self)
+        check_policies(RecipeError, (self.policy,), (self.optimizer,), (self.training,))
 
-    def _check_label_smoothing(self) -> None:
-        amount = self.label_smoothing
-        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 1:
-            raise RecipeError(
-                "`label_smoothing` must be a number of at least 0 and below 1",
-                amount,
-                "Pass 0.1, say",
-            )
-        object.__setattr__(self, "label_smoothing", float(amount))
+    @property
+    def growth(self) -> BatchGrowth:
+        """`BatchGrowth` that `batch_schedule` names."""
+        return BatchGrowth.parse(self.batch_schedule) or BatchGrowth()
 
-    def _check_micro_batch_size(self) -> None:
-        if self.micro_batch_size is None:
-            return
-        _whole(self, "micro_batch_size", 1)
-        if self.batch_size % self.micro_batch_size:
-            raise RecipeError(
-                "`micro_batch_size` must divide `batch_size`",
-                f"{self.micro_batch_size} for a batch of {self.batch_size}",
-                "Pass a divisor, or None for the whole batch at once",
-            )
-
-    def _check_learning_rate(self) -> None:
-        rate = self.learning_rate
-        if self.optimizer == "compiled":
-            if rate is not None or self.warmup_updates:
-                raise RecipeError(
-                    'With optimizer="compiled" the learning rate must be the model\'s own',
-                    f"learning_rate={rate!r}, warmup_updates={self.warmup_updates}",
-                    "Pass learning_rate=None and warmup_updates=0, or name an optimizer",
-                )
-            return
-        is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-        if rate is None or not is_number or not 0 < rate < math.inf:
-            raise RecipeError(
-                "`learning_rate` must be a finite number above 0",
-                rate,
-                "Pass the learning rate of the optimizer, such as 0.001",
-            )
-        object.__setattr__(self, "learning_rate", float(rate))
+    @property
+    def method(self) -> TrainingMethod:
+        """`TrainingMethod` that `training` names."""
+        return TrainingMethod.parse(self.training) or TrainingMethod()
 
     @property
     def examples_per_pass(self) -> int:
@@ -152,6 +138,19 @@ class Recipe:
     def accumulation_steps(self) -> int:
         """Integer, forward and backward passes per weight update."""
         return self.batch_size // self.examples_per_pass
+
+    @property
+    def steps_per_update(self) -> int:
+        """Integer, train steps of Keras per weight update: passes, but for SAM and proximal one."""
+        return self.accumulation_steps if self.training == "plain" else 1
+
+    @property
+    def examples_per_step(self) -> int:
+        """Integer, examples that one train step of Keras takes.
+
+        SAM and the proximal method go through a batch several times, so they take all of it.
+        """
+        return self.batch_size // self.steps_per_update
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as a dict that JSON can hold.
@@ -205,7 +204,7 @@ class Recipe:
             ) from None
         known = {field.name for field in dataclasses.fields(cls)}
         if "recipe" in given and "trial" in given:
-            return cls(**_of_row(given, known))
+            return cls(**fields_of_row(given, known, FIRST_FIELDS))
         unknown = set(given) - known
         if unknown:
             raise RecipeError(
@@ -219,11 +218,8 @@ class Recipe:
         words = [f"batch {self.batch_size}"]
         if self.accumulation_steps > 1:
             words[0] += f" ({self.accumulation_steps} x {self.micro_batch_size})"
-        words.append(
-            self.optimizer
-            if self.learning_rate is None
-            else f"{self.optimizer} {self.learning_rate:.3g}"
-        )
+        rate = "" if self.learning_rate is None else f" {self.learning_rate:.3g}"
+        words.append(f"{self.optimizer}{rate}")
         optional = {
             f"warm-up {self.warmup_updates}": self.warmup_updates > 0,
             self.policy: self.policy != "float32",
@@ -231,70 +227,18 @@ class Recipe:
             "jit": self.jit_compile,
             f"recompute {self.recompute}": self.recompute != "none",
             f"label smoothing {self.label_smoothing:g}": self.label_smoothing > 0,
+            f"weight decay {self.weight_decay:.3g}": self.weight_decay > 0,
+            f"momentum {self.momentum:.3g}": self.momentum != Recipe.momentum,
+            f"dropout x {self.dropout_scale:.3g}": self.dropout_scale != 1,
+            self.schedule: self.schedule != "constant",
+            self.training: self.training != "plain",
+            f"clip {self.clip_norm}": self.clip_norm is not None,
+            f"ema {self.ema}": self.ema is not None,
+            f"batch {self.batch_schedule}": self.batch_schedule != CONSTANT,
+            f"{self.normalization} normalization": self.normalization != "batch",
         }
         return ", ".join([*words, *(word for word, differs in optional.items() if differs)])
 
 
 def _no_recipe(received: str) -> RecipeError:
     return RecipeError("A recipe must be what Recipe.to_json wrote", received, "Write it again")
-
-
-def _of_row(row: dict[str, Any], known: set[str]) -> dict[str, Any]:
-    """Return the fields of a recipe from a row of results.
-
-    In a row, pandas may have turned whole numbers into floats and `None` into NaN.
-    """
-    missing = FIRST_FIELDS - set(row)
-    if missing:
-        raise RecipeError(
-            "A row of results must have every column of a recipe",
-            f"no {', '.join(sorted(missing))}",
-            "Pass a whole row",
-        )
-    fields = {name: _plain(row[name]) for name in known & set(row)}
-    if fields["optimizer"] == "compiled":
-        fields |= {"learning_rate": None}  # the column holds the rate of the model's optimizer
-    if fields["micro_batch_size"] == fields["batch_size"]:
-        fields |= {"micro_batch_size": None}
-    return fields
-
-
-def _plain(value: Any) -> Any:
-    """Return a plain Python value: no NumPy scalar, `None` for NaN, an int for a whole float."""
-    plain = value.item() if hasattr(value, "item") else value
-    if isinstance(plain, float) and not math.isfinite(plain):
-        return None
-    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
-
-
-def whole_number(value: Any, least: int = 1) -> int | None:
-    """Return a whole number of Python or NumPy as an `int`; `None` for any other value.
-
-    Booleans, integers below `least` and integers of more than 64 bits are other values.
-    """
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        return None
-    allowed = least <= whole <= json_form.LARGEST
-    return None if isinstance(value, bool) or not allowed else whole
-
-
-def _whole(recipe: Recipe, name: str, least: int) -> None:
-    value = getattr(recipe, name)
-    whole = whole_number(value, least)
-    if whole is None:
-        raise RecipeError(
-            f"`{name}` must be a whole number of at least {least}",
-            repr(value),
-            f"Pass an int such as {max(least, 32)}",
-        )
-    object.__setattr__(recipe, name, whole)
-
-
-def _one_of(recipe: Recipe, name: str, allowed: tuple[str, ...]) -> None:
-    value = getattr(recipe, name)
-    if value not in allowed:
-        raise RecipeError(
-            f"`{name}` must be one of {', '.join(allowed)}", value, "Pass one of these names"
-        )

@@ -8,14 +8,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbatch import space_agreement
 from kbatch.axes import AXES, AXIS, RATED, RESERVED
-from kbatch.axis import Axis, RateAxis, batch_size_of, is_fixed, plain, rates_of
+from kbatch.axis import Axis, RateAxis, by_optimizer, count, is_fixed, plain, rates_of
+from kbatch.axis_checks import batch_size_of
+from kbatch.batch_growth import CONSTANT, measures_noise
 from kbatch.device import precision
 from kbatch.errors import SpaceError
-from kbatch.option import Range
 from kbatch.recipe import Recipe
+from kbatch.recipe_fields import COMPILED
 from kbatch.rules import learning_rate as rates
-from kbatch.rules import micro_batch, warmup
+from kbatch.rules import micro_batch
+from kbatch.rules.scaled import recipe_fields, warmup_updates
 
 # Arguments of a space in the first projects. A later axis is a fact of a project only where it
 # differs from its default, so that old projects can be resumed.
@@ -23,27 +27,40 @@ FIRST_ARGUMENTS = frozenset(
     ("optimizer", "learning_rate", "policy", "augmentation", "jit_compile", "recompute")
     + ("micro_batch_size", "batch_size", "baseline", "learning_rate_rule", "warmup_passes")
 )
+FIRST_OPTIMIZERS = ("sgd", "adam")
+# Arguments with a value for each optimizer, and an example of each.
+MAPPINGS = {
+    "learning_rate": '{"sgd": (1e-3, 1e-1), "adam": 1e-3}',
+    "learning_rate_rule": '{"sgd": "linear", "adam": "sqrt"}',
+}
 
 
 def _default_rates() -> dict[str, RateAxis]:
-    return {"sgd": (1e-3, 1e-1), "adam": (1e-5, 1e-2)}
+    return {
+        "sgd": (1e-3, 1e-1),
+        "adam": (1e-5, 1e-2),
+        "adamw": (1e-5, 1e-2),
+        "lars": (1e-1, 30.0),
+        "lamb": (1e-4, 1e-1),
+    }
 
 
 @dataclass(frozen=True)
 class Space:
     """The recipes that a search may draw.
 
-    Use it to fix, narrow or extend an axis: pass one value to fix it, or several to search over
-    them. KerasTuner shows an axis of several values under the name of the argument, and learning
-    rates as `learning_rate_sgd` and `learning_rate_adam`. These names are reserved: the `hp` calls
-    in `build(hp)` may use any other.
+    Use it to fix, narrow or extend an axis: one value fixes it, several are searched. KerasTuner
+    shows a searched axis under the name of the argument, and learning rates as `learning_rate_sgd`
+    and so on. These names are reserved: the `hp` calls in `build(hp)` may use any other.
 
     Args:
-        optimizer: Names out of `"sgd"`, `"adam"`, `"compiled"`. Defaults to `("sgd", "adam")`.
+        optimizer: Names out of `"sgd"`, `"adam"`, `"adamw"`, `"lars"`, `"lamb"`, `"compiled"`.
+            Defaults to `("sgd", "adam")`.
         learning_rate: Dict from optimizer to its learning rates *at batch 32*: a tuple
             `(lowest, highest)` is a range drawn on a log scale, a list is a choice, a float is
-            fixed. Defaults to `(1e-3, 1e-1)` for SGD and `(1e-5, 1e-2)` for Adam.
-        policy: Keras dtype policies. `None` (the default) takes the policies that are fast on this
+            fixed. Defaults to `(1e-3, 1e-1)` for SGD, `(1e-5, 1e-2)` for Adam and AdamW,
+            `(1e-1, 30.0)` for LARS and `(1e-4, 1e-1)` for LAMB.
+        policy: Policies; see `Recipe`. `None` (the default) takes those that are fast on this
             machine: float32, and also mixed_float16 on a GPU with tensor cores (compute capability
             7.0). See `policies`.
         augmentation: Names of augmentation pipelines. Defaults to `("none",)`.
@@ -62,14 +79,37 @@ class Space:
             to `Recipe()`. If `build` compiles the model, the baseline has the optimizer and the
             learning rate of that model. A baseline of policy float32 is trained under the global
             dtype policy.
-        learning_rate_rule: Dict from optimizer to the rule that scales a rate from batch 32 to
-            another batch size: `"linear"`, `"sqrt"` or `"constant"`. Defaults to linear for SGD
-            (Goyal et al. 2017) and the square root for Adam (Malladi et al. 2022).
+        learning_rate_rule: Dict from optimizer to the rule that scales a rate from batch 32:
+            `"linear"`, the default for SGD, `"sqrt"`, for the others, `"constant"`, or `"gain:480"`
+            at a `kbatch.noise_scale` of 480 examples; see `kbatch.rules.learning_rate`.
         warmup_passes: Floats, passes over the data in warm-up for very large batches. A batch takes
             `warmup_passes * (1 - 32 / batch_size)`, none up to batch 32, and at most a tenth of
             the horizon. Defaults to `(1.0,)`.
         label_smoothing: Floats, shares of each label that are spread over all classes, such as
             `(0, 0.1)`; needs a cross-entropy loss. Defaults to `(0.0,)`.
+        weight_decay: Floats, decoupled weight decay *at batch 32*, such as `(0, 0.01)`. Defaults to
+            `(0.0,)`.
+        weight_decay_rule: `"sqrt"` (the default: weight decay grows with the square root of the
+            batch size) or `"constant"`.
+        momentum: Floats, momentum (`beta_1` of the Adam family) at batch 32. Defaults to `(0.9,)`.
+        momentum_rule: `"constant"` (the default) or `"examples"`, which carries `momentum` and
+            `ema` to the batch size, so that they span the same number of examples.
+        dropout_scale: Floats, factors on the rates of the model's dropout. Defaults to `(1.0,)`.
+        dropout_rule: `"constant"` (the default) or `"sqrt"`: dropout grows with the square root of
+            the batch size, up to 0.5.
+        schedule: Names out of `"constant"`, `"cosine"`, `"steps"`; see `Recipe`. Defaults to
+            `("constant",)`.
+        training: Such as `("plain", "sam:0.05", "proximal:0.1")`; see `Recipe`. Defaults to
+            `("plain",)`.
+        clip_norm: Floats; `None` or 0 for no clipping. Defaults to `(None,)`.
+        ema: Floats, momentum of the weights' moving average at batch 32; `None` or 0 for none.
+            Defaults to `(None,)`.
+        batch_schedule: Such as `("constant", "linear:8")`; see `Recipe`. Not together with XLA. By
+            `"noise:8"` a batch takes two passes or more. Defaults to `("constant",)`.
+        normalization: Names out of `"batch"`, `"group"`; see `Recipe`. Defaults to `("batch",)`.
+
+    The settings of an optimizer (weight decay, momentum, clipping and schedules) are the model's
+    own for `optimizer="compiled"`.
 
     Raises:
         SpaceError: If a value of an axis is not allowed.
@@ -92,6 +132,18 @@ class Space:
     learning_rate_rule: Mapping[str, str] = field(default_factory=lambda: dict(rates.DEFAULT_RULES))
     warmup_passes: Any = AXIS["warmup_passes"].default
     label_smoothing: Any = AXIS["label_smoothing"].default
+    weight_decay: Any = AXIS["weight_decay"].default
+    weight_decay_rule: Any = AXIS["weight_decay_rule"].default
+    momentum: Any = AXIS["momentum"].default
+    momentum_rule: Any = AXIS["momentum_rule"].default
+    dropout_scale: Any = AXIS["dropout_scale"].default
+    dropout_rule: Any = AXIS["dropout_rule"].default
+    schedule: Any = AXIS["schedule"].default
+    training: Any = AXIS["training"].default
+    clip_norm: Any = AXIS["clip_norm"].default
+    ema: Any = AXIS["ema"].default
+    batch_schedule: Any = AXIS["batch_schedule"].default
+    normalization: Any = AXIS["normalization"].default
     # whether the batch sizes are the defaults
     default_sizes: bool = field(init=False, repr=False, compare=False, default=False)
 
@@ -104,29 +156,18 @@ class Space:
             if given is not None or axis.default is not None:
                 object.__setattr__(self, axis.name, axis.values(plain(given)))
         if self.micro_batch_size is not None:
-            object.__setattr__(self, "micro_batch_size", batch_size_of(self.micro_batch_size))
-            micro_batch.check(self.batch_size, self.micro_batch_size)
-        self._by_optimizer("learning_rate", '{"sgd": (1e-3, 1e-1), "adam": 1e-3}')
-        self._by_optimizer("learning_rate_rule", '{"sgd": "linear", "adam": "sqrt"}')
+            limit = batch_size_of(self.micro_batch_size)
+            object.__setattr__(self, "micro_batch_size", limit)
+            micro_batch.check(self.batch_size, limit)
+        for name, example in MAPPINGS.items():
+            object.__setattr__(self, name, by_optimizer(name, getattr(self, name), RATED, example))
         for name in (each for each in self.optimizer if each in RATED):
             rates_of(name, self.learning_rate.get(name))
             rates.factor(rates.REFERENCE_BATCH_SIZE, self._rule(name))
         if not isinstance(self.baseline, Recipe):
             raise SpaceError("`baseline` must be a Recipe", self.baseline, "Pass kbatch.Recipe(…)")
-
-    def _by_optimizer(self, name: str, example: str) -> None:
-        """Check a mapping from optimizer, and keep its values without NumPy."""
-        value = getattr(self, name)
-        unknown = (
-            [key for key in value if key not in RATED] if isinstance(value, Mapping) else [value]
-        )
-        if unknown:
-            raise SpaceError(
-                f"`{name}` must be a mapping whose keys are among {', '.join(RATED)}",
-                value,
-                f"Pass {example}",
-            )
-        object.__setattr__(self, name, {key: plain(axis) for key, axis in value.items()})
+        rated = [name for name in self.optimizer if name in RATED]
+        space_agreement.check(self, {name: self._rule(name) for name in rated})
 
     def _rule(self, optimizer: str) -> str:
         return self.learning_rate_rule.get(optimizer, rates.DEFAULT_RULES[optimizer])
@@ -145,7 +186,13 @@ class Space:
 
         Only if `jit_compile` is `None`, TensorFlow is imported and asked for the GPU.
         """
-        return precision.compilations() if self.jit_compile is None else self.jit_compile
+        if self.jit_compile is not None:
+            return self.jit_compile  # type: ignore[no-any-return]
+        # XLA compiles every batch size anew
+        return precision.compilations() if self._is_of_constant_batches() else (False,)
+
+    def _is_of_constant_batches(self) -> bool:
+        return tuple(self.batch_schedule) == (CONSTANT,)
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -176,18 +223,16 @@ class Space:
                 warm-up takes at most a tenth of its updates. `None` (the default) sets no limit.
         """
         drawn = self.drawn(hp)
-        batch_size, optimizer = drawn["batch_size"], drawn["optimizer"]
-        fields = {axis.name: drawn[axis.name] for axis in AXES if axis.in_recipe}
-        fields["micro_batch_size"] = micro_batch.size_of(batch_size, self.micro_batch_size)
-        if optimizer == "compiled":
-            return Recipe(**fields, learning_rate=None)
-        fields["learning_rate"] = self.rate_at(
-            drawn[f"learning_rate_{optimizer}"], optimizer, batch_size
-        )
+        compiled = drawn["optimizer"] == COMPILED
+        axes = [axis for axis in AXES if axis.in_recipe and not (compiled and axis.of_optimizer)]
+        at_32 = {axis.name: drawn[axis.name] for axis in axes}
+        fields = recipe_fields(at_32, drawn, self._rule)
+        limit = self.micro_batch_size
+        if measures_noise(fields.get("batch_schedule", CONSTANT)):
+            limit = min(limit or drawn["batch_size"], drawn["batch_size"] // 2)
+        fields["micro_batch_size"] = micro_batch.size_of(drawn["batch_size"], limit)
         if examples is not None:
-            fields["warmup_updates"] = warmup.updates(
-                batch_size, examples, drawn["warmup_passes"], horizon_examples
-            )
+            fields |= warmup_updates(drawn, examples, horizon_examples)
         return Recipe(**fields)
 
     def drawn(self, hp: Any) -> dict[str, Any]:
@@ -199,7 +244,7 @@ class Space:
         drawn: dict[str, Any] = {}
         for axis, values in self.searched():
             if axis.only_if is None or drawn[axis.only_if[0]] == axis.only_if[1]:
-                drawn[axis.name] = axis.check(values[0] if is_fixed(values) else hp.get(axis.name))
+                drawn[axis.name] = axis.drawn(hp, values)
         return drawn
 
     def searched(self) -> Iterator[tuple[Axis, Any]]:
@@ -222,31 +267,15 @@ class Space:
         return hp.conditional_scope(parent, [value])
 
     def size(self) -> int | None:
-        """Count the recipes of the space; `None` if a learning rate is drawn from a range.
-
-        Hyperparameters that `build` declares are not counted.
-        """
-        below: dict[tuple[str, Any], int] = {}
-        total = 1
-        for axis, values in self.searched():
-            if isinstance(values, Range):
-                return None
-            if axis.only_if is not None:
-                below[axis.only_if] = below.get(axis.only_if, 1) * len(values)
-        for axis, values in self.searched():
-            if axis.only_if is None:
-                total *= sum(below.get((axis.name, value), 1) for value in values)
-        return total
-
-    def rate_at(self, rate_at_32: float, optimizer: str, batch_size: int) -> float:
-        """Scale a learning rate from batch 32 to `batch_size` by the rule of the optimizer."""
-        return rate_at_32 * rates.factor(batch_size, self._rule(optimizer))
+        """Count the recipes, without `build`'s own values; `None` if a rate is from a range."""
+        return count(list(self.searched()))
 
     def rate_at_32(self, recipe: Recipe) -> float | None:
         """Scale the learning rate of a recipe back to batch 32; `None` if the recipe has none."""
         if recipe.learning_rate is None:
             return None
-        return recipe.learning_rate / rates.factor(recipe.batch_size, self._rule(recipe.optimizer))
+        scale = rates.factor(recipe.batch_size, self._rule(recipe.optimizer))
+        return recipe.learning_rate / scale
 
     def to_dict(self) -> dict[str, Any]:
         """Return all axes as a dict that JSON can hold, with what this machine decides."""
@@ -256,6 +285,9 @@ class Space:
             "baseline": self.baseline.to_dict(),
         }
         del axes["default_sizes"]
+        for name in MAPPINGS:  # of optimizers in old projects' facts
+            known = {*FIRST_OPTIMIZERS, *self.optimizer}
+            axes[name] = {each: given for each, given in axes[name].items() if each in known}
         return {
             name: value
             for name, value in axes.items()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import keras
 import keras_tuner
 
+from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.runtime import keras_tuner_private
 
@@ -71,10 +75,7 @@ def check(tuner: Any) -> None:
             tuner.executions_per_trial,
             "Use kbatch.confirm for more seeds",
         )
-    if getattr(tuner, "distribution_strategy", None) is not None:
-        raise SearchError(
-            "A search must run on one device", "distribution_strategy", "Leave it out"
-        )
+    strategy.check(strategy_of(tuner))
     overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
     if overriding:
         raise SearchError(
@@ -92,12 +93,41 @@ def check(tuner: Any) -> None:
         )
 
 
-def narrow(tuner: Any, sizes: list[int]) -> None:
-    """Leave a tuner these batch sizes only, before it draws its first trial."""
-    for axis in tuner.oracle.hyperparameters.space:
+def strategy_of(tuner: Any) -> Any:
+    """Return the `tf.distribute.Strategy` that a tuner was given, or `None`."""
+    return getattr(tuner, "distribution_strategy", None)
+
+
+def scope(tuner: Any) -> AbstractContextManager[Any]:
+    """Return the scope of a tuner's strategy, once `check` can pass it."""
+    strategy.check(strategy_of(tuner))
+    return strategy.scope(strategy_of(tuner))
+
+
+def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> None:
+    """Leave a tuner what its devices can train on, before it draws its first trial.
+
+    Args:
+        tuner: The tuner.
+        sizes: Sequence of integers, the batch sizes of the space.
+        kept: List of those that are kept.
+        examples: Integer, number of training examples.
+    """
+    devices, space = strategy.replicas(), tuner.oracle.hyperparameters
+    if devices > 1 and "jit_compile" in space:
+        keras_tuner_private.fix(space, "jit_compile", False)
+    left_out = [size for size in sizes if size not in kept]
+    if not left_out:
+        return
+    for axis in space.space:
         choice = isinstance(axis, keras_tuner.engine.hyperparameters.Choice)
         if choice and axis.name == "batch_size":
-            keras_tuner_private.narrow_choice(axis, sizes)
+            keras_tuner_private.narrow_choice(axis, kept)
+    names, shared = ", ".join(map(str, left_out)), f" and {devices} devices" * (devices > 1)
+    warnings.warn(
+        f"Batch sizes {names} are left out: there are {examples} training examples{shared}.",
+        stacklevel=3,
+    )
 
 
 def number(trial: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbatch.errors import MemoryLimitError
-from kbatch.recipe import whole_number
+from kbatch.recipe_fields import whole_number
 
 
 def check_size(name: str, size: int | None) -> int | None:

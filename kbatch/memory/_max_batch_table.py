@@ -34,7 +34,8 @@ class Row:
         batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one
             example fits.
         accumulated_batch_size: Integer, the largest micro-batch with gradient accumulation, which
-            holds one more gradient. Computed, not trained.
+            holds one more gradient, and with SAM or proximal training all examples of the batch.
+            Computed, not trained.
         peak_bytes: Integer, peak bytes in use while `batch_size` was trained.
         first_failing: Integer, the smallest batch size that failed, or `None` if none did.
         confirmed_steps: Integer, steps that `batch_size` was trained in a process that had 7 % less

@@ -8,7 +8,8 @@ from typing import Any
 from kbatch.combination import Combination, combinations
 from kbatch.errors import SearchError
 from kbatch.memory._max_batch_table import Table
-from kbatch.recipe import Recipe, whole_number
+from kbatch.recipe import Recipe
+from kbatch.recipe_fields import whole_number
 from kbatch.space import Space
 
 # Passes per update, chosen by hand: more save no memory that counts, and cost time.
@@ -79,31 +80,40 @@ def check_steps(most_steps: Any) -> int:
     return number
 
 
-def fitted(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> Recipe | None:
+def fitted(
+    recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS, devices: int = 1
+) -> Recipe | None:
     """The recipe with a micro-batch that fits; `None` if `most_steps` passes are too few.
 
     Args:
         recipe: `Recipe` as the tuner drew it.
         limits: Integer, the largest micro-batch; a `Table`; or `None` for no limit.
         most_steps: Integer, largest number of passes per update. Defaults to `16`.
+        devices: Integer, how many devices share a pass equally; the limit is that of each. Defaults
+            to `1`.
 
     Example:
     >>> fitted(Recipe(batch_size=256), 96).micro_batch_size
     64
+    >>> fitted(Recipe(batch_size=256), 96, devices=2).micro_batch_size
+    128
     """
-    whole, accumulated = sizes(recipe, limits)
+    whole, accumulated = (devices * size for size in sizes(recipe, limits))
     if recipe.accumulation_steps == 1 and recipe.batch_size <= whole:
         return recipe
     most = max(most_steps, recipe.accumulation_steps)
     for steps in range(max(2, recipe.accumulation_steps), most + 1):
-        if recipe.batch_size % steps == 0 and recipe.batch_size // steps <= accumulated:
-            return dataclasses.replace(recipe, micro_batch_size=recipe.batch_size // steps)
+        size, rest = divmod(recipe.batch_size, steps)
+        if rest == 0 and size % devices == 0 and size <= accumulated:
+            return dataclasses.replace(recipe, micro_batch_size=size)
     return None
 
 
-def why_not(recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS) -> str:
+def why_not(
+    recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS, devices: int = 1
+) -> str:
     """The sentence about a recipe that does not fit."""
-    whole, accumulated = sizes(recipe, limits)
+    whole, accumulated = (devices * size for size in sizes(recipe, limits))
     return (
         f"not trained: a batch of {recipe.batch_size} does not fit ({whole} do), "
         f"nor does any equal part of it in at most {most_steps} passes of {accumulated}"

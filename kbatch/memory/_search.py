@@ -88,12 +88,15 @@ class Approach:
         result: `SearchResult` of the probes, without a confirmation.
         speed: `SpeedBound`.
         ceiling: Integer, the largest size that the options and the speed allow.
+        accumulating: Integer, the largest micro-batch that is predicted to fit while gradients are
+            accumulated; 0 where nobody asks for it.
     """
 
     prediction: Prediction
     result: SearchResult
     speed: SpeedBound
     ceiling: int
+    accumulating: int = 0
 
 
 def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) -> Prediction:

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from kbatch.combination import Combination
 from kbatch.data import VALIDATION_BATCH_SIZE
-from kbatch.errors import MemoryLimitError, NoMemoryLimitError
+from kbatch.errors import MemoryLimitError, ModelError, NoMemoryLimitError
 from kbatch.memory._margins import MARGINS, Margins
 from kbatch.memory._max_batch_table import Row, Table, recipe_of
+from kbatch.memory._micro_batch import MOST_STEPS
 from kbatch.memory._probe import SUSPECTS
 from kbatch.memory._prober_protocol import Probing
 from kbatch.memory._search import (
@@ -27,6 +28,7 @@ from kbatch.memory._search_result import SearchResult
 from kbatch.memory._speed_bound import SpeedBound
 from kbatch.memory._workload import Workload
 from kbatch.recipe import Recipe
+from kbatch.training_method import PLAIN
 
 
 class TableProbing(Probing, Protocol):
@@ -145,7 +147,8 @@ class TableSearch:
             if prediction.compiled is not None:
                 self._compilations += prediction.compiled.compilations
             if scale is not None:
-                yield self._computed(prediction, scale)
+                known = self._computed(prediction, scale)
+                yield self._with_accumulating(prober, recipe, known, scale)
                 continue
             known = approach(prober, prediction, self._options, self._margins)
             self._executed += len(known.speed.probes) + len(known.result.probes)
@@ -153,7 +156,32 @@ class TableSearch:
                 self._options, ceiling=known.speed.lowered(self._options.largest)
             )
             scale = self._scale(known)
-            yield dataclasses.replace(known, prediction=_scaled(prediction, scale))
+            known = dataclasses.replace(known, prediction=_scaled(prediction, scale))
+            yield self._with_accumulating(prober, recipe, known, scale)
+
+    def _with_accumulating(
+        self, prober: TableProbing, recipe: Recipe, known: Approach, scale: tuple[float, float]
+    ) -> Approach:
+        """An approach with the largest micro-batch that its prediction allows.
+
+        A step that takes a micro-batch holds one more gradient. A step that takes the whole batch
+        holds all examples of it besides: it is predicted with the most passes.
+        """
+        if recipe.training == PLAIN:
+            added_bytes = known.prediction.model.gradient_bytes
+            return dataclasses.replace(
+                known, accumulating=self._largest(known.prediction, added_bytes)
+            )
+        many = dataclasses.replace(recipe, batch_size=MOST_STEPS, micro_batch_size=1)
+        prober.another(self._workload.of(many))
+        try:
+            prediction = _scaled(predict(prober, self._options, self._margins), scale)
+        except (MemoryLimitError, ModelError):  # a model too large, or one that cannot accumulate
+            return known
+        size = self._largest(prediction, 0)
+        if prediction.compiled is not None:  # not to be confirmed
+            size = int(size * self._margins.computed)
+        return dataclasses.replace(known, accumulating=size)
 
     def _scale(self, known: Approach) -> tuple[float, float]:
         """The correction of a prediction by its largest probe that passed.
@@ -200,7 +228,7 @@ class TableSearch:
         return Row(
             Combination.of(recipe),
             result.batch_size,
-            self._accumulated(known.prediction, result.batch_size),
+            self._accumulated(known, result.batch_size),
             result.peak_bytes,
             result.first_failing,
             result.confirmed_steps,
@@ -231,14 +259,13 @@ class TableSearch:
             return SearchResult(batch_size, None, result.probes, confirmations)
         return dataclasses.replace(result, first_failing=batch_size, confirmations=confirmations)
 
-    def _accumulated(self, prediction: Prediction, batch_size: int) -> int:
-        """The largest micro-batch while one more gradient is held, computed and not confirmed.
+    def _accumulated(self, known: Approach, batch_size: int) -> int:
+        """The largest micro-batch while gradients are accumulated, computed and not confirmed.
 
         Where confirmation lowered the size, it is lowered by the same factor.
         """
-        plain = self._largest(prediction, 0)
-        accumulating = self._largest(prediction, prediction.model.gradient_bytes)
-        return max(0, min(accumulating * batch_size // max(1, plain), batch_size))
+        plain = self._largest(known.prediction, 0)
+        return max(0, min(known.accumulating * batch_size // max(1, plain), batch_size))
 
 
 def _scaled(prediction: Prediction, scale: tuple[float, float]) -> Prediction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,7 @@ class Speed:
 
     Attributes:
         batch_size: Integer, examples per forward and backward pass.
-        seconds_per_step: Float, the median steady step.
+        seconds_per_step: Float, the median steady step; the median pass of SAM and proximal steps.
         examples_per_second: Float.
         peak_bytes: Integer, peak bytes in use; 0 if the device cannot tell.
     """
@@ -158,7 +159,8 @@ def throughput(
     gpu_in_use.check_free()
     with Prober(workload, limit.checked(memory_limit), on_probe=shown(on_probe)) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
-    passed = [probe for probe in probes if probe.passed]
+    passes = workload.recipe.examples_per_step // workload.recipe.examples_per_pass
+    passed = [_of_a_pass(probe, passes) for probe in probes if probe.passed]
     if not passed:
         raise MemoryLimitError(
             "A batch size must fit",
@@ -196,6 +198,13 @@ def _probes(prober: Prober, sizes: Sequence[int], until_flat: bool) -> Iterator[
         if until_flat and (seconds > SLOW_STEP_SECONDS or size / seconds < FLAT * best):
             return
         best = max(best, size / seconds)
+
+
+def _of_a_pass(probe: Probe, passes: int) -> Probe:
+    """A probe with the seconds of one pass for each step, which takes `passes` of them."""
+    return dataclasses.replace(
+        probe, step_seconds=tuple(seconds / passes for seconds in probe.step_seconds)
+    )
 
 
 def _throughput(passed: Sequence[Probe], first_failing: int | None) -> Throughput:

@@ -46,7 +46,7 @@ def _graph(now: _worker.Session) -> Any:
     if graph is not None:
         return graph
     step = tf.function(now.model.train_step)
-    return step.get_concrete_function(_worker.specs(now.sample, PRIME)).graph
+    return step.get_concrete_function(now.specs(PRIME)).graph
 
 
 def digest() -> str | Refusal:
@@ -67,7 +67,7 @@ def compiled_bytes(batch_size: int) -> int | Refusal:
     folder = Path(os.environ[DUMP])
     try:
         now = _worker.current()
-        specs = _worker.specs(now.sample, batch_size)
+        specs = now.specs(batch_size)
 
         # XLA compiles from shapes alone where every argument is one tensor: a whole batch of zeros
         # may not fit into the memory of the host. The name is what `_xla.flags` looks for.

@@ -17,8 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
+from kbatch.building.method_scope import trained_by_method
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.policy_scope import policy_scope
+from kbatch.callbacks.averaged_weights import averages
 from kbatch.data import augmentation
 from kbatch.device import limit, meter
 from kbatch.errors import KbatchError
@@ -63,6 +65,7 @@ class Session:
         self.maker = maker = ModelMaker.of(spec, workload.reserved)
         self.model = maker.make(self.recipe, maker.hyperparameters(spec.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
+        self._around.enter_context(trained_by_method(self.model, self.recipe))
         self._around.enter_context(
             augmented(self.model, augmentation.layers(self.recipe.augmentation))
         )
@@ -77,12 +80,13 @@ class Session:
         with tf.device("CPU:0"):
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
         self.model.optimizer.build(self.model.trainable_variables)
+        self._averages = averages(self.model, self.recipe.ema)
         # Traced once, for what it will need and for running it: what Keras' train function traces
         # is the same step.
         self.step = tf.function(
             self.model.train_step,
             jit_compile=self.recipe.jit_compile,
-            input_signature=[specs(self.sample, None)],
+            input_signature=[self.specs(None)],
         )
         self._train = tf.function(lambda batches: self.step(next(batches)))
 
@@ -92,7 +96,7 @@ class Session:
             sum(map(_bytes, variables))
             for variables in (
                 self.model.variables,
-                self.model.optimizer.variables,
+                [*self.model.optimizer.variables, *self._averages],
                 self.model.trainable_variables,
             )
         )
@@ -104,6 +108,15 @@ class Session:
             space, every, _bfc_allocator.FIRST_REGION if meter.device() == "CPU:0" else space
         )
         return ModelFacts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
+
+    def specs(self, batch_size: int | None) -> tuple[Any, ...]:
+        """Shapes and types of what one step takes, for passes of `batch_size`; `None` for any."""
+        examples = None if batch_size is None else batch_size * self.recipe.examples_per_step
+        return tuple(
+            keras.tree.map_structure(
+                lambda array: tf.TensorSpec((examples, *array.shape[1:]), array.dtype), self.sample
+            )
+        )
 
     def batches(self, batch_size: int) -> tf.data.Dataset:
         """Endless batches of a shape unknown to the trace, through a pipeline like a training's."""
@@ -119,7 +132,7 @@ class Session:
         """Train some steps; with gradient accumulation, one of them updates the weights.
 
         Args:
-            batch_size: Integer, examples of each step.
+            batch_size: Integer, examples of each pass.
             steps: Integer, how many steps.
         """
         return self._trained(self._train, batch_size, steps)
@@ -130,12 +143,12 @@ class Session:
         ended, message, first_peak = "passed", "", 0
         meter.reset_peak()
         try:
-            if self.recipe.accumulation_steps > 1:
+            if self.recipe.steps_per_update > 1:
                 # Loss scaling wraps the optimizer that accumulates.
                 optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
                 passes = keras_private.passes(optimizer)
-                passes.assign(self.recipe.accumulation_steps - 2)
-            batches = iter(self.batches(batch_size))
+                passes.assign(self.recipe.steps_per_update - 2)
+            batches = iter(self.batches(batch_size * self.recipe.examples_per_step))
             while len(seconds) < steps:
                 step_began = time.perf_counter()
                 train(batches)
@@ -235,15 +248,6 @@ def confirm(batch_size: int, steps: int, validation_batch_size: int) -> Probe | 
         return current().confirm(batch_size, steps, validation_batch_size)
     except Exception as error:
         return refusal(error)
-
-
-def specs(sample: tuple[Any, ...], batch_size: int | None) -> tuple[Any, ...]:
-    """Shapes and types of a batch of the sample's examples; of any size with `None`."""
-    return tuple(
-        keras.tree.map_structure(
-            lambda array: tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype), sample
-        )
-    )
 
 
 def refusal(error: Exception) -> Refusal:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from kbatch.errors import RecomputeError
-from kbatch.recipe import whole_number
+from kbatch.recipe_fields import whole_number
 from kbatch.recompute import _repeatable, _solver
 from kbatch.recompute._cost_model import Predictor
 from kbatch.recompute._op_costs import ModelCosts, costs_of

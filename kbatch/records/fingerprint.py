@@ -41,6 +41,13 @@ class DataFacts(TypedDict, total=False):
     examples: Whole
 
 
+class OverlapFacts(TypedDict):
+    """How many of the validation examples that were looked at are training examples too."""
+
+    shared: Whole
+    looked_at: Whole
+
+
 class Facts(TypedDict, total=False):
     """The facts of a project that kbatch uses; all others are only compared."""
 
@@ -49,6 +56,7 @@ class Facts(TypedDict, total=False):
     data: dict[str, DataFacts]
     epochs: Whole | None
     measured_horizon_seconds: float
+    overlap: OverlapFacts | None
     table: dict[str, Any]
 
 

@@ -111,8 +111,9 @@ def load(directory: Any) -> Trials:
         `stopped_by`, `baseline`, `batch_size`, `micro_batch_size`, `optimizer`, `learning_rate`,
         `final_learning_rate`, `learning_rate_at_32`, `policy`, `augmentation`,
         `first_step_seconds`, `validation_seconds`, `examples`, `examples_per_second`,
-        `peak_bytes`; and `hp_…` for the user's own hyperparameters. `print` shows the first
-        columns. `kbatch.Recipe.from_dict(row)` gives the recipe of a row.
+        `peak_bytes`, `noise_scale` (in examples), `validation_examples`; and `hp_…` for the user's
+        own hyperparameters. `print` shows the first columns. `kbatch.Recipe.from_dict(row)` gives
+        the recipe of a row.
 
     Raises:
         RecordError: If there are no records, or they cannot be read.
@@ -123,9 +124,9 @@ def load(directory: Any) -> Trials:
     print(trials.sort_values("score", ascending=False))
     ```
     """
-    return rows(
+    return _of_project(
+        directory,
         [record for record in load_records(directory) if record.purpose != "confirmation"],
-        load_goal(directory).metric,
     )
 
 
@@ -148,10 +149,17 @@ def load_confirmations(directory: Any) -> Trials:
     print(runs.groupby("recipe")["score"].mean())
     ```
     """
-    return rows(
+    return _of_project(
+        directory,
         [record for record in load_records(directory) if record.purpose == "confirmation"],
-        load_goal(directory).metric,
     )
+
+
+def _of_project(directory: Any, records: Iterable[Record]) -> Trials:
+    """The rows of a project's records, with the number of examples that values are measured on."""
+    table = rows(records, load_goal(directory).metric)
+    table["validation_examples"] = load_validation_examples(directory)
+    return table
 
 
 def rows(records: Iterable[Record], metric: str = "val_accuracy") -> Trials:
@@ -195,6 +203,7 @@ def _row(record: Record, metric: str) -> dict[str, Any]:
         "input_examples_per_second": outcome.input_examples_per_second,
         "peak_bytes": outcome.peak_bytes,
         "recompute_seconds": outcome.recompute_seconds,
+        "noise_scale": outcome.noise_scale,
         "seed": record.seed,
         "remarks": "; ".join(outcome.remarks) or outcome.message,
         "device": record.device,

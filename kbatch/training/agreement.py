@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kbatch.data.batches import Data
 from kbatch.data.elements import fits_inputs
+from kbatch.data.streams import Source
 from kbatch.errors import DataError
 
 SPARSE = "sparse_categorical_crossentropy"
@@ -26,16 +27,31 @@ def check(model: keras.Model, loss: Any, data: Data) -> None:
     Raises:
         DataError: If they do not agree; the message says which.
     """
-    training = data.training.element_spec
     validation = keras.tree.map_structure(_example_spec, data.validation.element_spec)
-    _check_inputs(model, training[0], "to train on")
+    check_training(model, loss, data.training)
     _check_inputs(model, validation[0], "to validate on")
-    _check_ranks(training[1], validation[1])
+    _check_ranks(data.training.element_spec[1], validation[1])
+    classes = _classes(model, loss)
+    if classes is not None:
+        _check_range(data.labels(), classes, getattr(loss, "ignore_class", None), "to validate on")
+
+
+def check_training(model: keras.Model, loss: Any, training: Source) -> None:
+    """Refuse examples to train on that the model cannot take, and labels that its loss cannot.
+
+    Args:
+        model: `keras.Model`, as `build` returned it.
+        loss: Loss of the model.
+        training: Training examples.
+
+    Raises:
+        DataError: If they do not agree.
+    """
+    _check_inputs(model, training.element_spec[0], "to train on")
     classes = _classes(model, loss)
     if classes is not None:
         ignored = getattr(loss, "ignore_class", None)
-        _check_range(data.training.labels(), classes, ignored, "to train on")
-        _check_range(data.labels(), classes, ignored, "to validate on")
+        _check_range(training.labels(), classes, ignored, "to train on")
 
 
 def _example_spec(batch: Any) -> Any:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from kbatch import tuner as keras_tuners
 from kbatch.data.batches import validation_batches
+from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders
@@ -83,7 +85,8 @@ def confirm(
         )
     if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
-    with project.hold():
+    strategy.check_outside()
+    with project.hold(), keras_tuners.scope(tuner):
         arguments = {"validation_data": validation_data, **fit_arguments}
         search = hypermodel.prepared.matching(project, (x, y), arguments, hypermodel.watcher)
         if search is None:

@@ -2,49 +2,79 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import keras
 
+from kbatch.batch_growth import CONSTANT
 from kbatch.building.augmentation_scope import augmented
+from kbatch.building.dropout_scope import scaled_dropout
+from kbatch.building.float16 import explained
+from kbatch.building.gradient_noise import NoiseMeter, measured
+from kbatch.building.method_scope import trained_by_method
 from kbatch.building.pass_weights import weighed
 from kbatch.building.policy_scope import policy_scope
+from kbatch.building.replicas import as_one_device
 from kbatch.building.seed_scope import seed_scope
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
+from kbatch.data.cuts import Cuts
 from kbatch.recipe import Recipe
+from kbatch.training.pace import most_updates
 from kbatch.training.run_options import RunOptions
 
 ENDLESS = 1_000_000  # epochs: the horizon ends a training, not their number
 
 
 @contextmanager
-def recipe_scope(model: keras.Model, recipe: Recipe, options: RunOptions) -> Iterator[None]:
-    """Set the recipe's policy, seed, augmentation and weights of passes inside the `with`."""
+def recipe_scope(
+    model: keras.Model, recipe: Recipe, options: RunOptions
+) -> Iterator[NoiseMeter | None]:
+    """Set policy, seed, method, augmentation and weights of passes inside the `with` block.
+
+    Yields:
+        The `NoiseMeter` that measures the training meanwhile; `None` without accumulation.
+    """
     with (
+        explained(recipe.policy),
         policy_scope(recipe.policy, options.own_policy),
         seed_scope(options.seed),
+        scaled_dropout(model, recipe.dropout_scale),
+        trained_by_method(model, recipe),
         augmented(model, augmentation.layers(recipe.augmentation)),
-        weighed(model, recipe),
+        weighed(model, recipe) as pass_count,
+        measured(model, recipe, pass_count, options.noise_interval) as noise_meter,
+        as_one_device(model),
     ):
-        yield
+        yield noise_meter
 
 
-def fit_arguments(recipe: Recipe, data: Data, options: RunOptions) -> dict[str, Any]:
+def fit_arguments(
+    recipe: Recipe, data: Data, options: RunOptions, cuts: Cuts | None = None
+) -> dict[str, Any]:
     """Return the arguments of `fit` but for the callbacks.
 
-    An epoch is one pass over the data, rounded up to whole updates.
+    An epoch is one pass over the data, rounded up to whole updates. Of a growing batch it ends
+    earlier, by `kbatch.callbacks.pass_end`.
+
+    Args:
+        recipe: `Recipe` to follow.
+        data: Examples to train on.
+        options: Seed and the rest.
+        cuts: Sizes of a growing batch. `None` (the default) for a constant one.
     """
-    updates_per_epoch = math.ceil(data.training.examples / recipe.batch_size)
+    updates_per_epoch = most_updates(recipe, data.training.examples)
     return {
-        "x": data.training.stream(recipe.examples_per_pass, options.seed),
+        "x": data.training.stream(recipe.examples_per_step, options.seed)
+        if cuts is None
+        else data.training.cut(cuts.endless(), options.seed),
         "epochs": ENDLESS,
-        "steps_per_epoch": updates_per_epoch * recipe.accumulation_steps,
+        "steps_per_epoch": updates_per_epoch * recipe.steps_per_update,
         "class_weight": options.class_weight,
         "verbose": options.verbose,
         "shuffle": False,  # the stream shuffles itself, and Keras warns otherwise
@@ -56,6 +86,8 @@ def median_update_seconds(
 ) -> float:
     """Return the median seconds of some updates, input included; the model is spent afterwards.
 
+    A growing batch has its last size from the start here.
+
     Args:
         model: Model compiled for the recipe.
         recipe: `Recipe` to follow.
@@ -63,7 +95,8 @@ def median_update_seconds(
         updates: Range of the updates to take, counted from 1.
         options: Seed and the rest; its callbacks are not called.
     """
-    clock = TrainingClock(recipe.accumulation_steps)
+    recipe = replace(recipe, batch_schedule=CONSTANT)
+    clock = TrainingClock(recipe.steps_per_update)
 
     def stop(batch: int, logs: Any = None) -> None:
         if clock.updates >= updates[-1]:

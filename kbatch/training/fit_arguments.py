@@ -10,6 +10,7 @@ from typing import Any
 
 from kbatch.data.batches import Data, prepare
 from kbatch.data.elements import Inputs, unknown_inputs
+from kbatch.data.streams import Source, training_source
 from kbatch.errors import DataError, SearchError
 
 REFUSED = {
@@ -97,13 +98,24 @@ class FitArguments:
         """
         validated = (self.validation_data, self.validation_split, self.validation_batch_size)
         data = prepare(self.x, self.y, self.sample_weight, *validated, self.batched, inputs)
-        if self.class_weight is not None and len(data.training.element_spec) == 3:
+        self._check_weights(data.training)
+        return data
+
+    def training(self, inputs: Inputs = unknown_inputs) -> Source:
+        """Return the training data alone; see `data`."""
+        source = training_source(
+            self.x, self.y, self.sample_weight, batched=self.batched, inputs=inputs
+        )
+        self._check_weights(source)
+        return source
+
+    def _check_weights(self, source: Source) -> None:
+        if self.class_weight is not None and len(source.element_spec) == 3:
             raise DataError(
                 "Examples must be weighed once",
                 "class_weight and weights of the examples",
                 "Multiply them into sample_weight",
             )
-        return data
 
 
 def _whole(number: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -11,15 +12,16 @@ import keras
 from kbatch.callbacks.counting_clock import CountingClock
 from kbatch.callbacks.epoch_end import EpochEnd
 from kbatch.callbacks.horizon import Horizon
+from kbatch.callbacks.moving_average import MovingAverage
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.callbacks.user_callback import UserCallback
-from kbatch.callbacks.warmup import Warmup
 from kbatch.data.batches import Data
 from kbatch.device import meter
 from kbatch.device.utilisation import Sampler
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
+from kbatch.training.pace import Pace, most_updates
 from kbatch.training.run_options import RunOptions
 
 
@@ -36,6 +38,7 @@ class Instruments:
 
     Attributes:
         clock: `TrainingClock`.
+        pace: `Pace`.
         horizon: `Horizon`.
         sampler: Samples the use of the GPU inside its `with`.
         callbacks: All callbacks, in their order.
@@ -50,20 +53,28 @@ class Instruments:
         input_seconds: float,
         entered: float,
     ) -> None:
-        self._recipe = recipe
         self._entered = entered
         self._input_probe_seconds = time.perf_counter() - entered
-        passes = recipe.accumulation_steps
-        self.clock = TrainingClock(passes, input_seconds=input_seconds * passes)
-        self._counting = None if options.updates is None else CountingClock(self.clock)
+        of_pass, steps = data.training.examples, recipe.steps_per_update
+        # a growing batch is charged for input as in its first size: few of its batches are prepared
+        smallest = math.ceil(of_pass / recipe.batch_size) / most_updates(recipe, of_pass)
+        self.clock = TrainingClock(steps, input_seconds=input_seconds * steps * smallest)
+        self.pace = Pace(recipe, of_pass, goal, options, self.clock, lambda: self.horizon.curve)
+        self._counting = (
+            None if options.examples is None else CountingClock(self.clock, self.pace.examples)
+        )
+        self._average: MovingAverage | None = None
+        if recipe.ema is not None:
+            self._average = MovingAverage(self.clock, recipe.ema)
         self.horizon = Horizon(
-            options.updates or goal.seconds,
+            options.examples or goal.seconds,
             data.validation,
-            self._counting or self.clock,
+            self._counting or self.pace.horizon_clock(),
             goal.metric,
             goal.direction,
             goal.target,
             on_progress=options.on_progress,
+            measured=nullcontext if self._average is None else self._average.measured,
         )
         self._epoch_end = EpochEnd(self.clock, self.horizon, time.perf_counter)
         self._users = [UserCallback(callback, self.horizon) for callback in options.callbacks]
@@ -101,7 +112,7 @@ class Instruments:
             train_seconds=clock.seconds,
             median_update_seconds=clock.median_update_seconds,
             updates=clock.updates,
-            examples=clock.updates * self._recipe.batch_size,
+            examples=self.pace.examples(),
             seconds=self._seconds(),
             peak_bytes=peak,
             utilisation={name: value for name, value in load.items() if value is not None},
@@ -111,11 +122,14 @@ class Instruments:
 
     def _around_users(self) -> list[keras.callbacks.Callback]:
         """The callbacks of kbatch with the user's in between."""
-        first, last = [self.clock, self._epoch_end.before], [self._epoch_end.between]
-        if not self._recipe.warmup_updates:
-            return [*first, self.horizon, *self._users, *last]
-        warmup = Warmup(self.clock, self._recipe.warmup_updates)
-        return [*first, warmup.before, self.horizon, *self._users, warmup.after, *last]
+        average = [] if self._average is None else [self._average]
+        return [
+            self.clock,
+            self._epoch_end.before,
+            *average,
+            *self.pace.around([self.horizon, *self._users]),
+            self._epoch_end.between,
+        ]
 
     def _seconds(self) -> dict[str, float]:
         """Wall-clock seconds of each part of the training."""

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from kbatch.axes import RESERVED
+from kbatch.building import replicas
 from kbatch.building.compiled import said_of
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
-from kbatch.device import meter
+from kbatch.device import meter, strategy
 from kbatch.errors import RecipeError, SearchError
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
-from kbatch.recipe import Recipe, whole_number
+from kbatch.recipe import Recipe
+from kbatch.recipe_fields import whole_number
 from kbatch.training import agreement
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
@@ -59,8 +61,8 @@ def train(
 
     Use it to try a recipe by hand, or to train the best recipe of a search for longer. With
     `epochs` it makes exactly the updates of so many passes over the data, however long they take.
-    The twelve marks of a trial are placed on the updates then, instead of the seconds. The curve
-    and all times are in seconds on the clock in both cases.
+    The twelve marks of a trial, and the progress of schedules, are placed on the examples then,
+    instead of the seconds. The curve and all times are in seconds on the clock in both cases.
 
     Args:
         recipe: `Recipe` to follow, such as `kbatch.best_recipe(tuner)`.
@@ -103,11 +105,12 @@ def train(
     ```
     """
     meter.tell_of_unused_card()
+    strategy.check(strategy.entered())
     passes = _passes(seconds, epochs)
     horizon = math.inf if seconds is None else horizon_of(seconds)
     judged = judged_by(metric, direction, chance, target)
     check_metric(metric, [recipe.label_smoothing])
-    _check_augmentation(recipe)
+    check_augmentation(recipe)
     arguments = FitArguments(
         x,
         y,
@@ -124,26 +127,27 @@ def train(
     model_maker = ModelMaker.of(spec)
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
     check_sizes([recipe.batch_size], data)
+    for part in augmentation.mixing([recipe.augmentation]):
+        part.check_examples(data.training.element_spec[0])
+    strategy.check_sizes([recipe.examples_per_pass])
     hp = model_maker.hyperparameters(spec.values)
     trial = Trial()
     model = trial.make(model_maker, recipe, hp)
     with trial.leave_out():
         if not trial.failure:
-            _check_known(spec.values or {}, hp)
+            check_known(spec.values or {}, hp)
+            replicas.check_metric(model, metric)
             agreement.check(model, said_of(model, model_maker.arguments).get("loss"), data)
         goal = goal_of(
             horizon, data=data, measured=Measured(model, model_maker.arguments), **judged
         )
-    updates = (
-        None if passes is None else math.ceil(passes * data.training.examples / recipe.batch_size)
-    )
     options = RunOptions(
         model_maker.seed,
         model_maker.own_policy,
         list(callbacks),
         class_weight=class_weight,
         verbose=verbose,
-        updates=updates,
+        examples=None if passes is None else passes * data.training.examples,
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
     noted = (goal.note,) if goal.note else ()
@@ -151,7 +155,7 @@ def train(
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
 
 
-def _check_augmentation(recipe: Recipe) -> None:
+def check_augmentation(recipe: Recipe) -> None:
     """Refuse an augmentation that is not registered."""
     if recipe.augmentation not in augmentation.names():
         raise RecipeError(
@@ -176,7 +180,7 @@ def _passes(seconds: Any, epochs: Any) -> int | None:
     return passes
 
 
-def _check_known(values: Mapping[str, Any], hp: Any) -> None:
+def check_known(values: Mapping[str, Any], hp: Any) -> None:
     """Refuse values of hyperparameters that `build` does not declare: they have no effect."""
     declared = {each.name for each in hp.space}
     unknown = sorted(name for name in values if name not in declared and name not in RESERVED)

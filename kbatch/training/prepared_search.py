@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kbatch.device import meter
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
@@ -26,6 +27,7 @@ class PreparedSearch:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._search: Search | None = None
+        self._device = ""
 
     def open(self, project: Project, *args: Any, **kwargs: Any) -> Search:
         """Open and keep a search.
@@ -35,7 +37,7 @@ class PreparedSearch:
             *args: `x` and `y`, as for `tuner.search`.
             **kwargs: The other arguments of `tuner.search`.
         """
-        self._search = self._terms.open(project, args, kwargs)
+        self._search, self._device = self._terms.open(project, args, kwargs), meter.device_words()
         return self._search
 
     def matching(
@@ -55,6 +57,8 @@ class PreparedSearch:
         """
         search = self._search
         if search is None or search.project.directory != project.directory:
+            return None
+        if self._device != meter.device_words():  # the tuner has a strategy
             return None
         if not search.arguments.same_objects(FitArguments.parse(args, kwargs)):
             return None

@@ -15,7 +15,12 @@ FEWEST_MEASUREMENTS = 3  # for a value to be held
 
 
 def of(
-    outcome: Outcome, goal: Goal, recipe: Recipe, input_seconds: float | None, remedy: str
+    outcome: Outcome,
+    goal: Goal,
+    recipe: Recipe,
+    input_seconds: float | None,
+    remedy: str,
+    rate_share: float = 1.0,
 ) -> tuple[str, ...]:
     """Return the remarks on one training.
 
@@ -25,13 +30,15 @@ def of(
         recipe: `Recipe` that the training followed.
         input_seconds: Float, seconds per batch of the input pipeline without training, or `None`.
         remedy: Advice for a training that waits for its input.
+        rate_share: Float, share of the learning rate that the recipe's own schedules left at the
+            end. Defaults to `1.0`.
     """
     remarks = (
         _too_slow(outcome, goal),
         _slow_first_step(outcome, goal),
-        _waits_for_input(outcome, (input_seconds or 0.0) * recipe.accumulation_steps, remedy),
+        _waits_for_input(outcome, recipe, input_seconds or 0.0, remedy),
         _unfinished_warmup(outcome, recipe),
-        _changed_rate(outcome, recipe),
+        _changed_rate(outcome, recipe, rate_share),
         _skipped_updates(outcome),
     )
     return tuple(remark for remark in remarks if remark)
@@ -53,8 +60,13 @@ def _slow_first_step(outcome: Outcome, goal: Goal) -> str:
     return f"the first step took {seconds:.1f} s, more than the horizon of {goal.seconds:.3g} s"
 
 
-def _waits_for_input(outcome: Outcome, input_seconds: float, remedy: str) -> str:
+def _waits_for_input(outcome: Outcome, recipe: Recipe, seconds_per_step: float, remedy: str) -> str:
     update = outcome.median_update_seconds
+    input_seconds = seconds_per_step * recipe.steps_per_update
+    if update and recipe.growth.factor > 1:
+        # the input was timed at the last size, while most updates are of smaller ones
+        input_seconds *= outcome.examples / (outcome.updates * recipe.batch_size)
+        update = outcome.train_seconds / outcome.updates
     if not update or input_seconds <= WAITS_FOR_INPUT * update:
         return ""
     times = f"{1e3 * input_seconds:.1f} ms of the {1e3 * update:.1f} ms of an update"
@@ -68,11 +80,11 @@ def _unfinished_warmup(outcome: Outcome, recipe: Recipe) -> str:
     return f"warm-up was not over: {made}, below the recipe's learning rate"
 
 
-def _changed_rate(outcome: Outcome, recipe: Recipe) -> str:
+def _changed_rate(outcome: Outcome, recipe: Recipe, share: float) -> str:
     first, final = recipe.learning_rate, outcome.final_learning_rate
-    if not first or final is None or math.isclose(first, final, rel_tol=1e-5):
+    if not first or final is None or math.isclose(first * share, final, rel_tol=1e-5):
         return ""
-    rates = f"ended at {final:.3g}, not at the recipe's {first:.3g}"
+    rates = f"ended at {final:.3g}, not at the recipe's {first * share:.3g}"
     return f"the learning rate {rates}: a callback set it"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building import accumulation
+from kbatch.building import accumulation, float8
 from kbatch.building.optimizers import learning_rate_of
 from kbatch.callbacks.finiteness import scaled_updates
 from kbatch.data.batches import Data
@@ -40,11 +41,27 @@ def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
     examples = data.training.examples
     too_large = [size for size in batch_sizes if size > examples]
     if too_large:
-        raise DataError(
-            f"`batch_size` must be at most the number of training examples, {examples}",
-            ", ".join(map(str, too_large)),
-            "Take these sizes out of the space, or train on more examples",
+        raise _larger_than(
+            examples, too_large, "Take these sizes out of the space, or train on more examples"
         )
+
+
+def check_size(batch_size: int, examples: int) -> None:
+    """Refuse one batch size above the number of examples.
+
+    Raises:
+        DataError: If the batch would be larger than the data.
+    """
+    if batch_size > examples:
+        raise _larger_than(examples, [batch_size], "Pass a smaller batch, or more examples")
+
+
+def _larger_than(examples: int, sizes: Sequence[int], do: str) -> DataError:
+    return DataError(
+        f"`batch_size` must be at most the number of training examples, {examples}",
+        ", ".join(map(str, sizes)),
+        do,
+    )
 
 
 def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: RunOptions) -> Outcome:
@@ -69,14 +86,19 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
             raise
         return Outcome(ended="out_of_memory", message=str(error)[:MESSAGE_LENGTH])
     instruments = Instruments(recipe, data, goal, options, input_seconds, entered)
-    ended, message, final_rate = None, "", None
+    ended, message, full_rate, noise_scale = None, "", None, None
     scaled_before = scaled_updates(model)
     try:
-        with instruments.sampler, recipe_scope(model, recipe, options):
-            model.fit(callbacks=instruments.callbacks, **fit_arguments(recipe, data, options))
+        with instruments.sampler, recipe_scope(model, recipe, options) as noise_meter:
+            instruments.pace.measure_noise_by(noise_meter, model)
+            model.fit(
+                callbacks=instruments.callbacks,
+                **fit_arguments(recipe, data, options, instruments.pace.cuts),
+            )
+        noise_scale = noise_meter.noise_scale() if noise_meter else None
         # EarlyStopping and an optimizer's moving average may have set other weights.
         instruments.horizon.restore()
-        final_rate = float(model.optimizer.learning_rate)
+        full_rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
     except Exception as error:  # as above
         if _compiled_before and is_full_of_programs(error):
             raise SearchError(
@@ -94,13 +116,16 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         instruments.outcome(ended),
         **_plan_fields(model, instruments.clock.seconds),
         learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
-        final_learning_rate=final_rate,
-        skipped_updates=_skipped_updates(model, instruments.clock.updates, scaled_before),
-        input_examples_per_second=_per_second(recipe.examples_per_pass, input_seconds),
+        final_learning_rate=None if full_rate is None else full_rate * instruments.pace.share,
+        skipped_updates=_skipped_updates(model, recipe, instruments.clock.updates, scaled_before),
+        input_examples_per_second=_per_second(recipe.examples_per_step, input_seconds),
         message=message,
+        noise_scale=noise_scale,
     )
-    own = remarks.of(outcome, goal, recipe, input_seconds, data.training.remedy)
-    return replace(outcome, remarks=(*own, *accumulation.remarks(model, recipe), *data.remarks))
+    remedy, share = data.training.remedy, instruments.pace.share
+    own = remarks.of(outcome, goal, recipe, input_seconds, remedy, share)
+    of_model = (*accumulation.remarks(model, recipe), *float8.remarks(model, recipe))
+    return replace(outcome, remarks=(*own, *of_model, *data.remarks))
 
 
 # holds True once a training of this process has ended well and left XLA's programs in the GPU
@@ -127,12 +152,15 @@ def _plan_fields(model: keras.Model, train_seconds: float) -> dict[str, Any]:
     return {"plan": plan.to_json(), "recompute_seconds": train_seconds * extra / (1 + extra)}
 
 
-def _skipped_updates(model: keras.Model, updates: int, scaled_before: int | None) -> int:
-    """How many of the clock's updates loss scaling skipped."""
+def _skipped_updates(
+    model: keras.Model, recipe: Recipe, updates: int, scaled_before: int | None
+) -> int:
+    """How many of the clock's updates loss scaling skipped, inner steps rounded up to updates."""
     scaled = scaled_updates(model)
     if scaled is None or scaled_before is None:
         return 0
-    return max(updates - (scaled - scaled_before), 0)
+    steps = recipe.method.inner_steps
+    return max(math.ceil((updates * steps - (scaled - scaled_before)) / steps), 0)
 
 
 def _per_second(examples: int, seconds: float) -> float | None:
@@ -144,8 +172,8 @@ def _input_seconds(data: Data, recipe: Recipe) -> float:
 
     They are measured over about one pass over the data or one second.
     """
-    stream: tf.data.Dataset = data.training.unshuffled(recipe.examples_per_pass)
-    batches_per_pass = data.training.examples // recipe.examples_per_pass + 1
+    stream: tf.data.Dataset = data.training.unshuffled(recipe.examples_per_step)
+    batches_per_pass = data.training.examples // recipe.examples_per_step + 1
     remaining = iter(stream)
     next(remaining)
     began, taken = time.perf_counter(), 0

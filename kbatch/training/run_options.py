@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+from kbatch.building.gradient_noise import INTERVAL
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -26,8 +28,10 @@ class RunOptions:
         largest_passed: Integer, the largest micro-batch that has trained in this project; 0 if none
             has. An ambiguous error (such as "No algorithm worked") is taken for out of memory only
             for a larger micro-batch than this.
-        updates: Integer, weight updates to train for instead of the goal's seconds. `None` for the
-            seconds.
+        examples: Integer, examples to train on instead of the goal's seconds, rounded up to whole
+            updates. `None` for the seconds.
+        noise_interval: Integer, weight updates from one whose gradient noise is measured to the
+            next.
     """
 
     seed: int = 0
@@ -38,4 +42,5 @@ class RunOptions:
     verbose: Any = 0
     on_progress: Callable[[float, float | None], None] | None = None
     largest_passed: int = 0
-    updates: int | None = None
+    examples: int | None = None
+    noise_interval: int = INTERVAL

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from kbatch.building.model_maker import ModelMaker
-from kbatch.callbacks.validation_pass import numbers
+from kbatch.callbacks.validation_pass import evaluated, numbers
 from kbatch.data.batches import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
@@ -206,7 +206,7 @@ def _test_metrics(model: Any, outcome: Outcome, test: tf.data.Dataset | None) ->
     """The metrics of the kept weights on test data, if there are both."""
     if test is None or outcome.value is None:
         return {}
-    return numbers(model.evaluate(test, verbose=0, return_dict=True))
+    return numbers(evaluated(model, test))
 
 
 def _name(job: Job) -> str:

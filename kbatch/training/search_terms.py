@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import keras
-import tensorflow as tf
 
+from kbatch.building import mixed_labels, replicas
 from kbatch.building.compiled import compiled_by_user, said_of
 from kbatch.building.label_smoothing import smoothed
 from kbatch.building.model_maker import ModelMaker
@@ -17,17 +18,19 @@ from kbatch.building.signature import described, signature
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
-from kbatch.device import meter
+from kbatch.device import meter, strategy
 from kbatch.errors import SearchError, SpaceError
 from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
-from kbatch.recipe import Recipe, whole_number
+from kbatch.recipe import Recipe
+from kbatch.recipe_fields import whole_number
+from kbatch.rules import micro_batch
 from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
-from kbatch.training import agreement, user_callbacks
+from kbatch.training import agreement, rehearsal, user_callbacks
 from kbatch.training.endless_fit import median_update_seconds
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of
@@ -65,11 +68,15 @@ class Terms:
 
     def fitted(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a micro-batch that fits into memory; `None` if none does."""
-        return _micro_batch.fitted(recipe, self.max_batch, self.max_accumulation_steps)
+        return _micro_batch.fitted(
+            recipe, self.max_batch, self.max_accumulation_steps, strategy.replicas()
+        )
 
     def why_not(self, recipe: Recipe) -> str:
         """Return the sentence for a recipe that does not fit."""
-        return _micro_batch.why_not(recipe, self.max_batch, self.max_accumulation_steps)
+        return _micro_batch.why_not(
+            recipe, self.max_batch, self.max_accumulation_steps, strategy.replicas()
+        )
 
     def open(
         self,
@@ -112,27 +119,50 @@ class Terms:
         return Search(project, self.model_maker, self.space, data, goal, arguments, watcher or own)
 
     def sizes_that_fit(self, examples: int) -> list[int]:
-        """Return the batch sizes to search: of the default ones, those that are not too large."""
+        """Return the batch sizes to search: of the default ones, those that are possible.
+
+        Others are larger than the data, or cannot be shared equally by all devices.
+        """
         sizes = list(self.space.batch_size)
-        return [size for size in sizes if size <= examples] if self.space.default_sizes else sizes
+        if not self.space.default_sizes:
+            return sizes
+        return [
+            size
+            for size in sizes
+            if size <= examples and not self._pass(size) % strategy.replicas()
+        ]
+
+    def _pass(self, batch_size: int) -> int:
+        """Examples of a pass, before the largest that fits is asked."""
+        return micro_batch.size_of(batch_size, self.space.micro_batch_size) or batch_size
 
     def _checked(
         self, arguments: FitArguments, model: keras.Model | None, problems: Problems
     ) -> Data | None:
         """Return the data, and note the problems of all arguments."""
         problems.of(lambda: self._check_horizon(arguments))
-        problems.of(_check_devices)
+        problems.of(lambda: strategy.check(strategy.entered()))
+        problems.of(lambda: replicas.check_space(self.space))
+        if model is not None:
+            rehearsal.check(self.model_maker, model, self.space, problems)
         schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
         problems.of(lambda: user_callbacks.check(arguments.callbacks, schedule=schedule))
         data: Data | None = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
         if data is not None:
             sizes = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
             problems.of(lambda: check_sizes(sizes, data))
+            mixing = augmentation.mixing(self.space.augmentation)
+            for part in mixing:
+                problems.of(functools.partial(part.check_examples, data.training.element_spec[0]))
+            problems.of(lambda: strategy.check_sizes([self._pass(size) for size in sizes]))
             if model is not None:
                 loss = said_of(model, self.model_maker.arguments).get("loss")
                 problems.of(lambda: agreement.check(model, loss, data))
+                problems.of(lambda: replicas.check_metric(model, self.judged_by["metric"]))
                 if loss is not None:
                     problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
+                if mixing:
+                    problems.of(lambda: mixed_labels.check(model, loss))
         return data
 
     def _agree(
@@ -160,6 +190,8 @@ class Terms:
                 "max_accumulation_steps": self.max_accumulation_steps,
             }
         )
+        if "overlap" not in project.facts():
+            project.agree({"overlap": _overlap_facts(data)})
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
 
@@ -247,13 +279,10 @@ def check_space(space: Any) -> None:
         )
 
 
-def _check_devices() -> None:
-    if tf.distribute.has_strategy():
-        raise SearchError(
-            "A search must run on one device",
-            "a tf.distribute strategy's scope",
-            "Call search outside of the scope",
-        )
+def _overlap_facts(data: Data) -> dict[str, int] | None:
+    """How many validation examples are training examples too; no condition of a resumed search."""
+    found = data.overlap()
+    return None if found is None else {"shared": found[0], "looked_at": found[1]}
 
 
 def _has_schedule(optimizer: Any) -> bool:

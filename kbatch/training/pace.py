@@ -1,0 +1,175 @@
+"""The pace of one training: the size of each batch, and the learning rate that goes with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from kbatch.batch_growth import CONSTANT
+from kbatch.building.gradient_noise import NoiseMeter
+from kbatch.callbacks.growing_clock import GrowingClock
+from kbatch.callbacks.growth import SizeNow, by_noise, by_plateau, by_progress
+from kbatch.callbacks.pass_end import PassEnd
+from kbatch.callbacks.rate import RateCallbacks, warmup_share
+from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.data.cuts import Cuts
+from kbatch.errors import ModelError
+from kbatch.goal import Goal
+from kbatch.recipe import Recipe
+from kbatch.rules import batch_size, decay, learning_rate
+from kbatch.training.run_options import RunOptions
+
+
+class Pace:
+    """The size of each batch of one training, and the learning rate that goes with it.
+
+    Both follow the progress of the training: its share of the horizon on the training clock, or of
+    its examples if these end it. The decay of the rate begins after warm-up. The rate of a smaller
+    batch follows the usual rule of the optimizer, which a recipe is enough to tell.
+
+    Args:
+        recipe: `Recipe` to follow.
+        of_pass: Integer, examples in a pass over the data.
+        goal: Seconds and metric.
+        options: The examples that end the training, and the rest.
+        clock: `TrainingClock` that counts the updates.
+        curve: Function that returns the measurements so far, `(train_seconds, value)`.
+
+    Attributes:
+        cuts: `Cuts` of a growing batch; `None` for a constant one.
+        share: Float, share of the learning rate that the last update trained at, warm-up aside.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        of_pass: int,
+        goal: Goal,
+        options: RunOptions,
+        clock: TrainingClock,
+        curve: Callable[[], Sequence[tuple[float, float]]],
+    ) -> None:
+        self._recipe, self._of_pass, self._clock = recipe, of_pass, clock
+        self._goal, self._options, self._curve = goal, options, curve
+        self._decays_from: float | None = None
+        self._noise_meter: NoiseMeter | None = None
+        self._noise_scale: float | None = None
+        self._reads_noise_at = 0
+        self.share = 1.0
+        self.cuts: Cuts | None = None
+        if recipe.batch_schedule != CONSTANT:
+            self.cuts = Cuts(self._size_now(), recipe.steps_per_update)
+
+    def examples(self) -> int:
+        """Return the number of examples trained on so far."""
+        if self.cuts is None:
+            return self._clock.updates * self._recipe.batch_size
+        return self.cuts.examples(self._clock.updates)
+
+    def measure_noise_by(self, noise_meter: NoiseMeter | None, model: keras.Model) -> None:
+        """Take the measurement of the gradient noise, which begins with the training.
+
+        Args:
+            noise_meter: `NoiseMeter`; `None` if the noise of the model is not measured.
+            model: The model.
+
+        Raises:
+            ModelError: If the batch is to grow by it and it is not measured.
+        """
+        if noise_meter is None and self._recipe.growth.kind == "noise":
+            raise ModelError(
+                "A model must have Keras' own train_step, and train on one device, for its batch "
+                "to grow by the noise scale",
+                f"{type(model).__name__} with batch_schedule={self._recipe.batch_schedule!r}",
+                "Take another schedule, such as exponential:8",
+            )
+        self._noise_meter = noise_meter
+
+    def horizon_clock(self) -> TrainingClock | GrowingClock:
+        """Return the clock for the horizon, which expects the seconds of the next update."""
+        if self.cuts is None:
+            return self._clock
+        return GrowingClock(self._clock, self.cuts.size)
+
+    def around(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[Any]:
+        """Return callbacks with those of the pace around them."""
+        around = list(callbacks)
+        if self._recipe.warmup_updates or self._recipe.schedule != "constant" or self.cuts:
+            rate = RateCallbacks(self._share)
+            around = [rate.before, *around, rate.after]
+        if self.cuts:
+            pass_end = PassEnd(self.examples, self._of_pass)
+            around = [pass_end.before, *around, pass_end.after]
+        return around
+
+    def _size_now(self) -> SizeNow:
+        growth = self._recipe.growth
+        last, multiple = self._recipe.batch_size, self._recipe.accumulation_steps
+        if growth.kind == "plateau":
+            return by_plateau(
+                growth,
+                last,
+                multiple,
+                lambda: [value for _, value in self._curve()],
+                self._goal.direction,
+            )
+        if growth.kind == "noise":
+            return by_noise(growth, last, multiple, lambda: self._noise_scale)
+        return by_progress(growth, last, multiple, self._progress)
+
+    def _progress(self, examples: int) -> float:
+        """Share of the training that is behind it after so many examples, or now on the clock."""
+        if self._options.examples is not None:
+            return examples / self._options.examples
+        return self._clock.seconds / self._goal.seconds
+
+    def _share(self) -> float:
+        """Share of the full learning rate for the next update."""
+        update, warmup = self._clock.updates, self._recipe.warmup_updates
+        self._read_noise(update)
+        self.share = self._decay() * self._of_batch(update)
+        return self.share * warmup_share(update, warmup)
+
+    def _read_noise(self, update: int) -> None:
+        """Read the noise scale once in several updates, since it waits for the device.
+
+        It is read here, since a thread of TensorFlow asks for the size.
+        """
+        if self._noise_meter is None or self._recipe.growth.kind != "noise":
+            return
+        if update >= self._reads_noise_at:
+            self._noise_scale = self._noise_meter.noise_scale()
+            self._reads_noise_at = update + self._options.noise_interval
+
+    def _decay(self) -> float:
+        if self._recipe.schedule == "constant" or self._clock.updates < self._recipe.warmup_updates:
+            return 1.0
+        progress = self._progress(self.examples())
+        if self._decays_from is None:
+            self._decays_from = progress
+        left = 1 - self._decays_from
+        done = (progress - self._decays_from) / left if left > 0 else 1.0
+        return decay.factor(self._recipe.schedule, done)
+
+    def _of_batch(self, update: int) -> float:
+        if self.cuts is None:
+            return 1.0
+        rule = learning_rate.DEFAULT_RULES[self._recipe.optimizer]
+        full = learning_rate.factor(self._recipe.batch_size, rule)
+        return learning_rate.factor(self.cuts.size(update), rule) / full
+
+
+def most_updates(recipe: Recipe, of_pass: int) -> int:
+    """Return the most updates that one pass over the data takes.
+
+    Args:
+        recipe: `Recipe` to follow.
+        of_pass: Integer, examples in a pass over the data.
+    """
+    smallest = recipe.batch_size
+    if recipe.batch_schedule != CONSTANT:
+        smallest = batch_size.first(smallest, recipe.growth.factor, recipe.accumulation_steps)
+    return math.ceil(of_pass / smallest)

@@ -1,4 +1,4 @@
-"""The command line: `kbatch cats-vs-dogs`, `max-batch`, `recompute`, `report` and `doctor`.
+"""The command line: `kbatch cats-vs-dogs`, `max-batch`, `recompute`, `report` and more.
 
 TensorFlow is imported only when a command needs it.
 """
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import kbatch
+from kbatch.cli.advise import advise
 from kbatch.cli.cats_vs_dogs import cats_vs_dogs
 from kbatch.cli.doctor import doctor
 from kbatch.cli.failure import PlainGroup
@@ -55,4 +56,5 @@ app.command("cats-vs-dogs")(cats_vs_dogs)
 app.command("max-batch")(max_batch)
 app.command("recompute")(recompute)
 app.command("report")(report)
+app.command("advise")(advise)
 app.command("doctor")(doctor)

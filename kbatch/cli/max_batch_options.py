@@ -12,6 +12,7 @@ from kbatch.axis import Axis
 from kbatch.command_option import WHOLE, AxisOptions
 from kbatch.option import Option, words
 from kbatch.recipe import Recipe
+from kbatch.recipe_fields import OPTIMIZERS
 from kbatch.space import AXES
 
 AXES_OF_MEMORY = {axis.name: axis for axis in AXES if axis.decides_memory}
@@ -24,15 +25,22 @@ def _option(axis: Axis, option: Option) -> Option:
     """The axis' option of this command: its default is the value of a plain recipe."""
     value = getattr(Recipe(), axis.name)
     # Without a learning rate to search, the model's own optimizer will do too.
-    known = "sgd, adam, compiled." if axis.name == "optimizer" else option.help
+    known = f"{', '.join(OPTIMIZERS)}." if axis.name == "optimizer" else option.help
     return replace(
         option,
         name=SINGULAR.get(option.name, option.name),
         help=f"{known} Several make a table.",
-        default=JIT_WORDS[value] if isinstance(value, bool) else str(value),
+        default=_text_of(axis, value),
         default_words="",
         read=words if axis.name == "optimizer" else option.read,
     )
+
+
+def _text_of(axis: Axis, value: Any) -> str:
+    """The text of an axis' option that stands for a value."""
+    if isinstance(value, bool):
+        return JIT_WORDS[value]
+    return str(axis.absent if value is None else value)
 
 
 AXIS_OPTIONS = AxisOptions(

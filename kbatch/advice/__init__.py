@@ -1,0 +1,1 @@
+"""Advice on recipes, and recipes to start with; no TensorFlow without a model or data."""

@@ -146,6 +146,16 @@ def test_compile_arguments_are_those_of_the_user():
     assert isinstance(arguments["optimizer"], keras.optimizers.SGD)
 
 
+def test_the_compiled_loss_calls_what_stands_in_for_its_call(model):
+    model.compile("sgd", "mse")
+    loss = keras_private.compile_loss(model)
+    loss.call = lambda y_true, y_pred, sample_weight=None: tf.constant(7.0)
+    assert float(model.compute_loss(None, tf.ones((2, 3)), {"out": tf.ones((2, 3))})) == 7.0
+    del loss.call
+    y = {"out": tf.ones((2, 3))}
+    assert float(model.compute_loss(None, y, {"out": tf.zeros((2, 3))})) == 1.0
+
+
 def test_decay_exclusions_are_copied():
     source, target = keras.optimizers.AdamW(), keras.optimizers.AdamW()
     source.exclude_from_weight_decay(var_names=["bias"])
@@ -227,3 +237,45 @@ def test_a_model_without_a_graph_has_no_names_of_outputs():
 def test_a_schedule_of_an_optimizer_is_seen(schedule):
     rate = keras.optimizers.schedules.CosineDecay(0.1, 10) if schedule else 0.1
     assert keras_private.has_schedule(keras.optimizers.SGD(rate)) is schedule
+
+
+def accumulating():
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, global_clipnorm=1.0)
+    variable = keras.Variable([3.0, 4.0])
+    optimizer.build([variable])
+    return optimizer, variable
+
+
+def test_weights_are_updated_by_clipped_gradients():
+    optimizer, variable = accumulating()
+    keras_private.update_weights(optimizer, [tf.constant([6.0, 8.0])], [variable])
+    np.testing.assert_allclose(variable, [2.94, 3.92], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [keras_private.REDUCTION, keras_private.APPLICATION])
+def test_an_update_goes_through_the_methods_of_an_optimizer(name):
+    optimizer, variable = accumulating()
+    called, own = [], getattr(optimizer, name)
+    setattr(optimizer, name, lambda *arguments: called.append(name) or own(*arguments))
+    for _ in range(2):
+        optimizer.apply([tf.constant([1.0, 2.0])], [variable])
+    assert name in called
+
+
+def test_a_model_is_not_built_again_inside_the_block():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = keras.Sequential(input_and_head())
+    own = model.distribute_strategy
+    with keras_private.without_symbolic_build(model):
+        assert model._distribute_strategy is None
+        model._maybe_symbolic_build(iterator=iter([None]))  # would fail
+    assert model.distribute_strategy is own
+
+
+def test_the_sum_of_gradients_of_one_weight_is_found():
+    first, second = keras.Variable([1.0, 2.0]), keras.Variable([[3.0]])
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    optimizer.build([first, second])
+    optimizer.apply([tf.constant([[5.0]]), tf.constant([6.0, 7.0])], [second, first])
+    sums = [keras_private.accumulated_gradient_of(optimizer, each) for each in (first, second)]
+    assert [each.numpy().tolist() for each in sums] == [[6.0, 7.0], [[5.0]]]

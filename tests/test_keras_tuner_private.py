@@ -22,6 +22,18 @@ def test_a_choice_is_narrowed(default, left):
     assert choice.prob_to_value(0.999) == 32
 
 
+def test_a_hyperparameter_is_left_one_value():
+    hp = keras_tuner.HyperParameters()
+    hp.Boolean("jit", default=True)
+    hp.Choice("size", [16, 32])
+    keras_tuner_private.fix(hp, "jit", False)
+    read = keras_tuner.HyperParameters.from_config(hp.get_config())
+    for each in (hp, read):
+        assert [axis.name for axis in each.space] == ["jit", "size"]
+        assert each.get("jit") is False
+    assert hp.space[0].random_sample() is False
+
+
 @pytest.mark.parametrize(
     "declare",
     [

@@ -84,3 +84,23 @@ def test_recurrent_layers_are_counted_for_every_step():
 def test_sizes_are_lines():
     assert (Size(1, 2) + Size(3, 4)).times(2) == Size(8, 12)
     assert Size(10, 2).at(5) == 20
+
+
+@pytest.mark.parametrize("assign", ["assign", "assign_add"])
+def test_a_value_that_outlives_its_variable_is_held_besides(assign):
+    """SAM keeps the weights while the variables hold others: one more copy of them."""
+    weights = tf.Variable(tf.ones((1000, 100)))
+
+    def step(keeping):
+        def run(x):
+            before = tf.identity(weights.read_value())
+            getattr(weights, assign)(tf.ones((1000, 100)))
+            y = tf.matmul(tf.matmul(x, weights), tf.ones((100, 4)))
+            if keeping:
+                weights.assign(before)
+            return y
+
+        return run
+
+    kept, dropped = (top(traced(step(keeping), (PRIME, 1000)), 1) for keeping in (True, False))
+    assert kept - dropped == pytest.approx(4 * 100_000, rel=0.05)

@@ -163,7 +163,8 @@ def test_nonsense_is_one_sentence_and_exit_code_2(here, arguments, says):
 def test_axes_of_memory_are_options_with_a_plain_recipes_values():
     options = max_batch_options.AXIS_OPTIONS.by_axis
     names = [option.name for option in options.values()]
-    assert names == ["policy", "optimizer", "jit", "recompute", "label-smoothing"]
+    of_memory = ["policy", "optimizer", "jit", "recompute", "label-smoothing"]
+    assert names == [*of_memory, "training", "ema", "normalizations"]
     texts = {axis: option.default for axis, option in options.items()}
     values = max_batch_options.Options(build="a:b", axes=texts).axis_values()
     assert {len(each) for each in values.values()} == {1}

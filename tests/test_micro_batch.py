@@ -27,14 +27,16 @@ TABLE = Table(
 
 @pytest.mark.parametrize("limit", range(1, 40))
 @pytest.mark.parametrize("batch_size", [1, 7, 12, 32, 96, 100, 512])
-def test_fitted_equals_brute_force(limit, batch_size):
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_fitted_equals_brute_force(limit, batch_size, devices):
+    batch_size *= devices
     recipe = Recipe(batch_size=batch_size)
     wanted = [
         steps
         for steps in range(1, MOST_STEPS + 1)
-        if batch_size % steps == 0 and batch_size // steps <= limit
+        if batch_size % (steps * devices) == 0 and batch_size // (steps * devices) <= limit
     ]
-    got = fitted(recipe, limit)
+    got = fitted(recipe, limit, devices=devices)
     assert (got is None) == (not wanted)
     if got is not None:
         assert got.accumulation_steps == wanted[0]

@@ -149,7 +149,7 @@ def test_the_baseline_follows_the_users_own_policy(policy, raw):
         ModelError,
         match=(
             "global dtype policy must be one of float32, mixed_float16, "
-            "mixed_bfloat16. Received: float64"
+            "mixed_bfloat16, float16. Received: float64"
         ),
     ):
         ModelMaker(raw, CROSSENTROPY, own_policy="float64").baseline(Recipe())

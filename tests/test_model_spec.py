@@ -18,6 +18,7 @@ ENTRY_POINTS = (
     kbatch.train,
     kbatch.find_max_batch,
     kbatch.max_batches,
+    kbatch.noise_scale,
     kbatch.throughput,
     kbatch.memory.estimate,
 )

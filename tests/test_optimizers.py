@@ -404,3 +404,102 @@ def test_exclusions_from_weight_decay_hold_under_accumulation():
         True,
         False,
     ]
+
+
+NAMED = {
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.1},
+    "adam": {"optimizer": "adam", "learning_rate": 0.01},
+    "adamw": {"optimizer": "adamw", "learning_rate": 0.01},
+    "lars": {"optimizer": "lars", "learning_rate": 5.0},
+    "lamb": {"optimizer": "lamb", "learning_rate": 0.01},
+}
+SETTINGS = {
+    "plain": {},
+    "decay": {"weight_decay": 0.1},
+    "clip": {"clip_norm": 0.05},
+    "all": {"weight_decay": 0.1, "clip_norm": 0.05, "momentum": 0.5},
+}
+
+
+def in_float64():
+    x = keras.Input((5,), dtype="float64")
+    hidden = keras.layers.Dense(4, "tanh", dtype="float64")(x)
+    return keras.Model(x, keras.layers.Dense(3, dtype="float64")(hidden))
+
+
+def moved(recipe, x, y, build=dense_model, updates=3, **fit):
+    """How far the weights move in some updates of a recipe."""
+    loss = SPARSE(from_logits=True)
+    model = ModelMaker(build, CompileArguments(loss)).make(recipe)
+    before = [each.astype("float64") for each in model.get_weights()]
+    with weighed(model, recipe):
+        model.fit(
+            x,
+            y,
+            batch_size=recipe.examples_per_pass,
+            epochs=updates,
+            shuffle=False,
+            verbose=0,
+            **fit,
+        )
+    after = model.get_weights()
+    return np.concatenate(
+        [(late - early).ravel() for late, early in zip(after, before, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+def test_accumulated_passes_are_the_whole_batch_for_all(named, settings):
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(32, 5)), rng.integers(0, 3, 32)
+    told = {"build": in_float64, "class_weight": {0: 1.0, 1: 3.0, 2: 0.5}}
+    whole = moved(Recipe(32, **named, **settings), x, y, **told)
+    accumulated = moved(Recipe(32, micro_batch_size=8, **named, **settings), x, y, **told)
+    assert np.linalg.norm(whole) > 1e-3
+    assert np.linalg.norm(whole - accumulated) <= 1e-6 * np.linalg.norm(whole)
+    plain = moved(Recipe(32, **named), x, y, **told)
+    assert not settings or np.linalg.norm(plain - whole) > 1e-4 * np.linalg.norm(whole)
+
+
+def test_settings_of_a_recipe_are_those_of_its_optimizer():
+    made = {
+        name: optimizer_of(Recipe(**named, weight_decay=0.1, momentum=0.5, clip_norm=2.0))
+        for name, named in NAMED.items()
+    }
+    assert [type(each).__name__ for each in made.values()] == [
+        "SGD",
+        "Adam",
+        "AdamW",
+        "LARS",
+        "Lamb",
+    ]
+    for name, optimizer in made.items():
+        momentum = optimizer.momentum if name in ("sgd", "lars") else optimizer.beta_1
+        decay = optimizer.l2 if name == "lars" else optimizer.weight_decay
+        assert (momentum, decay, optimizer.global_clipnorm) == (0.5, 0.1, 2.0)
+    for named in NAMED.values():
+        plain = optimizer_of(Recipe(**named))
+        assert not plain.weight_decay
+        assert plain.global_clipnorm is None
+
+
+def test_one_update_with_decay_is_the_equation():
+    """Decoupled decay takes weight_decay x rate off each weight, beside the gradient's update."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(32, 5)).astype("float32"), rng.integers(0, 3, 32)
+    for named in (NAMED["sgd"], NAMED["adam"], NAMED["adamw"]):
+        without = moved(Recipe(32, **named), x, y, updates=1)
+        decayed = moved(Recipe(32, **named, weight_decay=0.3), x, y, updates=1)
+        model = ModelMaker(dense_model, CompileArguments(SPARSE(from_logits=True))).make(Recipe(32))
+        start = np.concatenate([each.ravel() for each in model.get_weights()])
+        wanted = without - 0.3 * named["learning_rate"] * start
+        np.testing.assert_allclose(decayed, wanted, atol=2e-7)
+
+
+def test_weights_are_averaged_once():
+    own = keras.optimizers.Adam(use_ema=True)
+    for given in (own, keras.optimizers.LossScaleOptimizer(own)):
+        with pytest.raises(RecipeError, match=r"averaged once.*ema=0\.9 and .*use_ema"):
+            optimizer_of(Recipe(32, "compiled", None, ema=0.9), given)
+    assert optimizer_of(Recipe(32, "compiled", None), own) is own

@@ -2,8 +2,10 @@
 
 import pytest
 
+from kbatch.axes import AXIS
 from kbatch.errors import DataError, SearchError
 from kbatch.option import Option, Range, between, names, numbers, one_of, whole_numbers, words
+from kbatch.recipe_fields import AUGMENTATIONS
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,9 @@ def test_a_text_without_meaning_is_refused(read, text, says):
 
 def test_an_option_has_a_name_for_python():
     assert Option("batch-sizes", "", whole_numbers).parameter == "batch_sizes"
+
+
+def test_every_built_in_augmentation_can_be_searched_by_command():
+    option = AXIS["augmentation"].option
+    assert option.read("--augmentations", ",".join(AUGMENTATIONS)) == AUGMENTATIONS
+    assert {"mixup", "cutmix"} < set(AUGMENTATIONS)

@@ -11,11 +11,15 @@ import kbatch
 
 NAMES = [
     *(
+        "CutMix",
+        "Advice",
         "HyperModel",
+        "MixUp",
         "ModelSpec",
         "Outcome",
         "Recipe",
         "Space",
+        "advise",
         "best_recipe",
         "callbacks",
         "confirm",
@@ -25,12 +29,14 @@ NAMES = [
         "memory",
     ),
     *(
+        "noise_scale",
         "objective",
         "recompute",
         "register_augmentation",
         "report",
         "results",
         "score",
+        "starting_recipe",
         "testing",
         "throughput",
         "train",
@@ -68,6 +74,7 @@ def test_an_unknown_name_is_an_attribute_error():
             "import kbatch; kbatch.find_max_batch, kbatch.max_batches, "
             "kbatch.throughput, kbatch.memory.estimate; import kbatch.cli.max_batch"
         ),
+        "import kbatch; kbatch.advise(kbatch.Recipe()), kbatch.starting_recipe('accuracy')",
         "import kbatch; kbatch.results.load, kbatch.report, kbatch.best_recipe",
     ],
 )

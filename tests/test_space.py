@@ -196,7 +196,7 @@ def test_the_compiled_optimizer_has_no_rate():
         {"micro_batch_size": 0},
         {"learning_rate": 1e-3},
         {"learning_rate": (1e-3, 1e-2)},
-        {"learning_rate": {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}},
+        {"learning_rate": {"sgd": 0.1, "adam": 1e-3, "lion": 1e-3}},
         {"learning_rate": {"sgd": float("nan"), "adam": 1e-3}},
         {"learning_rate": {"sgd": (1e-3, float("inf")), "adam": 1e-3}},
         {"learning_rate_rule": {"Adam": "linear"}},

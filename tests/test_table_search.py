@@ -5,11 +5,13 @@ import random
 import pytest
 from fake_prober import LIMIT, FakeProber, line, plain
 
+from kbatch import Recipe
 from kbatch.data import VALIDATION_BATCH_SIZE
-from kbatch.errors import MemoryLimitError
+from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory._find_max_batch import find
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch_table import recipe_of
+from kbatch.memory._micro_batch import MOST_STEPS
 from kbatch.memory._need import Need
 from kbatch.memory._search import SearchOptions
 from kbatch.memory._table_search import TableSearch
@@ -167,3 +169,41 @@ def test_on_a_gpu_xlas_answer_is_confirmed_three_times():
     need = line(LIMIT // 10, LIMIT // 100)
     (row,) = table_of([plain(jit_compile=True)], lambda _: need, lambda _: need, log, kind=OnGpu)
     assert log == 3 * [("confirm", row.batch_size)]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_passes_of_a_method_are_predicted_by_their_own_trace(jit_compile):
+    """One step of SAM takes all passes' examples: here each pass adds to what one example needs."""
+
+    def needs(recipe):
+        passes = recipe.accumulation_steps if recipe.training != "plain" else 1
+        return line(LIMIT // 10, (1 + 0.1 * (passes - 1)) * LIMIT / 1000)
+
+    plain_row, sam = table_of(
+        [plain(jit_compile=jit_compile), plain(jit_compile=jit_compile)._replace(training="sam:1")],
+        needs,
+        needs,
+        [],
+    )
+    assert sam.batch_size >= 0.9 * plain_row.batch_size
+    truth = needs(Recipe(MOST_STEPS, training="sam:1", micro_batch_size=1)).largest(USABLE)
+    assert 0.85 * truth <= sam.accumulated_batch_size <= truth
+
+
+def test_a_method_whose_passes_are_refused_has_no_micro_batch():
+    class Refusing(FakeProber):
+        def another(self, workload):
+            super().another(workload)
+            self._refuses = workload.recipe.accumulation_steps > 1
+
+        def facts(self):
+            if getattr(self, "_refuses", False):
+                raise ModelError("A loss that accumulates must be a mean", "a sum", "Leave it out")
+            return super().facts()
+
+    need = line(LIMIT // 10, LIMIT // 1000)
+    (sam,) = table_of(
+        [plain()._replace(training="sam:1")], lambda _: need, lambda _: need, [], kind=Refusing
+    )
+    assert sam.batch_size > 0
+    assert sam.accumulated_batch_size == 0

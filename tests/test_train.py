@@ -219,6 +219,8 @@ def test_what_cannot_be_trained_is_refused(build, points):
     with pytest.raises(SearchError, match="above 0"):
         train(build, points, seconds=-1)
     with pytest.raises(KbatchError, match="must be one of none"):
+        train(build, points, Recipe(augmentation="swirl"))
+    with pytest.raises(KbatchError, match="CutMix must have images"):
         train(build, points, Recipe(augmentation="cutmix"))
     with pytest.raises(DataError, match="something to validate on"):
         kbatch.train(Recipe(), build, *points[0], seconds=1)

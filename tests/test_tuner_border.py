@@ -33,7 +33,7 @@ def test_an_unknown_metric_is_refused_with_the_known_ones(points, tmp_path):
     [
         (lambda d: tuner_of(d, objective="val_accuracy"), "objective=kbatch.objective"),
         (lambda d: tuner_of(d, executions_per_trial=2), "executions_per_trial"),
-        (lambda d: tuner_of(d, distribution_strategy=tf.distribute.get_strategy()), "one device"),
+        (lambda d: tuner_of(d, distribution_strategy=tf.distribute.get_strategy()), "Mirrored"),
     ],
 )
 def test_what_cannot_be_compared_fairly_is_refused_by_name(make, text, points, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import kbatch
 from kbatch import HyperModel, Recipe, Space
 from kbatch.callbacks import TrainingClock
-from kbatch.callbacks.warmup import Warmup
+from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 from kbatch.training import user_callbacks
@@ -178,7 +178,7 @@ def test_warmup_is_linear_at_every_update(passes, policy, optimizer, points):
     finally:
         keras.config.set_dtype_policy("float32")
     clock, rates = TrainingClock(passes), Rates(passes)
-    warmup = Warmup(clock, 7)
+    warmup = RateCallbacks(lambda: warmup_share(clock.updates, 7))
     model.fit(
         x,
         y,

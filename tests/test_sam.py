@@ -1,0 +1,86 @@
+"""Sharpness-aware minimisation against its equations in NumPy."""
+
+import keras
+import method_models
+import numpy as np
+import numpy_training
+import pytest
+import tensorflow as tf
+
+from kbatch import Recipe
+from kbatch.building.sam import _offsets
+
+OPTIMIZERS = {  # numbers that float32 holds: Keras casts them to it first
+    "sgd": (lambda: keras.optimizers.SGD(0.25, 0.5), lambda: numpy_training.Sgd(0.25, 0.5)),
+    "adam": (
+        lambda: keras.optimizers.Adam(0.0625, 0.5, 0.75),
+        lambda: numpy_training.Adam(0.0625, 0.5, 0.75),
+    ),
+}
+
+
+@pytest.mark.parametrize("micro", [None, 8])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_are_those_of_the_equations(name, micro, own_policy):
+    made, of_numpy = OPTIMIZERS[name]
+    recipe = Recipe(32, "sgd", 0.25, training="sam:0.5", micro_batch_size=micro)
+    model, weights, batches = method_models.equations(made(), recipe)
+    expected = numpy_training.sam(weights, batches, of_numpy(), 0.5)
+    plain = numpy_training.sam(weights, batches, of_numpy(), 1e-12)
+    for after, right, wrong in zip(model.get_weights(), expected, plain, strict=True):
+        np.testing.assert_allclose(after, right, rtol=1e-6, atol=1e-8)
+        assert np.abs(right - wrong).max() > 1e-4
+
+
+def test_the_way_to_the_worst_weights_has_the_radius():
+    offsets = _offsets([tf.constant([3.0, 0.0]), None, tf.constant([[4.0]], tf.float16)], 0.05)
+    assert offsets[1] is None
+    np.testing.assert_allclose(offsets[0], [0.03, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(offsets[2], [[0.04]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_moves_nothing(bad):
+    offsets = _offsets([tf.constant([1.0, bad]), tf.constant([2.0])], 0.05)
+    np.testing.assert_array_equal(np.concatenate(offsets), np.zeros(3))
+
+
+def test_a_gradient_of_zero_moves_nothing():
+    np.testing.assert_array_equal(_offsets([tf.zeros(3)], 0.05)[0], np.zeros(3))
+
+
+def test_moving_statistics_are_those_of_a_plain_training():
+    """The pass at the worst weights leaves none: after one update they are as without it."""
+    x, y = method_models.data()
+    statistics = []
+    for method in ("plain", "sam:3"):
+        recipe = Recipe(32, "sgd", 0.1, training=method)
+        model, _ = method_models.trained(
+            lambda: method_models.dense(keras.layers.BatchNormalization()),
+            recipe,
+            x,
+            y,
+            method_models.SPARSE(True),
+        )
+        normed = model.layers[1]
+        statistics.append(np.concatenate([normed.moving_mean, normed.moving_variance]))
+    np.testing.assert_array_equal(*statistics)
+    assert not np.allclose(statistics[0], np.repeat([0.0, 1.0], 8), atol=1e-4)
+
+
+def test_dropout_drops_the_same_units_in_both_passes():
+    """With a radius of next to nothing, SAM is plain training, whatever dropout draws."""
+    x, y = method_models.data(64)
+    moved = [
+        method_models.moves(
+            lambda: method_models.dense(keras.layers.Dropout(0.5, seed=7)),
+            Recipe(32, "sgd", 0.1, training=method, micro_batch_size=8 if micro else None),
+            x,
+            y,
+            method_models.SPARSE(True),
+        )
+        for method in ("plain", "sam:1e-7")
+        for micro in (False, True)
+    ]
+    method_models.assert_same_moves(moved[0], moved[2], 1e-4)
+    method_models.assert_same_moves(moved[1], moved[3], 1e-4)

@@ -1,0 +1,79 @@
+"""Strategies of one machine's devices are taken; any other is refused by its name."""
+
+import pytest
+import tensorflow as tf
+
+from kbatch import Recipe, Space
+from kbatch.building import replicas
+from kbatch.device import meter, strategy
+from kbatch.errors import ModelError, SearchError
+
+distribute = tf.distribute
+
+
+@pytest.fixture
+def three(monkeypatch):
+    monkeypatch.setattr(strategy, "replicas", lambda: 3)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        distribute.TPUStrategy,
+        distribute.MultiWorkerMirroredStrategy,
+        distribute.experimental.ParameterServerStrategy,
+        distribute.experimental.CentralStorageStrategy,
+        distribute.OneDeviceStrategy,
+    ],
+)
+def test_other_strategies_are_refused_by_name(kind):
+    with pytest.raises(SearchError, match=f"MirroredStrategy.*Received: {kind.__name__}"):
+        strategy.check(object.__new__(kind))
+
+
+@pytest.mark.parametrize("given", [None, object.__new__(distribute.MirroredStrategy)])
+def test_no_strategy_and_a_mirrored_one_are_taken(given):
+    assert strategy.check(given) is None
+
+
+def test_without_a_strategy_one_device_trains():
+    assert strategy.replicas() == 1
+    assert strategy.devices() == ()
+    assert meter.devices() == (meter.device(),)
+    assert strategy.entered() is None
+    strategy.check_outside()
+
+
+def test_a_strategy_of_one_device_is_one_device():
+    with distribute.MirroredStrategy(["CPU:0"]).scope():
+        assert strategy.devices() == ()
+        assert " x " not in meter.device_words()
+        strategy.check(strategy.entered())
+        with pytest.raises(SearchError, match="distribution_strategy="):
+            strategy.check_outside()
+
+
+def test_sizes_must_be_shared_equally(three):
+    strategy.check_sizes([3, 48])
+    with pytest.raises(SearchError, match="multiples of the 3 devices.*Received: 32, 64.*as 33"):
+        strategy.check_sizes([32, 48, 64, 32])
+
+
+@pytest.mark.parametrize(("size", "more"), [(1, 3), (3, 3), (32, 33)])
+def test_the_next_size_that_can_be_shared(size, more, three):
+    assert strategy.even(size) == more
+
+
+@pytest.mark.parametrize(
+    "given", [{"jit_compile": True}, {"training": "sam:0.05"}, {"batch_schedule": "linear:8"}]
+)
+def test_axes_of_one_device_are_refused_by_name(given, three):
+    (name,) = given
+    with pytest.raises(ModelError, match=f"On several devices `{name}` must be"):
+        replicas.check_space(Space(**given))
+    with pytest.raises(ModelError, match=name):
+        replicas.check(None, Recipe(48, **given), "mse")
+
+
+def test_what_a_space_leaves_to_the_machine_is_not_refused(three):
+    assert replicas.check_space(Space()) is None

@@ -31,6 +31,7 @@ from fuzz_words import (
     NAMES,
     NUMBERS,
     RANGES,
+    RECIPES,
     SHAPES,
 )
 from fuzzing import GOOD, Ended, begin, command, odd_files, replaced, told
@@ -83,12 +84,18 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         "--shape": SHAPES,
     },
     "report": {},
+    "advise": {
+        **dict.fromkeys(("--examples", "--epochs", "--devices", "--max-batch"), NUMBERS),
+        "--recipe": RECIPES,
+        "--build": BUILDS,
+    },
 }
 PATHS = {
     "cats-vs-dogs": ("--out", "--data"),
     "max-batch": (),
     "recompute": ("--figure", "--plan"),
     "report": (),
+    "advise": (),
 }
 
 
@@ -151,14 +158,14 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
     """
     draw = random.Random(seed)
     while True:
-        name = draw.choice(
-            ("cats-vs-dogs", "cats-vs-dogs", "cats-vs-dogs", "max-batch", "recompute", "report")
-        )
+        name = draw.choice((*3 * ("cats-vs-dogs",), "max-batch", "recompute", "report", "advise"))
         line = [name]
         if name in ("max-batch", "recompute"):
             line.append("good:build" if draw.random() < 0.6 else draw.choice(BUILDS))
-        if name == "report":
+        if name == "report" or (name == "advise" and draw.random() < 0.3):
             line.append(draw.choice(paths))
+        if name == "advise" and draw.random() < 0.6:
+            line += ["--recipe", draw.choice(RECIPES)]
         if name == "max-batch" and draw.random() < 0.8:
             line += ["--shape", "4"]
         options = OPTIONS[name]

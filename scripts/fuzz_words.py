@@ -43,6 +43,23 @@ DTYPES = _words(
     "float32 float64 uint8 int32 bool float16 U10 S3 O datetime64 complex64 void V8 nonsense ,f4 "
     "f4,f4 (2,)f4 longdouble"
 )
+RECIPES = [
+    "",
+    "{}",
+    "{} {}",
+    "[32]",
+    '{"batch_size": 512}',
+    '{"batch_size": 512, "optimizer": "sgd", "learning_rate": 0.16}',
+    '{"batch_size": 64, "micro_batch_size": 8, "policy": "mixed_float16"}',
+    '{"optimizer": "compiled", "learning_rate": null}',
+    '{"batch_size": 1e999}',
+    '{"batch_size": NaN}',
+    '{"batch": 3}',
+    '{"ema": 0.9999, "batch_schedule": "linear:8", "training": "sam:0.05"}',
+    '{"learning_rate": 1e-300}',
+    '{"[bold]": "[/x]"}',
+    "[" * 5000,
+]
 LIMITS = _words("8GB 1GB 0 -1 1KB 99999999999999GB 1e999 nanGB infGB 8 8TB eightGB 1_0GB ٣GB")
 BUILDS = [
     "",

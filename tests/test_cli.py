@@ -10,8 +10,8 @@ import forked
 import pytest
 from PIL import Image
 
-from kbatch.case_study import options as of_options
 from kbatch.case_study.options import Options
+from kbatch.driver import options as of_options
 from kbatch.results.loading import load_records
 
 SMALL = [

@@ -79,12 +79,12 @@ ONLY_IN = {
         "case_study.options",
         "driver.options",
         *(f"cli.{name}" for name in ("app", "command", "doctor", "failure", "report")),
-        *(f"cli.{name}_options" for name in ("advise", "max_batch", "recompute")),
+        *(f"cli.{name}_options" for name in ("advise", "max_batch", "recompute", "search")),
     },
     "loky": {"runtime.worker", "runtime.loky_private"},
     "msgspec": {"json_form"},
     "pynvml": {"device.utilisation"},
-    "tensorflow_datasets": {"case_study.sources"},
+    "tensorflow_datasets": {"case_study.sources", "sources.tfds"},
 }
 MODULES = sorted(
     path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py"

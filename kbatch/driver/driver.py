@@ -58,6 +58,8 @@ def run(options: Options, task: Task, console: Console) -> None:
         max_batch = limits.of_options(options, task, space, folder, console)
         _import_tensorflow()
         searched = task.searched(_load(task, console))
+        if searched.words:
+            console.print(searched.words, highlight=False, soft_wrap=True)
         space = _without_large_batches(space, searched.examples, options, console)
         _search_and_confirm(options, task, space, max_batch, searched, folder, console)
         files = report.write(folder)

@@ -157,13 +157,25 @@ class Options:
         for axis in AXES:
             if axis.option is None:
                 continue
-            text = self.axes[axis.name] if axis.name in self.axes else _default(axis)
+            text = self.axes[axis.name] if axis.name in self.axes else self.default_of(axis)
+            if text is None:
+                continue
             values = axis.option.read(f"--{axis.option.name}", text)
             if axis.only_if is None:
                 arguments[axis.name] = values
             else:
                 arguments.setdefault(axis.of, {})[axis.only_if[1]] = self._drawn_from(values)
         return Space(**arguments, micro_batch_size=self.micro_batch_size)
+
+    def default_of(self, axis: Axis) -> str | None:
+        """Return the text of an axis' option that was left out; `None` to leave it to `Space`."""
+        if axis.name == "policy":
+            return default_policies()
+        if axis.name == "jit_compile":
+            return "both" if may_be_used() else "off"
+        return (
+            BATCH_SIZES if axis.name == "batch_size" else str(axis.option and axis.option.default)
+        )
 
     def _drawn_from(self, values: Range) -> Any:
         """A range as `Space` takes it; for a grid a few values of it."""
@@ -232,15 +244,6 @@ def default_policies() -> str:
     On a CPU, mixed_float16 was measured five times slower than float32.
     """
     return "float32,mixed_float16" if may_be_used() else "float32"
-
-
-def _default(axis: Axis) -> str:
-    """The text of an option that was left out."""
-    if axis.name == "policy":
-        return default_policies()
-    if axis.name == "jit_compile":
-        return "both" if may_be_used() else "off"
-    return BATCH_SIZES if axis.name == "batch_size" else str(axis.option and axis.option.default)
 
 
 def _steps(rates: Range) -> list[float]:

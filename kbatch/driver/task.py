@@ -20,6 +20,7 @@ class Searched:
         direction: `"max"` or `"min"`; `None` if its name tells.
         chance: Float, the metric of a model that learned nothing; `None` to infer it.
         facts: Facts of the search that an earlier run of the project must have had too.
+        words: String, a line on model and labels for the terminal; empty for none.
     """
 
     spec: ModelSpec
@@ -28,6 +29,7 @@ class Searched:
     direction: str | None = None
     chance: float | None = None
     facts: tuple[tuple[str, Any], ...] = ()
+    words: str = ""
 
 
 class Task(Protocol):

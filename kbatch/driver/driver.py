@@ -22,6 +22,7 @@ from kbatch.driver.announcement import (
 )
 from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Searched, Task
+from kbatch.errors import DataError
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
@@ -124,7 +125,13 @@ def _without_large_batches(
 
     Sizes that the user named stay, and are refused later.
     """
-    examples = len(data.train[1])
+    examples, least = len(data.train[1]), space.baseline.batch_size
+    if examples < least:
+        raise DataError(
+            f"At least {least} examples must be there to train on, the batch size of the baseline",
+            f"{examples} to train on",
+            "Add examples",
+        )
     sizes = tuple(size for size in space.batch_size if size <= examples)
     if "batch_size" in options.axes or sizes == space.batch_size:
         return space

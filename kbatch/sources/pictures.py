@@ -87,7 +87,7 @@ class PictureSource:
         train, validation, test = self._parts(read)
         name = (
             f"{count:,} pictures of {len(self.classes)} classes ({words_of(self.classes)}) "
-            f"in {shown(self.path.name)}"
+            f"in {shown(self.path.absolute().name)}"
         )
         notes = tuple(self._notes(len(validation[1])))
         return Examples(name, train, validation, test, self.classes, tuple(skipped), notes)

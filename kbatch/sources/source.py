@@ -87,6 +87,8 @@ def _kind(text: str) -> str:
     """What a path leads to: a folder, a file, or nothing (an empty string)."""
     path = Path(text)
     try:
+        if not text:
+            return ""
         if path.is_dir():
             return "folder"
         if path.is_file():

@@ -35,6 +35,7 @@ from fuzz_words import (
     SHAPES,
 )
 from fuzzing import GOOD, Ended, begin, command, odd_files, replaced, told
+from PIL import Image
 
 OPTIONS: dict[str, dict[str, list[str]]] = {
     "cats-vs-dogs": {
@@ -67,6 +68,12 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         **dict.fromkeys(("--sgd-rates", "--adam-rates"), RANGES),
         **dict.fromkeys(("--batch-sizes", "--label-smoothing"), LISTS),
     },
+    "search": {
+        **dict.fromkeys(("--image-size", "--trials", "--epochs", "--seed"), NUMBERS),
+        **dict.fromkeys(("--target", "--chance", "--seconds-per-trial", "--max-batch"), NUMBERS),
+        **dict.fromkeys(("--labels", "--loss", "--metric", "--direction", "--tuner"), NAMES),
+        **dict.fromkeys(("--split", "--batch-sizes"), LISTS),
+    },
     "max-batch": {
         **dict.fromkeys(("--ceiling", "--accumulation"), NUMBERS),
         **dict.fromkeys(
@@ -90,8 +97,13 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         "--build": BUILDS,
     },
 }
+DATA = (
+    *("pictures", "pictures", "good.npz", "pickled.npz", "tfds:", "tfds:mnistt", "tfds:../..", ":"),
+    *("good:build", "cut.npz", "text.txt:build", "tfds:[/x]", "odd pictures:x"),
+)
 PATHS = {
     "cats-vs-dogs": ("--out", "--data"),
+    "search": ("--out", "--data"),
     "max-batch": (),
     "recompute": ("--figure", "--plan"),
     "report": (),
@@ -116,6 +128,13 @@ def playground(folder: Path) -> list[str]:
             put(folder / "odd pictures" / label / f"{number}.jpg")
         (folder / "odd pictures" / label / "[bold] [red] \n.jpg").write_bytes(b"no picture")
         (folder / "odd pictures" / label / os.fsdecode(b"\xff\xfe.jpg")).write_bytes(b"GIF89a")
+    for label in ("[ant]", "bee"):
+        (folder / "pictures" / label).mkdir(parents=True)
+        for number in range(30):
+            Image.new("L", (3, 4), number).save(folder / "pictures" / label / f"{number}.png")
+    np.savez(folder / "good.npz", x=np.zeros((90, 4)), y=np.arange(90) % 3)
+    np.savez(folder / "pickled.npz", x=np.array([None, {}]), y=np.zeros(2))
+    (folder / "cut.npz").write_bytes((folder / "good.npz").read_bytes()[:-99])
     (folder / "one.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     (folder / "broken.zip").write_bytes(b"PK\x03\x04 nothing PK\x05\x06" + bytes(10))
     (folder / "text.txt").write_text("no folder")
@@ -158,10 +177,12 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
     """
     draw = random.Random(seed)
     while True:
-        name = draw.choice((*3 * ("cats-vs-dogs",), "max-batch", "recompute", "report", "advise"))
+        name = draw.choice((*2 * ("cats-vs-dogs", "search"), *sorted(OPTIONS)))
         line = [name]
-        if name in ("max-batch", "recompute"):
+        if name in ("search", "max-batch", "recompute"):
             line.append("good:build" if draw.random() < 0.6 else draw.choice(BUILDS))
+        if name == "search" and draw.random() < 0.9:
+            line += ["--data", draw.choice((*DATA, *BUILDS, *paths))]
         if name == "report" or (name == "advise" and draw.random() < 0.3):
             line.append(draw.choice(paths))
         if name == "advise" and draw.random() < 0.6:
@@ -208,6 +229,7 @@ def nothing_slow() -> Iterator[None]:
     slow = dict.fromkeys(
         (
             "driver__driver___search_and_confirm",
+            "cli__search_answer__OwnTask__searched",
             "cli__max_batch_answer__find_max_batch",
             "cli__max_batch_answer__max_batches",
             "cli__recompute_answer__front",

@@ -1,11 +1,13 @@
-"""The examples run as they stand: three projects as users bring them, each at the first attempt."""
+"""The examples run as they stand: four projects as users bring them, each at the first attempt."""
 
 import runpy
 import sys
 from pathlib import Path
 
+import forked
 import keras
 import pytest
+from PIL import Image
 
 from kbatch.results.loading import load_records
 
@@ -47,6 +49,20 @@ def test_tabular_regression_needs_neither_direction_nor_chance(monkeypatch, tmp_
     assert records[1].score > 0 or records[0].score > 0
     said = [any("chance" in remark for remark in record.outcome.remarks) for record in records]
     assert said == [True, False]  # how chance was worked out, once a search
+
+
+def test_a_model_is_searched_from_the_command_line(monkeypatch, tmp_path):
+    for shade, label in enumerate(("ant", "bee", "cow")):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(20):
+            picture = Image.new("RGB", (8, 8), (80 * shade, number, 0))
+            picture.save(tmp_path / "pictures" / label / f"{number}.png")
+    monkeypatch.chdir(EXAMPLES)
+    line = "--image-size 32 --trials 1 --seconds-per-trial 0.3 --confirm 0 --batch-sizes 16"
+    where = ("--data", tmp_path / "pictures", "--out", tmp_path / "out")
+    result = forked.command("search", "pictures_model:build", *where, *line.split())
+    assert result.returncode == 0, result.stderr
+    assert "dropout" in load_records(tmp_path / "out")[1].values
 
 
 @pytest.mark.parametrize(

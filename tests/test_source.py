@@ -10,6 +10,7 @@ from PIL import Image
 
 from kbatch.errors import DataError
 from kbatch.sources import source
+from kbatch.sources.examples import Form
 from kbatch.sources.function import FunctionSource
 from kbatch.sources.npz import NpzSource
 from kbatch.sources.pictures import PictureSource
@@ -98,10 +99,11 @@ def test_the_text_tells_the_kind(here):
     np.savez(here / "arrays.npz", x=np.zeros((9, 5, 5, 1)), y=np.arange(9) % 3)
     (here / "arrays.npz").rename(here / "arrays.zip")
     assert isinstance(look("pics"), PictureSource)
-    assert look("pics").shape == (64, 64, 3)
-    assert look(Path("pics"), 16).shape == (16, 16, 3)
+    assert look("pics").form == Form((64, 64, 3), "uint8")
+    assert look(Path("pics"), 16).form.shape == (16, 16, 3)
     assert isinstance(look("arrays.zip"), NpzSource)
-    assert (look("arrays.zip").images, look("arrays.zip").shape) == (True, (5, 5, 1))
+    assert look("arrays.zip").form == Form((5, 5, 1), "float64")
+    assert look("arrays.zip").images
     assert isinstance(look("somedata:pair"), FunctionSource)
 
 

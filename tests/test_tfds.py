@@ -5,6 +5,7 @@ import pytest
 
 from kbatch.errors import DataError
 from kbatch.sources import tfds as of_tfds
+from kbatch.sources.examples import Form
 from kbatch.sources.shares import shares_of
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -99,7 +100,7 @@ def test_splits_of_tfds_are_used_as_they_are():
 
 def test_numbers_are_taken_as_they_are():
     found, source = load("tiny_numbers"), look("tiny_numbers")
-    assert (source.images, source.shape, source.classes) == (False, (4,), ())
+    assert (source.images, source.form, source.classes) == (False, Form((4,), "float32"), ())
     assert np.array_equal(found.train[0][:, 0] / 2, found.train[1])
 
 

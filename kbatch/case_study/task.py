@@ -50,7 +50,7 @@ class CatsVsDogs:
         options = self.options
         return sources.pictures(options.data, options.image_size, options.seed, on_progress)
 
-    def form(self) -> str:
+    def size(self) -> str:
         """Return the size of a picture."""
         return f"{self.options.image_size} px"
 

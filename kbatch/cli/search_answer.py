@@ -110,20 +110,20 @@ class OwnTask:
         return functools.partial(model, self.options.model, size, len(self.source.classes))
 
     def example(self) -> Any:
-        """Return the shape of one example, if it is known."""
-        return self.source.shape
+        """Return the form of one example, if it is known."""
+        return self.source.form
 
     def load(self, on_progress: Progress) -> Examples:
         """Return the examples."""
         return self.source.load(on_progress)
 
-    def form(self) -> str:
+    def size(self) -> str:
         """Return the size of pictures, or the shape of an array."""
-        resized = self.images and self.source.classes
-        shape = self.source.shape
-        if not shape:
+        form = self.source.form
+        if form is None:
             return ""
-        return f"{shape[0]} px" if resized else f"shape {shape}"
+        is_resized = self.source.images and self.source.classes
+        return f"{form.shape[0]} px" if is_resized else f"shape {form.shape}"
 
     def searched(self, examples: Examples) -> Searched:
         """Return model and examples, whose labels suit the loss."""

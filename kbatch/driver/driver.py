@@ -102,9 +102,9 @@ def _load(task: Task, console: Console) -> Examples:
     ) as progress:
         bar = progress.add_task("pictures" if task.images else "examples", total=task.total)
         examples = task.load(lambda count: progress.update(bar, completed=count))
-    form = f", {task.form()}" if task.form() else ""
+    size = f", {task.size()}" if task.size() else ""
     console.print(
-        f"Data: {examples.name}{form}: {examples.sizes}.", highlight=False, soft_wrap=True
+        f"Data: {examples.name}{size}: {examples.sizes}.", highlight=False, soft_wrap=True
     )
     if examples.skipped:
         console.print(

@@ -67,8 +67,8 @@ class Task(Protocol):
             DataError: If they cannot be used.
         """
 
-    def form(self) -> str:
-        """Return the form of one example in words, such as `64 px`; empty if it goes without."""
+    def size(self) -> str:
+        """Return the size of one example in words, such as `64 px`; empty if it goes without."""
 
     def searched(self, examples: Examples) -> Searched:
         """Return model and data, once TensorFlow may be used.

@@ -12,6 +12,19 @@ Part = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
+class Form:
+    """The form of one example, before any is read.
+
+    Attributes:
+        shape: Tuple of integers.
+        dtype: String, NumPy's name of a type of numbers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Examples:
     """The data of a search.
 

@@ -35,7 +35,7 @@ class FunctionSource:
     seed: int
     classes = ()
     total = None
-    shape = None
+    form = None
     images = False
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from kbatch.errors import DataError
 from kbatch.sources import arrays, room
-from kbatch.sources.examples import Examples, Progress
+from kbatch.sources.examples import Examples, Form, Progress
 from kbatch.sources.photographs import shown
 from kbatch.sources.shares import Shares
 
@@ -28,13 +28,13 @@ class NpzSource:
 
     Attributes:
         path: The file.
-        shape: Tuple of integers, the shape of one example.
+        form: `Form` of one example; `None` for text.
         shares: `Shares` of examples that are not split yet.
         seed: Integer, the seed of the split.
     """
 
     path: Path
-    shape: tuple[int, ...]
+    form: Form | None
     shares: Shares
     seed: int
     classes = ()
@@ -43,7 +43,8 @@ class NpzSource:
     @property
     def images(self) -> bool:
         """Whether the examples have the shape of pictures."""
-        return len(self.shape) == IMAGE_AXES and self.shape[-1] in CHANNELS
+        shape = () if self.form is None else self.form.shape
+        return len(shape) == IMAGE_AXES and shape[-1] in CHANNELS
 
     def load(self, on_progress: Progress) -> Examples:
         """Return the examples; see `kbatch.sources.source.Source`."""
@@ -83,7 +84,8 @@ def look(path: Path, shares: Shares, seed: int) -> NpzSource:
     room.check(needed, f"the arrays of {name}", "Pass a file with fewer examples")
     of_place = arrays.places(shapes, name)
     x = next(each for (_, kind), each in of_place.items() if kind == arrays.X)
-    return NpzSource(path, shapes[x][1:], shares, seed)
+    form = Form(shapes[x][1:], kinds[x].name) if kinds[x].kind in arrays.NUMBERS else None
+    return NpzSource(path, form, shares, seed)
 
 
 def holds_arrays(path: Path) -> bool:

@@ -21,7 +21,7 @@ from kbatch.sources.class_folders import (
     class_folders,
     words_of,
 )
-from kbatch.sources.examples import Examples, Part, Progress
+from kbatch.sources.examples import Examples, Form, Part, Progress
 from kbatch.sources.photographs import decode, opened, shown
 from kbatch.sources.shares import FEW, Shares, stratified
 
@@ -55,9 +55,9 @@ class PictureSource:
         return self.folders.pictures
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a picture."""
-        return (self.image_size, self.image_size, CHANNELS)
+    def form(self) -> Form:
+        """The form of a picture."""
+        return Form((self.image_size, self.image_size, CHANNELS), "uint8")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class PictureSource:
     ) -> Part:
         """Decode the pictures of a part, and name the files that cannot be read."""
         count = sum(map(len, by_class.values()))
-        pixels, labels = np.empty((count, *self.shape), "uint8"), np.empty(count, "int32")
+        pixels, labels = np.empty((count, *self.form.shape), "uint8"), np.empty(count, "int32")
         place = 0
         for number, label in enumerate(self.folders.classes):
             for entry in by_class.get(label, ()):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from kbatch.errors import DataError
 from kbatch.sources import function, npz, pictures, tfds
-from kbatch.sources.examples import Examples, Progress
+from kbatch.sources.examples import Examples, Form, Progress
 from kbatch.sources.shares import Shares
 
 MUST = (
@@ -24,8 +24,8 @@ class Source(Protocol):
         """Whether the examples are pictures."""
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
-        """The shape of one example; `None` if unknown before they are read."""
+    def form(self) -> Form | None:
+        """The form of one example; `None` if unknown before they are read, or text."""
 
     @property
     def classes(self) -> tuple[str, ...]:

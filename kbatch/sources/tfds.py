@@ -13,7 +13,7 @@ import numpy as np
 from kbatch.errors import DataError
 from kbatch.sources import arrays, room
 from kbatch.sources.class_folders import PARTS, TEST, TRAIN, words_of
-from kbatch.sources.examples import Examples, Part, Progress
+from kbatch.sources.examples import Examples, Form, Part, Progress
 from kbatch.sources.pictures import CHANNELS
 from kbatch.sources.shares import Shares, stratified
 
@@ -46,12 +46,15 @@ class TfdsSource:
         return type(self._features[0]).__name__ == "Image"
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
-        """The shape of one example; `None` if examples have several."""
+    def form(self) -> Form | None:
+        """The form of one example; `None` if examples have several, or are text."""
         if self.images:
-            return (self.image_size, self.image_size, CHANNELS)
-        shape = getattr(self._features[0], "shape", None)
-        return None if shape is None or None in shape else tuple(shape)
+            return Form((self.image_size, self.image_size, CHANNELS), "uint8")
+        feature = self._features[0]
+        shape, kind = getattr(feature, "shape", None), np.dtype(feature.np_dtype)
+        if shape is None or None in shape or kind.kind not in arrays.NUMBERS:
+            return None
+        return Form(tuple(shape), kind.name)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -136,13 +139,13 @@ class TfdsSource:
         return named
 
     def _check_room(self, named: dict[str, str]) -> None:
-        if self.shape is None:
+        form = self.form
+        if form is None:
             return
-        kind = np.dtype("uint8") if self.images else np.dtype(self._features[0].np_dtype)
         count = sum(self.builder.info.splits[split].num_examples for split in named.values())
         room.check(
-            count * math.prod(self.shape) * kind.itemsize,
-            f"{count:,} examples of shape {self.shape}",
+            count * math.prod(form.shape) * np.dtype(form.dtype).itemsize,
+            f"{count:,} examples of shape {form.shape}",
             "Pass a smaller --image-size, or a slice of it as a folder or an NPZ file",
         )
 

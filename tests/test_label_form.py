@@ -54,7 +54,8 @@ def test_soft_labels_and_several_classes_an_example_stay():
 def test_numbers_stay_as_they_are():
     numbers = [1.5, -2.0, 7.25]
     assert labels_of(numbers, Wanted("mean_squared_error", 1)).tolist() == numbers
-    assert labels_of(numbers, Wanted(None, None)).tolist() == numbers
+    for outputs in (None, 1, 3):
+        assert labels_of(numbers, Wanted(None, outputs)).tolist() == numbers
     masks = np.zeros((2, 4, 4), "int32")
     assert labels_of(masks, Wanted(SPARSE, None)).shape == (2, 4, 4)
 
@@ -89,6 +90,8 @@ def test_one_output_of_softmax_is_refused_for_two_classes():
         ([0, 4], Wanted(SPARSE, 2), "from 0 to 1.*2 outputs"),
         ([-1, 1], Wanted("binary_crossentropy", 1), "labels from -1 to 1"),
         ([0.5, 1.5], Wanted(SPARSE, 3), "whole numbers"),
+        ([-1, 1], Wanted("categorical_crossentropy", None), "labels from -1 to 1"),
+        ([0, 1], Wanted(SPARSE, 1), "1 output"),
         ([0, 3], Wanted("categorical_crossentropy", 3), "labels from 0 to 3"),
         (ONE_HOT, Wanted("categorical_crossentropy", 2), "3 columns, and 2 outputs"),
         ([[1, 1, 0]], Wanted(SPARSE, 3), "one class an example"),

@@ -36,7 +36,7 @@ def leaving():
         (leaving, "SystemExit: 0"),
         (lambda: None, "Received: NoneType"),
         (lambda hp: [1], "Received: list"),
-        (lambda hp: hp.Int("batch_size", 1, 2), "batch_size"),
+        (lambda hp: hp.Int("units", 1, 2), "Received: int"),
     ],
 )
 def test_a_function_that_makes_no_model_is_refused(build, text):

@@ -113,10 +113,11 @@ def _check_numbers(labels: np.ndarray, wanted: Wanted, form: str) -> None:
     outputs = wanted.outputs
     columns = labels.shape[1] if labels.ndim == 2 else 1
     if form == "" or (labels.ndim == 2 and labels.shape[1] > 1):
-        if labels.ndim <= 2 and outputs is not None and columns != outputs:
+        known = wanted.loss is not None and outputs is not None and labels.ndim <= 2
+        if known and columns != outputs:
             raise DataError(
                 "Labels must have one column per output of the model",
-                f"labels of {_counted(columns, 'column')}, and {_counted(outputs, 'output')}",
+                f"labels of {_counted(columns, 'column')}, and {_counted(outputs or 0, 'output')}",
                 f"Build it with {_counted(columns, 'output')}",
             )
         if form == NUMBERS and not ((labels == 1).sum(axis=1) == 1).all():
@@ -135,14 +136,14 @@ def _check_numbers(labels: np.ndarray, wanted: Wanted, form: str) -> None:
             f"numbers from {low:g} to {high:g}",
             "Take a loss of numbers, such as mse, or save the number of each class",
         )
-    if outputs is None:
-        return
-    most = 1 if outputs == 1 else outputs - 1
-    if low < 0 or high > most or (outputs == 1 and wanted.loss in (SPARSE, *CATEGORICAL)):
+    of_one = outputs == 1 and wanted.loss in (SPARSE, *CATEGORICAL)
+    most = np.inf if outputs is None else max(outputs - 1, 1)
+    if low < 0 or high > most or of_one:
+        upwards = "" if outputs is None else f" to {most}"
+        has = "" if outputs is None else f": the model has {_counted(outputs, 'output')}"
         raise DataError(
-            f"Labels must be numbers of classes from 0 to {most}: the model has "
-            f"{_counted(outputs, 'output')} and the loss {wanted.loss}",
-            f"labels from {low:g} to {high:g}",
+            f"Labels must be numbers of classes from 0{upwards}{has}",
+            f"labels from {low:g} to {high:g}, and the loss {wanted.loss}",
             "Number the classes from 0, or give the model as many outputs as there are classes",
         )
 

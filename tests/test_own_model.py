@@ -81,7 +81,7 @@ def test_an_accuracy_is_scored_first_then_what_there_is(metrics, expected):
     assert own_model.scored(measured(model(*metrics)), None) == expected
 
 
-def test_a_metric_is_known_with_and_without_val_and_by_both_names():
+def test_a_metric_is_known_by_all_of_its_names():
     of = measured(model("mae", "accuracy"))
     for name in ("mae", "val_mae", "mean_absolute_error"):
         assert own_model.scored(of, name) == "val_mae"

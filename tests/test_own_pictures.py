@@ -58,7 +58,7 @@ def test_a_picture_is_in_one_part_only(folder):
     assert sorted(kept) == [(label, number) for label in range(3) for number in range(20)]
 
 
-def test_what_cannot_be_read_is_named_and_what_is_strange_is_read(folder):
+def test_what_cannot_be_read_is_named_and_what_is_odd_is_read(folder):
     ant = folder / "ant"
     (ant / "empty.jpg").write_bytes(b"")
     (ant / "page.jpg").write_text("<html>")
@@ -136,7 +136,7 @@ def test_a_class_with_too_few_pictures_is_refused(folder, count):
         look(folder)
 
 
-def test_a_class_of_unreadable_pictures_is_refused_with_their_number(folder):
+def test_a_class_of_unreadable_pictures_is_refused(folder):
     (folder / "bad").mkdir()
     for number in range(5):
         (folder / "bad" / f"{number}.jpg").write_bytes(b"no picture")
@@ -144,7 +144,7 @@ def test_a_class_of_unreadable_pictures_is_refused_with_their_number(folder):
         load(folder)
 
 
-def test_pictures_that_do_not_fit_are_refused_before_they_are_read(folder, monkeypatch):
+def test_pictures_that_do_not_fit_are_refused_unread(folder, monkeypatch):
     monkeypatch.setattr(pictures, "decode", None)
     with pytest.raises(
         DataError, match=r"60 pictures of 1000000 px take 180,000,000,000,000 bytes"

@@ -24,7 +24,7 @@ def test_shares_hold_within_one_example():
         assert abs(train - 0.6 * count) <= 1
 
 
-def test_a_split_holds_every_example_once_and_each_class_in_its_share():
+def test_a_split_holds_each_example_once_and_each_class_by_share():
     classes = np.repeat([0, 1, 2, 7], [100, 50, 10, 3])
     parts = stratified(classes, THIRDS, seed=3)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(classes)))

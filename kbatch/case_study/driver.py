@@ -160,6 +160,8 @@ def _search_and_confirm(
     fit_arguments: dict[str, Any] = {"validation_data": pictures.validation, "verbose": 0}
     if options.epochs is not None:
         fit_arguments["epochs"] = options.epochs
+    if options.tensorboard:
+        fit_arguments["callbacks"] = [_tensorboard(folder)]
     # Refuses a search other than the project's before KerasTuner's files are touched.
     search = _open_search(hypermodel, options, pictures, fit_arguments, folder, console)
     if options.epochs is not None:
@@ -191,6 +193,13 @@ def _search_and_confirm(
                 test_data=pictures.test,
                 **fit_arguments,
             )
+
+
+def _tensorboard(folder: Path) -> Any:
+    """The callback of `--tensorboard`."""
+    from keras.callbacks import TensorBoard
+
+    return TensorBoard(folder / "tensorboard", write_graph=False)
 
 
 def _hypermodel(options: Options, space: Space, max_batch: MaxBatches) -> HyperModel:
@@ -233,7 +242,9 @@ def _note_run(options: Options, pictures: Pictures, folder: Path) -> None:
     """Keep the command and the data for the report, which `kbatch report` may write again."""
     flags = []
     for name, value in options.told().items():
-        if value is not None:
+        if value is True:
+            flags.append(f"--{name}")
+        elif value is not None and value is not False:
             flags += [f"--{name}", str(value)]
     notes: dict[str, Any] = {
         "command": f"kbatch cats-vs-dogs {shlex.join(flags)}",

@@ -105,6 +105,12 @@ class Options:
             help="Folder of records, tables, figures and report; the same command resumes."
         ),
     ] = "kbatch-cats-vs-dogs"
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Show every training in TensorBoard; see 'tensorboard' in --out."
+        ),
+    ] = False
     axes: Annotated[Mapping[str, str], AXIS_OPTIONS]
     micro_batch_size: Annotated[
         int | None,

@@ -122,6 +122,13 @@ def test_files_named_by_what_was_measured_and_logs_are_written(observed):
     assert "score" not in rows[0]
 
 
+def used_board(path):
+    """A callback that a training has used, as in a notebook's earlier cell."""
+    board, model = keras.callbacks.TensorBoard(path), build()
+    model.fit(np.zeros((2, 12)), np.zeros(2), callbacks=[board], verbose=0)
+    return board
+
+
 @pytest.mark.parametrize(
     ("callback", "schedule", "text"),
     [
@@ -132,6 +139,7 @@ def test_files_named_by_what_was_measured_and_logs_are_written(observed):
             "ReduceLROnPlateau, and a model compiled with a learning-rate schedule",
         ),
         (lambda path: print, False, "must be Keras callbacks"),
+        (lambda path: used_board(path), False, "Received: TensorBoard: cannot pickle"),
     ],
 )
 def test_callbacks_that_cannot_work_are_refused_by_name(callback, schedule, text, points, tmp_path):

@@ -40,12 +40,25 @@ def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
                 name,
                 "Leave it out: finished trainings are kept, one that was stopped begins again",
             )
+        _check_copy(callback)
         if schedule and isinstance(callback, RATE_SETTERS):
             raise SearchError(
                 "A learning rate that a callback sets must be a number",
                 f"{name}, and a model compiled with a learning-rate schedule",
                 "Leave out the callback or the schedule",
             )
+
+
+def _check_copy(callback: keras.callbacks.Callback) -> None:
+    """Refuse a callback that cannot be copied, as TensorBoard's after a training."""
+    try:
+        copy.deepcopy(callback)
+    except TypeError as error:
+        raise SearchError(
+            "Every trial must get copies of the callbacks",
+            f"{type(callback).__name__}: {error}",
+            "Make a new one, that no training has used and that holds no file or lock",
+        ) from error
 
 
 def belongs_to_trial(callback: Any) -> bool:

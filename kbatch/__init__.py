@@ -12,11 +12,12 @@ this list:
     2  callbacks · recompute · space
     3  building · combination · results
     4  memory · tuner · tuner_border
-    5  advice · training
+    5  advice · sources · training
     6  hypermodel
-    7  case_study · testing
-    8  gpu_checks
-    9  cli
+    7  driver · testing
+    8  case_study
+    9  gpu_checks
+   10  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
 """

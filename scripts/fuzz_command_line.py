@@ -205,13 +205,9 @@ def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndar
 @contextmanager
 def nothing_slow() -> Iterator[None]:
     """Replace slow functions."""
-    import kbatch.case_study.driver
-    import kbatch.cli.max_batch_answer
-    import kbatch.cli.recompute_answer  # noqa: F401  so that their functions can be replaced
-
     slow = dict.fromkeys(
         (
-            "case_study__driver___search_and_confirm",
+            "driver__driver___search_and_confirm",
             "cli__max_batch_answer__find_max_batch",
             "cli__max_batch_answer__max_batches",
             "cli__recompute_answer__front",
@@ -219,9 +215,9 @@ def nothing_slow() -> Iterator[None]:
         begin,
     )
     quick = {
-        "case_study__driver___import_tensorflow": lambda: None,
+        "driver__driver___import_tensorflow": lambda: None,
         "case_study__sources__drawn_pets": few_pets,
-        "case_study__limits__has_limit": lambda: False,
+        "driver__limits__has_limit": lambda: False,
     }
     with replaced(**slow, **quick, case_study__sources__from_tfds=begin):
         yield

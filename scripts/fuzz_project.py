@@ -79,13 +79,13 @@ def not_trained(model: Any, recipe: Any, data: Any, goal: Any, options: Any) -> 
 @contextmanager
 def nothing_trained() -> Iterator[None]:
     """Replace the training, and leave the driver as it is."""
-    import kbatch.case_study.driver
+    import kbatch.driver.driver
     import kbatch.hypermodel  # noqa: F401  so that its functions can be replaced
 
     stands = {"training__search__run": not_trained, "case_study__sources__drawn_pets": few_pets}
     with replaced(
         **stands,
-        case_study__limits__has_limit=lambda: False,
+        driver__limits__has_limit=lambda: False,
         training__confirmation__validation_batches=lambda *rest, **named: None,
     ):
         yield

@@ -158,7 +158,7 @@ def test_the_driver_warns_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     said = forked.code(
         "import sys\nfrom kbatch.device import card\ncard.has_card = lambda: True\n"
-        "from kbatch.case_study import options, driver\n"
+        "from kbatch.driver import driver\n"
         "driver._search_and_confirm = lambda *args: print('trained', file=sys.stderr)\n"
         "driver.report.write = driver.report.report = lambda folder: []\n"
         "sys.argv = ['kbatch', 'cats-vs-dogs', '--image-size', '16', '--max-batch', 'off', "

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from tensorboard_view import View
 
-from kbatch.case_study import options as of_options
 from kbatch.case_study.options import Options
+from kbatch.driver import options as of_options
 from kbatch.results.loading import load_records
 
 SMALL = [

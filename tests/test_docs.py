@@ -60,6 +60,7 @@ NOT_RUN = {
 # Options that make a command small; the last one given counts.
 SMALL_COMMANDS = {
     "cats-vs-dogs": "--image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0",
+    "search": "--image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0",
     "max-batch": "--shape 16,16,3 --memory-limit 100MB --ceiling 32",
     "recompute": "--shape 16,16,3 --memory-limit 100MB",
     "doctor": "",
@@ -243,7 +244,7 @@ def test_the_commands_of_kbatch_run(folder):
         done.add(tuple(words))
         name = words[1]
         arguments = [*words[1:], *SMALL_COMMANDS.get(name, "").split()]
-        if name == "cats-vs-dogs":
+        if name in ("cats-vs-dogs", "search"):
             searched = f"out-{len(done)}"
             arguments += ["--out", searched]
         if name == "report":

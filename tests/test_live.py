@@ -7,7 +7,7 @@ from result_records import confirmation, record
 from rich.console import Console
 
 from kbatch import Recipe
-from kbatch.case_study.live import FIRST_GUESS, Live
+from kbatch.driver.live import FIRST_GUESS, Live
 
 SECONDS = 10.0
 

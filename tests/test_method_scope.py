@@ -42,11 +42,25 @@ def test_passes_equal_the_whole_batch_for_any_optimizer(method, name):
     assert_same_moves(whole, parts, 1e-6 if name == "sgd" else 1e-4)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("policy", "tolerance"), [("mixed_bfloat16", 0.01), ("mixed_float16", 1e-6)]
+)
+def test_passes_equal_the_whole_batch_in_half_precision(method, policy, tolerance):
+    """Passes of the same examples round alike, so that only the method could differ."""
+    x, y = (np.concatenate(8 * [part]) for part in data(8))
+    whole, parts = (
+        moves(dense, recipe_of(method, policy=policy, micro_batch_size=micro), x, y, SPARSE(True))
+        for micro in (None, 8)
+    )
+    assert_same_moves(whole, parts, tolerance)
+
+
 @pytest.mark.parametrize("method", METHODS[:2])
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)]
 )
-def test_passes_equal_the_whole_batch_in_half_precision(method, policy, tolerance):
+def test_half_precision_differs_by_its_rounding_only(method, policy, tolerance):
     x, y = data(64)
     whole, parts = (
         moves(dense, recipe_of(method, policy=policy, micro_batch_size=micro), x, y, SPARSE(True))

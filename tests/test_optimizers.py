@@ -462,6 +462,20 @@ def test_accumulated_passes_are_the_whole_batch_for_all(named, settings):
     assert not settings or np.linalg.norm(plain - whole) > 1e-4 * np.linalg.norm(whole)
 
 
+@pytest.mark.parametrize(
+    ("policy", "tolerance"), [("mixed_float16", 1e-6), ("mixed_bfloat16", 0.01)]
+)
+@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+def test_half_precision_accumulates_what_the_whole_batch_is(named, policy, tolerance):
+    """Passes of the same examples round alike, so that only the accumulation could differ."""
+    rng = np.random.default_rng(3)
+    x, y = np.tile(rng.normal(size=(8, 5)), (4, 1)), np.tile(rng.integers(0, 3, 8), 4)
+    whole = moved(Recipe(32, **named, policy=policy), x, y)
+    accumulated = moved(Recipe(32, micro_batch_size=8, **named, policy=policy), x, y)
+    assert np.linalg.norm(whole) > 1e-3
+    assert np.linalg.norm(whole - accumulated) <= tolerance * np.linalg.norm(whole)
+
+
 def test_settings_of_a_recipe_are_those_of_its_optimizer():
     made = {
         name: optimizer_of(Recipe(**named, weight_decay=0.1, momentum=0.5, clip_norm=2.0))

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kbatch.case_study.tuners import readable, set_aside
+from kbatch.driver.tuners import readable, set_aside
 
 HYPERPARAMETERS = {"space": [], "values": {}}
 ORACLE = {

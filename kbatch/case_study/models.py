@@ -8,11 +8,12 @@ import keras
 from keras import layers
 
 
-def cnn(image_size: int) -> keras.Model:
+def cnn(image_size: int, classes: int = 2) -> keras.Model:
     """Return the case study's model: one convolution, one pooling, two dense layers.
 
     Args:
         image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
+        classes: Integer, the number of classes; two share one output. Defaults to `2`.
     """
     return keras.Sequential(
         [
@@ -24,17 +25,18 @@ def cnn(image_size: int) -> keras.Model:
             layers.MaxPooling2D(2),
             layers.Flatten(),
             layers.Dense(128, activation="relu", kernel_initializer="he_uniform"),
-            layers.Dense(1, activation="sigmoid", dtype="float32"),
+            _outputs(classes),
         ],
         name="cnn",
     )
 
 
-def small_resnet(image_size: int) -> keras.Model:
+def small_resnet(image_size: int, classes: int = 2) -> keras.Model:
     """Return a residual network with batch normalization and about 180,000 weights.
 
     Args:
         image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
+        classes: Integer, the number of classes; two share one output. Defaults to `2`.
     """
     inputs = keras.Input((image_size, image_size, 3))
     x = layers.Rescaling(1 / 255)(inputs)
@@ -42,11 +44,18 @@ def small_resnet(image_size: int) -> keras.Model:
     for filters in (16, 32, 64):
         x = _block(x, filters)
     x = layers.GlobalAveragePooling2D()(x)
-    outputs = layers.Dense(1, activation="sigmoid", dtype="float32")(layers.Dropout(0.2)(x))
+    outputs = _outputs(classes)(layers.Dropout(0.2)(x))
     return keras.Model(inputs, outputs, name="small_resnet")
 
 
-MODELS: dict[str, Callable[[int], keras.Model]] = {"cnn": cnn, "small-resnet": small_resnet}
+MODELS: dict[str, Callable[..., keras.Model]] = {"cnn": cnn, "small-resnet": small_resnet}
+
+
+def _outputs(classes: int) -> layers.Layer:
+    """The last layer: a probability of the second of two classes, or one of each class."""
+    if classes == 2:
+        return layers.Dense(1, activation="sigmoid", dtype="float32")
+    return layers.Dense(classes, activation="softmax", dtype="float32")
 
 
 def _block(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:

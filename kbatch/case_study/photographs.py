@@ -1,34 +1,18 @@
-"""Photographs in a folder or a zip, one folder per class, read as RGB images."""
+"""The case study's photographs: the same number of each class, in the order of their numbers."""
 
 from __future__ import annotations
 
-import functools
-import io
-import os
-import re
-import stat
-import zipfile
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from kbatch.errors import DataError
+from kbatch.sources.photographs import Entry, decode, natural, opened
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
-LARGEST_BYTES = 1 << 28  # no photograph is larger, and a machine holds few files of that size
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One image file: its class, its name, and how to read its bytes."""
-
-    label: str
-    name: str
-    read: Callable[[], bytes]
+CLASS_AND_NAME = 2  # parts of the path of a file that count
 
 
 def read_images(
@@ -64,7 +48,7 @@ def read_images(
     images, skipped = read_images("PetImages", image_size=64, per_class=1000)
     ```
     """
-    with _open(Path(path)) as entries:
+    with _opened(Path(path)) as entries:
         by_class: dict[str, list[Entry]] = {}
         for entry in entries:
             by_class.setdefault(entry.label, []).append(entry)
@@ -78,7 +62,7 @@ def read_images(
         skipped: list[str] = []
         for label in sorted(by_class):
             images, unreadable = _read_class(
-                sorted(by_class[label], key=_natural),
+                sorted(by_class[label], key=natural),
                 image_size,
                 per_class,
                 len(found) * per_class,
@@ -99,24 +83,6 @@ def read_images(
         )
     smallest = min(map(len, found.values()))
     return {label: images[:smallest] for label, images in found.items()}, tuple(skipped)
-
-
-def decode(content: bytes, image_size: int) -> np.ndarray:
-    """Return an image file's bytes as RGB pixels, whatever its ending and colours are.
-
-    Args:
-        content: The file's bytes.
-        image_size: Integer, height and width in pixels of the result.
-
-    Raises:
-        OSError: If it is not an image, or not a whole one.
-    """
-    with Image.open(io.BytesIO(content)) as image:
-        image.load()
-        return np.asarray(
-            image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR),
-            "uint8",
-        )
 
 
 def _read_class(
@@ -140,80 +106,19 @@ def _read_class(
             if len(images) < per_class:
                 images.append(pixels)
         except Exception:  # decoders raise errors of any kind on broken bytes
-            skipped.append(_shown(entry.name))
+            skipped.append(entry.name)
         if on_progress:
             on_progress(before + len(images))
     return np.array(images, "uint8").reshape(-1, image_size, image_size, 3), skipped
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[list[Entry]]:
-    """The image files of a folder or of a zip."""
-    if path.is_dir():
-        root = path / "PetImages" if (path / "PetImages").is_dir() else path
-        files = [file for file in root.glob("*/*") if file.suffix.lower() in ENDINGS]
+def _opened(path: Path) -> Iterator[list[Entry]]:
+    """The image files of a folder or of a zip, as class and name."""
+    root = path / "PetImages" if (path / "PetImages").is_dir() else path
+    with opened(root, CLASS_AND_NAME) as entries:
         yield [
-            Entry(
-                file.parent.name,
-                f"{file.parent.name}/{file.name}",
-                functools.partial(_regular, file),
-            )
-            for file in files
+            dataclasses.replace(entry, parts=entry.parts[-CLASS_AND_NAME:])
+            for entry in entries
+            if len(entry.parts) >= CLASS_AND_NAME
         ]
-    elif path.is_file() and zipfile.is_zipfile(path):
-        try:
-            archive = zipfile.ZipFile(path)
-        except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-            raise DataError(
-                "A zip of photographs must be whole", f"{path}: {error}", "Download it again"
-            ) from error
-        with archive:
-            yield list(_zipped(archive))
-    else:
-        raise DataError(
-            "Photographs must be in a folder or a zip",
-            f"{path} is neither",
-            "Pass a folder with one folder of photographs per class",
-        )
-
-
-def _regular(file: Path) -> bytes:
-    """The bytes of a regular file; reading a pipe or a device might never end."""
-    # Windows has no O_NONBLOCK, other systems have no O_BINARY.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(file, flags), "rb") as opened:
-        known = os.fstat(opened.fileno())
-        if not stat.S_ISREG(known.st_mode) or known.st_size > LARGEST_BYTES:
-            raise OSError(f"{file} is no photograph")
-        return opened.read(LARGEST_BYTES)
-
-
-def _unzipped(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of a file in a zip."""
-    if archive.getinfo(name).file_size > LARGEST_BYTES:
-        raise OSError(f"{name} is no photograph")
-    return archive.read(name)
-
-
-def _shown(name: str) -> str:
-    """A file's name without letters that a terminal or a report cannot show."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("utf-8", "surrogatepass").hex()
-        for letter in name
-    )
-
-
-def _zipped(archive: zipfile.ZipFile) -> Iterator[Entry]:
-    """The image files of a zip."""
-    for name in archive.namelist():
-        parts = Path(name).parts
-        if len(parts) >= 2 and Path(name).suffix.lower() in ENDINGS:
-            yield Entry(
-                parts[-2], f"{parts[-2]}/{parts[-1]}", functools.partial(_unzipped, archive, name)
-            )
-
-
-def _natural(entry: Entry) -> tuple[int, str]:
-    """The key of the order: files with numbers by their number, others after them by name."""
-    digits = re.fullmatch(r"(\d+)", Path(entry.name).stem)
-    return (int(digits[1]) if digits else 1 << 60, entry.name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
+
+from kbatch.sources.examples import Examples
 
 PER_CLASS = 1000  # of the case study
 LEAST_PER_CLASS = 100  # a fifth is validated on: fewer than 20 cannot tell two recipes apart
@@ -13,27 +14,7 @@ LEAST_PER_CLASS = 100  # a fifth is validated on: fewer than 20 cannot tell two 
 FIFTHS = (3, 1, 1)
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """The case study's data.
-
-    Attributes:
-        name: String, the data in words.
-        train, validation, test: Tuples of images, uint8 of shape `(n, size, size, 3)`, and labels,
-            int32 of shape `(n,)`.
-        classes: Names of the classes, in the order of the labels.
-        skipped: Names of the files that could not be read.
-    """
-
-    name: str
-    train: tuple[np.ndarray, np.ndarray]
-    validation: tuple[np.ndarray, np.ndarray]
-    test: tuple[np.ndarray, np.ndarray]
-    classes: tuple[str, ...]
-    skipped: tuple[str, ...] = ()
-
-
-def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Pictures:
+def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Examples:
     """Cut each class's images into three fifths to train, one to validate and one to test.
 
     Args:
@@ -50,4 +31,4 @@ def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] =
 
     cuts = (0, *itertools.accumulate(fifth * share for share in FIFTHS))
     train, validation, test = (part(first, last) for first, last in itertools.pairwise(cuts))
-    return Pictures(name, train, validation, test, tuple(by_class), skipped)
+    return Examples(name, train, validation, test, tuple(by_class), skipped)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from kbatch.case_study.drawn import drawn_pets
 from kbatch.case_study.photographs import read_images
-from kbatch.case_study.pictures import LEAST_PER_CLASS, PER_CLASS, Pictures, split
+from kbatch.case_study.pictures import LEAST_PER_CLASS, PER_CLASS, split
 from kbatch.errors import DataError
+from kbatch.sources.examples import Examples, Progress
 
-Progress = Callable[[int], None]
 DRAWN, TFDS = "drawn", "tfds"
 MUST = "--data must be 'drawn', 'tfds', or a folder or zip of photographs"
 
@@ -42,7 +41,7 @@ def check(source: str) -> None:
 
 def pictures(
     source: str, image_size: int, seed: int = 0, on_progress: Progress | None = None
-) -> Pictures:
+) -> Examples:
     """Return 2,000 pictures of cats and dogs, or the photographs of two classes in a folder.
 
     Args:

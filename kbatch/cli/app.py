@@ -1,4 +1,4 @@
-"""The command line: `kbatch cats-vs-dogs`, `max-batch`, `recompute`, `report` and more.
+"""The command line: `kbatch search`, `cats-vs-dogs`, `max-batch`, `recompute`, `report` and more.
 
 TensorFlow is imported only when a command needs it.
 """
@@ -17,6 +17,7 @@ from kbatch.cli.failure import PlainGroup
 from kbatch.cli.max_batch import max_batch
 from kbatch.cli.recompute import recompute
 from kbatch.cli.report import report
+from kbatch.cli.search import search
 
 QUESTION = (
     "Which way of training this model on this device buys the most validation accuracy per second?"
@@ -52,6 +53,7 @@ def main(
     """Run one of the commands."""
 
 
+app.command("search")(search)
 app.command("cats-vs-dogs")(cats_vs_dogs)
 app.command("max-batch")(max_batch)
 app.command("recompute")(recompute)

@@ -21,6 +21,7 @@ def cats_vs_dogs(options: Options) -> None:
     if options.seconds_per_trial is None and options.epochs is None:
         options = dataclasses.replace(options, seconds_per_trial=DEFAULT_SECONDS)
     with told_plainly(options.out):
-        from kbatch.case_study import driver
+        from kbatch.case_study.task import CatsVsDogs
+        from kbatch.driver import driver
 
-        driver.run(options, new_console())
+        driver.run(options, CatsVsDogs(options), new_console())

@@ -19,9 +19,9 @@ from kbatch import Outcome, Recipe, Space
 from kbatch.building.model_maker import ModelMaker
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
-from kbatch.case_study.tuners import tuner_of
 from kbatch.combination import combinations
 from kbatch.device import limit, meter
+from kbatch.driver.tuners import tuner_of
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result

@@ -1,9 +1,8 @@
-"""The driver of the case study: from pictures to a claim, resumable at every moment."""
+"""The driver of a search: from data to a claim, resumable at every moment."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import shlex
@@ -14,32 +13,35 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from kbatch.case_study import limits, sources
-from kbatch.case_study.announcement import (
+from kbatch.driver import limits
+from kbatch.driver.announcement import (
     announce,
     announce_horizon,
     number_of_trainings,
     number_of_trials,
 )
-from kbatch.case_study.options import PROJECT, Options
+from kbatch.driver.options import PROJECT, Options
+from kbatch.driver.task import Searched, Task
+from kbatch.errors import DataError
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.results import report
 from kbatch.runtime import ctrl_c, quiet_import
+from kbatch.sources.examples import Examples
 from kbatch.space import Space
 
 if TYPE_CHECKING:
-    from kbatch.case_study.pictures import Pictures
     from kbatch.hypermodel import HyperModel
     from kbatch.training.search import Search
 
 
-def run(options: Options, console: Console) -> None:
+def run(options: Options, task: Task, console: Console) -> None:
     """Search, confirm and report.
 
     Args:
         options: The options of the command.
+        task: Model and data of the search.
         console: Console to print to.
 
     Raises:
@@ -47,18 +49,20 @@ def run(options: Options, console: Console) -> None:
     """
     options.check()
     options.space()
-    sources.check(options.data)
+    task.check()
     folder = options.ready_folder()
     records = folder / PROJECT / fingerprint.FOLDER
     with Lock(records):
         options = options.as_begun(fingerprint.load(records) or {})
         space = options.space()
         announce(options, space, folder, console)
-        max_batch = limits.of_options(options, space, folder, console)
+        max_batch = limits.of_options(options, task, space, folder, console)
         _import_tensorflow()
-        pictures = _load_pictures(options, console)
-        space = _without_large_batches(space, pictures, options, console)
-        _search_and_confirm(options, space, max_batch, pictures, folder, console)
+        searched = task.searched(_load(task, console))
+        if searched.words:
+            console.print(searched.words, highlight=False, soft_wrap=True)
+        space = _without_large_batches(space, searched.examples, options, console)
+        _search_and_confirm(options, task, space, max_batch, searched, folder, console)
         files = report.write(folder)
     console.print(str(report.report(folder)), highlight=False, markup=False, soft_wrap=True)
     console.print(
@@ -86,10 +90,8 @@ def _import_tensorflow() -> None:
     meter.tell_of_unused_card()
 
 
-def _load_pictures(options: Options, console: Console) -> Pictures:
-    """Load the pictures below a progress bar, and print how many there are."""
-    from kbatch.case_study.pictures import PER_CLASS
-
+def _load(task: Task, console: Console) -> Examples:
+    """Load the data below a progress bar, and print how much there is."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
@@ -98,40 +100,38 @@ def _load_pictures(options: Options, console: Console) -> Pictures:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
-        task = progress.add_task("pictures", total=2 * PER_CLASS)
-        pictures = sources.pictures(
-            options.data,
-            options.image_size,
-            options.seed,
-            lambda count: progress.update(task, completed=count),
-        )
-    train, validation, test = (
-        f"{len(labels):,}" for _, labels in (pictures.train, pictures.validation, pictures.test)
-    )
+        bar = progress.add_task("pictures" if task.images else "examples", total=task.total)
+        examples = task.load(lambda count: progress.update(bar, completed=count))
+    form = f", {task.form()}" if task.form() else ""
     console.print(
-        f"Data: {pictures.name}, {options.image_size} px: "
-        f"{train} to train, {validation} to validate, {test} to test.",
-        highlight=False,
-        soft_wrap=True,
+        f"Data: {examples.name}{form}: {examples.sizes}.", highlight=False, soft_wrap=True
     )
-    if pictures.skipped:
+    if examples.skipped:
         console.print(
-            f"{len(pictures.skipped)} files could not be read and were skipped: "
-            f"{', '.join(pictures.skipped)}",
+            f"{len(examples.skipped)} files could not be read and were skipped: "
+            f"{', '.join(examples.skipped)}",
             highlight=False,
             soft_wrap=True,
         )
-    return pictures
+    for note in examples.notes:
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
+    return examples
 
 
 def _without_large_batches(
-    space: Space, pictures: Pictures, options: Options, console: Console
+    space: Space, data: Examples, options: Options, console: Console
 ) -> Space:
     """The space without the default batch sizes that are larger than the data.
 
     Sizes that the user named stay, and are refused later.
     """
-    examples = len(pictures.train[1])
+    examples, least = len(data.train[1]), space.baseline.batch_size
+    if examples < least:
+        raise DataError(
+            f"At least {least} examples must be there to train on, the batch size of the baseline",
+            f"{examples} to train on",
+            "Add examples",
+        )
     sizes = tuple(size for size in space.batch_size if size <= examples)
     if "batch_size" in options.axes or sizes == space.batch_size:
         return space
@@ -145,28 +145,29 @@ def _without_large_batches(
 
 def _search_and_confirm(
     options: Options,
+    task: Task,
     space: Space,
     max_batch: MaxBatches,
-    pictures: Pictures,
+    searched: Searched,
     folder: Path,
     console: Console,
 ) -> None:
     """Train the baseline, the trials and the confirmations that the project does not have yet."""
-    from kbatch.case_study.live import Live
-    from kbatch.case_study.tuners import opened
+    from kbatch.driver.live import Live
+    from kbatch.driver.tuners import opened
     from kbatch.training.confirmation import confirm
 
-    hypermodel = _hypermodel(options, space, max_batch)
-    fit_arguments: dict[str, Any] = {"validation_data": pictures.validation, "verbose": 0}
+    hypermodel, examples = _hypermodel(options, space, max_batch, searched), searched.examples
+    fit_arguments: dict[str, Any] = {"validation_data": examples.validation, "verbose": 0}
     if options.epochs is not None:
         fit_arguments["epochs"] = options.epochs
     if options.tensorboard:
         fit_arguments["callbacks"] = [_tensorboard(folder)]
     # Refuses a search other than the project's before KerasTuner's files are touched.
-    search = _open_search(hypermodel, options, pictures, fit_arguments, folder, console)
+    search = _open_search(hypermodel, options, searched, fit_arguments, folder, console)
     if options.epochs is not None:
         announce_horizon(options, space, search.goal.seconds, console)
-    _note_run(options, pictures, folder)
+    _note_run(options, task, examples, folder)
     tuner, set_aside = opened(options.tuner, hypermodel, options.trials, folder, options.seed)
     if set_aside:
         console.print(
@@ -183,14 +184,14 @@ def _search_and_confirm(
         search.project.store.records(),
     ) as live:
         hypermodel.watcher = live
-        tuner.search(*pictures.train, **fit_arguments)
+        tuner.search(*examples.train, **fit_arguments)
         if options.confirm:
             confirm(
                 tuner,
-                *pictures.train,
+                *examples.train,
                 top=options.confirm_top,
                 seeds=options.confirm,
-                test_data=pictures.test,
+                test_data=examples.test,
                 **fit_arguments,
             )
 
@@ -202,17 +203,19 @@ def _tensorboard(folder: Path) -> Any:
     return TensorBoard(folder / "tensorboard", write_graph=False)
 
 
-def _hypermodel(options: Options, space: Space, max_batch: MaxBatches) -> HyperModel:
+def _hypermodel(
+    options: Options, space: Space, max_batch: MaxBatches, searched: Searched
+) -> HyperModel:
     from kbatch.hypermodel import HyperModel
 
     return HyperModel(
-        functools.partial(limits.model, options.model, options.image_size),
+        searched.spec,
         space,
-        loss="binary_crossentropy",
-        metrics=["accuracy"],
+        metric=searched.metric,
+        direction=searched.direction,
+        chance=searched.chance,
         seconds_per_trial=options.seconds_per_trial,
         target=options.target,
-        seed=options.seed,
         max_batch=max_batch,
     )
 
@@ -220,7 +223,7 @@ def _hypermodel(options: Options, space: Space, max_batch: MaxBatches) -> HyperM
 def _open_search(
     hypermodel: HyperModel,
     options: Options,
-    pictures: Pictures,
+    searched: Searched,
     fit_arguments: dict[str, Any],
     folder: Path,
     console: Console,
@@ -231,14 +234,19 @@ def _open_search(
     project = Project(folder / PROJECT)
     project.check_complete()
     project.agree(
-        {"model": options.model, "image_size": options.image_size, "tuner": options.tuner}
+        {
+            "model": options.model,
+            "image_size": options.image_size,
+            "tuner": options.tuner,
+            **dict(searched.facts),
+        }
     )
     if options.epochs is not None and "goal" not in project.facts():
         console.print("Measuring the baseline's updates for the horizon …")
-    return hypermodel.prepared.open(project, *pictures.train, **fit_arguments)
+    return hypermodel.prepared.open(project, *searched.examples.train, **fit_arguments)
 
 
-def _note_run(options: Options, pictures: Pictures, folder: Path) -> None:
+def _note_run(options: Options, task: Task, examples: Examples, folder: Path) -> None:
     """Keep the command and the data for the report, which `kbatch report` may write again."""
     flags = []
     for name, value in options.told().items():
@@ -247,9 +255,9 @@ def _note_run(options: Options, pictures: Pictures, folder: Path) -> None:
         elif value is not None and value is not False:
             flags += [f"--{name}", str(value)]
     notes: dict[str, Any] = {
-        "command": f"kbatch cats-vs-dogs {shlex.join(flags)}",
-        "data": pictures.name,
+        "command": f"{task.command} {shlex.join(flags)}",
+        "data": examples.name,
         "model": options.model,
-        "skipped": list(pictures.skipped),
+        "skipped": list(examples.skipped),
     }
     atomic_file.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))

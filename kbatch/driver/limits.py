@@ -1,17 +1,16 @@
-"""The largest batches of the case study's model, measured before this process uses TensorFlow."""
+"""The largest batches of a task's model, measured before this process uses TensorFlow."""
 
 from __future__ import annotations
 
-import functools
 import os
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from kbatch.case_study.options import PROJECT, Options
 from kbatch.device import limit
 from kbatch.device.card import may_be_used
+from kbatch.driver.options import PROJECT, Options
+from kbatch.driver.task import Task
 from kbatch.errors import NoMemoryLimitError
 from kbatch.memory._max_batch_table import Row, Table
 from kbatch.memory._max_batches import max_batches
@@ -20,18 +19,14 @@ from kbatch.records import fingerprint
 from kbatch.space import Space
 
 
-def model(name: str, image_size: int) -> Any:
-    """Return the case study's model of a name."""
-    from kbatch.case_study.models import MODELS
-
-    return MODELS[name](image_size)
-
-
-def of_options(options: Options, space: Space, folder: Path, console: Console) -> MaxBatches:
+def of_options(
+    options: Options, task: Task, space: Space, folder: Path, console: Console
+) -> MaxBatches:
     """Return the limit of `--max-batch`: none, a number, or a table that is measured once.
 
     Args:
         options: The options of the command.
+        task: Model and data of the search.
         space: The space of the search.
         folder: Folder of the results, whose project keeps the table.
         console: Console to print to.
@@ -54,7 +49,7 @@ def of_options(options: Options, space: Space, folder: Path, console: Console) -
         )
         return None
     try:
-        table = _table(options, space, console)
+        table = _table(task, space, console)
     except NoMemoryLimitError:
         console.print(
             "TensorFlow has no device with a memory limit here, so batch sizes are not checked "
@@ -68,7 +63,7 @@ def of_options(options: Options, space: Space, folder: Path, console: Console) -
     return table
 
 
-def _table(options: Options, space: Space, console: Console) -> Table:
+def _table(task: Task, space: Space, console: Console) -> Table:
     """Measure the table, and print each row as soon as it is known."""
 
     def show(row: Row) -> None:
@@ -76,13 +71,10 @@ def _table(options: Options, space: Space, console: Console) -> Table:
 
     with console.status("Finding the largest batch of every policy and optimizer …"):
         return max_batches(
-            functools.partial(model, options.model, options.image_size),
-            (options.image_size, options.image_size, 3),
+            task.spec(),
+            task.example(),
             space=space,
             ceiling=max(space.batch_size),
-            loss="binary_crossentropy",
-            metrics=["accuracy"],
-            seed=options.seed,
             on_row=show,
         )
 

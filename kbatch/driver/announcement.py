@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kbatch.case_study.options import PROJECT, Options
+from kbatch.driver.options import PROJECT, Options
 from kbatch.records import fingerprint, store
 from kbatch.space import Space
 

@@ -14,7 +14,7 @@ from typing import Any
 import keras_tuner
 
 from kbatch import json_form
-from kbatch.case_study.options import PROJECT
+from kbatch.driver.options import PROJECT
 from kbatch.errors import RecordError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.records import atomic_file, disk

@@ -1,0 +1,166 @@
+"""The answer of `kbatch search`: the driver, on a model and on data of the user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kbatch.cli.search_options import Options
+from kbatch.device.card import may_be_used
+from kbatch.driver import driver
+from kbatch.driver.task import Searched
+from kbatch.errors import DataError, ModelError
+from kbatch.memory._build_function import Imported, imported
+from kbatch.model_spec import ModelSpec
+from kbatch.runtime import ctrl_c, quiet_import
+from kbatch.sources import label_form, source
+from kbatch.sources.examples import Examples, Progress
+from kbatch.sources.pictures import IMAGE_SIZE
+from kbatch.sources.shares import shares_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kbatch.sources.source import Source
+
+NAMED = ("cnn", "small-resnet")  # models of the case study
+
+
+def answer(options: Options, console: Console) -> None:
+    """Search, confirm and report.
+
+    Raises:
+        KbatchError: If an option, the model or the data cannot be used.
+    """
+    sys.path.insert(0, os.getcwd())
+    options.check()
+    if may_be_used():  # then the space asks TensorFlow for the GPU, which takes none of its memory
+        with ctrl_c.at_once(), quiet_import.turned_away():
+            import tensorflow  # noqa: F401
+    build = None if options.model in NAMED else imported(options.model)
+    found = source.look(options.data, options.image_size, shares_of(options.split), options.seed)
+    if not found.images and "augmentation" not in options.axes:
+        options = dataclasses.replace(options, axes={"augmentation": "none", **options.axes})
+    driver.run(options, OwnTask(options, build, found), console)
+
+
+def model(name: str, image_size: int, classes: int) -> Any:
+    """Return a model of the case study's, compiled for a number of classes."""
+    from kbatch.case_study.models import MODELS
+
+    made = MODELS[name](image_size, classes)
+    loss = "binary_crossentropy" if classes == 2 else "sparse_categorical_crossentropy"
+    made.compile("adam", loss, metrics=["accuracy"])
+    return made
+
+
+@dataclass(frozen=True)
+class OwnTask:
+    """The task of `kbatch search`; see `kbatch.driver.task.Task`.
+
+    Attributes:
+        options: The options of the command.
+        build: The user's function; `None` for a model of the case study's.
+        source: The examples, not read yet.
+    """
+
+    options: Options
+    build: Imported | None
+    source: Source
+
+    @property
+    def command(self) -> str:
+        """The command with the model."""
+        return f"kbatch search {shlex.quote(self.options.model)}"
+
+    @property
+    def images(self) -> bool:
+        """Whether the examples are pictures."""
+        return self.source.images
+
+    @property
+    def total(self) -> int | None:
+        """The number of examples, if it is known."""
+        return self.source.total
+
+    def check(self) -> None:
+        """Refuse a model of the case study's for other data than pictures."""
+        if self.build is None and not (self.source.images and self.source.classes):
+            raise ModelError(
+                f"{self.options.model} must be given pictures of named classes",
+                f"--data {self.options.data}",
+                "Pass a folder of pictures, or a model of your own as module:function",
+            )
+
+    def spec(self) -> ModelSpec:
+        """Return the model, whose function is not imported yet."""
+        options = self.options
+        metrics = None if options.metric is None or options.loss is None else [options.metric]
+        return ModelSpec(
+            self.build or self._named(), loss=options.loss, metrics=metrics, seed=options.seed
+        )
+
+    def _named(self) -> Any:
+        size = self.options.image_size or IMAGE_SIZE
+        return functools.partial(model, self.options.model, size, len(self.source.classes))
+
+    def example(self) -> Any:
+        """Return the shape of one example, if it is known."""
+        return self.source.shape
+
+    def load(self, on_progress: Progress) -> Examples:
+        """Return the examples."""
+        return self.source.load(on_progress)
+
+    def form(self) -> str:
+        """Return the size of pictures, or the shape of an array."""
+        resized = self.images and self.source.classes
+        shape = self.source.shape
+        if not shape:
+            return ""
+        return f"{shape[0]} px" if resized else f"shape {shape}"
+
+    def searched(self, examples: Examples) -> Searched:
+        """Return model and examples, whose labels suit the loss."""
+        from kbatch.driver import own_model
+
+        options, spec = self.options, self.spec()
+        if self.build is not None:
+            spec = dataclasses.replace(spec, build=_loaded(self.build))
+        made = own_model.made(spec)
+        own_model.check_loss(made, options.loss)
+        of = own_model.measured(made, spec)
+        if not made.compiled:
+            spec = own_model.with_metric(spec, options.metric, of.known_loss())
+            of = own_model.measured(made, spec)
+        metric = own_model.scored(of, options.metric)
+        fitting, words = label_form.fitted(examples, own_model.wanted(of, options.labels))
+        return Searched(
+            spec,
+            fitting,
+            metric,
+            options.direction,
+            options.chance,
+            (("classes", list(examples.classes)), ("split", options.split)),
+            f"Model: {made.name}, {made.count_params():,} weights; labels {words}; "
+            f"scored by {metric}.",
+        )
+
+
+def _loaded(build: Imported) -> Any:
+    """The user's function, whose module may fail while it is imported."""
+    try:
+        return build.load()
+    except ModelError:
+        raise
+    except (Exception, SystemExit) as error:  # of the user's own code
+        raise DataError(
+            f"The module {build.module} must be importable",
+            " ".join(f"{type(error).__name__}: {error}".split()),
+            "Import it in Python to see where it fails",
+        ) from error

@@ -1,0 +1,258 @@
+"""The options that every search from the command line has, checked before anything slow begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from kbatch import json_form, number_text
+from kbatch.axes import AXES
+from kbatch.axis import Axis
+from kbatch.command_option import AXES_PANEL, NUMBER, WHOLE, AxisOptions
+from kbatch.device.card import may_be_used
+from kbatch.errors import SearchError
+from kbatch.option import Range
+from kbatch.records import disk
+from kbatch.space import Space
+
+GRID_RATES = 3
+PROJECT = "search"
+BATCH_SIZES = "16,32,64,128,256"
+BOUNDS: dict[str, tuple[float, float]] = {
+    "trials": (1, 10_000),
+    "confirm": (0, 1_000),
+    "confirm_top": (1, 1_000),
+    "image_size": (8, 1024),
+    "seed": (0, 2_000_000_000),  # the seeds of a confirmation are larger, NumPy's largest is 2**32
+    "seconds_per_trial": (0.05, 604_800),  # a week
+    "epochs": (1, 100_000),
+    "micro_batch_size": (1, number_text.MOST),
+}
+LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
+JIT = {
+    frozenset((False,)): "off",
+    frozenset((True,)): "on",
+    frozenset((False, True)): "both",
+}
+AXIS_OPTIONS = AxisOptions({axis.name: axis.option for axis in AXES if axis.option is not None})
+
+
+Own = TypeVar("Own", bound="Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of every search, which `--help` of its command explains.
+
+    A command's own class says again those that it explains in other words. `axes` holds the texts
+    of the options of the axes that were given, by the name of the axis.
+    """
+
+    data: str
+    image_size: int | None
+    trials: Annotated[int, typer.Option(**WHOLE, help="Recipes to try.")] = 6
+    seconds_per_trial: Annotated[
+        float | None,
+        typer.Option(
+            **NUMBER, show_default="8, unless --epochs", help="Training seconds of every trial."
+        ),
+    ] = None
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            **WHOLE,
+            help="Instead of seconds: every trial trains as long as the baseline takes for so many "
+            "epochs.",
+        ),
+    ] = None
+    tuner: Annotated[
+        Literal["random", "bayesian", "grid"],
+        typer.Option(help="A grid takes three learning rates an optimizer."),
+    ] = "random"
+    model: str
+    target: float | None = None
+    confirm: Annotated[
+        int,
+        typer.Option(
+            **WHOLE,
+            help="Fresh seeds per recipe for the confirmation; a claim needs 3, and 0 skips it.",
+        ),
+    ] = 3
+    confirm_top: Annotated[
+        int, typer.Option(**WHOLE, help="Leading recipes to confirm, besides the baseline.")
+    ] = 2
+    seed: int = 0
+    out: str
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Show every training in TensorBoard; see 'tensorboard' in --out."
+        ),
+    ] = False
+    axes: Annotated[Mapping[str, str], AXIS_OPTIONS]
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            **WHOLE,
+            help="Most examples per pass; larger batches accumulate gradients.",
+            rich_help_panel=AXES_PANEL,
+        ),
+    ] = None
+    max_batch: Annotated[
+        str,
+        typer.Option(
+            help="Largest micro-batch: auto (measured first, where the device has a memory limit), "
+            "off or a number.",
+            rich_help_panel=AXES_PANEL,
+        ),
+    ] = "auto"
+
+    def check(self) -> None:
+        """Refuse options that make no sense.
+
+        Raises:
+            SearchError: If a number is out of range, or two options contradict each other.
+        """
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                option = name.replace("_", "-")
+                raise SearchError(
+                    f"--{option} must be at least {least:,} and at most {most:,}",
+                    value,
+                    "Pass a number between these",
+                )
+        if (self.seconds_per_trial is None) == (self.epochs is None):
+            received = "neither" if self.epochs is None else "both"
+            raise SearchError(
+                "One of --seconds-per-trial and --epochs must be given", received, "Leave one out"
+            )
+        self.max_batch_number()
+
+    def max_batch_number(self) -> int | None:
+        """Return the number of `--max-batch`; `None` for `auto` and `off`.
+
+        Raises:
+            SearchError: If it is none of these.
+        """
+        if self.max_batch in ("auto", "off"):
+            return None
+        number = number_text.whole(self.max_batch) or 0
+        if not 1 <= number <= number_text.MOST:
+            raise SearchError(
+                "--max-batch must be auto, off or a whole number of at least 1",
+                self.max_batch,
+                "Pass one of these",
+            )
+        return number
+
+    def space(self) -> Space:
+        """Return the space of the axis options.
+
+        Raises:
+            SearchError: If one cannot be read.
+            SpaceError: If an axis cannot be searched.
+        """
+        arguments: dict[str, Any] = {}
+        for axis in AXES:
+            if axis.option is None:
+                continue
+            text = self.axes[axis.name] if axis.name in self.axes else self.default_of(axis)
+            if text is None:
+                continue
+            values = axis.option.read(f"--{axis.option.name}", text)
+            if axis.only_if is None:
+                arguments[axis.name] = values
+            else:
+                arguments.setdefault(axis.of, {})[axis.only_if[1]] = self._drawn_from(values)
+        return Space(**arguments, micro_batch_size=self.micro_batch_size)
+
+    def default_of(self, axis: Axis) -> str | None:
+        """Return the text of an axis' option that was left out; `None` to leave it to `Space`."""
+        if axis.name == "policy":
+            return default_policies()
+        if axis.name == "jit_compile":
+            return "both" if may_be_used() else "off"
+        return (
+            BATCH_SIZES if axis.name == "batch_size" else str(axis.option and axis.option.default)
+        )
+
+    def _drawn_from(self, values: Range) -> Any:
+        """A range as `Space` takes it; for a grid a few values of it."""
+        return _steps(values) if self.tuner == "grid" else (values.lowest, values.highest)
+
+    def told(self) -> dict[str, Any]:
+        """Return the values of all options by their names; the texts of axes only if given."""
+        own = {
+            name.replace("_", "-"): value for name, value in vars(self).items() if name != "axes"
+        }
+        given = {
+            axis.option.name: self.axes[axis.name]
+            for axis in AXES
+            if axis.option and axis.name in self.axes
+        }
+        return {**own, **given}
+
+    def as_begun(self: Own, facts: Mapping[str, Any]) -> Own:
+        """Return these options with the policies and `--jit` of a project that was begun before.
+
+        Those that nobody named depend on the machine, and a project may come from another one.
+
+        Args:
+            facts: Facts of the project; empty for a new one.
+        """
+        begun = facts.get("space")
+        if not isinstance(begun, dict):
+            return self
+        texts = {}
+        if json_form.fits(begun.get("policy"), list[str]):
+            texts["policy"] = ",".join(begun["policy"])
+        if json_form.fits(begun.get("jit_compile"), list[bool]):
+            texts["jit_compile"] = JIT.get(frozenset(begun["jit_compile"]), "off")
+        return dataclasses.replace(self, axes={**texts, **self.axes})
+
+    def ready_folder(self) -> Path:
+        """Make the folder of the results, and return it.
+
+        Raises:
+            SearchError: If it cannot be made or written.
+        """
+        folder = Path(self.out)
+        try:
+            self.out.encode("utf-8")  # TensorFlow takes no other names
+            (folder / PROJECT / ("x" * LONGEST_NAME)).exists()  # raises if the path is too long
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except ValueError as error:
+            raise SearchError(
+                "--out must be the name of a folder, in UTF-8",
+                repr(self.out),
+                "Pass another folder",
+            ) from error
+        except OSError as error:
+            received = f"{folder}: {error.strerror or error}"
+            raise disk.trouble(error) or SearchError(
+                "--out must be a folder that can be written", received, "Pass another folder"
+            ) from error
+        return folder
+
+
+def default_policies() -> str:
+    """Return the policies that are worth a search on this machine.
+
+    On a CPU, mixed_float16 was measured five times slower than float32.
+    """
+    return "float32,mixed_float16" if may_be_used() else "float32"
+
+
+def _steps(rates: Range) -> list[float]:
+    """Return three rates from the lowest to the highest, evenly spaced on a log scale."""
+    low, high = rates.lowest, rates.highest
+    return [low * (high / low) ** (step / (GRID_RATES - 1)) for step in range(GRID_RATES)]

@@ -1,0 +1,239 @@
+"""Arrays by name: examples and labels of training, validation and test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from kbatch.errors import DataError
+from kbatch.sources.class_folders import PARTS, TEST, TRAIN, VALIDATION, WHOLE
+from kbatch.sources.examples import Examples, Part
+from kbatch.sources.shares import FEW, Shares, stratified
+
+X, Y = "x", "y"
+KINDS = {
+    **dict.fromkeys((X, "images", "image", "features", "data"), X),
+    **dict.fromkeys((Y, "labels", "label", "targets", "target"), Y),
+}
+UNDERSTOOD = (
+    "x and y, or x_train and y_train, with x_val, y_val, x_test and y_test if you have them "
+    "(images and labels may be said for x and y)"
+)
+Place = tuple[str, str]  # a part of the data, and X or Y
+# NumPy's kinds of numbers and of text
+NUMBERS, TEXT = "biuf", "SU"
+
+
+def place_of(name: str) -> Place | None:
+    """Return the part and the kind of an array by its name; `None` for another name.
+
+    Example:
+    >>> place_of("x_train"), place_of("Val_labels"), place_of("y"), place_of("weights")
+    (('train', 'x'), ('validation', 'y'), ('', 'y'), None)
+    """
+    words = name.lower().split("_")
+    kinds = [word for word in words if word in KINDS]
+    rest = "_".join(word for word in words if word not in KINDS)
+    if len(kinds) != 1 or rest not in (WHOLE, *PARTS):
+        return None
+    return PARTS.get(rest, WHOLE), KINDS[kinds[0]]
+
+
+def places(names: Iterable[str], source: str) -> dict[Place, str]:
+    """Return the names of arrays by part and kind.
+
+    Args:
+        names: Names of the arrays.
+        source: String, what holds them, for errors.
+
+    Raises:
+        DataError: If a name is not understood, two mean the same, or one is missing.
+    """
+    names = list(names)
+    found: dict[Place, str] = {}
+    for name in names:
+        place = place_of(name)
+        if place is None or place in found:
+            again = "" if place is None else f", which means the same as {found[place]}"
+            raise _refusal(source, f"{name}{again}")
+        found[place] = name
+    parts = {part for part, _ in found}
+    missing = [
+        f"{kind}_{part}".rstrip("_")
+        for part in sorted(parts)
+        for kind in (X, Y)
+        if (part, kind) not in found
+    ]
+    both = {WHOLE, TRAIN} <= parts
+    if missing or both or not parts & {WHOLE, TRAIN}:
+        lacking = f"; {', '.join(missing)} missing" if missing else ""
+        raise _refusal(source, f"{', '.join(names) or 'no arrays'}{lacking}")
+    return found
+
+
+def check(
+    shapes: Mapping[str, tuple[int, ...]], kinds: Mapping[str, np.dtype], source: str
+) -> None:
+    """Refuse arrays that cannot be examples and labels, by their shapes and types.
+
+    Args:
+        shapes: Shapes by the arrays' names.
+        kinds: NumPy's types by the arrays' names.
+        source: String, what holds them, for errors.
+
+    Raises:
+        DataError: If one is an object, has no rows, or does not fit the others.
+    """
+    of_place = places(shapes, source)
+    for name in of_place.values():
+        if kinds[name].kind not in NUMBERS + TEXT:
+            raise DataError(
+                f"Arrays of {source} must hold numbers or text",
+                f"{name} of type {kinds[name]}",
+                "Convert it with astype, and save it again; pickled objects are not read",
+            )
+        if not shapes[name] or not shapes[name][0]:
+            raise DataError(
+                f"Arrays of {source} must hold one row per example",
+                f"{name} of shape {shapes[name]}",
+                "Save arrays with the examples along the first dimension",
+            )
+    for (part, kind), name in of_place.items():
+        other = of_place[part, Y if kind == X else X]
+        if shapes[name][0] != shapes[other][0]:
+            raise DataError(
+                f"Examples and labels of {source} must be the same number",
+                f"{shapes[name][0]:,} in {name}, {shapes[other][0]:,} in {other}",
+                "Save one label per example",
+            )
+    for kind in (X, Y):
+        rows = {name: shapes[name][1:] for (_, of), name in of_place.items() if of == kind}
+        if len(set(rows.values())) > 1:
+            words = ", ".join(f"{name} of {shape}" for name, shape in rows.items())
+            raise DataError(
+                f"Examples of all parts of {source} must have the same shape",
+                words,
+                "Save them in the same form",
+            )
+
+
+def examples_of(arrays: Mapping[str, Any], source: str, shares: Shares, seed: int) -> Examples:
+    """Return examples and labels out of arrays by name.
+
+    Labels that are text become numbers of classes in the order of the names.
+
+    Args:
+        arrays: Arrays by name.
+        source: String, what holds them.
+        shares: `Shares` of examples that are not split yet.
+        seed: Integer, the seed of the split.
+
+    Raises:
+        DataError: If labels are not finite, or text of one class only.
+    """
+    of_place = places(arrays, source)
+    labels = {part: np.asarray(arrays[name]) for (part, of), name in of_place.items() if of == Y}
+    classes, labels = _numbered(labels, source)
+    read: dict[str, Part] = {
+        part: (np.asarray(arrays[of_place[part, X]]), labels[part]) for part in labels
+    }
+    notes: list[str] = []
+    train, validation, test = _parts(read, shares, seed, notes)
+    if len(validation[1]) < FEW:
+        notes.append(f"Only {len(validation[1])} examples to validate on.")
+    odd = sum(
+        int(np.size(x) - np.isfinite(x).sum()) for x, _ in read.values() if x.dtype.kind == "f"
+    )
+    if odd:
+        notes.append(f"{odd:,} values of the examples are not finite.")
+    count = sum(len(y) for _, y in read.values())
+    of_classes = f" of {len(classes)} classes" if classes else ""
+    name = f"{count:,} examples{of_classes} of {source}"
+    return Examples(name, train, validation, test, classes, notes=tuple(notes))
+
+
+def _numbered(
+    labels: dict[str, np.ndarray], source: str
+) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+    """Labels as numbers, and the names of their classes if they are text."""
+    kinds = {part: array.dtype.kind in TEXT for part, array in labels.items()}
+    if not any(kinds.values()):
+        for part, array in labels.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                count = int(array.size - np.isfinite(array).sum())
+                raise DataError(
+                    f"Labels of {source} must be finite numbers",
+                    f"{count:,} that are not, to {part or 'train'}",
+                    "Take these examples out",
+                )
+        return (), {part: _plain(array) for part, array in labels.items()}
+    texts = {part: _text(_plain(array)) for part, array in labels.items()}
+    names = np.unique(texts[TRAIN if TRAIN in texts else WHOLE])
+    for part, array in texts.items():
+        unknown = sorted(set(array.reshape(-1).tolist()) - set(names.tolist()))
+        if unknown or array.ndim > 1 or len(names) < 2:
+            raise DataError(
+                f"Labels of {source} that are text must name two or more classes, one an example, "
+                "all of which are trained on",
+                f"{', '.join(map(str, unknown[:5])) or f'{len(names)} classes'} in "
+                f"{part or 'y'} of shape {array.shape}",
+                "Name the class of each example",
+            )
+    numbers = {part: np.searchsorted(names, array).astype("int32") for part, array in texts.items()}
+    return tuple(map(str, names)), numbers
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Labels of shape `(n,)` where each is a single value, and no booleans."""
+    flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    return flat.astype("int32") if flat.dtype.kind == "b" else flat
+
+
+def _text(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind != "S":
+        return array.astype(str)
+    return np.char.decode(array, "utf-8", "backslashreplace")
+
+
+def _parts(
+    read: dict[str, Part], shares: Shares, seed: int, notes: list[str]
+) -> tuple[Part, Part, Part | None]:
+    """Training, validation and test set, split where there is none to validate on."""
+    x, y = read.get(TRAIN, read.get(WHOLE, (np.empty(0), np.empty(0))))
+    if VALIDATION in read:
+        return (x, y), read[VALIDATION], read.get(TEST)
+    shares = shares.without_test() if TEST in read else shares
+    if len(y) < shares.least:
+        raise DataError(
+            f"There must be at least {shares.least} examples to split",
+            len(y),
+            "Pass more examples",
+        )
+    cuts = stratified(_strata(y, shares, notes), shares, seed)
+    train, validation, test = ((x[cut], y[cut]) for cut in cuts)
+    return train, validation, read.get(TEST, test if len(test[1]) else None)
+
+
+def _strata(labels: np.ndarray, shares: Shares, notes: list[str]) -> np.ndarray:
+    """The class of each example for the split; one for all where labels are no classes."""
+    of_one_column = labels.ndim == 1 and labels.dtype.kind in "iu"
+    is_one_hot = labels.ndim == 2 and bool(np.isin(labels, (0, 1)).all())
+    one = np.zeros(len(labels), "int32")
+    if is_one_hot and bool((labels.sum(axis=1) == 1).all()):
+        classes = labels.argmax(axis=1)
+    elif of_one_column:
+        classes = labels
+    else:
+        return one
+    if np.unique(classes, return_counts=True)[1].min() < shares.least:
+        notes.append(
+            f"Some labels have fewer than {shares.least} examples: the split is not by class."
+        )
+        return one
+    return classes
+
+
+def _refusal(source: str, received: str) -> DataError:
+    return DataError(f"{source} must hold {UNDERSTOOD}", received, "Save the arrays by these names")

@@ -1,0 +1,169 @@
+"""Labels in the form that a model's loss takes, or a refusal where they cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from kbatch.errors import DataError
+from kbatch.sources.class_folders import words_of
+from kbatch.sources.examples import Examples, Part
+
+NUMBERS, ONE_HOT = "numbers", "one-hot"
+SPARSE = "sparse_categorical_crossentropy"
+CATEGORICAL = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
+BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
+OF_CLASSES = (SPARSE, *CATEGORICAL, *BINARY)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The labels that a model can be trained with.
+
+    Attributes:
+        loss: String, Keras' own name of its loss; `None` if it is another.
+        outputs: Integer, the length of its output; `None` if unknown, or there are several.
+        form: `"numbers"` or `"one-hot"`, if the user says it; else `None`.
+    """
+
+    loss: str | None
+    outputs: int | None
+    form: str | None = None
+
+
+def fitted(examples: Examples, wanted: Wanted) -> tuple[Examples, str]:
+    """Return examples with labels in the form that the loss takes, and that form in words.
+
+    Args:
+        examples: `Examples`, whose labels are numbers of named classes, or what the user saved.
+        wanted: The labels that the model can be trained with.
+
+    Raises:
+        DataError: If outputs, loss and labels do not agree.
+    """
+    if examples.classes:
+        form = _form_of_classes(wanted, examples.classes)
+        _check_outputs(wanted, examples.classes, form)
+        width = len(examples.classes)
+    else:
+        form = _form_of_numbers(wanted, examples.train[1])
+        width = wanted.outputs or 1 + max(int(part[1].max()) for part in _parts(examples))
+        for labels in (part[1] for part in _parts(examples)):
+            _check_numbers(labels, wanted, form)
+    if form == "":
+        return examples, "as they are"
+    return _converted(examples, form, width), f"as {form}" + (" vectors" if form == ONE_HOT else "")
+
+
+def _parts(examples: Examples) -> list[Part]:
+    return [
+        part for part in (examples.train, examples.validation, examples.test) if part is not None
+    ]
+
+
+def _form_of_classes(wanted: Wanted, classes: tuple[str, ...]) -> str:
+    """The form of labels that are numbers of named classes."""
+    if wanted.form is not None:
+        return wanted.form
+    if wanted.loss == SPARSE or wanted.outputs == 1:
+        return NUMBERS
+    if wanted.loss is not None:
+        return ONE_HOT
+    raise DataError(
+        "The form of the labels must be said for a loss that is not Keras' own",
+        f"a loss of your own for {len(classes)} classes",
+        "Pass --labels numbers, or --labels one-hot",
+    )
+
+
+def _check_outputs(wanted: Wanted, classes: tuple[str, ...], form: str) -> None:
+    """Refuse outputs that are not the number of classes."""
+    if wanted.outputs is None or wanted.outputs == len(classes):
+        return
+    of_two = len(classes) == 2 and wanted.outputs == 1 and form == NUMBERS
+    if of_two and wanted.loss not in (SPARSE, *CATEGORICAL):
+        return
+    raise DataError(
+        "A model must have one output per class, or for two classes one output and a binary loss",
+        f"{_counted(wanted.outputs, 'output')} and {wanted.loss or 'a loss of its own'}, for "
+        f"{len(classes)} classes ({words_of(classes)})",
+        f"Build it with {len(classes)} outputs",
+    )
+
+
+def _form_of_numbers(wanted: Wanted, labels: np.ndarray) -> str:
+    """The form of labels as the user saved them; empty to leave them as they are."""
+    if labels.ndim > 2:  # a class for each pixel or word
+        return ""
+    if wanted.form is not None:
+        return wanted.form
+    if wanted.loss == SPARSE:
+        return NUMBERS if wanted.outputs is not None else ""
+    if wanted.loss in CATEGORICAL:
+        return ONE_HOT
+    if wanted.loss in BINARY and wanted.outputs == 1:
+        return NUMBERS
+    return ""
+
+
+def _check_numbers(labels: np.ndarray, wanted: Wanted, form: str) -> None:
+    """Refuse labels that the model's outputs cannot be compared with."""
+    outputs = wanted.outputs
+    columns = labels.shape[1] if labels.ndim == 2 else 1
+    if form == "" or (labels.ndim == 2 and labels.shape[1] > 1):
+        if labels.ndim <= 2 and outputs is not None and columns != outputs:
+            raise DataError(
+                "Labels must have one column per output of the model",
+                f"labels of {_counted(columns, 'column')}, and {_counted(outputs, 'output')}",
+                f"Build it with {_counted(columns, 'output')}",
+            )
+        if form == NUMBERS and not ((labels == 1).sum(axis=1) == 1).all():
+            raise DataError(
+                f"Labels must be of one class an example for the loss {wanted.loss}",
+                "rows with several, or none",
+                "Take binary_crossentropy for several classes an example",
+            )
+        return
+    is_whole = labels.dtype.kind in "iu" or bool((labels == np.round(labels)).all())
+    low, high = labels.min(), labels.max()
+    is_soft = wanted.loss in BINARY and low >= 0 and high <= 1
+    if not is_whole and not is_soft:
+        raise DataError(
+            f"Labels must be whole numbers for the loss {wanted.loss}",
+            f"numbers from {low:g} to {high:g}",
+            "Take a loss of numbers, such as mse, or save the number of each class",
+        )
+    if outputs is None:
+        return
+    most = 1 if outputs == 1 else outputs - 1
+    if low < 0 or high > most or (outputs == 1 and wanted.loss in (SPARSE, *CATEGORICAL)):
+        raise DataError(
+            f"Labels must be numbers of classes from 0 to {most}: the model has "
+            f"{_counted(outputs, 'output')} and the loss {wanted.loss}",
+            f"labels from {low:g} to {high:g}",
+            "Number the classes from 0, or give the model as many outputs as there are classes",
+        )
+
+
+def _converted(examples: Examples, form: str, width: int) -> Examples:
+    """The examples with labels of a form."""
+
+    def part(given: Part) -> Part:
+        x, y = given
+        if form == NUMBERS:
+            flat = y.argmax(axis=1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(len(y))
+            return x, flat.astype("int32") if (flat == np.round(flat)).all() else flat
+        if y.ndim == 2 and y.shape[1] > 1:
+            return x, y
+        return x, np.eye(width, dtype="float32")[y.reshape(len(y)).astype("int64")]
+
+    test = None if examples.test is None else part(examples.test)
+    return dataclasses.replace(
+        examples, train=part(examples.train), validation=part(examples.validation), test=test
+    )
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

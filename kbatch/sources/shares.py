@@ -1,0 +1,99 @@
+"""Shares: how much of the data is trained, validated and tested on, and the split by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kbatch import number_text
+from kbatch.errors import DataError
+
+MUST = "--split must be the percentages to train, to validate and to test on, which add up to 100"
+FEW = 100  # to validate on: below that an accuracy moves by more than a point an example
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Percentages of the data.
+
+    Attributes:
+        train: Float above 0.
+        validation: Float above 0.
+        test: Float; 0 for no test set.
+    """
+
+    train: float
+    validation: float
+    test: float
+
+    @property
+    def least(self) -> int:
+        """The fewest examples of a class that give one to each part."""
+        return 3 if self.test else 2
+
+    def without_test(self) -> Shares:
+        """Return the shares of data whose test set is there already."""
+        both = self.train + self.validation
+        return Shares(100 * self.train / both, 100 * self.validation / both, 0.0)
+
+    def sizes(self, count: int) -> tuple[int, int, int]:
+        """Return the numbers of examples of the parts, at least 1 of each that has a share.
+
+        Args:
+            count: Integer of at least `least`.
+
+        Example:
+        >>> Shares(60, 20, 20).sizes(10), Shares(60, 20, 20).sizes(3), Shares(80, 20, 0).sizes(9)
+        ((6, 2, 2), (1, 1, 1), (7, 2, 0))
+        """
+        validation = max(1, round(count * self.validation / 100))
+        test = max(1, round(count * self.test / 100)) if self.test else 0
+        while count - validation - test < 1:
+            validation, test = (
+                (validation - 1, test) if validation > test else (validation, test - 1)
+            )
+        return count - validation - test, validation, test
+
+
+def shares_of(text: str) -> Shares:
+    """Read the text of `--split`.
+
+    Raises:
+        DataError: If it is not two or three percentages above 0 that add up to 100.
+
+    Example:
+    >>> shares_of("80,20")
+    Shares(train=80.0, validation=20.0, test=0.0)
+    """
+    numbers = [number_text.number(part) or 0.0 for part in text.split(",")]
+    right = len(numbers) in (2, 3) and min(numbers[:2]) > 0 and min(numbers) >= 0
+    if not right or abs(sum(numbers) - 100) > 1e-6:
+        raise DataError(MUST, text, "Write 60,20,20, or 80,20 for no test set")
+    return Shares(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 0.0)
+
+
+def stratified(
+    strata: np.ndarray, shares: Shares, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Split examples at random, so that each part holds the same share of each class.
+
+    The same seed splits the same examples in the same way.
+
+    Args:
+        strata: Array of shape `(n,)`, the class of each example. Each class has at least
+            `shares.least` examples.
+        shares: `Shares` of the parts.
+        seed: Integer of at least 0.
+
+    Returns:
+        Three arrays of positions, each in ascending order.
+    """
+    parts: tuple[list[np.ndarray], ...] = ([], [], [])
+    for place, value in enumerate(np.unique(strata)):
+        mixed = np.random.default_rng([seed, place]).permutation(np.flatnonzero(strata == value))
+        first, second, _ = np.cumsum(shares.sizes(len(mixed)))
+        for part, positions in zip(parts, np.split(mixed, [first, second]), strict=True):
+            part.append(positions)
+    train, validation, test = (np.sort(np.concatenate(part)) for part in parts)
+    return train, validation, test

@@ -1,0 +1,224 @@
+"""Data sets of TFDS, with the splits and the class names that they come with."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kbatch.errors import DataError
+from kbatch.sources import arrays, room
+from kbatch.sources.class_folders import PARTS, TEST, TRAIN, words_of
+from kbatch.sources.examples import Examples, Part, Progress
+from kbatch.sources.pictures import CHANNELS
+from kbatch.sources.shares import Shares, stratified
+
+PREFIX = "tfds:"
+LONGEST = 300  # characters of an error of TFDS'
+
+
+@dataclass(frozen=True)
+class TfdsSource:
+    """A data set of TFDS; see `kbatch.sources.source.Source`.
+
+    Attributes:
+        name: String, such as `"mnist"`.
+        image_size: Integer, height and width in pixels that pictures are resized to.
+        shares: `Shares` of examples that are not split yet.
+        seed: Integer, the seed of the split.
+        builder: TFDS' builder of the data set.
+    """
+
+    name: str
+    image_size: int
+    shares: Shares
+    seed: int
+    builder: Any
+    total = None
+
+    @property
+    def images(self) -> bool:
+        """Whether the examples are pictures."""
+        return type(self._features[0]).__name__ == "Image"
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of one example; `None` if examples have several."""
+        if self.images:
+            return (self.image_size, self.image_size, CHANNELS)
+        shape = getattr(self._features[0], "shape", None)
+        return None if shape is None or None in shape else tuple(shape)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; empty if the labels are numbers."""
+        return tuple(getattr(self._features[1], "names", None) or ())
+
+    @property
+    def _features(self) -> tuple[Any, Any]:
+        x, y = self.builder.info.supervised_keys
+        return self.builder.info.features[x], self.builder.info.features[y]
+
+    def load(self, on_progress: Progress) -> Examples:
+        """Return the examples; see `kbatch.sources.source.Source`."""
+        import tensorflow_datasets as tfds
+
+        try:
+            self.builder.download_and_prepare()
+            named = self._splits()
+            self._check_room(named)
+            read: dict[str, Part] = {}
+            for part, split in named.items():
+                dataset = self.builder.as_dataset(
+                    split=split, as_supervised=True, shuffle_files=False
+                )
+                before = sum(len(labels) for _, labels in read.values())
+                read[part] = self._read(tfds.as_numpy(dataset), before, on_progress)
+        except DataError:
+            raise
+        except Exception as error:  # TFDS raises the errors of its downloader and its file systems
+            raise _unprepared(self.name, error) from error
+        if not self.classes:
+            by_name = {
+                f"{kind}_{part}": array
+                for part, pair in read.items()
+                for kind, array in zip((arrays.X, arrays.Y), pair, strict=True)
+            }
+            return arrays.examples_of(by_name, f"TFDS {self.name}", self.shares, self.seed)
+        return self._of_classes(read, set(named.values()))
+
+    def _of_classes(self, read: dict[str, Part], used: set[str]) -> Examples:
+        """Examples with names of classes, split where TFDS does not."""
+        x, y = read[TRAIN]
+        validation, test = read.get("validation"), read.get(TEST)
+        if validation is None:
+            shares = self.shares if test is None else self.shares.without_test()
+            counts = np.bincount(y, minlength=len(self.classes))
+            if counts.min() < shares.least:
+                raise DataError(
+                    f"TFDS {self.name} must hold at least {shares.least} examples of each class",
+                    f"{counts.min()} of {self.classes[int(counts.argmin())]}",
+                    "Take another data set",
+                )
+            train, validation, cut_off = (
+                (x[cut], y[cut]) for cut in stratified(y, shares, self.seed)
+            )
+            if test is None and len(cut_off[1]):
+                test = cut_off
+        else:
+            train = (x, y)
+        count = sum(len(part[1]) for part in (train, validation, test) if part is not None)
+        name = (
+            f"{count:,} examples of {len(self.classes)} classes ({words_of(self.classes)}) "
+            f"of TFDS {self.name}"
+        )
+        left = sorted(set(self.builder.info.splits) - used)
+        notes = (f"Splits that are left out: {', '.join(left)}.",) if left else ()
+        return Examples(name, train, validation, test, self.classes, notes=notes)
+
+    def _splits(self) -> dict[str, str]:
+        """The names of TFDS' splits by part."""
+        splits = list(self.builder.info.splits)
+        named: dict[str, str] = {}
+        for split in splits:
+            if split in PARTS:
+                named.setdefault(PARTS[split], split)
+        if TRAIN not in named:
+            raise DataError(
+                f"TFDS {self.name} must have a split called train",
+                ", ".join(splits) or "no splits",
+                "Take another data set, or prepare a folder or an NPZ file of it",
+            )
+        return named
+
+    def _check_room(self, named: dict[str, str]) -> None:
+        if self.shape is None:
+            return
+        kind = np.dtype("uint8") if self.images else np.dtype(self._features[0].np_dtype)
+        count = sum(self.builder.info.splits[split].num_examples for split in named.values())
+        room.check(
+            count * math.prod(self.shape) * kind.itemsize,
+            f"{count:,} examples of shape {self.shape}",
+            "Pass a smaller --image-size, or a slice of it as a folder or an NPZ file",
+        )
+
+    def _read(self, examples: Iterable[Any], before: int, on_progress: Progress) -> Part:
+        """The examples of one split as arrays."""
+        xs, ys = [], []
+        for x, y in examples:
+            xs.append(self._resized(x) if self.images else np.asarray(x))
+            ys.append(y)
+            on_progress(before + len(ys))
+        if len({x.shape for x in xs}) != 1:
+            raise DataError(
+                f"All examples of TFDS {self.name} must have the same shape",
+                f"{len({x.shape for x in xs})} shapes",
+                "Pad them, and save them as an NPZ file",
+            )
+        labels = np.asarray(ys)
+        return np.stack(xs), labels.astype("int32") if self.classes else labels
+
+    def _resized(self, pixels: np.ndarray) -> np.ndarray:
+        from PIL import Image
+
+        if pixels.dtype != np.uint8:
+            raise DataError(
+                f"Pictures of TFDS {self.name} must be of uint8",
+                str(pixels.dtype),
+                "Convert them, and save them as an NPZ file",
+            )
+        grey = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+        size = (self.image_size, self.image_size)
+        picture = Image.fromarray(grey).convert("RGB").resize(size, Image.Resampling.BILINEAR)
+        return np.asarray(picture, "uint8")
+
+
+def look(name: str, image_size: int, shares: Shares, seed: int) -> TfdsSource:
+    """Find a data set of TFDS, without downloading it.
+
+    Args:
+        name: String, such as `"mnist"`, perhaps with a configuration and a version.
+        image_size: Integer, height and width in pixels that pictures are resized to.
+        shares: `Shares` of examples that are not split yet.
+        seed: Integer, the seed of the split.
+
+    Raises:
+        DataError: If TFDS is not installed, or has no such data set with examples and labels.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise DataError(
+            "--data tfds:NAME needs tensorflow-datasets",
+            "it is not installed",
+            "pip install 'kbatch[tfds]'",
+        ) from error
+    try:
+        builder = tfds.builder(name)
+        keys, features = builder.info.supervised_keys, builder.info.features
+    except tfds.core.DatasetNotFoundError as error:
+        near = difflib.get_close_matches(name, tfds.list_builders(), 3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "See tensorflow.org/datasets"
+        raise DataError("TFDS must know the data set", name, hint.rstrip("?")) from error
+    except Exception as error:  # TFDS raises errors of any kind on names and on folders
+        raise _unprepared(name, error) from error
+    is_pair = isinstance(keys, tuple) and len(keys) == 2 and all(key in features for key in keys)
+    if not is_pair:
+        raise DataError(
+            "A data set of TFDS must tell examples and labels (`supervised_keys`)",
+            f"{name} with {keys}",
+            "Save examples and labels as an NPZ file",
+        )
+    return TfdsSource(name, image_size, shares, seed, builder)
+
+
+def _unprepared(name: str, error: Exception) -> DataError:
+    return DataError(
+        f"TFDS must be able to prepare {name}",
+        f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}",
+        "Check the network and the folder TFDS_DATA_DIR, or pass a folder of pictures",
+    )

@@ -27,7 +27,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.runtime import keras_tuner_private
 from kbatch.space import Space
-from kbatch.training import user_callbacks
+from kbatch.training import board, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
 from kbatch.training.goal import horizon_of, judged_by
 from kbatch.training.job import Job
@@ -212,7 +212,11 @@ class HyperModel(keras_tuner.HyperModel):
                 with trial.part("data"), trial.leave_out_bytes():
                     known = {**kwargs, "callbacks": user_callbacks.without_trial(own)}
                     search = self._search or self._open(of_trial.tuner, args, known)
-                job = self._job(search, hp, trial, keras_tuners.number(of_trial.trial))
+                number = keras_tuners.number(of_trial.trial)
+                if self._search is not None:  # `searching` kept TensorBoard from KerasTuner
+                    given = search.arguments.callbacks
+                    own = user_callbacks.with_boards(own, given, str(number))
+                job = self._job(search, hp, trial, number)
                 announce = keras_tuners.Announcement()
                 written = [announce.before, of_trial, saving, announce.after]
                 path = Path(saving.filepath)
@@ -231,8 +235,10 @@ class HyperModel(keras_tuner.HyperModel):
         return Job("search", number, seed, recipe, dict(hp.values), rate, remarks)
 
     @contextmanager
-    def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[None]:
+    def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[dict[str, Any]]:
         """Check the arguments of a tuner's `search`, and prepare the data once for all trials.
+
+        The context gives the arguments by name that are left for KerasTuner.
 
         Args:
             tuner: The tuner that is about to search.
@@ -246,14 +252,16 @@ class HyperModel(keras_tuner.HyperModel):
         project = Project(tuner.project_dir)
         with project.hold():
             with keras_tuners.scope(tuner):
-                self._search = self._open(tuner, args, kwargs)
-                examples = self._search.data.training.examples
+                search = self._open(tuner, args, kwargs)
+                examples = search.data.training.examples
                 sizes = self.space.batch_size
                 keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if "compiled" not in self.space.optimizer and not project.store.records():
                     self._warn_of_idle(tuner)
+            self._search = board.shown(search, keras_tuners.declared(tuner))
+            left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:
-                yield
+                yield {**kwargs, **left}
             finally:
                 self._search = None
 

@@ -1,4 +1,4 @@
-"""HTML tables for notebooks, which show the value of a cell's last expression."""
+"""What notebooks show below a cell: tables of HTML, and a line that changes in place."""
 
 from __future__ import annotations
 
@@ -28,3 +28,28 @@ def table(
 def _cell(tag: str, value: object, position: int) -> str:
     side = "right" if position else "left"
     return f'<{tag} style="text-align: {side}">{html.escape(str(value))}</{tag}>'
+
+
+class Line:
+    """A line of text that is written over while a cell runs.
+
+    Example:
+    >>> line = Line()
+    >>> line.show("1 of 2 s")
+    >>> line.clear()
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Write another text over the line; the same text is not written again."""
+        if text != self._text:
+            print(f"\r{text:<{len(self._text)}}", end="", flush=True)
+            self._text = text
+
+    def clear(self) -> None:
+        """Empty the line, for the next output."""
+        if self._text:
+            print("\r" + " " * len(self._text), end="\r", flush=True)
+            self._text = ""

@@ -66,6 +66,8 @@ class Outcome:
             size above which a larger batch saves few updates. Measured where the recipe
             accumulates, smoothed over the last few hundred updates. `None` where it does not, or
             where the gradient cannot be told from its noise.
+        curve_updates: Tuple of integers, weight updates before each measurement of `curve`. Empty
+            in records of old versions.
 
     Example:
     >>> outcome = Outcome("horizon", curve=((1.0, 0.6), (2.0, 0.7)), train_seconds=2.0, examples=64)
@@ -95,6 +97,7 @@ class Outcome:
     remarks: tuple[str, ...] = ()
     first_update_peak_bytes: Whole | None = None
     noise_scale: float | None = None
+    curve_updates: tuple[Whole, ...] = ()
 
     @property
     def examples_per_second(self) -> float:

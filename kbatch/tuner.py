@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,11 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
         f"Batch sizes {names} are left out: there are {examples} training examples{shared}.",
         stacklevel=3,
     )
+
+
+def declared(tuner: Any) -> Callable[[], list[Any]]:
+    """Return a function that returns the hyperparameters that a tuner knows by then."""
+    return lambda: list(tuner.oracle.hyperparameters.space)
 
 
 def number(trial: Any) -> int:

@@ -36,7 +36,7 @@ def border() -> Iterator[None]:
 
 
 def watch_searches(
-    kind: type, around: Callable[[Any, Any, Any, Any], AbstractContextManager[None]]
+    kind: type, around: Callable[[Any, Any, Any, Any], AbstractContextManager[dict[str, Any]]]
 ) -> None:
     """Wrap `search` of all tuners, for hypermodels of one class only.
 
@@ -46,7 +46,8 @@ def watch_searches(
     Args:
         kind: Class of hypermodels.
         around: Function that takes the hypermodel, the tuner, and the positional and keyword
-            arguments of `search`. It returns a context manager, which is entered around the search.
+            arguments of `search`. It returns a context manager, which is entered around the search
+            and gives the arguments by name to search with.
     """
     search = keras_tuner.engine.base_tuner.BaseTuner.search
 
@@ -55,8 +56,8 @@ def watch_searches(
         if not isinstance(self.hypermodel, kind):
             return search(self, *args, **kwargs)
         try:
-            with around(self.hypermodel, self, args, kwargs):
-                return search(self, *args, **kwargs)
+            with around(self.hypermodel, self, args, kwargs) as left:
+                return search(self, *args, **left)
         except KbatchError as error:
             raise error.with_traceback(None) from None  # the message is enough
 

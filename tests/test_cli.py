@@ -1,5 +1,6 @@
 """The command line, run as a user runs it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import forked
 import pytest
 from PIL import Image
+from tensorboard_view import View
 
 from kbatch.case_study.options import Options
 from kbatch.driver import options as of_options
@@ -50,7 +52,7 @@ def small(tmp_path_factory):
 @pytest.fixture(scope="module")
 def done(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("done") / "out [bold]"
-    return folder, run("cats-vs-dogs", *small, "--out", folder)
+    return folder, run("cats-vs-dogs", *small, "--tensorboard", "--out", folder)
 
 
 def test_the_main_job_writes_everything_and_says_what_it_buys(done):
@@ -75,6 +77,16 @@ def test_the_main_job_writes_everything_and_says_what_it_buys(done):
         "confirmation",
     ]
     assert result.stderr == ""
+
+
+def test_tensorboard_shows_the_main_job(done):
+    folder, _ = done
+    (best,) = {r.trial for r in load_records(folder) if r.purpose == "confirmation"} - {-1}
+    rows = View(folder / "tensorboard").rows()
+    assert rows.keys() == {"baseline", "0", "1", "baseline, confirmed", f"{best}, confirmed"}
+    assert all(metrics["final/peak_bytes"] > 0 for _, metrics, _ in rows.values())
+    command = json.loads((folder / "run.json").read_text())["command"]
+    assert "--tensorboard --" in command or command.endswith("--tensorboard")
 
 
 def test_two_own_classes_of_100_photographs_are_enough(done):

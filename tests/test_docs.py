@@ -51,6 +51,7 @@ NOT_RUN = {
     "pytest": "these tests; .ci/run runs it",
     "mkdocs serve": "a server; .ci/run builds the pages",
     "docker": "there is no Docker here",
+    "tensorboard --logdir": "a server; tests/test_board.py asks its backends",
     "python scripts/bench_": "hours",
     "python scripts/recompute_applications.py": "hours",
     "python -m kbatch.gpu_checks": "there is no GPU here; tests/test_gpu_checks.py runs a few",

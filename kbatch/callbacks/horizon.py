@@ -54,6 +54,7 @@ class Horizon(keras.callbacks.Callback):
 
     Attributes:
         curve: List of `(train_seconds, value)`.
+        curve_updates: List of integers, weight updates before each measurement of `curve`.
         ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped the
             training, or `fit` ran out of epochs); `None` during the training.
         stopped_by: String, class name of the user's callback that stopped the training, if
@@ -94,6 +95,7 @@ class Horizon(keras.callbacks.Callback):
         self.metric, self.direction, self.target = metric, direction, target
         self._now, self._on_progress = now, on_progress
         self.curve: list[tuple[float, float]] = []
+        self.curve_updates: list[int] = []
         self.ended: str | None = None
         self.value: float | None = None
         self.metrics: dict[str, float] = {}
@@ -230,6 +232,7 @@ class Horizon(keras.callbacks.Callback):
             self._updates_measured = self.clock.updates
             self.measured_in_epoch = True
             self.curve.append((self.clock.seconds, measured[self.metric]))
+            self.curve_updates.append(self.clock.updates)
             self._next_at = scoring.next_mark(self.curve, self.seconds, self.target, self.direction)
             self._keep(measured)
         self.validation_seconds += self._now() - began

@@ -161,6 +161,8 @@ def _search_and_confirm(
     fit_arguments: dict[str, Any] = {"validation_data": examples.validation, "verbose": 0}
     if options.epochs is not None:
         fit_arguments["epochs"] = options.epochs
+    if options.tensorboard:
+        fit_arguments["callbacks"] = [_tensorboard(folder)]
     # Refuses a search other than the project's before KerasTuner's files are touched.
     search = _open_search(hypermodel, options, searched, fit_arguments, folder, console)
     if options.epochs is not None:
@@ -192,6 +194,13 @@ def _search_and_confirm(
                 test_data=examples.test,
                 **fit_arguments,
             )
+
+
+def _tensorboard(folder: Path) -> Any:
+    """The callback of `--tensorboard`."""
+    from keras.callbacks import TensorBoard
+
+    return TensorBoard(folder / "tensorboard", write_graph=False)
 
 
 def _hypermodel(
@@ -241,7 +250,9 @@ def _note_run(options: Options, task: Task, examples: Examples, folder: Path) ->
     """Keep the command and the data for the report, which `kbatch report` may write again."""
     flags = []
     for name, value in options.told().items():
-        if value is not None:
+        if value is True:
+            flags.append(f"--{name}")
+        elif value is not None and value is not False:
             flags += [f"--{name}", str(value)]
     notes: dict[str, Any] = {
         "command": f"{task.command} {shlex.join(flags)}",

@@ -89,6 +89,12 @@ class Options:
     ] = 2
     seed: int = 0
     out: str
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Show every training in TensorBoard; see 'tensorboard' in --out."
+        ),
+    ] = False
     axes: Annotated[Mapping[str, str], AXIS_OPTIONS]
     micro_batch_size: Annotated[
         int | None,

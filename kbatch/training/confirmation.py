@@ -12,6 +12,7 @@ from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders
+from kbatch.training import board
 from kbatch.training.project import Project
 from kbatch.training.search_terms import Terms
 
@@ -91,6 +92,7 @@ def confirm(
         search = hypermodel.prepared.matching(project, (x, y), arguments, hypermodel.watcher)
         if search is None:
             search = terms.open(project, (x, y), arguments, hypermodel.watcher)
+        search = board.shown(search, keras_tuners.declared(tuner))
         test = (
             None
             if test_data is None

@@ -107,6 +107,7 @@ class Instruments:
         return Outcome(
             ended=ended or horizon.ended or "callback",
             curve=curve,
+            curve_updates=tuple(horizon.curve_updates),
             value=None if ended else horizon.value,
             metrics=finite,
             train_seconds=clock.seconds,

@@ -12,7 +12,7 @@ from typing import Any
 from kbatch.device import meter
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record, key_of
+from kbatch.records.record import BASELINE_TRIAL, Record, key_of
 
 
 def versions() -> dict[str, str]:
@@ -24,6 +24,25 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "unknown"
     return found
+
+
+def name_of(purpose: str, trial: int, seed: int) -> str:
+    """Return the name of a training, for the files of callbacks and the runs of TensorBoard.
+
+    Args:
+        purpose: `"search"`, `"baseline"` or `"confirmation"`.
+        trial: Integer, number of the KerasTuner trial; -1 for the baseline.
+        seed: Integer, seed of the training.
+
+    >>> name_of("search", 4, 0), name_of("confirmation", 4, 1)
+    ('4', 'confirmation_trial4_seed1')
+    """
+    if purpose == "search":
+        return str(trial)
+    if purpose == "baseline":
+        return "baseline"
+    recipe = "baseline" if trial == BASELINE_TRIAL else f"trial{trial}"
+    return f"{purpose}_{recipe}_seed{seed}"
 
 
 @dataclass(frozen=True)

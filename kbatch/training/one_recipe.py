@@ -22,7 +22,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
-from kbatch.training import agreement
+from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
 from kbatch.training.metrics import Measured
@@ -120,7 +120,7 @@ def train(
         validation_batch_size,
         batched,
         class_weight,
-        tuple(callbacks),
+        board.checked(callbacks),
         verbose,
     )
     spec = ModelSpec.of(build, **model_arguments)
@@ -151,6 +151,7 @@ def train(
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
     noted = (goal.note,) if goal.note else ()
+    board.write_training(callbacks, recipe, outcome, metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
 

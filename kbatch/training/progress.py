@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from kbatch import notebook
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.results.words import ended_text, score_text
@@ -55,10 +56,15 @@ class Watcher:
 
 
 class ProgressBar(Watcher):
-    """Prints one line per training, and on a terminal a bar in training seconds while it runs."""
+    """Prints two lines per training, and shows its training seconds while it runs.
+
+    They are shown by a bar on a terminal, by a line that changes in a notebook, and nowhere else.
+    """
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
+        self._line: notebook.Line | None = None
+        self._seconds = 0.0
         self._task: Any = None
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
@@ -71,8 +77,9 @@ class ProgressBar(Watcher):
                 "{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}", markup=False
             ),
         )
+        print(f"{name}: {recipe}", flush=True)
         console = Console(markup=False, emoji=False)  # names of augmentations are the user's
-        console.print(f"{name}: {recipe}", highlight=False, soft_wrap=True)
+        self._line, self._seconds = notebook.Line() if console.is_jupyter else None, seconds
         self._bar = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
         )
@@ -81,14 +88,18 @@ class ProgressBar(Watcher):
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
-        if self._bar is not None:
-            shown = "" if value is None else f"{value:.3f}"
+        shown = "" if value is None else f"{value:.3f}"
+        if self._line is not None:
+            self._line.show(f"    {train_seconds:.0f} of {self._seconds:.0f} s {shown}")
+        elif self._bar is not None:
             self._bar.update(self._task, completed=train_seconds, value=shown)
 
     def ended(self, record: Record) -> None:
         """Close the bar and print how the training ended."""
         if self._bar is not None:
             self._bar.stop()
+        if self._line is not None:
+            self._line.clear()
         held = record.outcome.value
         value = "nothing measured" if held is None else f"{held:.3f} held"
         score = f"score {score_text(record.score)} per second"

@@ -24,7 +24,7 @@ from kbatch.space import Space
 from kbatch.training import user_callbacks
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.job import Job
+from kbatch.training.job import Job, name_of
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 from kbatch.training.run import run
@@ -174,7 +174,9 @@ class Search:
         self, job: Job, callbacks: Sequence[Any] | None, checkpoint: Checkpoint | None
     ) -> RunOptions:
         if callbacks is None:
-            callbacks = user_callbacks.copies(self.arguments.callbacks, _name(job))
+            callbacks = user_callbacks.copies(
+                self.arguments.callbacks, name_of(job.purpose, job.trial, job.seed)
+            )
         return RunOptions(
             seed=job.seed,
             own_policy=self.model_maker.own_policy,
@@ -207,14 +209,6 @@ def _test_metrics(model: Any, outcome: Outcome, test: tf.data.Dataset | None) ->
     if test is None or outcome.value is None:
         return {}
     return numbers(evaluated(model, test))
-
-
-def _name(job: Job) -> str:
-    """The name of a training outside KerasTuner, for the files of callbacks."""
-    if job.purpose == "baseline":
-        return "baseline"
-    recipe = "baseline" if job.trial == BASELINE_TRIAL else f"trial{job.trial}"
-    return f"{job.purpose}_{recipe}_seed{job.seed}"
 
 
 def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,25 @@ def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
                 name,
                 "Leave it out: finished trainings are kept, one that was stopped begins again",
             )
+        _check_copy(callback)
         if schedule and isinstance(callback, RATE_SETTERS):
             raise SearchError(
                 "A learning rate that a callback sets must be a number",
                 f"{name}, and a model compiled with a learning-rate schedule",
                 "Leave out the callback or the schedule",
             )
+
+
+def _check_copy(callback: keras.callbacks.Callback) -> None:
+    """Refuse a callback that cannot be copied, as TensorBoard's after a training."""
+    try:
+        copy.deepcopy(callback)
+    except TypeError as error:
+        raise SearchError(
+            "Every trial must get copies of the callbacks",
+            f"{type(callback).__name__}: {error}",
+            "Make a new one, that no training has used and that holds no file or lock",
+        ) from error
 
 
 def belongs_to_trial(callback: Any) -> bool:
@@ -65,6 +79,38 @@ def without_trial(callbacks: Sequence[Any]) -> list[Any]:
     return own
 
 
+def log_dirs(callbacks: Sequence[Any]) -> list[str]:
+    """Return the folders of the user's TensorBoard callbacks, each once."""
+    boards = [each for each in callbacks if isinstance(each, keras.callbacks.TensorBoard)]
+    return list(dict.fromkeys(str(board.log_dir) for board in boards))
+
+
+def without_boards(callbacks: Sequence[Any]) -> list[Any]:
+    """Return the callbacks that KerasTuner may know of.
+
+    It would give TensorBoard a folder and rows of HParams of its own, besides those of
+    `kbatch.training.board`.
+    """
+    return [each for each in callbacks if not isinstance(each, keras.callbacks.TensorBoard)]
+
+
+def with_boards(others: Sequence[Any], callbacks: Sequence[Any], training: str) -> list[Any]:
+    """Return a trial's callbacks: KerasTuner's copies, and those of TensorBoard where they stood.
+
+    Args:
+        others: Copies of `without_boards(callbacks)`.
+        callbacks: The user's callbacks.
+        training: Name of the training, and of TensorBoard's folder.
+    """
+    copied = iter(others)
+    return [
+        copies([each], training)[0]
+        if isinstance(each, keras.callbacks.TensorBoard)
+        else next(copied)
+        for each in callbacks
+    ]
+
+
 def copies(callbacks: Sequence[Any], training: str) -> list[Any]:
     """Return copies of the user's callbacks for a training outside KerasTuner.
 
@@ -78,7 +124,7 @@ def copies(callbacks: Sequence[Any], training: str) -> list[Any]:
     own = copy.deepcopy(list(callbacks))
     for callback in own:
         if isinstance(callback, keras.callbacks.TensorBoard):
-            callback.log_dir = str(Path(callback.log_dir) / training)
+            callback.log_dir = os.path.join(callback.log_dir, training)
         elif isinstance(callback, keras.callbacks.ModelCheckpoint):
             callback.filepath = _prefixed(callback.filepath, training)
         elif isinstance(callback, keras.callbacks.CSVLogger):

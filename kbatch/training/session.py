@@ -1,0 +1,186 @@
+"""A training as TensorBoard shows it: a row of the HParams tab, its numbers and its curve."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api as hparams_api
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.summary import session_end_pb
+
+from kbatch.axes import AXES, AXIS
+from kbatch.outcome import SCORED, Outcome
+from kbatch.recipe import Recipe
+from kbatch.records.record import Record
+from kbatch.training.job import name_of
+
+# Prefixes of the tags, by which TensorBoard groups its charts.
+FINAL, CURVE, CURVE_IN_TIME = "final", "curve", "curve_over_milliseconds"
+NUMBERS = {
+    "train_seconds": "Seconds on the training clock.",
+    "examples_per_second": "Examples per second of the training clock.",
+    "peak_bytes": "Peak device memory above what was in use before.",
+}
+
+# Columns besides the hyperparameters that a tuner draws. No rate of an axis may be above 100.
+OWN_COLUMNS = {
+    "purpose": hparams_api.Discrete(["baseline", "confirmation", "search"]),
+    "learning_rate": hparams_api.RealInterval(0.0, 100.0),
+}
+
+
+@dataclass(frozen=True)
+class Session:
+    """One training as TensorBoard shows it.
+
+    Attributes:
+        run: String, name of the run; empty for that of the folder itself.
+        group: String, name of the row in the HParams tab. The trainings of one recipe's
+            confirmation share a row, which shows their means.
+        key: String, tells the training from others.
+        hparams: Mapping from the names of hyperparameters to values.
+        outcome: `Outcome` of the training.
+        metric: String, the measured metric, such as `"val_accuracy"`.
+        score: Float, its score; `None` for a training outside of a search.
+        ended_at: Float, Unix time of its end.
+    """
+
+    run: str
+    group: str
+    key: str
+    hparams: Mapping[str, Any]
+    outcome: Outcome
+    metric: str
+    score: float | None
+    ended_at: float
+
+    @classmethod
+    def of(cls, record: Record, metric: str) -> Session:
+        """Return the session of a record.
+
+        Args:
+            record: `Record` of the training.
+            metric: String, the metric of its search.
+        """
+        run = name_of(record.purpose, record.trial, record.seed)
+        row = run
+        if record.purpose == "confirmation":
+            row = f"{'baseline' if record.baseline else record.trial}, confirmed"
+        return cls(
+            run=run,
+            group=row,
+            key=record.key,
+            hparams=hparams_of(record),
+            outcome=record.outcome,
+            metric=metric,
+            score=record.score,
+            ended_at=_unix(record.finished_at),
+        )
+
+    def events(self) -> list[Event]:
+        """Return all events of the session.
+
+        The time of a measurement is the begin of the training plus its training seconds, so that
+        TensorBoard's relative axis shows training seconds.
+        """
+        outcome = self.outcome
+        began = self.ended_at - outcome.seconds.get("total", outcome.train_seconds)
+        started = hparams_api.hparams_pb(self.hparams, trial_id=self.group, start_time_secs=began)
+        status = api_pb2.STATUS_SUCCESS if outcome.ended in SCORED else api_pb2.STATUS_FAILURE
+        events = [Event(wall_time=began, summary=started)]
+        for mark, (seconds, value) in enumerate(outcome.curve):
+            at, milliseconds = began + seconds, round(1000 * seconds)
+            events.append(_scalar(CURVE_IN_TIME, self.metric, value, at, milliseconds))
+            if outcome.curve_updates:  # old records lack them
+                updates = outcome.curve_updates[mark]
+                events.append(_scalar(CURVE, self.metric, value, at, updates))
+        for name, number in self._numbers().items():
+            if number is not None:
+                events.append(_scalar(FINAL, name, number, self.ended_at, outcome.updates))
+        # its class is TensorFlow's, not that of TensorBoard's events
+        ended = session_end_pb(status, self.ended_at).SerializeToString()
+        return [*events, Event(wall_time=self.ended_at, summary=Summary.FromString(ended))]
+
+    def _numbers(self) -> dict[str, float | None]:
+        numbers = {name: getattr(self.outcome, name) for name in NUMBERS}
+        return {"score": self.score, self.metric: self.outcome.value, **numbers}
+
+
+def experiment(declared: Sequence[Any], sessions: Sequence[Session], metric: str) -> list[Event]:
+    """Return the event that tells the HParams tab its columns and their domains.
+
+    Args:
+        declared: Sequence of KerasTuner's hyperparameters.
+        sessions: Sequence of the `Session`s so far. Their values belong to the domains too: the tab
+            hides a row with a value that is in no domain, such as the baseline's.
+        metric: String, the metric of the search.
+    """
+    columns = dict(OWN_COLUMNS)
+    for name in dict.fromkeys(each.name for each in declared):
+        same_name = [each for each in declared if each.name == name]
+        seen = [each.hparams[name] for each in sessions if name in each.hparams]
+        columns[name] = _domain(same_name, seen)
+    hparams = [hparams_api.HParam(name, domain) for name, domain in columns.items()]
+    about = {"score": "Accuracy held above chance, per second of the horizon.", metric: "Held."}
+    metrics = [
+        hparams_api.Metric(f"{FINAL}/{name}", display_name=name, description=words)
+        for name, words in {**about, **NUMBERS}.items()
+    ]
+    summary = hparams_api.hparams_config_pb(hparams, metrics, time_created_secs=0.0)
+    return [Event(wall_time=0.0, summary=summary)]
+
+
+def hparams_of(record: Record) -> dict[str, Any]:
+    """Return the hyperparameters of a record: purpose, learning rate, and all that were drawn.
+
+    The baseline draws nothing; its axes have the values of its recipe.
+    """
+    recipe = record.recipe
+    hparams = {"purpose": record.purpose, **hparams_of_recipe(recipe, record.outcome)}
+    if record.learning_rate_at_32 is not None:
+        hparams[f"learning_rate_{recipe.optimizer}"] = record.learning_rate_at_32
+    for name, value in record.values.items():
+        below = AXIS[name].only_if if name in AXIS else None
+        if below is None or record.values.get(below[0], below[1]) == below[1]:
+            hparams[name] = value
+    return hparams
+
+
+def hparams_of_recipe(recipe: Recipe, outcome: Outcome) -> dict[str, Any]:
+    """Return the fields of a recipe as hyperparameters, with the learning rate that was used."""
+    fields = {
+        axis.name: axis.absent if value is None else value
+        for axis in AXES
+        if axis.in_recipe
+        for value in [getattr(recipe, axis.name)]
+    }
+    rate = outcome.learning_rate if recipe.learning_rate is None else recipe.learning_rate
+    return fields if rate is None else {**fields, "learning_rate": rate}
+
+
+def _domain(same_name: Sequence[Any], seen: Iterable[Any]) -> hparams_api.Domain:
+    """The domain of KerasTuner's hyperparameters of one name, which stand below other values."""
+    if all(hasattr(each, "min_value") for each in same_name):
+        lowest = min(float(each.min_value) for each in same_name)
+        return hparams_api.RealInterval(lowest, max(float(each.max_value) for each in same_name))
+    values = dict.fromkeys(value for each in same_name for value in each.values)
+    values |= dict.fromkeys(seen)
+    kind = type(next(iter(values)))
+    return hparams_api.Discrete([value for value in values if type(value) is kind], dtype=kind)
+
+
+def _unix(date_and_time: str) -> float:
+    """A date and time of ISO 8601 as Unix time; 0 if a record has none."""
+    if not date_and_time:
+        return 0.0
+    return datetime.datetime.fromisoformat(date_and_time).timestamp()
+
+
+def _scalar(prefix: str, name: str, number: float, at: float, step: int) -> Event:
+    value = Summary.Value(tag=f"{prefix}/{name}", simple_value=number)
+    return Event(wall_time=at, step=step, summary=Summary(value=[value]))

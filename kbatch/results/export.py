@@ -1,0 +1,192 @@
+"""The export of a training: code that trains its recipe on its data without kbatch."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kbatch.batch_growth import CONSTANT
+from kbatch.code.definitions import Definition
+from kbatch.code.layout import comment
+from kbatch.code.places import BUILD, DATA, Places
+from kbatch.code.script import script
+from kbatch.errors import RecordError
+from kbatch.records import atomic_file, fingerprint
+from kbatch.records.record import Record
+from kbatch.results.loading import folder_of, load_goal, root_of
+from kbatch.results.own_values import own_values
+from kbatch.results.report import RUN_FILE
+from kbatch.results.words import score_text
+
+MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.case_study.models
+CASE_STUDY = "kbatch cats-vs-dogs"
+MOST = 1000  # pictures of a class
+
+
+def code_of(source: Any, record: Record) -> str:
+    """Return code that trains the recipe of a training without kbatch, as far as it was trained.
+
+    Args:
+        source: Tuner or folder of the search.
+        record: `Record` of the training.
+
+    Raises:
+        RecordError: If the project has no goal.
+    """
+    facts = fingerprint.load(folder_of(source)) or {}
+    run = _run(root_of(source))
+    model, data = _model(facts, run, record), _data(facts, run)
+    return script(
+        record.recipe,
+        Places(
+            title=_title(record),
+            notes=_notes(source, record, facts),
+            build=model.build,
+            data=data.data,
+            imports=model.imports,
+            definitions=(*model.definitions, *data.definitions),
+            **_compiled(facts),
+            epochs=_epochs(record, facts),
+            seed=record.seed,
+        ),
+    )
+
+
+def _title(record: Record) -> str:
+    whose = "the baseline's recipe" if record.baseline else f"the recipe of trial {record.trial}"
+    return f"Train {whose}"
+
+
+def _notes(source: Any, record: Record, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Sentences on what was measured, and on what is not as in the search."""
+    outcome, goal = record.outcome, load_goal(source)
+    held = "nothing" if outcome.value is None else f"{outcome.value:.4g}"
+    last = f", and measured {outcome.curve[-1][1]:.4g} at the end" if outcome.curve else ""
+    notes = [
+        f"In the search in {root_of(source)} it trained {outcome.updates} updates in "
+        f"{outcome.train_seconds:.4g} training seconds on {record.device or 'its device'}, held "
+        f"{goal.metric} {held}{last}, and scored {score_text(record.score)} per second."
+    ]
+    if record.recipe.schedule != "constant" or record.recipe.batch_schedule != CONSTANT:
+        notes.append(
+            "Its schedule followed the training seconds there, and follows the updates here."
+        )
+    if facts.get("class_weight"):
+        notes.append(f"Left out: class_weight={facts['class_weight']}.")
+    return tuple(notes)
+
+
+def _epochs(record: Record, facts: Mapping[str, Any]) -> str:
+    """The passes over the data that a training took."""
+    examples = facts.get("data", {}).get("training", {}).get("examples")
+    if not examples or not record.outcome.examples:
+        return Places.epochs
+    return repr(record.outcome.examples / examples)
+
+
+def _compiled(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Loss and metrics, where the project knows them by name."""
+    said = facts.get("signature", {})
+    loss, metrics = said.get("loss"), said.get("metrics")
+    # what is no plain name is described with a checksum behind a space
+    known = [each for each in (loss, *(metrics or [""])) if isinstance(each, str) and each]
+    if len(known) == 1 + len(metrics or [""]) and not any(" " in name for name in known):
+        return {"loss": _quoted(loss), "metrics": _listed(metrics), "todo": ""}
+    words = f"TODO: pass the loss and the metrics of the search: {loss}, {metrics}."
+    return {"todo": words} if said else {}
+
+
+def _model(facts: Mapping[str, Any], run: Mapping[str, Any], record: Record) -> Places:
+    """The function that builds the model."""
+    name, size = str(facts.get("model", "")), facts.get("image_size")
+    values = own_values(record)
+    if name in MODELS and size:
+        copied = Definition("kbatch.case_study.models", MODELS[name])
+        built = f"return {MODELS[name]}({size})"
+        return Places(
+            build=_function("build_model", "Return a new model.", built), definitions=(copied,)
+        )
+    module, _, function = name.partition(":")
+    if function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+        return Places(
+            build=_function("build_model", "Return a new model.", _call_of(function, values)),
+            imports=(f"from {module} import {function}",),
+        )
+    if not values:
+        return Places()
+    return Places(build=_told(BUILD, f"The trial's own hyperparameters: {_dict(values)}."))
+
+
+def _call_of(function: str, values: Mapping[str, Any]) -> str:
+    """The statements that call the user's own function."""
+    if not values:
+        return f"return {function}()"
+    return (
+        "# TODO: the function takes these hyperparameters; here they are keras_tuner's.\n"
+        "    import keras_tuner\n\n"
+        "    hp = keras_tuner.HyperParameters()\n"
+        f"    hp.values.update({_dict(values)})\n"
+        f"    return {function}(hp)"
+    )
+
+
+def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
+    """The function that loads the data."""
+    command = shlex.split(run.get("command", ""))
+    flags = dict(zip(command[2::2], command[3::2], strict=False))
+    source, size = flags.get("--data", ""), facts.get("image_size")
+    words = "Return the pictures to train on and those to validate on, each as (x, y)."
+    split = Definition("kbatch.plain_keras.pictures", "split")
+    if " ".join(command[:2]) != CASE_STUDY or not size or source == "tfds":
+        return Places(
+            data=_told(DATA, f"The search had: {run['data']}.") if run.get("data") else DATA
+        )
+    if source == "drawn":
+        seed = flags.get("--seed", "0")
+        drawn = Definition("kbatch.case_study.drawn", "drawn_pets")
+        loaded = f"return split(drawn_pets({MOST}, {size}, seed={int(seed)}))"
+        return Places(data=_function("load_data", words, loaded), definitions=(drawn, split))
+    read = Definition("kbatch.plain_keras.pictures", "photographs")
+    loaded = f"return split(photographs({_quoted(source)}, {size}, {MOST}))"
+    return Places(data=_function("load_data", words, loaded), definitions=(read, split))
+
+
+def _function(name: str, words: str, statement: str) -> str:
+    return f'def {name}():\n    """{words}"""\n    {statement}'
+
+
+def _told(function: str, words: str) -> str:
+    """A function that is still to be written, with a comment before its last statement."""
+    told = textwrap.indent(comment(words), "    ")
+    return function.replace("    raise", f"{told}\n    raise", 1)
+
+
+def _dict(values: Mapping[str, Any]) -> str:
+    """Values by name, as a formatter writes them."""
+    pairs = [
+        f"{_quoted(name)}: {_quoted(value) if isinstance(value, str) else repr(value)}"
+        for name, value in values.items()
+    ]
+    return "{" + ", ".join(pairs) + "}"
+
+
+def _quoted(text: Any) -> str:
+    """A text as a formatter quotes it."""
+    return json.dumps(str(text), ensure_ascii=False)
+
+
+def _listed(names: list[str] | None) -> str:
+    return f"[{', '.join(map(_quoted, names or []))}]"
+
+
+def _run(root: Path) -> dict[str, Any]:
+    """The driver's notes on its run; none if they cannot be read."""
+    try:
+        notes = json.loads(atomic_file.read(root / RUN_FILE) or b"{}")
+    except (RecordError, ValueError, RecursionError):
+        return {}
+    return notes if isinstance(notes, dict) else {}

@@ -54,4 +54,29 @@ def comment(text: str, indent: int = INDENT) -> str:
     >>> print(comment("Left out: recompute."))
     # Left out: recompute.
     """
-    return "\n".join(f"# {line}" for line in textwrap.wrap(text, COLUMNS - indent - 2))
+    lines = textwrap.wrap(printable(text), COLUMNS - indent - 2)
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def docstring(paragraphs: Sequence[str]) -> str:
+    """Return the docstring of a module.
+
+    Args:
+        paragraphs: Its first line and what follows.
+    """
+    told = [textwrap.fill(printable(each), COLUMNS) for each in paragraphs]
+    text = "\n\n".join(told).replace('"""', "'''")
+    raw = "r" if "\\" in text else ""
+    return f'{raw}"""{text}\n"""'
+
+
+def printable(text: str) -> str:
+    r"""Return a text with the escapes of characters that do not belong into code.
+
+    Example:
+    >>> printable("a\x00b")
+    'a\\x00b'
+    """
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )

@@ -11,7 +11,7 @@ from typing import Any
 from kbatch import __version__
 from kbatch.code import optimizer_parts, training_parts
 from kbatch.code.definitions import Definition, copied
-from kbatch.code.layout import COLUMNS, INDENT, bracketed, call, comment
+from kbatch.code.layout import COLUMNS, INDENT, bracketed, call, comment, docstring
 from kbatch.code.part import Part, together
 from kbatch.code.places import Places
 from kbatch.recipe_fields import COMPILED
@@ -67,10 +67,7 @@ def _docstring(recipe: Any, places: Places) -> str:
         f"Written by kbatch {__version__}, for keras, numpy and tensorflow only. "
         "The weights that remain are the last ones; kbatch keeps those of the value held."
     )
-    paragraphs = (f"The recipe: {recipe}.", written, *places.notes)
-    told = "\n\n".join(textwrap.fill(each, COLUMNS, break_long_words=False) for each in paragraphs)
-    told = told.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    return f'"""{places.title}.\n\n{told}\n"""'
+    return docstring((f"{places.title}.", f"The recipe: {recipe}.", written, *places.notes))
 
 
 def _train(recipe: Any, part: Part, seed: int) -> str:

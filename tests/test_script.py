@@ -11,6 +11,8 @@ from script_cases import RECIPES
 
 import kbatch
 from kbatch import Recipe
+from kbatch.data.streams import training_source
+from kbatch.plain_keras import batches
 
 EPOCHS = 4
 LOSS, SPARSE = "binary_crossentropy", "sparse_categorical_crossentropy"
@@ -57,11 +59,10 @@ def by_kbatch(recipe, build, examples, loss=LOSS):
         y,
         validation,
         epochs=EPOCHS,
-        metric=f"val_{METRICS[loss]}",
+        metric=f"val_{METRICS[loss or LOSS]}",
         direction="min",
         chance=1.0,
-        loss=loss,
-        metrics=[METRICS[loss]],
+        **({"loss": loss, "metrics": [METRICS[loss]]} if loss else {}),
         callbacks=[last],
     )
     return last.weights, outcome.curve[-1][1]
@@ -86,7 +87,8 @@ def by_code(recipe, build, examples, loss=LOSS):
 
 
 def assert_equal(recipe, build, examples, loss=LOSS, rtol=1e-5):
-    weights, value = by_kbatch(recipe, build, examples, loss)
+    own = None if recipe.optimizer == "compiled" else loss
+    weights, value = by_kbatch(recipe, build, examples, own)
     code_weights, code_value = by_code(recipe, build, examples, loss)
     for ours, theirs in zip(weights, code_weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-6)
@@ -142,3 +144,54 @@ def convolutions():
 def test_pictures_are_augmented_as_kbatch_does(fields, pictures, own_policy):
     recipe = Recipe(10, "sgd", 0.05, **fields)
     assert_equal(recipe, convolutions, pictures, SPARSE, rtol=1e-4)
+
+
+def compiled():
+    model = network()
+    rate = keras.optimizers.schedules.ExponentialDecay(0.02, 3, 0.5, staircase=True)
+    model.compile(keras.optimizers.Adam(rate, weight_decay=0.01), LOSS, metrics=[METRICS[LOSS]])
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"ema": 0.7}, {"policy": "mixed_float16", "label_smoothing": 0.1}],
+    ids=lambda fields: " ".join(map(str, fields.values())) or "plain",
+)
+def test_a_compiled_optimizer_is_kept(fields, examples, own_policy):
+    assert_equal(Recipe(24, "compiled", None, **fields), compiled, examples)
+
+
+@pytest.mark.slow
+def test_a_compiled_optimizer_takes_several_passes(examples, own_policy):
+    def constant():
+        model = network()
+        model.compile(keras.optimizers.Adam(0.02), LOSS, metrics=[METRICS[LOSS]])
+        return model
+
+    recipe = Recipe(24, "compiled", None, micro_batch_size=8, policy="mixed_float16", ema=0.7)
+    assert_equal(recipe, constant, examples)
+
+
+def test_the_order_of_examples_is_that_of_a_search(examples):
+    x = np.arange(10)
+    for size in (1, 3, 4):
+        ours = batches.batches(x, -x, size, seed=7).take(12).as_numpy_iterator()
+        theirs = training_source(x, -x).stream(size, 7).take(12).as_numpy_iterator()
+        for pair, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(pair, other)
+            np.testing.assert_array_equal(pair[0], -pair[1])
+
+
+def test_every_pass_holds_every_example_once():
+    x = {"a": np.arange(12), "b": np.arange(12.0)}
+    found = batches.growing_batches(x, np.arange(12), [2, 4, 6, 1, 5, 6], seed=0)
+    sizes, order = [], []
+    for inputs, labels in found.as_numpy_iterator():
+        np.testing.assert_array_equal(inputs["a"], labels)
+        sizes.append(len(labels))
+        order += list(labels)
+    assert sizes == [2, 4, 6, 1, 5, 6]
+    assert sorted(order[:12]) == sorted(order[12:]) == list(range(12))
+    assert order[:12] != order[12:]

@@ -64,7 +64,7 @@ def _always(recipe: Any, part: Part) -> list[Definition]:
 
 def _docstring(recipe: Any, places: Places) -> str:
     written = (
-        f"Written by kbatch {__version__}, for keras, numpy and tensorflow only. "
+        f"Written by kbatch {__version__}, which it does not need. "
         "The weights that remain are the last ones; kbatch keeps those of the value held."
     )
     return docstring((f"{places.title}.", f"The recipe: {recipe}.", written, *places.notes))

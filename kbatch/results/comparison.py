@@ -17,7 +17,12 @@ from kbatch.results.words import score_text
 
 SIDES = ("a", "b")
 LONGEST = 60  # characters of a fact that a sentence names
-LEFT = ("search", "training", "recipe", "device", "versions")
+LEFT = ("search", "training", "recipe")
+UNSEEN = ["peak_bytes", "device", "versions"]  # columns too wide to print, or told in sentences
+MISSING = {
+    BASELINE: "has not trained its baseline yet",
+    BEST: "has no trial yet that ended well",
+}
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,17 @@ class Comparison:
     sentences: tuple[str, ...]
 
     def __str__(self) -> str:
-        headings, rows = list(self.table.columns), self._cells()
         said = [f"• {sentence}" for sentence in self.sentences]
-        return "\n".join([text_table.columns(headings, rows, LEFT), *said])
+        return "\n".join([text_table.columns(*self._shown(), LEFT), *said])
 
     def _repr_html_(self) -> str:
-        return notebook.table(list(self.table.columns), self._cells(), list(self.sentences))
+        return notebook.table(*self._shown(), self.sentences)
 
-    def _cells(self) -> list[list[str]]:
-        return [[_cell(value) for value in row] for row in self.table.itertuples(index=False)]
+    def _shown(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows as they are printed."""
+        table = self.table.drop(columns=UNSEEN)
+        rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+        return list(table.columns), rows
 
 
 def compare(directory_a: Any, directory_b: Any) -> Comparison:
@@ -90,9 +97,9 @@ def compare(directory_a: Any, directory_b: Any) -> Comparison:
 
 def _openings(a: SearchedSide, b: SearchedSide) -> Iterator[str]:
     for name, side in zip(SIDES, (a, b), strict=True):
-        missing = [what for what in (BASELINE, BEST) if what not in side.trained]
-        if missing:
-            yield f"{name} has no training of the {' and the '.join(missing)} that ended well yet"
+        yield from (
+            f"{name} {words}" for what, words in MISSING.items() if what not in side.trained
+        )
 
 
 _COLUMNS = ["search", "training", "trial", "recipe", "seeds", "score", "metric", "value"]

@@ -25,6 +25,7 @@ from kbatch.results.words import score_text
 MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.case_study.models
 CASE_STUDY = "kbatch cats-vs-dogs"
 MOST = 1000  # pictures of a class
+SEEDS = 2**32  # that Keras takes
 
 
 def code_of(source: Any, record: Record) -> str:
@@ -51,7 +52,7 @@ def code_of(source: Any, record: Record) -> str:
             definitions=(*model.definitions, *data.definitions),
             **_compiled(facts),
             epochs=_epochs(record, facts),
-            seed=record.seed,
+            seed=record.seed % SEEDS,
         ),
     )
 
@@ -64,17 +65,19 @@ def _title(record: Record) -> str:
 def _notes(source: Any, record: Record, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Sentences on what was measured, and on what is not as in the search."""
     outcome, goal = record.outcome, load_goal(source)
-    held = "nothing" if outcome.value is None else f"{outcome.value:.4g}"
-    last = f", and measured {outcome.curve[-1][1]:.4g} at the end" if outcome.curve else ""
+    held = "nothing" if outcome.value is None else f"{goal.metric} {outcome.value:.4g}"
+    last = f" ({outcome.curve[-1][1]:.4g} after the last update)" if outcome.curve else ""
     notes = [
         f"In the search in {root_of(source)} it trained {outcome.updates} updates in "
-        f"{outcome.train_seconds:.4g} training seconds on {record.device or 'its device'}, held "
-        f"{goal.metric} {held}{last}, and scored {score_text(record.score)} per second."
+        f"{outcome.train_seconds:.4g} training seconds on {record.device or 'its device'}. It held "
+        f"{held}{last}, and scored {score_text(record.score)} per second."
     ]
     if record.recipe.schedule != "constant" or record.recipe.batch_schedule != CONSTANT:
         notes.append(
             "Its schedule followed the training seconds there, and follows the updates here."
         )
+    if record.seed != record.seed % SEEDS:
+        notes.append(f"The seed is another one: the search had {record.seed}.")
     if facts.get("class_weight"):
         notes.append(f"Left out: class_weight={facts['class_weight']}.")
     return tuple(notes)
@@ -124,7 +127,7 @@ def _model(facts: Mapping[str, Any], run: Mapping[str, Any], record: Record) -> 
 def _call_of(function: str, values: Mapping[str, Any]) -> str:
     """The statements that call the user's own function."""
     if not values:
-        return f"return {function}()"
+        return f"return {function}()  # where it takes hyperparameters, pass them"
     return (
         "# TODO: the function takes these hyperparameters; here they are keras_tuner's.\n"
         "    import keras_tuner\n\n"

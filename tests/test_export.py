@@ -136,11 +136,34 @@ def test_a_function_of_the_users_is_imported(tmp_path):
     know(project, model="shop.models:build", class_weight="{0: 2.0}")
     code = code_of(project, named)
     ast.parse(code)
-    assert "from shop.models import build\n" in code
-    assert 'hp.values.update({"units": 64, "kind": "a \\"b\\""})' in code
+    assert "    from shop.models import build\n" in code
+    assert '{"units": 64, "kind": "a \\"b\\""}' in code
     assert "Left out: class_weight={0: 2.0}." in code
-    know(project, model="no module:at all")
-    assert 'The trial\'s own hyperparameters: {"units": 64' in code_of(project, named)
+    for name in ("no module:at all", "shop:class", ":build", "cnn", "a:b\nimport os"):
+        know(project, model=name, image_size="8)\nimport os")
+        code = code_of(project, named)
+        assert "import os" not in code
+        assert 'The trial\'s own hyperparameters: {"units": 64' in code
+
+
+def test_a_function_may_have_a_name_of_the_code(tmp_path, monkeypatch):
+    named = result_records.record(0, 0.3)
+    project = result_records.keep(tmp_path / "runs", [named])
+    (tmp_path / "train_of_mine.py").write_text("def build_model():\n    return 7\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    know(project, model="train_of_mine:build_model")
+    namespace = {"__name__": "exported"}
+    exec(code_of(project, named), namespace)
+    assert namespace["build_model"]() == 7
+
+
+@pytest.mark.parametrize(
+    "notes", [b"no json", b"[]", b'{"command": "it\'s"}', b'{"command": 3, "data": [1]}']
+)
+def test_notes_that_cannot_be_read_are_left_out(project, notes):
+    (project / "run.json").write_bytes(notes)
+    know(project, model="cnn", image_size=32, signature={"loss": {"a": "mse"}, "metrics": {}})
+    ast.parse(code_of(project, best_training(project)))
 
 
 @pytest.mark.parametrize(

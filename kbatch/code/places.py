@@ -27,7 +27,6 @@ class Places:
         notes: Sentences below it.
         build: Code that defines the function `build_model()`.
         data: Code that defines the function `load_data()`.
-        imports: Import statements that both need.
         definitions: The definitions that both use.
         loss: The loss, as an expression.
         metrics: The metrics, as an expression.
@@ -40,7 +39,6 @@ class Places:
     notes: tuple[str, ...] = ()
     build: str = BUILD
     data: str = DATA
-    imports: tuple[str, ...] = ()
     definitions: tuple[Definition, ...] = ()
     loss: str = '"binary_crossentropy"'
     metrics: str = '["accuracy"]'

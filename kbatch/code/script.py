@@ -47,7 +47,7 @@ def script(recipe: Any, places: Places) -> str:
     main = _main(places)
     wanted = [*part.definitions, *_always(recipe, part), *places.definitions]
     texts, imports = copied(dict.fromkeys(wanted))
-    statements = ["import keras", "import math", *imports.values(), *places.imports]
+    statements = ["import keras", "import math", *imports.values()]
     head = f"{_docstring(recipe, places)}\n\n{_sorted(statements)}"
     sections = [head, places.build, places.data, body, *texts, main]
     spaced = [_gap(*pair) + pair[1] for pair in itertools.pairwise(sections)]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import keyword
 import shlex
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kbatch import number_text
 from kbatch.batch_growth import CONSTANT
 from kbatch.code.definitions import Definition
 from kbatch.code.layout import comment
 from kbatch.code.places import BUILD, DATA, Places
 from kbatch.code.script import script
 from kbatch.errors import RecordError
+from kbatch.recipe_fields import whole_number
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.record import Record
 from kbatch.results.loading import folder_of, load_goal, root_of
@@ -23,7 +26,7 @@ from kbatch.results.report import RUN_FILE
 from kbatch.results.words import score_text
 
 MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.case_study.models
-CASE_STUDY = "kbatch cats-vs-dogs"
+CASE_STUDY = ["kbatch", "cats-vs-dogs"]
 MOST = 1000  # pictures of a class
 SEEDS = 2**32  # that Keras takes
 
@@ -48,7 +51,6 @@ def code_of(source: Any, record: Record) -> str:
             notes=_notes(source, record, facts),
             build=model.build,
             data=data.data,
-            imports=model.imports,
             definitions=(*model.definitions, *data.definitions),
             **_compiled(facts),
             epochs=_epochs(record, facts),
@@ -93,32 +95,31 @@ def _epochs(record: Record, facts: Mapping[str, Any]) -> str:
 
 def _compiled(facts: Mapping[str, Any]) -> dict[str, str]:
     """Loss and metrics, where the project knows them by name."""
-    said = facts.get("signature", {})
-    loss, metrics = said.get("loss"), said.get("metrics")
+    said = facts.get("signature")
+    if not isinstance(said, dict):
+        return {}
+    loss, metrics = said.get("loss"), said.get("metrics") or []
+    listed = isinstance(metrics, list)
     # what is no plain name is described with a checksum behind a space
-    known = [each for each in (loss, *(metrics or [""])) if isinstance(each, str) and each]
-    if len(known) == 1 + len(metrics or [""]) and not any(" " in name for name in known):
+    known = [loss, *metrics] if listed else [None]
+    if all(isinstance(name, str) and " " not in name for name in known):
         return {"loss": _quoted(loss), "metrics": _listed(metrics), "todo": ""}
-    words = f"TODO: pass the loss and the metrics of the search: {loss}, {metrics}."
-    return {"todo": words} if said else {}
+    return {"todo": f"TODO: pass the loss and the metrics of the search: {loss}, {metrics}."}
 
 
 def _model(facts: Mapping[str, Any], run: Mapping[str, Any], record: Record) -> Places:
     """The function that builds the model."""
-    name, size = str(facts.get("model", "")), facts.get("image_size")
+    name, size = str(facts.get("model", "")), _image_size(facts)
     values = own_values(record)
-    if name in MODELS and size:
+    if name in MODELS and size and _command(run)[:2] == CASE_STUDY:
         copied = Definition("kbatch.case_study.models", MODELS[name])
-        built = f"return {MODELS[name]}({size})"
-        return Places(
-            build=_function("build_model", "Return a new model.", built), definitions=(copied,)
-        )
+        built = _function("build_model", "Return a new model.", f"return {MODELS[name]}({size})")
+        return Places(build=built, definitions=(copied,))
     module, _, function = name.partition(":")
-    if function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
-        return Places(
-            build=_function("build_model", "Return a new model.", _call_of(function, values)),
-            imports=(f"from {module} import {function}",),
-        )
+    words = [*module.split("."), function]
+    if all(word.isidentifier() and not keyword.iskeyword(word) for word in words):
+        built = f"from {module} import {function}\n\n    {_call_of(function, values)}"
+        return Places(build=_function("build_model", "Return a new model.", built))
     if not values:
         return Places()
     return Places(build=_told(BUILD, f"The trial's own hyperparameters: {_dict(values)}."))
@@ -129,29 +130,24 @@ def _call_of(function: str, values: Mapping[str, Any]) -> str:
     if not values:
         return f"return {function}()  # where it takes hyperparameters, pass them"
     return (
-        "# TODO: the function takes these hyperparameters; here they are keras_tuner's.\n"
-        "    import keras_tuner\n\n"
-        "    hp = keras_tuner.HyperParameters()\n"
-        f"    hp.values.update({_dict(values)})\n"
-        f"    return {function}(hp)"
+        f"# The trial's own hyperparameters: {_dict(values)}.\n"
+        f"    return {function}(hp)  # TODO: make keras_tuner.HyperParameters() of these"
     )
 
 
 def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
     """The function that loads the data."""
-    command = shlex.split(run.get("command", ""))
+    command, size = _command(run), _image_size(facts)
     flags = dict(zip(command[2::2], command[3::2], strict=False))
-    source, size = flags.get("--data", ""), facts.get("image_size")
+    source, known = flags.get("--data", ""), run.get("data")
     words = "Return the pictures to train on and those to validate on, each as (x, y)."
     split = Definition("kbatch.plain_keras.pictures", "split")
-    if " ".join(command[:2]) != CASE_STUDY or not size or source == "tfds":
-        return Places(
-            data=_told(DATA, f"The search had: {run['data']}.") if run.get("data") else DATA
-        )
+    if command[:2] != CASE_STUDY or not size or source in ("", "tfds"):
+        return Places(data=_told(DATA, f"The search had: {known}.") if known else DATA)
     if source == "drawn":
-        seed = flags.get("--seed", "0")
+        seed = number_text.whole(flags.get("--seed", "0"))
         drawn = Definition("kbatch.case_study.drawn", "drawn_pets")
-        loaded = f"return split(drawn_pets({MOST}, {size}, seed={int(seed)}))"
+        loaded = f"return split(drawn_pets({MOST}, {size}, seed={seed}))"
         return Places(data=_function("load_data", words, loaded), definitions=(drawn, split))
     read = Definition("kbatch.plain_keras.pictures", "photographs")
     loaded = f"return split(photographs({_quoted(source)}, {size}, {MOST}))"
@@ -182,8 +178,21 @@ def _quoted(text: Any) -> str:
     return json.dumps(str(text), ensure_ascii=False)
 
 
-def _listed(names: list[str] | None) -> str:
-    return f"[{', '.join(map(_quoted, names or []))}]"
+def _listed(names: list[str]) -> str:
+    return f"[{', '.join(map(_quoted, names))}]"
+
+
+def _command(run: Mapping[str, Any]) -> list[str]:
+    """The words of the command that searched; none if they are not known."""
+    try:
+        return shlex.split(str(run.get("command", "")))
+    except ValueError:  # a quotation without an end
+        return []
+
+
+def _image_size(facts: Mapping[str, Any]) -> int | None:
+    """The height and width of pictures, a number: it goes into code as it is."""
+    return whole_number(facts.get("image_size"))
 
 
 def _run(root: Path) -> dict[str, Any]:

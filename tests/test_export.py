@@ -97,12 +97,14 @@ def test_a_file_is_never_lost(project, tmp_path):
     assert invoke(project, "--out", tmp_path / "no" / "train.py").exit_code == 2
 
 
-def test_a_reader_that_leaves_is_no_error(project):
+@pytest.mark.parametrize("command", ["export", "compare"])
+def test_a_reader_that_leaves_is_no_error(project, command):
     """As with `kbatch export DIR | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "kbatch", "export", str(project)]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    folders = [str(project)] * (2 if command == "compare" else 1)
+    words = [sys.executable, "-m", "kbatch", command, *folders]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
 

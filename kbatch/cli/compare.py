@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kbatch.cli.console import new_console
+from kbatch.cli.console import print_text
 from kbatch.cli.failure import told_plainly
 from kbatch.runtime import ctrl_c
 
@@ -19,7 +19,4 @@ def compare(
     with told_plainly():
         with ctrl_c.at_once():
             from kbatch.results.comparison import compare as compared
-        # Names of files and hyperparameters may look like rich's markup.
-        new_console().print(
-            str(compared(directory_a, directory_b)), highlight=False, markup=False, soft_wrap=True
-        )
+        print_text(f"{compared(directory_a, directory_b)}\n")

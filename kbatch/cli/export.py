@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 from kbatch.cli.command import with_options
+from kbatch.cli.console import print_text
 from kbatch.cli.export_options import Options
 from kbatch.cli.failure import told_plainly
 from kbatch.errors import RecordError
@@ -28,7 +27,7 @@ def export(options: Options) -> None:
             from kbatch.results.export import code_of
         code = code_of(options.directory, _record(options))
         if options.out is None:
-            _print(code)
+            print_text(code)
             return
         file = Path(options.out)
         if file.exists() and (not options.force or not file.is_file()):
@@ -46,11 +45,3 @@ def _record(options: Options) -> Record:
     if options.trial is not None:
         return trial_training(options.directory, options.trial)
     return best_training(options.directory)
-
-
-def _print(code: str) -> None:
-    """Print the code; a reader such as `head` may have left."""
-    try:
-        print(code, end="", flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -89,7 +89,8 @@ def compare(directory_a: Any, directory_b: Any) -> Comparison:
         said += [_difference(a, b, what) for what in (BASELINE, BEST)]
     else:
         said.append(
-            "Their goals differ, and a score belongs to its goal: the scores cannot be compared."
+            "Their goals differ, and a score belongs to its goal: the scores cannot be compared. "
+            "Search both with one seconds_per_trial, metric and target to compare them."
         )
     rows = [row for name, side in zip(SIDES, (a, b), strict=True) for row in _rows(name, side)]
     return Comparison(pd.DataFrame(rows, columns=_COLUMNS), differences, comparable, tuple(said))

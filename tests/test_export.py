@@ -165,7 +165,9 @@ def test_a_function_may_have_a_name_of_the_code(tmp_path, monkeypatch):
 def test_notes_that_cannot_be_read_are_left_out(project, notes):
     (project / "run.json").write_bytes(notes)
     know(project, model="cnn", image_size=32, signature={"loss": {"a": "mse"}, "metrics": {}})
-    ast.parse(code_of(project, best_training(project)))
+    code = code_of(project, best_training(project))
+    ast.parse(code)
+    assert code.count("TODO") == 3
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ this list:
    -4  errors
    -3  batch_growth · dtype_policy · json_form · number_text · recompute_strategy · training_method
    -2  recipe_fields · recipe_row
-   -1  notebook · option · recipe_agreement · text_table
+   -1  code · notebook · option · recipe_agreement · text_table
     0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring
     1  axes · data · device · goal · model_spec · records · space_agreement · tracing
     2  callbacks · recompute · space
     3  building · combination · results
-    4  memory · tuner · tuner_border
+    4  memory · plain_keras · tuner · tuner_border
     5  advice · sources · training
     6  hypermodel
     7  driver · testing
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from kbatch.model_spec import ModelSpec
     from kbatch.outcome import Outcome
     from kbatch.recipe import Recipe
-    from kbatch.results.best import best_recipe
     from kbatch.results.report import report
+    from kbatch.results.winner import best_recipe
     from kbatch.scoring import score
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
@@ -61,7 +61,7 @@ _HOME = {
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
     "advise": "kbatch.advice.inquiry",
-    "best_recipe": "kbatch.results.best",
+    "best_recipe": "kbatch.results.winner",
     "callbacks": "",
     "confirm": "kbatch.training.confirmation",
     "errors": "",

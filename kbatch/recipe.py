@@ -9,6 +9,8 @@ from typing import Any
 
 from kbatch import json_form, recipe_agreement
 from kbatch.batch_growth import CONSTANT, BatchGrowth
+from kbatch.code.places import Places
+from kbatch.code.script import script
 from kbatch.dtype_policy import check_policies
 from kbatch.errors import RecipeError
 from kbatch.recipe_fields import CHECKS
@@ -166,6 +168,21 @@ class Recipe:
     def to_json(self) -> str:
         """Return the recipe as one line of JSON."""
         return json.dumps(self.to_dict(), sort_keys=True)
+
+    def to_code(self) -> str:
+        """Return plain Keras code that trains this recipe without kbatch.
+
+        Use it to take a recipe home: the code imports keras, numpy and tensorflow only. It defines
+        `train(build_model, x, y, validation_data, epochs, loss, metrics)`, and has places marked
+        with TODO for your model and data. What plain Keras cannot do is a comment that says so.
+        `kbatch export` writes the code of a whole search, with its model and data where it can.
+
+        Example:
+        >>> code = Recipe(batch_size=64, optimizer="sgd", learning_rate=0.02).to_code()
+        >>> "keras.optimizers.SGD(learning_rate=0.02, momentum=0.9)" in code
+        True
+        """
+        return script(self, Places())
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:

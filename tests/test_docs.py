@@ -237,7 +237,7 @@ def test_the_commands_of_kbatch_run(folder):
     """Each once, with options appended that make it small; a report is that of the last search."""
     done = set()
     searched = ""
-    of_searches = (["report"], ["advise"])
+    of_searches = (["report"], ["advise"], ["export"], ["compare"])
     for block, words in sorted(commands(), key=lambda each: each[1][1:2] in of_searches):
         if words[0] != "kbatch" or tuple(words) in done:
             continue
@@ -249,7 +249,7 @@ def test_the_commands_of_kbatch_run(folder):
             arguments += ["--out", searched]
         if name == "report":
             arguments = ["report", searched]
-        arguments = [searched if word == "runs/pets" else word for word in arguments]
+        arguments = [searched if word.startswith("runs/") else word for word in arguments]
         result = subprocess.run(
             [sys.executable, "-m", "kbatch", *arguments],
             cwd=folder,

@@ -20,6 +20,7 @@ FLOORS = {
     "recipe_fields": -2,
     "recipe_agreement": -1,
     "recipe_row": -2,
+    "code": -1,
     "recipe": 0,
     "number_text": -3,
     "option": -1,
@@ -45,6 +46,7 @@ FLOORS = {
     "space": 2,
     "combination": 3,
     "building": 3,
+    "plain_keras": 4,
     "results": 3,
     "training": 5,
     "advice": 5,
@@ -78,8 +80,11 @@ ONLY_IN = {
         "command_option",
         "case_study.options",
         "driver.options",
-        *(f"cli.{name}" for name in ("app", "command", "doctor", "failure", "report")),
-        *(f"cli.{name}_options" for name in ("advise", "max_batch", "recompute", "search")),
+        *(f"cli.{name}" for name in ("app", "command", "compare", "doctor", "failure", "report")),
+        *(
+            f"cli.{name}_options"
+            for name in ("advise", "export", "max_batch", "recompute", "search")
+        ),
     },
     "loky": {"runtime.worker", "runtime.loky_private"},
     "msgspec": {"json_form"},

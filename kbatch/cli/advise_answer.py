@@ -14,8 +14,8 @@ from kbatch.cli.advise_options import Options
 from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
 from kbatch.memory._build_function import imported
 from kbatch.recipe import Recipe
-from kbatch.results.best import best_of
 from kbatch.results.loading import load_records
+from kbatch.results.winner import best_of
 from kbatch.runtime import ctrl_c, quiet_import
 
 NOTHING = "Nothing speaks against it."

@@ -12,7 +12,9 @@ import typer
 import kbatch
 from kbatch.cli.advise import advise
 from kbatch.cli.cats_vs_dogs import cats_vs_dogs
+from kbatch.cli.compare import compare
 from kbatch.cli.doctor import doctor
+from kbatch.cli.export import export
 from kbatch.cli.failure import PlainGroup
 from kbatch.cli.max_batch import max_batch
 from kbatch.cli.recompute import recompute
@@ -58,5 +60,7 @@ app.command("cats-vs-dogs")(cats_vs_dogs)
 app.command("max-batch")(max_batch)
 app.command("recompute")(recompute)
 app.command("report")(report)
+app.command("compare")(compare)
+app.command("export")(export)
 app.command("advise")(advise)
 app.command("doctor")(doctor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,3 +18,16 @@ def new_console() -> Console:
 
     console = Console(markup=False, emoji=False)
     return console if console.is_terminal else Console(width=WIDTH, markup=False, emoji=False)
+
+
+def print_text(text: str) -> None:
+    """Print a text as it is. A reader that has left, such as `head`, is no error.
+
+    Args:
+        text: String, with the end of its last line.
+    """
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        # Python would complain when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

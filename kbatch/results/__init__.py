@@ -1,6 +1,8 @@
 """Tables, figures and reports of searches, without TensorFlow."""
 
 from kbatch.goal import Goal
+from kbatch.results.comparison import Comparison, compare
 from kbatch.results.loading import load, load_confirmations
+from kbatch.results.winner import best_recipe as best
 
-__all__ = ["Goal", "load", "load_confirmations"]
+__all__ = ["Comparison", "Goal", "best", "compare", "load", "load_confirmations"]

@@ -15,7 +15,7 @@ from scipy import special
 from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.records.record import Record
-from kbatch.results import noise
+from kbatch.results.noise import score_error
 
 # The spread of two seeds has one degree of freedom: the interval would be 13 standard errors wide.
 FEWEST_SEEDS = 3
@@ -162,8 +162,8 @@ def claim_of(records: Sequence[Record], goal: Goal, examples: int) -> Claim | No
     half_width = interval(
         _scores(own[0]),
         _scores(rest[0]),
-        _measuring_error(own[0], goal, examples),
-        _measuring_error(rest[0], goal, examples),
+        measuring_error(own[0], goal, examples),
+        measuring_error(rest[0], goal, examples),
         len(rest),
     )
     once = next((record.score for record in records if record.purpose == "baseline"), None)
@@ -229,9 +229,9 @@ def _values(records: Sequence[Record], chance: float) -> list[float]:
     return values
 
 
-def _measuring_error(records: Sequence[Record], goal: Goal, examples: int) -> float:
+def measuring_error(records: Sequence[Record], goal: Goal, examples: int) -> float:
     """The standard error of measuring one score, averaged over a recipe's trainings."""
-    errors = [noise.score_error(record.outcome, goal, examples) or 0.0 for record in records]
+    errors = [score_error(record.outcome, goal, examples) or 0.0 for record in records]
     return math.sqrt(statistics.fmean(error**2 for error in errors))
 
 

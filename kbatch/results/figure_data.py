@@ -12,8 +12,8 @@ from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results import noise
-from kbatch.results.best import best_of
 from kbatch.results.claim import confirmed
+from kbatch.results.winner import best_of
 
 Points = tuple[tuple[float, float], ...]
 Band = list[tuple[float, float, float]]

@@ -10,7 +10,7 @@ from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED
 from kbatch.records.record import Record
-from kbatch.results import noise
+from kbatch.results.noise import score_error, value_error
 from kbatch.results.own_values import own_words
 from kbatch.results.words import SCORE, ended_text, score_text
 
@@ -75,7 +75,7 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     best = next((record for record in trials if record.score > 0), None)
 
     def rank(record: Record, verdict: str) -> Rank:
-        error = noise.value_error(record.outcome.value, goal.metric, examples)
+        error = value_error(record.outcome.value, goal.metric, examples)
         return Rank(record, error, verdict)
 
     def verdict(record: Record) -> str:
@@ -97,7 +97,7 @@ def _within_noise(record: Record, best: Record, goal: Goal, examples: int) -> bo
         return False
     errors = []
     for each in (record, best):
-        error = noise.score_error(each.outcome, goal, examples)
+        error = score_error(each.outcome, goal, examples)
         if error is None:
             return False
         errors.append(error)

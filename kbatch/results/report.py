@@ -18,7 +18,6 @@ from kbatch.errors import RecordError
 from kbatch.goal import Goal
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
-from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
 from kbatch.results.figure_data import batch_infos, panels
 from kbatch.results.figures import draw_batches, draw_curves
@@ -34,6 +33,7 @@ from kbatch.results.loading import (
 from kbatch.results.ranking import Rank, headings, ranking, table
 from kbatch.results.report_page import BATCHES, CURVES, RANKING_TITLE, markdown_page
 from kbatch.results.sentences import claim_sentences
+from kbatch.results.winner import best_of
 
 RUN_FILE = "run.json"
 WIDTH = 200  # columns at most where there is no terminal

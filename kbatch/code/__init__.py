@@ -1,0 +1,1 @@
+"""Plain Keras code that trains a recipe without kbatch."""

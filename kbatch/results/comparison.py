@@ -1,0 +1,223 @@
+"""The comparison of two searches: on two machines, or before and after a change."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from kbatch import notebook, text_table
+from kbatch.results.claim import FEWEST_SEEDS, interval
+from kbatch.results.searched_side import BASELINE, BEST, SearchedSide, Trained, side_of
+from kbatch.results.words import score_text
+
+SIDES = ("a", "b")
+LONGEST = 60  # characters of a fact that a sentence names
+LEFT = ("search", "training", "recipe")
+UNSEEN = ["peak_bytes", "device", "versions"]  # columns too wide to print, or told in sentences
+MISSING = {
+    BASELINE: "has not trained its baseline yet",
+    BEST: "has no trial yet that ended well",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two searches, side by side. `print` shows sentences and a table, a notebook shows HTML.
+
+    Attributes:
+        table: `pandas.DataFrame` with a row for the baseline and for the best recipe of each
+            search: `search` (`"a"` or `"b"`), `training`, `trial`, `recipe`, `seeds` (fresh ones;
+            0 without a confirmation), `score` (per second), `metric`, `value`,
+            `seconds_to_baseline` (to the target if there is one, else to the value that the
+            search's own baseline held), `examples_per_second`, `peak_bytes`, `device`, `versions`.
+        differences: Tuple of strings, what the searches did not have in common.
+        comparable: Boolean, whether their goals are equal; scores of other goals cannot be
+            compared.
+        sentences: Tuple of strings, what may be said, the differences among them.
+    """
+
+    table: pd.DataFrame
+    differences: tuple[str, ...]
+    comparable: bool
+    sentences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = [f"• {sentence}" for sentence in self.sentences]
+        return "\n".join([text_table.columns(*self._shown(), LEFT), *said])
+
+    def _repr_html_(self) -> str:
+        return notebook.table(*self._shown(), self.sentences)
+
+    def _shown(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows as they are printed."""
+        table = self.table.drop(columns=UNSEEN)
+        rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+        return list(table.columns), rows
+
+
+def compare(directory_a: Any, directory_b: Any) -> Comparison:
+    """Compare two searches: of one model on two machines, or before and after a change.
+
+    Use it to see what differs between them, and whether the difference of their scores is more than
+    noise. Differences are claimed of confirmed recipes only, with a 95 % interval.
+
+    Args:
+        directory_a: The tuner of a search, or its folder.
+        directory_b: The tuner or the folder of the other search.
+
+    Returns:
+        A `Comparison`; print it.
+
+    Raises:
+        RecordError: If a folder holds no records, or they cannot be read.
+
+    Example:
+    ```python
+    print(kbatch.results.compare("runs/laptop", "runs/server"))
+    ```
+    """
+    a, b = side_of(directory_a), side_of(directory_b)
+    differences = tuple(_differences(a, b))
+    comparable = not list(_goals_apart(a, b))
+    said = [f"a: {a.name}, b: {b.name}", *_openings(a, b), *differences]
+    if comparable:
+        said += [_difference(a, b, what) for what in (BASELINE, BEST)]
+    else:
+        said.append(
+            "Their goals differ, and a score belongs to its goal: the scores cannot be compared. "
+            "Search both with one seconds_per_trial, metric and target to compare them."
+        )
+    rows = [row for name, side in zip(SIDES, (a, b), strict=True) for row in _rows(name, side)]
+    return Comparison(pd.DataFrame(rows, columns=_COLUMNS), differences, comparable, tuple(said))
+
+
+def _openings(a: SearchedSide, b: SearchedSide) -> Iterator[str]:
+    for name, side in zip(SIDES, (a, b), strict=True):
+        yield from (
+            f"{name} {words}" for what, words in MISSING.items() if what not in side.trained
+        )
+
+
+_COLUMNS = ["search", "training", "trial", "recipe", "seeds", "score", "metric", "value"]
+_COLUMNS += ["seconds_to_baseline", "examples_per_second", "peak_bytes", "device", "versions"]
+
+
+def _rows(name: str, side: SearchedSide) -> Iterator[list[Any]]:
+    for what, trained in side.trained.items():
+        last = trained.records[-1]
+        peaks = [each.outcome.peak_bytes for each in trained.records if each.outcome.peak_bytes]
+        speeds = [record.outcome.examples_per_second for record in trained.records]
+        yield [
+            name,
+            what,
+            last.trial,
+            str(last.recipe),
+            len(trained.records) if trained.fresh else 0,
+            statistics.fmean(trained.scores),
+            side.goal.metric,
+            trained.value,
+            trained.seconds_to(side.aim, side.goal),
+            statistics.fmean(speeds),
+            max(peaks, default=None),
+            last.device,
+            _versions(trained),
+        ]
+
+
+def _versions(trained: Trained) -> str:
+    versions = trained.records[-1].versions
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _difference(a: SearchedSide, b: SearchedSide, what: str) -> str:
+    """What may be said of the scores of both baselines, or of both best recipes."""
+    words = {BASELINE: "The baselines", BEST: "The best recipes"}[what]
+    if what not in a.trained or what not in b.trained:
+        return f"{words}: not trained on both sides, so nothing is compared."
+    first, second = a.trained[what], b.trained[what]
+    scores = f"{_mean(first)} per second in a, {_mean(second)} in b"
+    if not (first.fresh and second.fresh):
+        return f"{words}: {scores}; not confirmed on both sides, so no difference is claimed."
+    fewest = min(len(first.records), len(second.records))
+    if fewest < FEWEST_SEEDS:
+        return (
+            f"{words}: {scores}; {fewest} fresh seeds are too few to claim a difference, "
+            f"which takes {FEWEST_SEEDS} on both sides."
+        )
+    # each side's best was chosen among its recipes by the same runs
+    pairs = a.recipes * b.recipes if what == BEST else 1
+    errors = a.measuring_error(what), b.measuring_error(what)
+    half = float(interval(first.scores, second.scores, *errors, pairs))
+    middle = statistics.fmean(second.scores) - statistics.fmean(first.scores)
+    return f"{words}: {scores}; {_interval(middle, half)}"
+
+
+def _interval(middle: float, half: float) -> str:
+    digits_of = max(abs(middle), half)
+    low, high = (score_text(each, digits_of) for each in (middle - half, middle + half))
+    words = f"b less a is {score_text(middle, digits_of)} (95 % interval {low} to {high})"
+    if abs(middle) <= half:
+        return f"{words}, which is within noise."
+    return f"{words}: {'b' if middle > 0 else 'a'} is better."
+
+
+def _mean(trained: Trained) -> str:
+    return score_text(statistics.fmean(trained.scores))
+
+
+def _goals_apart(a: SearchedSide, b: SearchedSide) -> Iterator[str]:
+    """The parts of the goals that differ; a chance that was inferred may differ by rounding."""
+    for name in ("seconds", "metric", "direction", "chance", "target"):
+        ours, theirs = getattr(a.goal, name), getattr(b.goal, name)
+        numbers = isinstance(ours, float) and isinstance(theirs, float)
+        if ours != theirs and not (numbers and math.isclose(ours, theirs, rel_tol=1e-6)):
+            yield f"goal.{name}: {_short(ours)} in a, {_short(theirs)} in b"
+
+
+def _differences(a: SearchedSide, b: SearchedSide) -> Iterator[str]:
+    """Sentences on what the searches were started with, and what they ran on."""
+    yield from _goals_apart(a, b)
+    ours, theirs = _flat("", a.facts), _flat("", b.facts)
+    # the goal is told above, and its parts stand in other facts too
+    told = ("goal.", "metric", "direction", "chance", "target", "measured_horizon_seconds")
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name) and not name.startswith(told):
+            yield f"{name}: {_short(ours.get(name))} in a, {_short(theirs.get(name))} in b"
+    first, second = _last_versions(a), _last_versions(b)
+    for name in sorted(first.keys() & second.keys()):
+        if first[name] != second[name]:
+            yield f"version of {name}: {first[name]} in a, {second[name]} in b"
+
+
+def _flat(before: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts by their dotted names; a table of batch sizes is left out."""
+    flat: dict[str, Any] = {}
+    for name, value in facts.items():
+        if isinstance(value, Mapping) and name != "table":
+            flat.update(_flat(f"{before}{name}.", value))
+        elif name != "table":
+            flat[f"{before}{name}"] = value
+    return flat
+
+
+def _last_versions(side: SearchedSide) -> dict[str, str]:
+    records = [record for trained in side.trained.values() for record in trained.records]
+    return dict(records[-1].versions) if records else {}
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

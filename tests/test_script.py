@@ -1,0 +1,197 @@
+"""The code of a recipe trains as `kbatch.train` does."""
+
+import runpy
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from script_cases import RECIPES
+
+import kbatch
+from kbatch import Recipe
+from kbatch.data.streams import training_source
+from kbatch.plain_keras import batches
+
+EPOCHS = 4
+LOSS, SPARSE = "binary_crossentropy", "sparse_categorical_crossentropy"
+METRICS = {LOSS: "mean_squared_error", SPARSE: SPARSE}
+FAST = {"passes", "growth steps", "all"}
+
+
+@pytest.fixture(scope="module")
+def examples():
+    """Few examples, of which no batch size of the recipes is a divisor."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 6)).astype("float32")
+    y = (x[:, :1] > 0).astype("float32")
+    return (x[:60], y[:60]), (x[60:], y[60:])
+
+
+def network():
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(16, "tanh"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1, "sigmoid"),
+        ]
+    )
+
+
+class Last(keras.callbacks.Callback):
+    """Keeps the weights after the last update."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.weights = [weight.copy() for weight in self.model.get_weights()]
+
+
+def by_kbatch(recipe, build, examples, loss=LOSS):
+    """The weights after the last update, and the last measurement."""
+    last = Last()
+    (x, y), validation = examples
+    _, outcome = kbatch.train(
+        recipe,
+        build,
+        x,
+        y,
+        validation,
+        epochs=EPOCHS,
+        metric=f"val_{METRICS[loss or LOSS]}",
+        direction="min",
+        chance=1.0,
+        **({"loss": loss, "metrics": [METRICS[loss]]} if loss else {}),
+        callbacks=[last],
+    )
+    return last.weights, outcome.curve[-1][1]
+
+
+def by_code(recipe, build, examples, loss=LOSS):
+    """The same, by the code of the recipe."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "train.py")
+        file.write_text(recipe.to_code())
+        train = runpy.run_path(str(file))["train"]
+        last, fit = Last(), keras.Model.fit
+
+        def watched(model, *arguments, callbacks, **named):
+            return fit(model, *arguments, callbacks=[last, *callbacks], verbose=0, **named)
+
+        (x, y), validation = examples
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keras.Model, "fit", watched)
+            _, history = train(build, x, y, validation, EPOCHS, loss, [METRICS[loss]])
+    return last.weights, history.history[f"val_{METRICS[loss]}"][-1]
+
+
+def assert_equal(recipe, build, examples, loss=LOSS, rtol=1e-5):
+    own = None if recipe.optimizer == "compiled" else loss
+    weights, value = by_kbatch(recipe, build, examples, own)
+    code_weights, code_value = by_code(recipe, build, examples, loss)
+    for ours, theirs in zip(weights, code_weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-6)
+    assert code_value == pytest.approx(value, rel=rtol)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_code_trains_as_kbatch_does(name, examples, own_policy):
+    assert_equal(RECIPES[name], network, examples)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", set(RECIPES) - FAST)
+def test_the_code_of_other_recipes_does_so_too(name, examples, own_policy):
+    assert_equal(RECIPES[name], network, examples)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Coloured squares of two classes."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 255, (40, 12, 12, 3)).astype("float32")
+    y = np.arange(40).astype("int32") % 2
+    x[y == 1, :, :, 0] /= 2
+    return (x[:30], y[:30]), (x[30:], y[30:])
+
+
+def convolutions():
+    return keras.Sequential(
+        [
+            keras.Input((12, 12, 3)),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(2, "softmax"),
+        ]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"augmentation": "flip_shift_contrast"},
+        {"augmentation": "flip_shift_mixup", "micro_batch_size": 5},
+        {"augmentation": "cutmix", "training": "sam:0.05"},
+        {"augmentation": "flip_shift_cutmix"},
+        {"label_smoothing": 0.1},
+        {"label_smoothing": 0.1, "augmentation": "mixup", "policy": "mixed_float16"},
+    ],
+    ids=lambda fields: " ".join(map(str, fields.values())),
+)
+def test_pictures_are_augmented_as_kbatch_does(fields, pictures, own_policy):
+    recipe = Recipe(10, "sgd", 0.05, **fields)
+    assert_equal(recipe, convolutions, pictures, SPARSE, rtol=1e-4)
+
+
+def compiled():
+    model = network()
+    rate = keras.optimizers.schedules.ExponentialDecay(0.02, 3, 0.5, staircase=True)
+    model.compile(keras.optimizers.Adam(rate, weight_decay=0.01), LOSS, metrics=[METRICS[LOSS]])
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"ema": 0.7}, {"policy": "mixed_float16", "label_smoothing": 0.1}],
+    ids=lambda fields: " ".join(map(str, fields.values())) or "plain",
+)
+def test_a_compiled_optimizer_is_kept(fields, examples, own_policy):
+    assert_equal(Recipe(24, "compiled", None, **fields), compiled, examples)
+
+
+@pytest.mark.slow
+def test_a_compiled_optimizer_takes_several_passes(examples, own_policy):
+    def constant():
+        model = network()
+        model.compile(keras.optimizers.Adam(0.02), LOSS, metrics=[METRICS[LOSS]])
+        return model
+
+    recipe = Recipe(24, "compiled", None, micro_batch_size=8, policy="mixed_float16", ema=0.7)
+    assert_equal(recipe, constant, examples)
+
+
+def test_the_order_of_examples_is_that_of_a_search(examples):
+    x = np.arange(10)
+    for size in (1, 3, 4):
+        ours = batches.batches(x, -x, size, seed=7).take(12).as_numpy_iterator()
+        theirs = training_source(x, -x).stream(size, 7).take(12).as_numpy_iterator()
+        for pair, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(pair, other)
+            np.testing.assert_array_equal(pair[0], -pair[1])
+
+
+def test_every_pass_holds_every_example_once():
+    x = {"a": np.arange(12), "b": np.arange(12.0)}
+    found = batches.growing_batches(x, np.arange(12), [2, 4, 6, 1, 5, 6], seed=0)
+    sizes, order = [], []
+    for inputs, labels in found.as_numpy_iterator():
+        np.testing.assert_array_equal(inputs["a"], labels)
+        sizes.append(len(labels))
+        order += list(labels)
+    assert sizes == [2, 4, 6, 1, 5, 6]
+    assert sorted(order[:12]) == sorted(order[12:]) == list(range(12))
+    assert order[:12] != order[12:]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import matplotlib.figure
 import pytest
+from kbatch.results.figure_data import band, batch_infos, panels
 from result_records import GOAL, confirmation, failed, record
 
 from kbatch.results import figures, plan_figure
-from kbatch.results.figure_data import band, batch_infos, panels
 from kbatch.results.noise import score_error
 
 TARGET = replace(GOAL, target=0.8)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.advice.advice import Advice
-from kbatch.advice.evidence import Evidence
 from kbatch.advice.inquiry import evidence_of
+from kbatch.advice.project_facts import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on, unchecked
 from kbatch.records.record import Record
 from kbatch.results.best import best_of
@@ -49,21 +49,20 @@ def recipe_advice(source: Any, records: Sequence[Record]) -> list[RecipeAdvice]:
         named.append((f"Best recipe (trial {best.trial})", best))
     if baseline is not None and (best is None or best.recipe != baseline.recipe):
         named.append(("Baseline", baseline))
-    return [_of(name, record, source) for name, record in named]
+    facts = _of_its_own_machine(facts_of(source))
+    return [_of(name, record, facts) for name, record in named]
 
 
-def _of(name: str, record: Record, source: Any) -> RecipeAdvice:
-    evidence = _of_its_own_machine(evidence_of(record.recipe, results=source))
+def _of(name: str, record: Record, facts: ProjectFacts) -> RecipeAdvice:
+    evidence = evidence_of(record.recipe, results=facts)
     found, left = advice_on(evidence), unchecked(evidence)
     return RecipeAdvice(name, str(record.recipe), tuple(found), tuple(left))
 
 
-def _of_its_own_machine(evidence: Evidence) -> Evidence:
-    if evidence.results is None:
-        return evidence
+def _of_its_own_machine(facts: ProjectFacts) -> ProjectFacts:
     trainings = tuple(
         dataclasses.replace(each, device=each.device or UNKNOWN_DEVICE)
-        for each in evidence.trainings
+        for each in facts.results.trainings
     )
-    results = dataclasses.replace(evidence.results, trainings=trainings)
-    return dataclasses.replace(evidence, results=results)
+    results = dataclasses.replace(facts.results, trainings=trainings)
+    return dataclasses.replace(facts, results=results)

@@ -176,7 +176,7 @@ def _chart(name: str, title: str, axis: str, rows: Sequence[_Point], goal: Goal)
     x = batch_axis(sorted({row.batch for row in rows}))
     zero = name not in ("results",) or goal.target is not None
     row = {**LEGEND, "direction": "horizontal", "symbolFillColor": "transparent"}
-    legend = alt.Legend(**row, columns=2, symbolOpacity=1)
+    legend = alt.Legend(**row, columns=2, symbolOpacity=1) if rows else None
     colour = alt.Color("group:N", scale=scale_of(known), legend=legend)
     base = alt.Chart(table(rows)).encode(x=x, color=colour)
     y = alt.Y("y:Q", title=axis, scale=alt.Scale(zero=zero))
@@ -190,7 +190,7 @@ def _chart(name: str, title: str, axis: str, rows: Sequence[_Point], goal: Goal)
         shape=alt.Shape(
             "shape:N",
             scale=alt.Scale(domain=shapes, range=[SHAPES[shape] for shape in shapes]),
-            legend=alt.Legend(**row, columns=2, symbolStrokeColor=GREY),
+            legend=alt.Legend(**row, columns=2, symbolStrokeColor=GREY) if rows else None,
         ),
         tooltip=_tooltip(axis),
     )
@@ -203,8 +203,8 @@ def _tooltip(axis: str) -> list[Any]:
         alt.Tooltip("name:N", title="trial"),
         alt.Tooltip("recipe:N", title="recipe"),
         alt.Tooltip("y:Q", title=axis, format=",.4~g"),
-        alt.Tooltip("lower:Q", title="less 2 errors", format=",.4~g"),
-        alt.Tooltip("upper:Q", title="plus 2 errors", format=",.4~g"),
+        alt.Tooltip("lower:Q", title="2 errors lower", format=",.4~g"),
+        alt.Tooltip("upper:Q", title="2 errors higher", format=",.4~g"),
         alt.Tooltip("seeds:Q", title="trainings"),
         alt.Tooltip("ended:N", title="ended by"),
     ]

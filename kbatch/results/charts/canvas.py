@@ -6,6 +6,7 @@ The modules of this package are the only ones that import altair and vl_convert.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -86,9 +87,13 @@ class Chart:
         return {**spec, "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
-def table(rows: Iterable[Any]) -> alt.Data:
-    """Return the data of a chart: a frozen dataclass a row; what is not finite becomes nothing."""
-    return alt.Data(values=[_row(row) for row in rows])
+def table(rows: Iterable[Any]) -> alt.InlineData:
+    """Return the data of a chart: a frozen dataclass a row; what is not finite becomes nothing.
+
+    Rows are one text of JSON, since altair would check each of their values.
+    """
+    text = json.dumps([_row(row) for row in rows], separators=(",", ":"))
+    return alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
 
 
 def _row(row: Any) -> dict[str, Any]:

@@ -124,4 +124,4 @@ def _sections(found: Report, shown: Sequence[Record], own_optimizer: str) -> lis
     space = space_info(shown)
     if space.records:
         sections.append(Section("The space", (space_chart(space),)))
-    return sections
+    return [section for section in sections if section.charts]

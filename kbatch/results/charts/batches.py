@@ -32,7 +32,7 @@ SHAPES = {
     FAILED: "cross",
     MISSED: "triangle-down",
 }
-SPREAD = 0.2  # octaves: how far the groups at one batch size stand from it
+SPREAD, STEP = 0.2, 0.12  # octaves, at most: from a batch size, and from group to group
 ERRORS = "Bars: ± 2 standard errors, of measuring or over the seeds."
 APART = "Groups at one batch size stand a little apart. Rates and other axes differ too."
 NOTHING = "Nothing was measured yet."
@@ -87,7 +87,7 @@ def cost_charts(infos: Sequence[BatchInfo], goal: Goal) -> list[Chart]:
         goal: The goal of the search.
     """
     ran = measured(infos)
-    charts = [_speed_chart(ran, goal)]
+    charts = [_speed_chart(ran, goal)] if ran else []
     told = [info for info in infos if info.peak_bytes is not None]
     if told:
         rows = _rows(told, [info.kind for info in told], "peak_bytes")
@@ -128,15 +128,22 @@ def _rows(
 ) -> list[_Point]:
     """The points of a chart, those of each group a little beside the others."""
     known = groups(names)
+    each = [name if name in known else OTHERS for name in names]
+    again = any(info.seeds > 1 for info in infos)
+    # where there are confirmations, each group has a second place for them
+    places = [
+        known.index(group) * (1 + again) + (info.seeds > 1)
+        for info, group in zip(infos, each, strict=True)
+    ]
+    middle = (len(known) * (1 + again) - 1) / 2
+    step = min(STEP, SPREAD / max(middle, 1))
     return [
-        _row(info, name if name in known else OTHERS, known, field, missing)
-        for info, name in zip(infos, names, strict=True)
+        _row(info, group, step * (place - middle), field, missing)
+        for info, group, place in zip(infos, each, places, strict=True)
     ]
 
 
-def _row(
-    info: BatchInfo, group: str, known: Sequence[str], field: str, missing: float | None
-) -> _Point:
+def _row(info: BatchInfo, group: str, octaves: float, field: str, missing: float | None) -> _Point:
     y, error = getattr(info, field), None
     if field in ("score", "value"):
         error = info.score_error if field == "score" else info.error
@@ -145,10 +152,8 @@ def _row(
     shape = _shape(info)
     if y is None:
         y, shape = missing, MISSED
-    # each group has two places, the second one for confirmations
-    place, places = 2 * known.index(group) + (shape == CONFIRMED), 2 * len(known)
     return _Point(
-        info.batch_size * 2 ** (SPREAD * (2 * place / (places - 1) - 1)),
+        info.batch_size * 2**octaves,
         info.batch_size,
         group,
         shape,
@@ -179,10 +184,11 @@ def _chart(name: str, title: str, axis: str, rows: Sequence[_Point], goal: Goal)
     legend = alt.Legend(**row, columns=2, symbolOpacity=1) if rows else None
     colour = alt.Color("group:N", scale=scale_of(known), legend=legend)
     base = alt.Chart(table(rows)).encode(x=x, color=colour)
-    y = alt.Y("y:Q", title=axis, scale=alt.Scale(zero=zero))
+    scale = alt.Scale(zero=zero) if rows else alt.Scale(domain=[0, 1])
+    y = alt.Y("y:Q", title=axis, scale=scale)
     bars = (
         base.mark_rule(strokeWidth=1.2, opacity=0.7)
-        .encode(y=alt.Y("lower:Q", title=axis, scale=alt.Scale(zero=zero)), y2="upper:Q")
+        .encode(y=alt.Y("lower:Q", title=axis, scale=scale), y2="upper:Q")
         .transform_filter("isValid(datum.lower)")
     )
     points = base.mark_point(size=70, strokeWidth=2, opacity=1).encode(

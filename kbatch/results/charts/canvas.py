@@ -113,6 +113,35 @@ def wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, LEGEND_WIDTH)) or text
 
 
+def under_pointer(name: str, field: str) -> alt.Parameter:
+    """Return the selection of what is under the pointer."""
+    return alt.selection_point(
+        name=name, fields=[field], on="pointerover", clear="pointerout", empty=False
+    )
+
+
+def hit_areas(lines: alt.Chart, x: str, y: str, line: str, order: str) -> alt.Chart:
+    """Return invisible bars along lines, since a line itself is only touched near its points.
+
+    Args:
+        lines: Chart with one row a point.
+        x: Name of the field along the axis.
+        y: Name of the field of the height.
+        line: Name of the field that tells lines apart.
+        order: Name of the field that the points of a line are sorted by.
+    """
+    return (
+        lines.transform_window(
+            next_x=f"lead({x})",
+            next_y=f"lead({y})",
+            groupby=[line],
+            sort=[alt.SortField(order)],
+        )
+        .transform_filter("isValid(datum.next_x)")
+        .mark_rule(strokeWidth=9, opacity=0, aria=False)
+    )
+
+
 def groups(names: Iterable[str]) -> list[str]:
     """Return different names in order, those beyond the number of colours as `OTHERS`."""
     found = sorted(set(names))

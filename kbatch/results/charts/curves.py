@@ -17,8 +17,10 @@ from kbatch.results.charts.canvas import (
     LEGEND,
     RED,
     Chart,
+    hit_areas,
     save,
     table,
+    under_pointer,
     wrapped,
 )
 from kbatch.results.curve_data import (
@@ -114,8 +116,8 @@ def _chart(panel: PanelInfo, goal: Goal, examples: int) -> Chart:
         _note(panel, goal, examples),
         _description(panel, goal),
         alt.layer(
-            _bands(panel, goal, examples, labels).encode(x=x, color=colour),
-            _levels(goal),
+            *_bands(panel, goal, examples, labels, x, colour),
+            *_levels(goal, x),
             *_lines(panel, labels, x, y, colour),
             *_points(panel, labels, x, y, colour),
         ),
@@ -137,31 +139,25 @@ def _labels(panel: PanelInfo) -> dict[str, str]:
 
 def _lines(panel: PanelInfo, labels: dict[str, str], x: Any, y: Any, colour: Any) -> list[Any]:
     """The lines, the one under the pointer in full colour."""
-    under = alt.selection_point(
-        name=f"under_{panel.name}",
-        fields=["recipe"],
-        on="pointerover",
-        clear="pointerout",
-        empty=False,
+    rows = _line_rows(panel, labels)
+    if not rows:
+        return []
+    under = under_pointer(f"under_{panel.name}", "recipe")
+    base = alt.Chart(table(rows)).transform_flatten(["seconds", "value"])
+    opacity = alt.condition(under, alt.value(1), alt.Opacity("opacity:Q", scale=None))
+    width = alt.StrokeWidth("width:Q", scale=None, legend=None)
+    lines = base.mark_line(strokeJoin="round").encode(
+        x=x,
+        y=y,
+        color=colour,
+        detail="line:N",
+        opacity=opacity,
+        strokeWidth=alt.condition(under, alt.value(3.2), width),
     )
-    lines = (
-        alt.Chart(table(_line_rows(panel, labels)))
-        .transform_flatten(["seconds", "value"])
-        .mark_line(strokeJoin="round")
-        .encode(
-            x=x,
-            y=y,
-            color=colour,
-            detail="line:N",
-            opacity=alt.condition(under, alt.value(1), alt.Opacity("opacity:Q", scale=None)),
-            strokeWidth=alt.condition(
-                under, alt.value(3.2), alt.StrokeWidth("width:Q", scale=None, legend=None)
-            ),
-            tooltip=alt.Tooltip("recipe:N", title="recipe"),
-        )
-        .add_params(under)
+    areas = hit_areas(base, "seconds", "value", "line", "seconds").encode(
+        x=x, y=y, x2="next_x:Q", y2="next_y:Q", tooltip=alt.Tooltip("recipe:N", title="recipe")
     )
-    return [lines]
+    return [lines, areas.add_params(under)]
 
 
 def _line_rows(panel: PanelInfo, labels: dict[str, str]) -> list[_Line]:
@@ -197,20 +193,23 @@ def _points(panel: PanelInfo, labels: dict[str, str], x: Any, y: Any, colour: An
             (measured, {"filled": True, "size": 28, "opacity": 1}),
             (held, {"filled": False, "size": 130, "strokeWidth": 2, "opacity": 1}),
         )
+        if rows
     ]
 
 
-def _bands(panel: PanelInfo, goal: Goal, examples: int, labels: dict[str, str]) -> Any:
-    rows = []
+def _bands(
+    panel: PanelInfo, goal: Goal, examples: int, labels: dict[str, str], x: Any, colour: Any
+) -> list[Any]:
+    rows: list[_Bound] = []
     for info in panel.curves:
         if info.role != OTHER:
             label = labels[info.role]
             rows += [_Bound(label, *bound) for bound in _band(info, goal, examples)]
-    return (
-        alt.Chart(table(rows))
-        .mark_area(opacity=0.14)
-        .encode(y=alt.Y("lower:Q", title=goal.metric), y2="upper:Q", detail="label:N")
-    )
+    if not rows:
+        return []
+    lower = alt.Y("lower:Q", title=goal.metric)
+    areas = alt.Chart(table(rows)).mark_area(opacity=0.14)
+    return [areas.encode(x=x, y=lower, y2="upper:Q", color=colour, detail="label:N")]
 
 
 def _band(info: CurveInfo, goal: Goal, examples: int) -> Band:
@@ -220,7 +219,7 @@ def _band(info: CurveInfo, goal: Goal, examples: int) -> Band:
     return band(info.mean, goal.metric, examples)
 
 
-def _levels(goal: Goal) -> Any:
+def _levels(goal: Goal, x: Any) -> list[Any]:
     """Chance and, if there is one, the target as horizontal lines with their names."""
     rows = [_Point("", f"chance, {goal.chance:.4g}", 0.0, goal.chance)]
     if goal.target is not None:
@@ -230,10 +229,12 @@ def _levels(goal: Goal) -> Any:
         "indexof(datum.label, 'target') == 0", alt.value([6, 4]), alt.value([2, 3])
     )
     names = base.mark_text(align="right", baseline="bottom", dy=-2, fontSize=11)
-    return alt.layer(
+    return [
         base.mark_rule(strokeWidth=1.3, color=GREEN).encode(strokeDash=dashes),
         names.encode(text="label:N", x=alt.value("width")),
-    )
+        # invisible, so that there are seconds before anything was measured
+        base.mark_point(opacity=0, size=0, tooltip=None).encode(x=x),
+    ]
 
 
 def _note(panel: PanelInfo, goal: Goal, examples: int) -> str:

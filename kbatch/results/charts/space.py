@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 
-from kbatch.results.charts.canvas import BLUE, GREY, ORANGE, Chart, table
+from kbatch.results.charts.canvas import BLUE, GREY, ORANGE, Chart, hit_areas, table, under_pointer
 from kbatch.results.space_data import SpaceAxis, SpaceInfo
 
 HEIGHT = 300
@@ -53,7 +54,7 @@ def space_chart(info: SpaceInfo) -> Chart:
         _note(info),
         _description(info),
         alt.layer(
-            _drawn(info, names).encode(x=x, y=y),
+            *_drawn(info, names, x, y),
             labels.mark_tick(orient="horizontal", width=9, thickness=1, color=GREY),
             labels.mark_text(align="left", dx=8, fontSize=11, fontWeight=600).encode(text="text:N"),
         ),
@@ -81,36 +82,35 @@ def _axes(names: list[str]) -> alt.X:
     )
 
 
-def _drawn(info: SpaceInfo, names: list[str]) -> alt.Chart:
+def _drawn(info: SpaceInfo, names: list[str], x: alt.X, y: alt.Y) -> list[Any]:
     """The lines, the one under the pointer thicker."""
-    under = alt.selection_point(
-        name="under_space", fields=["trial"], on="pointerover", clear="pointerout", empty=False
-    )
+    under = under_pointer("under_space", "trial")
+    base = alt.Chart(table(_lines(info, names))).transform_flatten(["order", "axis", "place"])
     colour = alt.Color(
         "score:Q",
         title="score per second",
         scale=alt.Scale(range=[BLUE, ORANGE], interpolate="lab"),
         legend=alt.Legend(orient="bottom", gradientLength=180),
     )
-    return (
-        alt.Chart(table(_lines(info, names)))
-        .transform_flatten(["order", "axis", "place"])
-        .mark_line(strokeJoin="round")
-        .encode(
-            detail="trial:N",
-            order=alt.Order("order:Q"),
-            color=colour,
-            strokeWidth=alt.condition(under, alt.value(4.5), alt.value(1.8)),
-            opacity=alt.condition(under, alt.value(1), alt.value(0.75)),
-            tooltip=[
-                alt.Tooltip("trial:N", title="trial"),
-                alt.Tooltip("recipe:N", title="recipe"),
-                alt.Tooltip("drawn:N", title="drawn"),
-                alt.Tooltip("score:Q", title="score per second", format=",.4~g"),
-            ],
-        )
-        .add_params(under)
+    tooltip = [
+        alt.Tooltip("trial:N", title="trial"),
+        alt.Tooltip("recipe:N", title="recipe"),
+        alt.Tooltip("drawn:N", title="drawn"),
+        alt.Tooltip("score:Q", title="score per second", format=",.4~g"),
+    ]
+    lines = base.mark_line(strokeJoin="round").encode(
+        x=x,
+        y=y,
+        detail="trial:N",
+        order=alt.Order("order:Q"),
+        color=colour,
+        strokeWidth=alt.condition(under, alt.value(4.5), alt.value(1.8)),
+        opacity=alt.condition(under, alt.value(1), alt.value(0.75)),
     )
+    areas = hit_areas(base, "axis", "place", "trial", "order").encode(
+        x=x, y=y, x2="next_x:N", y2="next_y:Q", tooltip=tooltip
+    )
+    return [lines, areas.add_params(under)]
 
 
 def _names(info: SpaceInfo) -> list[str]:

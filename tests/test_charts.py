@@ -169,7 +169,7 @@ def test_points_over_batch_size_are_the_scores_of_the_records():
     assert rows["trial 3"]["lower"] is None
 
 
-def test_a_confirmed_recipe_is_its_mean_with_the_error_over_seeds():
+def test_a_confirmed_recipe_is_its_mean_and_error_over_seeds():
     again = confirmation({-1: 0.2, 0: 0.35}, 3)
     infos = {info.trial: info for info in confirmed_infos([*trials(), *again], GOAL)}
     scores = [one.score for one in again if one.trial == 0]

@@ -21,7 +21,8 @@ def line(records, goal=GOAL):
     [
         ([], "No trial has ended yet, so there is no best recipe."),
         ([BASELINE], "No trial has ended yet"),
-        ([BASELINE, failed(record(0, 0.1))], "None of 1 ended well"),
+        ([BASELINE, failed(record(0, 0.1))], "The only trial failed, so there is no best recipe."),
+        ([failed(record(0, 0.1)), failed(record(1, 0.1))], "None of 2 trials ended well, so"),
         ([BASELINE, record(0, 0.3)], "The only trial, trial 0 (batch 32, adam 0.001), held"),
         ([BASELINE, record(0, 0.3), record(1, 0.1)], "Of 2 trials, trial 0"),
         ([record(0, 0.3)], "nothing is claimed before fresh seeds confirm it"),

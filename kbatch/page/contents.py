@@ -122,6 +122,6 @@ def _sections(found: Report, shown: Sequence[Record], own_optimizer: str) -> lis
         Section("Memory and throughput", tuple(cost_charts(infos, goal))),
     ]
     space = space_info(shown)
-    if space.records:
+    if len(space.axes) > 1:
         sections.append(Section("The space", (space_chart(space),)))
     return [section for section in sections if section.charts]

@@ -89,7 +89,9 @@ def _trainings(records: Sequence[Record]) -> str:
     """How many trainings there were, how they ended, and how long they took."""
     purposes = Counter(record.purpose for record in records)
     recipes = len(confirmed(records))
-    words = [f"{purposes['search']} trials", f"{purposes['baseline']} of the baseline"]
+    trials = purposes["search"]
+    words = ["1 trial" if trials == 1 else f"{trials} trials"]
+    words.append(f"{purposes['baseline']} of the baseline")
     if recipes:
         words.append(f"{purposes['confirmation']} to confirm {recipes} recipes")
     failed = sum(record.outcome.ended not in SCORED for record in records)

@@ -33,8 +33,7 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
     trials = [record for record in records if record.purpose == "search"]
     best = best_of(records)
     if best is None or best.outcome.value is None:
-        ended = "No trial has ended yet" if not trials else f"None of {len(trials)} ended well"
-        return f"{ended}, so there is no best recipe."
+        return f"{_nothing(len(trials))}, so there is no best recipe."
     told = f"Of {len(trials)} trials, " if len(trials) > 1 else "The only trial, "
     own = f"trial {best.trial} ({best.recipe}) scored highest" if len(trials) > 1 else ""
     words = f"{told}{own}" if own else f"{told}trial {best.trial} ({best.recipe}),"
@@ -57,6 +56,12 @@ def _confirmed(claim: Claim, goal: Goal) -> str:
         f"held within {goal.seconds:.4g} s of training went from {_mean(base.value)} to "
         f"{_mean(best.value)} over {_seeds(base, best)} each{sooner}: {TAILS[claim.verdict]}."
     )
+
+
+def _nothing(trials: int) -> str:
+    if trials > 1:
+        return f"None of {trials} trials ended well"
+    return "The only trial failed" if trials else "No trial has ended yet"
 
 
 def _aim(goal: Goal) -> str:

@@ -61,7 +61,8 @@ def score_charts(
 ) -> list[Chart]:
     """Return the scores over batch size by optimizer, by policy and by augmentation.
 
-    A chart is left out where all recipes are of one group, unless it would be the only one.
+    A chart is left out where all recipes are of one group, unless it would be the only one. There
+    is none where all trainings failed.
 
     Args:
         infos: Points of `batch_data.batch_infos`.
@@ -69,7 +70,9 @@ def score_charts(
         goal: The goal of the search.
     """
     everything = [*infos, *confirmations]
-    charts = []
+    charts: list[Chart] = []
+    if not measured(everything):
+        return charts
     for field, words in BY.items():
         names = [getattr(info, field) for info in everything]
         if len(set(names)) > 1 or field == "optimizer":

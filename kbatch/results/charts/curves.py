@@ -35,7 +35,8 @@ from kbatch.results.curve_data import (
 )
 
 COLOURS = {BASELINE: BLUE, BEST: RED, OTHER: GREY}
-OPACITY = {BASELINE: 1.0, BEST: 1.0, OTHER: 0.45}
+SEEN = 0.45  # opacity of other lines, and how many of them may be so opaque
+FAINT, FEW = 0.12, 40
 STROKES = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
 NOTHING = "Nothing was measured yet."
 
@@ -162,8 +163,9 @@ def _lines(panel: PanelInfo, labels: dict[str, str], x: Any, y: Any, colour: Any
 
 def _line_rows(panel: PanelInfo, labels: dict[str, str]) -> list[_Line]:
     rows: list[_Line] = []
+    faint = max(FAINT, SEEN * min(1, FEW / max(len(panel.curves), 1)))
     for info in panel.curves:
-        label, opacity = labels[info.role], OPACITY[info.role]
+        label, opacity = labels[info.role], faint if info.role == OTHER else 1.0
         several = len(info.curves) > 1
         thin = [(curve, 0.5 * opacity, 0.8) for curve in info.curves if several]
         width = 1.2 + 0.6 * several if info.role == OTHER else 2.4

@@ -13,7 +13,7 @@ this list:
     3  building · combination · results
     4  memory · plain_keras · tuner · tuner_border
     5  advice · sources · training
-    6  hypermodel
+    6  hypermodel · page
     7  driver · testing
     8  case_study
     9  gpu_checks

@@ -57,11 +57,16 @@ FLOORS = {
     "hypermodel": 6,
     "sources": 5,
     "driver": 7,
+    "page": 6,
     "testing": 7,
     "case_study": 8,
     "gpu_checks": 9,
     "cli": 10,
     "__main__": 11,
+}
+CHARTS = {
+    f"results.charts.{name}"
+    for name in ("batches", "canvas", "curves", "plans", "space", "throughput")
 }
 ONLY_IN = {
     "keras_tuner": {
@@ -72,7 +77,9 @@ ONLY_IN = {
         "building.hyperparameters",
         "driver.tuners",
     },
-    "matplotlib": {"results.canvas"},
+    "altair": CHARTS,
+    "vl_convert": {"results.charts.canvas"},
+    "jinja2": {"page.html"},
     "tensorflow.python": {"runtime.tensorflow_private"},
     "keras.src": {"runtime.keras_private"},
     "keras_tuner.src": {"runtime.keras_tuner_private"},

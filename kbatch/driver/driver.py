@@ -24,6 +24,8 @@ from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Searched, Task
 from kbatch.errors import DataError
 from kbatch.memory._micro_batch import MaxBatches
+from kbatch.page import files as page
+from kbatch.page.live_page import LivePage, at_rest
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.results import report
@@ -52,7 +54,7 @@ def run(options: Options, task: Task, console: Console) -> None:
     task.check()
     folder = options.ready_folder()
     records = folder / PROJECT / fingerprint.FOLDER
-    with Lock(records):
+    with at_rest(folder), Lock(records):
         options = options.as_begun(fingerprint.load(records) or {})
         space = options.space()
         announce(options, space, folder, console)
@@ -64,6 +66,7 @@ def run(options: Options, task: Task, console: Console) -> None:
         space = _without_large_batches(space, searched.examples, options, console)
         _search_and_confirm(options, task, space, max_batch, searched, folder, console)
         files = report.write(folder)
+    files.append(page.write(folder))  # after the lock, which tells that the search has ended
     console.print(str(report.report(folder)), highlight=False, markup=False, soft_wrap=True)
     console.print(
         "Written: " + ", ".join(str(file) for file in files), highlight=False, soft_wrap=True
@@ -183,7 +186,7 @@ def _search_and_confirm(
         search.goal.seconds,
         search.project.store.records(),
     ) as live:
-        hypermodel.watcher = live
+        hypermodel.watcher = LivePage(folder, live)
         tuner.search(*examples.train, **fit_arguments)
         if options.confirm:
             confirm(

@@ -15,7 +15,7 @@ this list:
     5  advice · training
     6  hypermodel
     7  case_study · testing
-    8  gpu_checks
+    8  gpu_checks · studies
     9  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.

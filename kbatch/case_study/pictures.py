@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,31 @@ class Pictures:
     test: tuple[np.ndarray, np.ndarray]
     classes: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+
+    def first(self, per_class: int) -> Pictures:
+        """Return the first pictures of each class: so many to train, a third of that elsewhere.
+
+        Args:
+            per_class: Integer, the most pictures of each class to train on.
+        """
+        third = max(per_class // FIFTHS[0], 1)
+        return replace(
+            self,
+            train=_first(self.train, per_class),
+            validation=_first(self.validation, third),
+            test=_first(self.test, third),
+        )
+
+
+def _first(
+    examples: tuple[np.ndarray, np.ndarray], per_class: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first examples of each class."""
+    images, labels = examples
+    kept = np.concatenate(
+        [np.flatnonzero(labels == label)[:per_class] for label in np.unique(labels)]
+    )
+    return images[kept], labels[kept]
 
 
 def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Pictures:

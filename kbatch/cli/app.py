@@ -17,6 +17,7 @@ from kbatch.cli.failure import PlainGroup
 from kbatch.cli.max_batch import max_batch
 from kbatch.cli.recompute import recompute
 from kbatch.cli.report import report
+from kbatch.cli.study import study
 
 QUESTION = (
     "Which way of training this model on this device buys the most validation accuracy per second?"
@@ -56,5 +57,6 @@ app.command("cats-vs-dogs")(cats_vs_dogs)
 app.command("max-batch")(max_batch)
 app.command("recompute")(recompute)
 app.command("report")(report)
+app.command("study")(study)
 app.command("advise")(advise)
 app.command("doctor")(doctor)

@@ -13,7 +13,7 @@ this list:
     3  building · combination · results
     4  memory · tuner · tuner_border
     5  advice · training
-    6  hypermodel
+    6  hypermodel · page
     7  case_study · testing
     8  gpu_checks · studies
     9  cli

@@ -21,8 +21,8 @@ from kbatch.runtime import worker
 
 # what kbatch itself does while it is imported is left to each process
 LIBRARIES = [
+    "altair",
     "keras_tuner",
-    "matplotlib.pyplot",
     "pandas",
     "scipy.stats",
     "sklearn.gaussian_process",

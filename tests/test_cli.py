@@ -58,6 +58,7 @@ def test_the_main_job_writes_everything_and_says_what_it_buys(done):
     assert result.returncode == 0, result.stderr
     assert {
         "trials.csv",
+        "report.html",
         "report.md",
         "accuracy_over_seconds.png",
         "batch_size.png",

@@ -53,12 +53,17 @@ FLOORS = {
     "tuner_border": 4,
     "tuner": 4,
     "hypermodel": 6,
+    "page": 6,
     "case_study": 7,
     "testing": 7,
     "gpu_checks": 8,
     "studies": 8,
     "cli": 9,
     "__main__": 10,
+}
+CHARTS = {
+    f"results.charts.{name}"
+    for name in ("batches", "canvas", "curves", "plans", "space", "throughput")
 }
 ONLY_IN = {
     "keras_tuner": {
@@ -69,7 +74,9 @@ ONLY_IN = {
         "building.hyperparameters",
         "case_study.tuners",
     },
-    "matplotlib": {"results.canvas"},
+    "altair": CHARTS,
+    "vl_convert": {"results.charts.canvas"},
+    "jinja2": {"page.html"},
     "tensorflow.python": {"runtime.tensorflow_private"},
     "keras.src": {"runtime.keras_private"},
     "keras_tuner.src": {"runtime.keras_tuner_private"},

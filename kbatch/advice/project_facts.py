@@ -37,11 +37,13 @@ class ProjectFacts:
 def facts_of(source: Any) -> ProjectFacts:
     """Read results: the tuner of a search, its folder, or the table of `kbatch.results.load`.
 
-    A table tells nothing but its trainings.
+    A table tells nothing but its trainings. Facts that were read before are returned.
 
     Raises:
         RecordError: If there are no records, or they cannot be read.
     """
+    if isinstance(source, ProjectFacts):
+        return source
     if hasattr(source, "iterrows"):
         return ProjectFacts(results_of([source]))
     results = results_of([load(source), load_confirmations(source)])

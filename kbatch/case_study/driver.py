@@ -23,6 +23,8 @@ from kbatch.case_study.announcement import (
 )
 from kbatch.case_study.options import PROJECT, Options
 from kbatch.memory._micro_batch import MaxBatches
+from kbatch.page import files as page
+from kbatch.page.live_page import LivePage, at_rest
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.results import report
@@ -50,7 +52,7 @@ def run(options: Options, console: Console) -> None:
     sources.check(options.data)
     folder = options.ready_folder()
     records = folder / PROJECT / fingerprint.FOLDER
-    with Lock(records):
+    with at_rest(folder), Lock(records):
         options = options.as_begun(fingerprint.load(records) or {})
         space = options.space()
         announce(options, space, folder, console)
@@ -60,6 +62,7 @@ def run(options: Options, console: Console) -> None:
         space = _without_large_batches(space, pictures, options, console)
         _search_and_confirm(options, space, max_batch, pictures, folder, console)
         files = report.write(folder)
+    files.append(page.write(folder))  # after the lock, which tells that the search has ended
     console.print(str(report.report(folder)), highlight=False, markup=False, soft_wrap=True)
     console.print(
         "Written: " + ", ".join(str(file) for file in files), highlight=False, soft_wrap=True
@@ -180,7 +183,7 @@ def _search_and_confirm(
         search.goal.seconds,
         search.project.store.records(),
     ) as live:
-        hypermodel.watcher = live
+        hypermodel.watcher = LivePage(folder, live)
         tuner.search(*pictures.train, **fit_arguments)
         if options.confirm:
             confirm(

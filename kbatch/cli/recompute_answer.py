@@ -26,7 +26,7 @@ from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import atomic_file
-from kbatch.results.plan_figure import PlanInfo, draw_plans
+from kbatch.results.charts.plans import PlanInfo, draw_plans
 
 
 def answer(options: Options, console: Console) -> None:

@@ -20,7 +20,6 @@ from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.results import speed_figure
 
 if TYPE_CHECKING:
     import pandas
@@ -83,10 +82,12 @@ class Throughput:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Draw examples per second over batch sizes into a PNG file."""
+        from kbatch.results.charts.throughput import draw_throughput, speed_infos
+
         measured = [(row.batch_size, row.examples_per_second) for row in self.rows]
         fitted = self.line.examples_per_second if self.line else None
-        infos = speed_figure.speed_infos(measured, fitted)
-        speed_figure.draw_throughput(infos, self.smallest_fast, os.fspath(path))
+        infos = speed_infos(measured, fitted)
+        draw_throughput(infos, self.smallest_fast, os.fspath(path))
 
     def _repr_html_(self) -> str:
         return notebook.table(HEADINGS, self._cells(), [self._sentence()])

@@ -82,6 +82,27 @@ class Lock:
         self.release()
 
 
+def is_held(folder: Path) -> bool:
+    """Tell whether a process, this one included, holds the lock of a folder.
+
+    A process that begins to search at this very moment may be refused; it can begin again.
+
+    Args:
+        folder: `Path` of the folder of records.
+    """
+    try:
+        handle = os.open(folder / FILE, os.O_RDWR | getattr(os, "O_NONBLOCK", 0))
+    except OSError:  # no search has begun, or its folder may only be read
+        return False
+    try:
+        _system_lock(handle)
+    except OSError as error:
+        return error.errno not in NO_LOCKS
+    finally:
+        os.close(handle)
+    return False
+
+
 def _take(handle: int, path: Path) -> None:
     """Lock an open file, and write into it which process has it, for people to read."""
     try:

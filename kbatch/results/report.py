@@ -18,10 +18,10 @@ from kbatch.errors import RecordError
 from kbatch.goal import Goal
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
+from kbatch.results.batch_data import batch_infos
 from kbatch.results.best import best_of
 from kbatch.results.claim import Claim, claim_of
-from kbatch.results.figure_data import batch_infos, panels
-from kbatch.results.figures import draw_batches, draw_curves
+from kbatch.results.curve_data import panels
 from kbatch.results.loading import (
     load,
     load_confirmations,
@@ -147,6 +147,9 @@ def write(tuner_or_directory: Any) -> list[Path]:
     Returns:
         The files written.
     """
+    from kbatch.results.charts.batches import draw_batches
+    from kbatch.results.charts.curves import draw_curves
+
     search, root = report(tuner_or_directory), root_of(tuner_or_directory)
     files = [root / "trials.csv", root / CURVES, root / BATCHES, root / "report.md"]
     atomic_file.write(files[0], load(root).to_csv(index=False))

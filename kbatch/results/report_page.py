@@ -47,7 +47,7 @@ def markdown_page(
         "",
         f"![against batch size]({BATCHES})",
         "",
-        *_section("Remarks", _remarks(records)),
+        *_section("Remarks", remarks(records)),
         *_skipped_lines(run),
     ]
     return "\n".join(lines)
@@ -58,8 +58,8 @@ def _run_lines(records: Sequence[Record], goal: Goal, run: dict[str, Any]) -> li
     return [
         *told,
         f"- goal: {goal_words(goal)}",
-        f"- device: {_devices(records)}",
-        f"- versions: {_versions(records)}",
+        f"- device: {devices(records)}",
+        f"- versions: {versions(records)}",
         "",
     ]
 
@@ -78,17 +78,17 @@ def _claim_lines(claim: Claim | None, goal: Goal) -> list[str]:
     ]
 
 
-def _remarks(records: Sequence[Record]) -> list[str]:
-    """The remarks of the search's trainings, then the messages of all trainings that failed."""
-    remarks = []
+def remarks(records: Sequence[Record]) -> list[str]:
+    """Return the remarks of the search's trainings, then the messages of all that failed."""
+    found = []
     for record in records:
         if record.purpose != "confirmation":
-            remarks += [f"{_name(record)}: {remark}" for remark in record.outcome.remarks]
+            found += [f"{_name(record)}: {remark}" for remark in record.outcome.remarks]
     for record in records:
         if record.outcome.message:
             message = record.outcome.message[:MESSAGE_LENGTH]
-            remarks.append(f"{_name(record)}: {record.outcome.ended}: {message}")
-    return remarks
+            found.append(f"{_name(record)}: {record.outcome.ended}: {message}")
+    return found
 
 
 def _skipped_lines(run: dict[str, Any]) -> list[str]:
@@ -113,12 +113,13 @@ def _name(record: Record) -> str:
     return "baseline" if record.baseline else f"trial {record.trial}"
 
 
-def _devices(records: Sequence[Record]) -> str:
+def devices(records: Sequence[Record]) -> str:
+    """Return the devices that trained, in words."""
     return ", ".join(sorted({record.device for record in records})) or "unknown"
 
 
-def _versions(records: Sequence[Record]) -> str:
-    """The versions of the libraries; several lists if the records were made with several."""
+def versions(records: Sequence[Record]) -> str:
+    """Return the versions of the libraries; several lists if records were made with several."""
     found = set()
     for record in records:
         found.add(", ".join(f"{name} {number}" for name, number in record.versions.items()))

@@ -1,4 +1,4 @@
-"""The data of a search's figures, computed apart from their drawing."""
+"""The curves of a search: the metric over training seconds, computed apart from their drawing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kbatch.results.claim import confirmed
 Points = tuple[tuple[float, float], ...]
 Band = list[tuple[float, float, float]]
 BASELINE, BEST, OTHER = "baseline", "best", "other"
+SEARCH, CONFIRMATION = "search", "confirmation"
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,12 @@ class PanelInfo:
     """Curves that share their axes: those of the search, or those of its confirmation.
 
     Attributes:
+        name: `"search"` or `"confirmation"`.
         title: Title of the panel.
         curves: Tuple of `CurveInfo`. The important ones come last, so that they are drawn on top.
     """
 
+    name: str
     title: str
     curves: tuple[CurveInfo, ...]
 
@@ -88,29 +91,6 @@ class PanelInfo:
         return longest
 
 
-@dataclass(frozen=True)
-class BatchInfo:
-    """One training as a point over its batch size.
-
-    Attributes:
-        optimizer: Name of the optimizer, or words for the model's own.
-        policy: Keras dtype policy.
-        batch_size: Integer.
-        value: The metric held. With a target, the seconds to it, or `None` if it was not reached.
-        error: Standard error of the value, or `None`.
-        examples_per_second: Float.
-        baseline: Boolean, whether this is the baseline.
-    """
-
-    optimizer: str
-    policy: str
-    batch_size: int
-    value: float | None
-    error: float | None
-    examples_per_second: float
-    baseline: bool
-
-
 def panels(records: Sequence[Record], goal: Goal) -> list[PanelInfo]:
     """Return the panels of the confirmation and of the search, without the empty ones.
 
@@ -120,25 +100,6 @@ def panels(records: Sequence[Record], goal: Goal) -> list[PanelInfo]:
     """
     both = (_confirmation_panel(records, goal), _search_panel(records, goal))
     return [panel for panel in both if panel.curves]
-
-
-def batch_infos(
-    records: Sequence[Record], goal: Goal, examples: int, own_optimizer: str = ""
-) -> list[BatchInfo]:
-    """Return the trainings of a search that measured a value, smallest batch first.
-
-    Args:
-        records: All records of a search.
-        goal: The goal of the search.
-        examples: Integer, validation examples.
-        own_optimizer: Name of the optimizer that the user's model was compiled with, if known.
-    """
-    infos = [
-        _batch_info(record, goal, examples, own_optimizer)
-        for record in records
-        if record.purpose in ("search", "baseline") and record.outcome.value is not None
-    ]
-    return sorted(infos, key=lambda info: info.batch_size)
 
 
 def band(points: Points, metric: str, examples: int) -> Band:
@@ -155,54 +116,13 @@ def band(points: Points, metric: str, examples: int) -> Band:
     return around
 
 
-def sizes(infos: Sequence[BatchInfo]) -> list[int]:
-    """Return the batch sizes of some points, each once, smallest first."""
-    return sorted({info.batch_size for info in infos})
-
-
-def _batch_info(record: Record, goal: Goal, examples: int, own_optimizer: str) -> BatchInfo:
-    outcome = record.outcome
-    if goal.target is None:
-        value = outcome.value
-        error = noise.value_error(value, goal.metric, examples)
-    else:
-        value = scoring.seconds_to(outcome.curve, goal.target, goal.direction)
-        error = _seconds_error(record, value, goal, examples)
-    return BatchInfo(
-        _optimizer_words(record.recipe.optimizer, own_optimizer),
-        record.recipe.policy,
-        record.recipe.batch_size,
-        value,
-        error,
-        outcome.examples_per_second,
-        record.baseline,
-    )
-
-
-def _seconds_error(
-    record: Record, seconds: float | None, goal: Goal, examples: int
-) -> float | None:
-    """The standard error of the seconds to a target, from that of the score."""
-    score_error = noise.score_error(record.outcome, goal, examples)
-    if not (seconds and score_error and record.score):
-        return None
-    # With a target the score is proportional to one over the seconds: the relative errors agree.
-    return seconds * score_error / record.score
-
-
-def _optimizer_words(name: str, own_optimizer: str) -> str:
-    if name != "compiled":
-        return name
-    return f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"
-
-
 def _search_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
     """The trials, then the baseline, then the best trial."""
     measured = [record for record in records if record.outcome.curve]
     trials = [record for record in measured if record.purpose == "search"]
     best = max(trials, key=lambda record: record.score, default=None)
     infos = [
-        _curve_info(f"trial {record.trial}", OTHER, [record], goal)
+        _curve_info(f"trial {record.trial}: {record.recipe}", OTHER, [record], goal)
         for record in trials
         if record is not best
     ]
@@ -211,7 +131,7 @@ def _search_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
             infos.append(_curve_info(f"baseline: {record.recipe}", BASELINE, [record], goal))
     if best:
         infos.append(_curve_info(f"trial {best.trial}: {best.recipe}", BEST, [best], goal))
-    return PanelInfo("The search: each recipe once", tuple(infos))
+    return PanelInfo(SEARCH, "The search: each recipe once", tuple(infos))
 
 
 def _confirmation_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
@@ -228,7 +148,7 @@ def _confirmation_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
     title = f"The confirmation: {seeds} fresh seeds each (thin) and their mean"
     if seeds == 1:
         title = "The confirmation: 1 fresh seed each"
-    return PanelInfo(title, tuple(infos))
+    return PanelInfo(CONFIRMATION, title, tuple(infos))
 
 
 def _label_and_role(record: Record, best: Record | None) -> tuple[str, str]:

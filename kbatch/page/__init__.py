@@ -1,0 +1,1 @@
+"""The page of a search: one HTML file that opens from the disk, without a network."""

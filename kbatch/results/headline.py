@@ -1,0 +1,72 @@
+"""The headline of a search: from the baseline to the best recipe, in one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kbatch.goal import Goal
+from kbatch.records.record import Record
+from kbatch.results.best import best_of
+from kbatch.results.claim import Claim, Mean, Side
+
+TAILS = {
+    "better": "this may be claimed",
+    "worse": "the baseline is better",
+    "noise": "within noise, so neither may be called better",
+    "contradicted": "the evidence is divided, so nothing is claimed",
+    "few seeds": "too few seeds to claim anything",
+}
+UNCONFIRMED = "nothing is claimed before fresh seeds confirm it"
+
+
+def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
+    """Return what a search found, in one sentence.
+
+    Args:
+        records: All records of the search.
+        claim: Baseline against best, or `None` without a confirmation.
+        goal: The goal of the search.
+    """
+    if claim is not None:
+        return _confirmed(claim, goal)
+    trials = [record for record in records if record.purpose == "search"]
+    best = best_of(records)
+    if best is None or best.outcome.value is None:
+        ended = "No trial has ended yet" if not trials else f"None of {len(trials)} ended well"
+        return f"{ended}, so there is no best recipe."
+    told = f"Of {len(trials)} trials, " if len(trials) > 1 else "The only trial, "
+    own = f"trial {best.trial} ({best.recipe}) scored highest" if len(trials) > 1 else ""
+    words = f"{told}{own}" if own else f"{told}trial {best.trial} ({best.recipe}),"
+    baseline = next((record for record in records if record.purpose == "baseline"), None)
+    against = ""
+    if baseline is not None and baseline.outcome.value is not None:
+        against = f" where the baseline ({baseline.recipe}) held {baseline.outcome.value:.3f}"
+    held = f"{goal.metric} {best.outcome.value:.3f}"
+    joint = " and" if own else ""
+    return f"{words}{joint} held {held}{against}: {UNCONFIRMED}."
+
+
+def _confirmed(claim: Claim, goal: Goal) -> str:
+    base, best = claim.baseline, claim.best
+    sooner = ""
+    if claim.verdict == "better" and claim.speed_up:
+        sooner = f", and {claim.speed_up:.1f} times sooner at {_aim(goal)}"
+    return (
+        f"From the baseline ({base.recipe}) to trial {best.trial} ({best.recipe}), {goal.metric} "
+        f"held within {goal.seconds:.4g} s of training went from {_mean(base.value)} to "
+        f"{_mean(best.value)} over {_seeds(base, best)} each{sooner}: {TAILS[claim.verdict]}."
+    )
+
+
+def _aim(goal: Goal) -> str:
+    return "the baseline's final value" if goal.target is None else f"{goal.target:.4g}"
+
+
+def _mean(mean: Mean) -> str:
+    return f"{mean.mean:.3f}" + ("" if math.isnan(mean.error) else f" ± {mean.error:.3f}")
+
+
+def _seeds(base: Side, best: Side) -> str:
+    fewest = min(base.seeds, best.seeds)
+    return "1 fresh seed" if fewest == 1 else f"{fewest} fresh seeds"

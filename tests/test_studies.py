@@ -3,7 +3,15 @@
 import pytest
 from study_frames import joined, rows
 
-from kbatch.studies import augmentation, generalisation, optimizers, techniques, throughput
+from kbatch.results.charts.study_groups import group_points
+from kbatch.studies import (
+    augmentation,
+    generalisation,
+    optimizers,
+    study_page,
+    techniques,
+    throughput,
+)
 from kbatch.studies.catalogue import STUDIES
 from kbatch.studies.cell import CROPPED
 
@@ -125,3 +133,31 @@ def test_cells_without_a_value_break_no_table(name):
     frame[columns] = float("nan")
     assert all(table.markdown() for table in study.tables(frame))
     assert {verdict.found for verdict in study.verdicts(frame)} <= {"not measured here"}
+
+
+def test_a_chart_has_means_with_their_standard_errors():
+    frame = joined(
+        rows({16: 0.6, 64: 0.7}, group="sgd"),
+        rows({16: 0.5}, group="adam", seeds=[0]),
+        rows({16: 0.5}, "seconds", group="adam"),
+    )
+    frame.loc[frame.batch_size == 64, "val_accuracy"] = [float("nan"), 0.7]
+    charts = study_page.charts_of(STUDIES["optimizers"], frame)
+    assert [chart.name for chart in charts] == ["optimizers-epochs", "optimizers-seconds"]
+    points = group_points(frame[frame.unit == "epochs"], "val_accuracy")
+    assert [(point.group, point.at, point.seeds) for point in points] == [
+        ("sgd", 16, 2),
+        ("sgd", 64, 1),
+        ("adam", 16, 1),
+    ]
+    assert points[0].mean == pytest.approx(0.6005)
+    assert points[0].high - points[0].mean == pytest.approx(0.0005)  # 0.001 / sqrt(2) / sqrt(2)
+    assert study_page.charts_of(STUDIES["techniques"], frame) == []
+
+
+def test_more_groups_than_colours_differ_in_shape():
+    frame = joined(*(rows({16: 0.6, 64: 0.7}, group=name) for name in augmentation.GROUPS))
+    chart = study_page.charts_of(STUDIES["augmentation"], frame)[0]
+    marks = chart.spec()["layer"][2]["encoding"]
+    looks = zip(marks["color"]["scale"]["range"], marks["shape"]["scale"]["range"], strict=True)
+    assert len(set(looks)) == len(augmentation.GROUPS) == 9

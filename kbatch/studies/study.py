@@ -48,6 +48,8 @@ class Study:
             is the median training time of the others.
         rungs: Function `(setting)` that returns the recipes whose largest micro-batch is found
             first, by name.
+        drawn: String, the column that is drawn over the batch size; empty for no figure.
+        axis: String, title of its axis, with the unit.
     """
 
     name: str
@@ -60,3 +62,5 @@ class Study:
     verdicts: Callable[[pd.DataFrame], Sequence[Verdict]]
     timed_cells: TimedCells = no_timed_cells
     rungs: Rungs = no_rungs
+    drawn: str = "val_accuracy"
+    axis: str = "validation accuracy"

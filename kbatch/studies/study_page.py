@@ -9,9 +9,13 @@ import pandas as pd
 
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
+from kbatch.results.charts.canvas import Chart, save
+from kbatch.results.charts.study_groups import group_chart, group_points
 from kbatch.studies.study import Study
 
-PAGE, CELLS = "study.md", "cells.csv"
+PAGE, CELLS, FIGURE = "study.md", "cells.csv", "study.png"
+
+UNITS = {"epochs": "epochs", "updates": "updates", "seconds": "time"}
 
 
 def write(
@@ -21,7 +25,7 @@ def write(
     records: Sequence[Record],
     facts: Sequence[str],
 ) -> list[Path]:
-    """Write the page and the table of all cells, and return their paths.
+    """Write the page, its figure and the table of all cells, and return their paths.
 
     Args:
         folder: Folder of the study.
@@ -30,10 +34,33 @@ def write(
         records: The records of the cells.
         facts: Sentences on command, data and setting.
     """
-    files = [folder / CELLS, folder / PAGE]
+    files = [folder / CELLS]
     atomic_file.write(files[0], frame.to_csv(index=False))
-    atomic_file.write(files[1], markdown(study, frame, records, facts))
+    charts = charts_of(study, frame)
+    if charts:
+        files.append(folder / FIGURE)
+        save(charts, files[-1])
+    files.append(folder / PAGE)
+    atomic_file.write(files[-1], markdown(study, frame, records, facts))
     return files
+
+
+def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
+    """Return a chart for each way of comparing: at equal epochs, updates and time.
+
+    Args:
+        study: The study.
+        frame: A row for each cell.
+    """
+    if not study.drawn:
+        return []
+    charts = []
+    for unit in frame.unit.unique():
+        points = group_points(frame[frame.unit == unit], study.drawn)
+        title = f"{study.axis.capitalize()} at equal {UNITS[unit]}"
+        if points:
+            charts.append(group_chart(points, f"{study.name}-{unit}", title, study.axis))
+    return charts
 
 
 def markdown(
@@ -51,6 +78,8 @@ def markdown(
     lines += [f"- {fact}" for fact in (*facts, *_machine(records))]
     lines += ["", "## What was measured here", ""]
     lines += [f"{table.markdown()}" for table in study.tables(frame)]
+    if charts_of(study, frame):
+        lines += [f"![{study.axis} over batch size]({FIGURE})", ""]
     lines += [*_failures(frame), "## What was published", ""]
     for verdict in study.verdicts(frame):
         lines += [

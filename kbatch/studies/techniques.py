@@ -130,4 +130,5 @@ STUDY = Study(
     cells=cells,
     tables=tables,
     verdicts=verdicts,
+    drawn="",
 )

@@ -121,4 +121,6 @@ STUDY = Study(
     cells=cells,
     tables=tables,
     verdicts=verdicts,
+    drawn="examples_per_second",
+    axis="examples per second",
 )

@@ -63,7 +63,7 @@ FLOORS = {
 }
 CHARTS = {
     f"results.charts.{name}"
-    for name in ("batches", "canvas", "curves", "plans", "space", "throughput")
+    for name in ("batches", "canvas", "curves", "plans", "space", "study_groups", "throughput")
 }
 ONLY_IN = {
     "keras_tuner": {

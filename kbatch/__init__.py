@@ -16,7 +16,7 @@ this list:
     6  hypermodel · page
     7  driver · testing
     8  case_study
-    9  gpu_checks
+    9  gpu_checks · studies
    10  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.

@@ -115,7 +115,7 @@ AXES = (
         ("none",),
         Option(
             "recompute",
-            "Activations to recompute: none, minimal, sqrt, stages, budget:0.5.",
+            "Activations to recompute: none, minimal, sqrt, stages, segments:4, budget:0.5.",
             words,
             "none",
         ),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 SEARCHED = ("none", "minimal", "sqrt", "stages")
-BUDGET = "budget"
-WORDS = f"{', '.join(SEARCHED)} or {BUDGET}:0.5 (at most that share of the kept bytes)"
+BUDGET, SEGMENTS = "budget", "segments"
+WORDS = (
+    f"{', '.join(SEARCHED)}, {SEGMENTS}:4 (so many equal ones) or {BUDGET}:0.5 (at most that share "
+    "of the kept bytes)"
+)
 
 
 @dataclass(frozen=True)
@@ -15,13 +19,16 @@ class Strategy:
     """One value of the axis `recompute`.
 
     Attributes:
-        name: `"none"`, `"minimal"`, `"sqrt"`, `"stages"` or `"budget"`.
+        name: `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, `"segments"` or `"budget"`.
         kept_share: Float between 0 and 1, share of the plain model's kept bytes that may be kept.
             `None` for all strategies but `"budget"`.
+        count: Integer from 2, the number of equal segments. `None` for all strategies but
+            `"segments"`.
     """
 
     name: str
     kept_share: float | None = None
+    count: int | None = None
 
     @classmethod
     def parse(cls, text: object) -> Strategy | None:
@@ -38,6 +45,9 @@ class Strategy:
         name, _, share = text.partition(":")
         if name in SEARCHED:
             return None if share or text.endswith(":") else cls(name)
+        if name == SEGMENTS:
+            plain = re.fullmatch(r"[1-9][0-9]{0,3}", share)
+            return cls(name, count=int(share)) if plain and int(share) > 1 else None
         try:
             kept = float(share)
         except ValueError:

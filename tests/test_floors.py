@@ -61,12 +61,13 @@ FLOORS = {
     "testing": 7,
     "case_study": 8,
     "gpu_checks": 9,
+    "studies": 9,
     "cli": 10,
     "__main__": 11,
 }
 CHARTS = {
     f"results.charts.{name}"
-    for name in ("batches", "canvas", "curves", "plans", "space", "throughput")
+    for name in ("batches", "canvas", "curves", "plans", "space", "study_groups", "throughput")
 }
 ONLY_IN = {
     "keras_tuner": {
@@ -87,7 +88,10 @@ ONLY_IN = {
         "command_option",
         "case_study.options",
         "driver.options",
-        *(f"cli.{name}" for name in ("app", "command", "compare", "doctor", "failure", "report")),
+        *(
+            f"cli.{name}"
+            for name in ("app", "command", "compare", "doctor", "failure", "report", "study")
+        ),
         *(
             f"cli.{name}_options"
             for name in ("advise", "export", "max_batch", "recompute", "search")
@@ -165,6 +169,7 @@ def test_no_two_modules_import_each_other_even_inside_functions():
 
 # words of the field
 NOUNS_IN_ING = {
+    "setting",
     "scoring",
     "testing",
     "loading",

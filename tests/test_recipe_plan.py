@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers")
 
 
-@pytest.mark.parametrize("text", ["none", "minimal", "sqrt", "stages", "budget:0.5"])
+@pytest.mark.parametrize("text", ["none", "minimal", "sqrt", "stages", "segments:4", "budget:0.5"])
 def test_a_strategy_is_read(text):
     assert Strategy.parse(text).name == text.partition(":")[0]
     assert Recipe(recompute=text).recompute == text
@@ -43,6 +43,11 @@ def test_a_strategy_is_read(text):
         "budget:-1",
         "budget:nan",
         "minimal:0.5",
+        "segments",
+        "segments:1",
+        "segments:2.0",
+        "segments:+4",
+        "segments:99999",
         "none:",
         None,
         3,

@@ -125,7 +125,10 @@ def test_every_strategy_holds_every_operation_once(model):
     plans += [
         recompute.plan(model, 32, "manual", layers=[model.layers[4].name]),
         recompute.plan(model, 32, "budget", kept_share=0.7),
+        recompute.plan(model, 32, "segments", count=2),
+        recompute.plan(model, 32, "segments", count=4),
     ]
+    assert [len(plan.segments) for plan in plans[6:]] == [2, 4]
     for plan in plans:
         assert sum(segment.operations for segment in plan.segments) == len(model.layers) - 1
         assert not plan.segments[-1].recompute
@@ -173,6 +176,10 @@ def test_a_nested_model_is_cut_inside():
     [
         ({"strategy": "best"}, "`strategy` must be one of"),
         ({"strategy": "budget"}, "neither peak_bytes nor kept_share"),
+        ({"strategy": "segments"}, 'strategy="segments" must come with `count`'),
+        ({"strategy": "sqrt", "count": 3}, "and no other strategy may"),
+        ({"strategy": "segments", "count": 1}, "`count` must be a whole number of at least 2"),
+        ({"strategy": "segments", "count": "4"}, "`count` must be a whole number of at least 2"),
         ({"strategy": "sqrt", "peak_bytes": 1e6}, 'A budget must come with strategy="budget"'),
         ({"strategy": "budget", "kept_share": 1.5}, "at most 1"),
         ({"strategy": "budget", "peak_bytes": True}, "a number above 0"),

@@ -315,8 +315,11 @@ def test_epochs_may_end_at_a_target(build, points):
 @pytest.mark.parametrize(
     ("length", "text"),
     [
-        ({"seconds": None}, "either seconds or epochs. Received: neither"),
-        ({"seconds": 1, "epochs": 1}, "either seconds or epochs. Received: seconds=1 and epochs=1"),
+        ({"seconds": None}, "one of seconds, epochs and updates. Received: none"),
+        ({"seconds": 1, "epochs": 1}, "updates. Received: seconds=1 and epochs=1"),
+        ({"epochs": 1, "updates": 5}, "updates. Received: epochs=1 and updates=5"),
+        ({"seconds": None, "updates": 0.5}, "`updates` must be a whole number of at least 1"),
+        ({"seconds": None, "updates": True}, "`updates` must be a whole number of at least 1"),
         ({"seconds": None, "epochs": 0}, "`epochs` must be a whole number"),
         ({"seconds": None, "epochs": 1.5}, "`epochs` must be a whole number"),
         ({"seconds": "9"}, "above 0"),

@@ -20,6 +20,7 @@ from kbatch.cli.max_batch import max_batch
 from kbatch.cli.recompute import recompute
 from kbatch.cli.report import report
 from kbatch.cli.search import search
+from kbatch.cli.study import study
 
 QUESTION = (
     "Which way of training this model on this device buys the most validation accuracy per second?"
@@ -62,5 +63,6 @@ app.command("recompute")(recompute)
 app.command("report")(report)
 app.command("compare")(compare)
 app.command("export")(export)
+app.command("study")(study)
 app.command("advise")(advise)
 app.command("doctor")(doctor)

@@ -16,6 +16,7 @@ from kbatch.recompute._plan import Plan, PlannedSegment, Span, spans_of
 from kbatch.recompute._signature import SignatureCache
 from kbatch.recompute._solver import Budget
 from kbatch.recompute._strategies import Options, segments_of, whole
+from kbatch.recompute_strategy import Strategy
 
 # Budgets that `front` tries, as shares of the plain model's peak. Chosen by hand, not tuned.
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)
@@ -31,6 +32,7 @@ def plan(
     peak_bytes: float | None = None,
     kept_share: float | None = None,
     layers: Sequence[str] = (),
+    count: int | None = None,
 ) -> Plan:
     """Plan which segments of a model to recompute in the backward pass.
 
@@ -49,6 +51,7 @@ def plan(
             `"budget"`: for the least extra time within `peak_bytes` or `kept_share`.
             `"sqrt"`: into as many equal segments as the square root of the number of operations
             (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+            `"segments"`: into `count` equal segments.
             `"stages"`: where the size of the tensors changes, else where a block of layers repeats.
             `"manual"`: after `layers`.
             `"none"`: nowhere.
@@ -58,6 +61,7 @@ def plan(
             `"budget"`. Optional.
         layers: List of names of layers to cut after, for `"manual"`. A layer of a nested model is
             named `"nested/layer"`. Optional.
+        count: Integer of at least 2, number of segments for `"segments"`. Optional.
 
     Returns:
         The `Plan`. `print(plan)` lists its segments.
@@ -76,7 +80,7 @@ def plan(
     2
     >>> recompute.apply(model, plan)
     """
-    options = Options(strategy, peak_bytes, kept_share, layers)
+    options = Options(strategy, peak_bytes, kept_share, layers, count)
     options.check()
     predictor = _predictor(model, batch_size)
     result = _plan(predictor, strategy, segments_of(predictor, options))
@@ -86,8 +90,7 @@ def plan(
 
 def plan_for(
     model: keras.Model,
-    strategy: str,
-    kept_share: float | None,
+    strategy: Strategy,
     planned_batch_size: int,
     batch_size: int,
 ) -> Plan:
@@ -95,19 +98,18 @@ def plan_for(
 
     Args:
         model: As for `plan`.
-        strategy: As for `plan`, except `"manual"`.
-        kept_share: As for `plan`.
+        strategy: `Strategy` of a recipe.
         planned_batch_size: Integer, the batch size to plan for.
         batch_size: Integer, the batch size of the plan's bytes.
 
     Raises:
         RecomputeError: As for `plan`.
     """
-    options = Options(strategy, None, kept_share)
+    options = Options(strategy.name, kept_share=strategy.kept_share, count=strategy.count)
     options.check()
     predictor = _predictor(model, planned_batch_size)
     resized = Predictor(predictor.graph, predictor.costs, batch_size)
-    result = _plan(resized, strategy, segments_of(predictor, options))
+    result = _plan(resized, strategy.name, segments_of(predictor, options))
     _check_repeatable(predictor.graph, [result])
     return result
 

@@ -34,4 +34,4 @@ def apply_recipe(model: keras.Model, recompute: str, batch_size: int = PLANNED_B
         return
     fixed = functional_of(model).inputs[0].shape[0]
     planned = fixed or PLANNED_BATCH_SIZE
-    apply(model, plan_for(model, strategy.name, strategy.kept_share, planned, fixed or batch_size))
+    apply(model, plan_for(model, strategy, planned, fixed or batch_size))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.errors import RecomputeError
+from kbatch.recipe_fields import whole_number
 from kbatch.recompute import _solver
 from kbatch.recompute._cost_model import Predictor
 from kbatch.recompute._cut_points import CutPoints
@@ -15,7 +16,7 @@ from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Span, megabytes
 from kbatch.recompute._solver import Budget
 
-STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "manual")
+STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "segments", "manual")
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,14 @@ class Options:
         peak_bytes: Float, largest peak for `"budget"`. Optional.
         kept_share: Float, largest share of the plain model's kept bytes for `"budget"`. Optional.
         layers: Names of the layers to cut after for `"manual"`.
+        count: Integer, number of equal segments for `"segments"`. Optional.
     """
 
     strategy: str
     peak_bytes: float | None = None
     kept_share: float | None = None
     layers: Sequence[str] = ()
+    count: int | None = None
 
     def check(self) -> None:
         """Refuse options that make no sense.
@@ -43,6 +46,7 @@ class Options:
         self._check_name()
         self._check_budget()
         self._check_layers()
+        self._check_count()
 
     def _check_name(self) -> None:
         if self.strategy in STRATEGIES:
@@ -96,6 +100,18 @@ class Options:
                 'Pass strategy="manual" and layers=[...] together',
             )
 
+    def _check_count(self) -> None:
+        if (self.strategy == "segments") != (self.count is not None):
+            raise RecomputeError(
+                'strategy="segments" must come with `count`, and no other strategy may',
+                f"strategy={self.strategy!r}, count={self.count!r}",
+                'Pass strategy="segments" and count=4 together',
+            )
+        if self.count is not None and whole_number(self.count, least=2) is None:
+            raise RecomputeError(
+                "`count` must be a whole number of at least 2", repr(self.count), "Pass 4, say"
+            )
+
     def budget_text(self) -> str:
         """The budget as it was passed, for error messages."""
         given = {"peak_bytes": self.peak_bytes, "kept_share": self.kept_share}
@@ -115,6 +131,8 @@ def segments_of(predictor: Predictor, options: Options) -> Sequence[Span]:
         return _solver.lowest(predictor)
     if options.strategy == "sqrt":
         return _solver.uniform(predictor, round(len(graph.nodes) ** 0.5))
+    if options.strategy == "segments":
+        return _solver.uniform(predictor, options.count or 2)
     if options.strategy == "stages":
         return _solver.of_cuts(_stage_cuts(predictor))
     if options.strategy == "manual":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from kbatch.axes import RESERVED
+from kbatch.batch_growth import CONSTANT
 from kbatch.building import replicas
 from kbatch.building.compiled import said_of
 from kbatch.building.label_smoothing import check_metric
@@ -44,6 +45,7 @@ def train(
     *,
     seconds: float | None = None,
     epochs: int | None = None,
+    updates: int | None = None,
     metric: str = "val_accuracy",
     direction: str | None = None,
     chance: float | None = None,
@@ -57,10 +59,10 @@ def train(
     verbose: Any = 0,
     **model_arguments: Unpack[ModelArguments],
 ) -> tuple[keras.Model, Outcome]:
-    """Train one recipe for a number of seconds or epochs, and measure it as a trial of a search.
+    """Train one recipe for some seconds, epochs or updates, and measure it as a trial of a search.
 
     Use it to try a recipe by hand, or to train the best recipe of a search for longer. With
-    `epochs` it makes exactly the updates of so many passes over the data, however long they take.
+    `epochs` or `updates` it makes exactly these updates, however long they take.
     The twelve marks of a trial, and the progress of schedules, are placed on the examples then,
     instead of the seconds. The curve and all times are in seconds on the clock in both cases.
 
@@ -72,8 +74,9 @@ def train(
             not, or a `keras.utils.PyDataset`.
         y: Labels, for arrays.
         validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset.
-        seconds: Float, training seconds on the clock. Either this or `epochs`.
-        epochs: Integer, passes over the data. Either this or `seconds`.
+        seconds: Float, training seconds on the clock. One of `seconds`, `epochs` and `updates`.
+        epochs: Integer, passes over the data.
+        updates: Integer, weight updates. Not with a growing batch, whose size then is not known.
         metric: String, the metric to measure. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own.
         chance: Float, the metric of a model that learned nothing. Inferred for accuracies, AUC and
@@ -106,7 +109,8 @@ def train(
     """
     meter.tell_of_unused_card()
     strategy.check(strategy.entered())
-    passes = _passes(seconds, epochs)
+    length = _length(seconds, epochs, updates)
+    check_growth(recipe, updates)
     horizon = math.inf if seconds is None else horizon_of(seconds)
     judged = judged_by(metric, direction, chance, target)
     check_metric(metric, [recipe.label_smoothing])
@@ -147,7 +151,7 @@ def train(
         list(callbacks),
         class_weight=class_weight,
         verbose=verbose,
-        examples=None if passes is None else passes * data.training.examples,
+        examples=_examples(length, recipe, data.training.examples),
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
     noted = (goal.note,) if goal.note else ()
@@ -166,19 +170,44 @@ def check_augmentation(recipe: Recipe) -> None:
         )
 
 
-def _passes(seconds: Any, epochs: Any) -> int | None:
-    """The passes over the data, or `None` if seconds are given."""
-    if (seconds is None) == (epochs is None):
-        received = "neither" if seconds is None else f"seconds={seconds} and epochs={epochs}"
+def _length(seconds: Any, epochs: Any, updates: Any) -> dict[str, int]:
+    """The epochs or updates by name; empty if seconds are given."""
+    given = {"seconds": seconds, "epochs": epochs, "updates": updates}
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) != 1:
+        received = " and ".join(f"{name}={value}" for name, value in given.items()) or "none"
         raise SearchError(
-            "A training must be given either seconds or epochs", received, "Pass one of them"
+            "A training must be given one of seconds, epochs and updates",
+            received,
+            "Pass one of them",
         )
-    passes = None if epochs is None else whole_number(epochs)
-    if epochs is not None and passes is None:
-        raise SearchError(
-            "`epochs` must be a whole number of at least 1", epochs, "Pass epochs=20, say"
+    counts = {}
+    for name in given.keys() - {"seconds"}:
+        counts[name] = whole_number(given[name]) or 0
+        if counts[name] < 1:
+            raise SearchError(
+                f"`{name}` must be a whole number of at least 1",
+                given[name],
+                f"Pass {name}=20, say",
+            )
+    return counts
+
+
+def _examples(length: Mapping[str, int], recipe: Recipe, of_pass: int) -> int | None:
+    """The examples to train on; `None` for seconds."""
+    if "updates" in length:
+        return length["updates"] * recipe.batch_size
+    return length["epochs"] * of_pass if length else None
+
+
+def check_growth(recipe: Recipe, updates: Any) -> None:
+    """Refuse a number of updates for a batch that grows."""
+    if updates is not None and recipe.batch_schedule != CONSTANT:
+        raise RecipeError(
+            "A training of a number of updates must have a constant batch",
+            f"batch_schedule={recipe.batch_schedule!r}",
+            "Pass epochs or seconds",
         )
-    return passes
 
 
 def check_known(values: Mapping[str, Any], hp: Any) -> None:

@@ -1,0 +1,109 @@
+"""The page and the tables of a study, as Markdown and CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from kbatch.records import atomic_file
+from kbatch.records.record import Record
+from kbatch.results.charts.canvas import Chart, save
+from kbatch.results.charts.study_groups import group_chart, group_points
+from kbatch.studies.study import Study
+
+PAGE, CELLS, FIGURE = "study.md", "cells.csv", "study.png"
+
+UNITS = {"epochs": "epochs", "updates": "updates", "seconds": "time"}
+
+
+def write(
+    folder: Path,
+    study: Study,
+    frame: pd.DataFrame,
+    records: Sequence[Record],
+    facts: Sequence[str],
+) -> list[Path]:
+    """Write the page, its figure and the table of all cells, and return their paths.
+
+    Args:
+        folder: Folder of the study.
+        study: The study.
+        frame: A row for each cell (see `kbatch.studies.results`).
+        records: The records of the cells.
+        facts: Sentences on command, data and setting.
+    """
+    files = [folder / CELLS]
+    atomic_file.write(files[0], frame.to_csv(index=False))
+    charts = charts_of(study, frame)
+    if charts:
+        files.append(folder / FIGURE)
+        save(charts, files[-1])
+    files.append(folder / PAGE)
+    atomic_file.write(files[-1], markdown(study, frame, records, facts))
+    return files
+
+
+def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
+    """Return a chart for each way of comparing: at equal epochs, updates and time.
+
+    Args:
+        study: The study.
+        frame: A row for each cell.
+    """
+    if not study.drawn:
+        return []
+    charts = []
+    for unit in frame.unit.unique():
+        points = group_points(frame[frame.unit == unit], study.drawn)
+        title = f"{study.axis.capitalize()} at equal {UNITS[unit]}"
+        if points:
+            charts.append(group_chart(points, f"{study.name}-{unit}", title, study.axis))
+    return charts
+
+
+def markdown(
+    study: Study, frame: pd.DataFrame, records: Sequence[Record], facts: Sequence[str]
+) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        study: The study.
+        frame: A row for each cell.
+        records: The records of the cells.
+        facts: Sentences on command, data and setting.
+    """
+    lines = [f"# {study.title}", "", study.question, ""]
+    lines += [f"- {fact}" for fact in (*facts, *_machine(records))]
+    lines += ["", "## What was measured here", ""]
+    lines += [f"{table.markdown()}" for table in study.tables(frame)]
+    if charts_of(study, frame):
+        lines += [f"![{study.axis} over batch size]({FIGURE})", ""]
+    lines += [*_failures(frame), "## What was published", ""]
+    for verdict in study.verdicts(frame):
+        lines += [
+            f"- *{verdict.claim}* ({verdict.source})",
+            f"    **{verdict.found.capitalize()}**: {verdict.evidence}.",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _machine(records: Sequence[Record]) -> list[str]:
+    devices = sorted({record.device for record in records})
+    versions = set()
+    for record in records:
+        versions.add(", ".join(f"{name} {number}" for name, number in record.versions.items()))
+    return [f"device: {'; '.join(devices)}", f"versions: {'; '.join(sorted(versions))}"]
+
+
+def _failures(frame: pd.DataFrame) -> list[str]:
+    """A list of the cells that ended without a value."""
+    failed = frame[frame.val_accuracy.isna()]
+    if failed.empty:
+        return []
+    lines = [
+        f"- {row.group}, batch {row.batch_size}, seed {row.seed}: {row.ended}"
+        for row in failed.itertuples()
+    ]
+    return ["### Cells without a value", "", *lines, ""]

@@ -1,0 +1,133 @@
+"""The run of a study: its cells one after another, with progress, and its page at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from kbatch.records.record import Record
+from kbatch.sources.examples import Examples
+from kbatch.studies import study_page, techniques
+from kbatch.studies.cell import Cell
+from kbatch.studies.largest_batches import largest_batches
+from kbatch.studies.results import frame_of
+from kbatch.studies.setting import Setting
+from kbatch.studies.study import Study
+from kbatch.studies.trainings import Trainings
+from kbatch.training.project import Project
+
+PLACE = 1.0  # seconds that stand for the equal time until it is known
+
+
+def run(
+    study: Study,
+    setting: Setting,
+    pictures: Examples,
+    folder: Path,
+    facts: Sequence[str],
+    console: Console,
+) -> list[Path]:
+    """Train the cells that the folder does not have, and write the page; return the files.
+
+    Args:
+        study: The study.
+        setting: Its setting.
+        pictures: The data.
+        folder: Folder of the results.
+        facts: Sentences on command, data and setting, for the page.
+        console: Console to print to.
+
+    Raises:
+        KbatchError: If the folder belongs to other data or another setting.
+    """
+    project = Project(folder)
+    with project.hold():
+        project.agree(
+            {"study": study.name, "pictures": pictures.name, "setting": dict(vars(setting))}
+        )
+        trainings = Trainings(project, setting, pictures)
+        largest = _largest(study, setting, trainings.examples, project, console)
+        first = list(study.cells(setting, largest))
+        in_all = len(first) + len(study.timed_cells(setting, PLACE))
+        with _Line(console, in_all) as line:
+            pairs = [(cell, line.made(cell, trainings)) for cell in first]
+            timed = study.timed_cells(setting, equal_seconds([record for _, record in pairs]))
+            pairs += [(cell, line.made(cell, trainings)) for cell in timed]
+    records = [record for _, record in pairs]
+    return study_page.write(folder, study, frame_of(pairs), records, facts)
+
+
+def _largest(
+    study: Study, setting: Setting, examples: int, project: Project, console: Console
+) -> dict[str, int]:
+    """The largest micro-batches that the study asks for."""
+    rungs = study.rungs(setting)
+    if not rungs:
+        return {}
+    return largest_batches(rungs, techniques.model_of(setting), setting, examples, project, console)
+
+
+def equal_seconds(records: Sequence[Record]) -> float:
+    """Return the median training seconds of some records, to three digits."""
+    seconds = sorted(record.outcome.train_seconds for record in records)
+    known = [each for each in seconds if each > 0] or [PLACE]
+    return float(f"{known[len(known) // 2]:.3g}")
+
+
+class _Line:
+    """Prints a line for each cell, and on a terminal a bar with the time left.
+
+    Args:
+        console: Console to print to.
+        cells: Integer, cells in all.
+    """
+
+    def __init__(self, console: Console, cells: int) -> None:
+        self._console, self._cells = console, cells
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._done = 0
+        self._seconds: list[float] = []
+
+    def __enter__(self) -> _Line:
+        self._progress.start()
+        self._task = self._progress.add_task("", total=self._cells, left="")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def made(self, cell: Cell, trainings: Trainings) -> Record:
+        """Return the record of a cell, which is trained if need be, and print its line."""
+        known = trainings.known(cell) is not None
+        left = "" if not self._seconds else f"{self._minutes_left()} left"
+        self._progress.update(self._task, description=str(cell), completed=self._done, left=left)
+        began = time.perf_counter()
+        record = trainings.record(cell)
+        self._done += 1
+        note = " (from its record)" if known else ""
+        if not known:
+            self._seconds.append(time.perf_counter() - began)
+            note = f", about {self._minutes_left()} left"
+        value = record.outcome.value
+        held = f"ended by {record.outcome.ended}" if value is None else f"{value:.3f} held"
+        self._console.print(
+            f"{self._done} of {self._cells}  {cell}: {held}{note}", highlight=False, soft_wrap=True
+        )
+        return record
+
+    def _minutes_left(self) -> str:
+        mean = sum(self._seconds) / len(self._seconds)
+        seconds = int(mean * (self._cells - self._done))
+        return f"{seconds // 60}:{seconds % 60:02d}"

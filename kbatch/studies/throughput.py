@@ -1,0 +1,126 @@
+"""The study `throughput`: step time, speed, load and memory against batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from kbatch.recipe import Recipe
+from kbatch.studies.cell import Cell, Length
+from kbatch.studies.setting import Setting
+from kbatch.studies.study import Study
+from kbatch.studies.study_table import NOTHING, StudyTable, mean_text
+from kbatch.studies.verdict import Verdict, found
+
+SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+QUICK_SIZES = (4, 16, 64)
+UPDATES, QUICK_UPDATES = 30, 8
+NEARLY = 0.95  # of the best speed is fast enough
+# OpenNN's own benchmark of a small CNN on MNIST, read in 2026: examples per second by batch size.
+# https://www.opennn.net/blog/cnn-training-speed-gpu-opennn-vs-pytorch-vs-tensorflow/
+PUBLISHED = {
+    "OpenNN": {128: 195_000, 1024: 397_259},
+    "PyTorch": {128: 111_241, 1024: 298_947},
+    "TensorFlow": {128: 55_339, 1024: 134_307},
+}
+
+
+def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
+    """Return one cell for each size, of as many updates."""
+    sizes = QUICK_SIZES if setting.quick else SIZES
+    updates = QUICK_UPDATES if setting.quick else UPDATES
+    return [
+        Cell("adam", Recipe(size, "adam", 0.001), Length(updates, "updates"), seed)
+        for seed in range(setting.seeds)
+        for size in sizes
+    ]
+
+
+def tables(frame: pd.DataFrame) -> list[StudyTable]:
+    """Return what was measured here, and the published speeds."""
+    return [_measured(frame), _published()]
+
+
+def _measured(frame: pd.DataFrame) -> StudyTable:
+    speeds = _speeds(frame)
+    best = speeds.max()
+    lines = []
+    for size, own in frame.groupby("batch_size"):
+        lines.append(
+            [
+                str(size),
+                mean_text(own.step_seconds, 2, 1e3),
+                mean_text(own.batch_size / own.step_seconds, 0),
+                f"{speeds[size] / best:.0%}" if size in speeds else NOTHING,
+                mean_text(own.gpu_percent, 0),
+                mean_text(own.peak_bytes, 1, 1e-6),
+            ]
+        )
+    headings = ["batch", "ms/update", "examples/s", "of best", "GPU load (%)", "peak (MB)"]
+    note = ""
+    if len(speeds):
+        note = f"The smallest batch within 5 % of the best speed is {_smallest_fast(speeds)}."
+    return StudyTable(
+        "Update time, speed, load and memory; every update waits for the device",
+        pd.DataFrame(lines, columns=headings),
+        note,
+    )
+
+
+def _published() -> StudyTable:
+    sizes = sorted({size for speeds in PUBLISHED.values() for size in speeds})
+    lines = [
+        [name, *(f"{speeds[size]:,}" if size in speeds else NOTHING for size in sizes)]
+        for name, speeds in PUBLISHED.items()
+    ]
+    return StudyTable(
+        "Published by OpenNN: examples/s of a small CNN on MNIST, on a laptop's GPU",
+        pd.DataFrame(lines, columns=["framework", *map(str, sizes)]),
+        "Another model, other pictures and another machine: only the ratio of two sizes compares.",
+    )
+
+
+def _speeds(frame: pd.DataFrame) -> pd.Series:
+    """Examples per second by batch size."""
+    known = frame.dropna(subset=["step_seconds"])
+    return known.groupby("batch_size")["step_seconds"].median().rdiv(1) * _sizes_of(known)
+
+
+def _sizes_of(frame: pd.DataFrame) -> pd.Series:
+    return frame.groupby("batch_size")["batch_size"].first()
+
+
+def _smallest_fast(speeds: pd.Series) -> int:
+    return int(speeds[speeds >= NEARLY * speeds.max()].index.min())
+
+
+def verdicts(frame: pd.DataFrame) -> list[Verdict]:
+    """Return whether a batch of 1024 is as much faster than one of 128 as published."""
+    speeds = _speeds(frame)
+    claim = "A batch of 1024 trains a small CNN at least 2 times as fast as one of 128."
+    ratios = ", ".join(
+        f"{name} {published[1024] / published[128]:.1f}x" for name, published in PUBLISHED.items()
+    )
+    source = f"opennn.net, CNN training speed ({ratios})"
+    if not {128, 1024} <= set(speeds.index):
+        return [Verdict(claim, source, found([]), "batch 128 and 1024 were not both measured")]
+    ratio = speeds[1024] / speeds[128]
+    return [Verdict(claim, source, found([ratio >= 2]), f"{ratio:.2f}x here")]
+
+
+STUDY = Study(
+    name="throughput",
+    title="Speed, load and memory against batch size",
+    question=(
+        "From which batch size on does a larger one buy no speed? The case study's network with "
+        "Adam."
+    ),
+    published=Setting(image_size=64, epochs=1, seeds=3),
+    quick=Setting(image_size=32, epochs=1, seeds=1, quick=True),
+    cells=cells,
+    tables=tables,
+    verdicts=verdicts,
+    drawn="examples_per_second",
+    axis="examples per second",
+)

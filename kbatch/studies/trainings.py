@@ -1,0 +1,196 @@
+"""Trainings: makes the cells of a study, each at most once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from kbatch import scoring
+from kbatch.device import limit
+from kbatch.outcome import SCORED, Outcome
+from kbatch.records.record import Record
+from kbatch.runtime.worker import Death, Worker
+from kbatch.sources.examples import Examples, Part
+from kbatch.studies.cell import CROPPED, Cell
+from kbatch.studies.networks import network
+from kbatch.studies.results import TRAIN
+from kbatch.studies.setting import Setting
+from kbatch.training.one_recipe import train
+from kbatch.training.project import Project
+
+CHANCE = 0.5
+LARGER = 1.25  # of the published augmentation: pictures of 200 px are resized to 250
+EVALUATED = 256  # examples per batch of an evaluation
+TIMEOUT_SECONDS = 4 * 3600.0  # of a training in a process of its own
+
+
+class Trainings:
+    """Makes trainings of a study and keeps their records.
+
+    Args:
+        project: `Project` that keeps the records; it must be held.
+        setting: `Setting` of the study.
+        pictures: The data.
+    """
+
+    def __init__(self, project: Project, setting: Setting, pictures: Examples) -> None:
+        self._project, self._setting = project, setting
+        self._pictures = first_of_each(pictures, setting.per_class)
+
+    @property
+    def examples(self) -> int:
+        """Integer, pictures to train on."""
+        return len(self._pictures.train[0])
+
+    def known(self, cell: Cell) -> Record | None:
+        """Return the record of a cell that was trained before, or `None`."""
+        return self._project.trainings.known(cell.job())
+
+    def record(self, cell: Cell) -> Record:
+        """Return the record of a cell, which is trained if the project has none.
+
+        Args:
+            cell: The training.
+        """
+        job, trainings = cell.job(), self._project.trainings
+        record = trainings.known(job)
+        if record is not None:
+            return record
+        record = trainings.crashed(job)
+        if record is None:
+            with trainings.training(job):
+                outcome, test = self._trained(cell)
+            record = job.record(outcome, _score(outcome), test)
+        return trainings.end(record)
+
+    def _trained(self, cell: Cell) -> tuple[Outcome, dict[str, float]]:
+        if cell.recipe.batch_size > len(self._pictures.train[0]):
+            words = f"{len(self._pictures.train[0])} examples"
+            return Outcome("error", message=f"the batch is larger than the data, {words}"), {}
+        if not cell.isolated:
+            return trained(cell, self._setting.image_size, self._pictures)
+        return self._trained_apart(cell)
+
+    def _trained_apart(self, cell: Cell) -> tuple[Outcome, dict[str, float]]:
+        """Train a cell in a process of its own, with its environment."""
+        environment = {**limit.environment(cell.memory_limit), **cell.environment}
+        with Worker(environment) as worker:
+            answer = worker.call(
+                "kbatch.studies.trainings:trained_within",
+                cell,
+                self._setting.image_size,
+                self._pictures,
+                timeout_seconds=TIMEOUT_SECONDS,
+            )
+        if isinstance(answer, Death):
+            return Outcome("crashed", message=str(answer)), {}
+        outcome, test = answer
+        return outcome, test
+
+
+def trained_within(
+    cell: Cell, image_size: int, pictures: Examples
+) -> tuple[Outcome, dict[str, float]]:
+    """Train a cell in this new process, within its memory limit."""
+    limit.apply(cell.memory_limit)
+    return trained(cell, image_size, pictures)
+
+
+def trained(cell: Cell, image_size: int, pictures: Examples) -> tuple[Outcome, dict[str, float]]:
+    """Train a cell, and return its outcome and its metrics on test and training data.
+
+    Args:
+        cell: The training.
+        image_size: Integer, height and width of the pictures.
+        pictures: The data.
+    """
+    data = pictures.train
+    if cell.data == CROPPED:
+        data = with_crops(*data, seed=cell.seed)
+    model, outcome = train(
+        cell.recipe,
+        functools.partial(network, cell.model, image_size),
+        *data,
+        pictures.validation,
+        loss="binary_crossentropy",
+        metrics=["accuracy"],
+        seed=cell.seed,
+        chance=CHANCE,
+        **_length(cell),
+    )
+    if outcome.ended not in SCORED or outcome.value is None:
+        return outcome, {}
+    on_train = _metrics(model, pictures.train)
+    test = {f"{TRAIN}{name}": value for name, value in on_train.items()}
+    return outcome, {**test, **_metrics(model, pictures.test or pictures.validation)}
+
+
+def _length(cell: Cell) -> dict[str, Any]:
+    whole = cell.length.unit != "seconds"
+    return {cell.length.unit: int(cell.length.amount) if whole else cell.length.amount}
+
+
+def _metrics(model: Any, data: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
+    found = model.evaluate(*data, batch_size=EVALUATED, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _score(outcome: Outcome) -> float:
+    """The score of an outcome over its own seconds."""
+    if outcome.ended not in SCORED or not outcome.train_seconds:
+        return 0.0
+    return scoring.score(outcome.curve, outcome.train_seconds, CHANCE)
+
+
+def first_of_each(pictures: Examples, per_class: int) -> Examples:
+    """Return the first pictures of each class: so many to train, a third of that elsewhere.
+
+    Args:
+        pictures: The data, with test pictures.
+        per_class: Integer, the most pictures of each class to train on.
+    """
+    third = max(per_class // 3, 1)
+    return dataclasses.replace(
+        pictures,
+        train=_first(pictures.train, per_class),
+        validation=_first(pictures.validation, third),
+        test=None if pictures.test is None else _first(pictures.test, third),
+    )
+
+
+def _first(part: Part, per_class: int) -> Part:
+    """The first examples of each class."""
+    images, labels = part
+    kept = np.concatenate(
+        [np.flatnonzero(labels == label)[:per_class] for label in np.unique(labels)]
+    )
+    return images[kept], labels[kept]
+
+
+def with_crops(
+    images: np.ndarray, labels: np.ndarray, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pictures and, behind them, a random crop of each.
+
+    Each is resized to 1.25 times its height and width, of which a part of the old size is cut, as
+    in the published augmentation: 200 px, resized to 250, random crop of 200.
+
+    Args:
+        images: Array of uint8, shape `(n, size, size, 3)`.
+        labels: Array of shape `(n,)`.
+        seed: Integer, seed of the crops.
+    """
+    from PIL import Image
+
+    random = np.random.default_rng(seed)
+    size = images.shape[1]
+    larger = round(size * LARGER)
+    crops = np.empty_like(images)
+    for index, image in enumerate(images):
+        top, left = random.integers(0, larger - size + 1, 2)
+        resized = np.asarray(Image.fromarray(image).resize((larger, larger)))
+        crops[index] = resized[top : top + size, left : left + size]
+    return np.concatenate([images, crops]), np.concatenate([labels, labels])

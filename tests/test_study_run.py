@@ -1,0 +1,169 @@
+"""A whole study on a few tiny pictures: its records, its page, going on and being refused."""
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+from study_frames import rows
+
+from kbatch.case_study.pictures import split
+from kbatch.errors import KbatchError
+from kbatch.outcome import Outcome
+from kbatch.recipe import Recipe
+from kbatch.records.store import read
+from kbatch.studies import optimizers, study_page, study_run, trainings
+from kbatch.studies.cell import Cell, Length
+from kbatch.studies.results import frame_of
+from kbatch.studies.setting import Setting, Wishes
+
+SETTING = Setting(image_size=8, epochs=1, seeds=1, quick=True)
+
+
+def pictures(seed=0):
+    images = np.random.default_rng(seed).integers(0, 256, (2, 40, 8, 8, 3), "uint8")
+    images[1] //= 4  # dark, so that the classes can be told
+    return split(f"tiny pictures {seed}", {"light": images[0], "dark": images[1]})
+
+
+def cells(setting, largest):
+    return [
+        Cell("adam", Recipe(size, "adam", 0.01), Length(*length))
+        for size, length in ((8, (2, "epochs")), (16, (3, "updates")), (64, (1, "epochs")))
+    ]
+
+
+def timed_cells(setting, seconds):
+    return [cells(setting, {})[0].lasting(Length(seconds, "seconds"))]
+
+
+STUDY = dataclasses.replace(optimizers.STUDY, cells=cells, timed_cells=timed_cells)
+
+
+def run(folder, data=None, setting=SETTING):
+    console = Console(record=True, width=150, file=io.StringIO())
+    files = study_run.run(STUDY, setting, data or pictures(), folder, ["command: x"], console)
+    return files, console.export_text()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    return folder, *run(folder)
+
+
+def test_each_cell_is_a_record_of_what_was_measured(made):
+    records = [line.record for line in read(made[0] / "kbatch" / "records.jsonl") if line.record]
+    assert [record.outcome.updates for record in records[:2]] == [2 * 6, 3]
+    assert records[2].outcome.ended == "error"  # 64 of 48 examples
+    assert "48 examples" in records[2].outcome.message
+    assert {record.purpose for record in records} == {"study"}
+    assert set(records[0].test) == {"train_accuracy", "train_loss", "accuracy", "loss"}
+    assert records[3].values["seconds"] == study_run.equal_seconds(records[:3])
+
+
+def test_the_page_says_what_was_measured_and_published(made):
+    page = made[1][-1].read_text()
+    assert page.startswith("# Accuracy against batch size")
+    assert "- command: x" in page
+    assert "- adam, batch 64, seed 0: error" in page
+    assert "## What was published" in page
+    assert "3 of 4  adam: batch 64" in made[2]
+    assert "about 0:" in made[2]
+
+
+def test_the_same_study_trains_nothing_twice(made, monkeypatch):
+    before = (made[0] / "kbatch" / "records.jsonl").read_bytes()
+    monkeypatch.setattr(trainings, "trained", None)
+    files, said = run(made[0])
+    assert said.count("(from its record)") == 4
+    assert (made[0] / "kbatch" / "records.jsonl").read_bytes() == before
+    assert files[-1].read_text() == made[1][-1].read_text()
+
+
+@pytest.mark.parametrize("other", ["data", "setting"])
+def test_other_data_or_another_setting_are_refused(made, other):
+    with pytest.raises(KbatchError, match=r"pictures|setting"):
+        if other == "data":
+            run(made[0], pictures(1))
+        else:
+            run(made[0], setting=dataclasses.replace(SETTING, epochs=9))
+
+
+def test_ctrl_c_loses_nothing_that_ended(tmp_path, monkeypatch):
+    calls = []
+
+    def stopped(cell, image_size, data):
+        calls.append(cell)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return Outcome("horizon", train_seconds=1.0), {}
+
+    monkeypatch.setattr(trainings, "trained", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    run(tmp_path)
+    assert [cell.recipe.batch_size for cell in calls] == [8, 16, 16, 8]
+
+
+def test_a_cell_apart_has_its_own_environment_and_limit(tmp_path):
+    cell = Cell(
+        "apart",
+        Recipe(8, "sgd", 0.01),
+        Length(2, "updates"),
+        memory_limit=300 << 20,
+        environment={"TF_CUDNN_USE_AUTOTUNE": "0", "TF_ENABLE_ONEDNN_OPTS": "0"},
+    )
+    project = study_run.Project(tmp_path)
+    with project.hold():
+        record = trainings.Trainings(project, SETTING, pictures()).record(cell)
+    assert record.outcome.updates == 2
+    assert record.outcome.peak_bytes > 0
+    assert record.values["TF_CUDNN_USE_AUTOTUNE"] == "0"
+    assert record.values["memory_limit"] == 300 << 20
+
+
+def test_crops_come_behind_the_pictures_and_are_parts_of_them():
+    images = np.zeros((3, 20, 20, 3), "uint8")
+    images[1], images[2] = 200, np.arange(20)[:, None, None]
+    more, labels = trainings.with_crops(images, np.array([0, 1, 1]))
+    assert more.shape == (6, 20, 20, 3)
+    assert labels.tolist() == [0, 1, 1, 0, 1, 1]
+    assert (more[:3] == images).all()
+    assert (more[3] == 0).all()
+    assert (more[4] == 200).all()
+    steps = np.diff(more[5][:, 0, 0].astype(int))
+    assert set(steps) <= {0, 1}  # stretched by 1.25: a step of 1 every 1.25 rows
+    assert 14 <= steps.sum() <= 17
+
+
+def test_the_first_pictures_of_each_class_are_kept():
+    few = trainings.first_of_each(pictures(), 6)
+    assert [len(labels) for _, labels in (few.train, few.validation, few.test)] == [12, 4, 4]
+    assert np.bincount(few.train[1]).tolist() == [6, 6]
+    assert (few.train[0][:6] == pictures().train[0][:6]).all()
+
+
+def test_equal_time_is_the_median_to_three_digits():
+    frame = rows({16: 0.5})
+    assert len(frame_of([])) == 0
+    assert study_page.markdown(optimizers.STUDY, frame, [], []).count("###") == 3
+    assert study_run.equal_seconds([]) == study_run.PLACE
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [({"seeds": 0}, "--seeds must be"), ({"image_size": 4}, "--image-size"), ({"epochs": -1}, "5")],
+)
+def test_wishes_out_of_range_are_refused(wishes, said):
+    with pytest.raises(KbatchError, match=r"at least") as refused:
+        Wishes(**wishes).applied(SETTING)
+    assert said in str(refused.value) or "--epochs" in str(refused.value)
+
+
+def test_wishes_replace_the_numbers_of_the_study():
+    wished = Wishes(seeds=5, memory_limit=10**9).applied(SETTING)
+    assert (wished.seeds, wished.memory_limit, wished.epochs) == (5, 10**9, 1)
+    assert json.dumps(vars(wished))

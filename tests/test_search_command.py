@@ -50,6 +50,7 @@ def uncompiled_numbers():
 
 units = 3
 """
+SPARSE = "sparse_categorical_crossentropy"
 SMALL = ("--trials", "1", "--seconds-per-trial", "0.3", "--confirm", "0")
 
 
@@ -186,7 +187,10 @@ def test_a_model_of_the_case_study_takes_any_number_of_classes(tmp_path):
         (("badmodels:build", "--data", "pics"), "No module named 'nowhere_at_all'"),
         (("leaving:build", "--data", "pics"), "SystemExit"),
         (("mymodels:plain", "--data", "pics"), "Received: a model that is not compiled"),
-        (("mymodels:three", "--data", "pics", "--image-size", "8"), "shape of the model's input"),
+        (
+            ("mymodels:plain", "--loss", SPARSE, "--data", "pics", "--image-size", "8"),
+            "shape of the model's input",
+        ),
         (("mymodels:two", "--data", "pics"), "2 outputs and categorical_crossentropy"),
         (("mymodels:three", "--data", "numbers.npz"), "whole numbers for the loss"),
         (("mymodels:numbers", "--data", "few.npz"), "At least 32 examples must be there to train"),

@@ -34,9 +34,11 @@ class Line:
     """A line of text that is written over while a cell runs.
 
     Example:
-    >>> line = Line()
-    >>> line.show("1 of 2 s")
-    >>> line.clear()
+    ```python
+    line = Line()
+    line.show("1 of 2 s")
+    line.clear()
+    ```
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class Strategy:
 
         Example:
         >>> Strategy.parse("budget:0.5")
-        Strategy(name='budget', kept_share=0.5)
+        Strategy(name='budget', kept_share=0.5, count=None)
         >>> Strategy.parse("budget") is None
         True
         """

@@ -87,6 +87,7 @@ def test_random_recipes_of_all_axes_train(tmp_path):
         assert str(kbatch.Recipe.from_dict(row)) == row["recipe"]
 
 
+@pytest.mark.slow
 def test_batches_grow_by_the_noise_in_a_search(tmp_path):
     """The noise is measured between passes: a batch without a limit takes two."""
     by_noise = Space(

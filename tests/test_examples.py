@@ -110,6 +110,7 @@ def test_the_clock_and_the_horizon_work_in_a_plain_fit(monkeypatch, tmp_path, ca
 def test_every_example_has_a_test():
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
     tested = {"images_from_keras_tuner.py", "text_with_target.py", "tabular_regression.py", *SMALL}
+    tested.add("pictures_model.py")
     assert scripts == tested
     # tests/test_notebook_example.py, tests/test_docker.py
     rest = {path.name for path in EXAMPLES.rglob("*") if path.is_file()} - scripts

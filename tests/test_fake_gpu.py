@@ -41,6 +41,7 @@ def on_fake_gpu(fake_gpu, own_cache, forked_workers):
     """Workers that say that they have a GPU."""
 
 
+@pytest.mark.slow
 def test_a_size_that_fails_for_another_reason_bounds_the_answer(on_fake_gpu):
     found = find_max_batch(memory_models.refusing, (16,), recipe=SGD, memory_limit=LIMIT)
     assert 170 <= found.batch_size < found.first_failing <= 210
@@ -48,6 +49,7 @@ def test_a_size_that_fails_for_another_reason_bounds_the_answer(on_fake_gpu):
     assert f"{found.first_failing} fails with an error that does not name memory: " in str(found)
 
 
+@pytest.mark.slow
 def test_scratch_of_the_first_step_is_no_need(on_fake_gpu):
     def found(build):
         return find_max_batch(build, (16,), recipe=SGD, memory_limit=LIMIT)
@@ -114,6 +116,7 @@ print(other.hypermodel.space.jit_compile)
 """
 
 
+@pytest.mark.slow
 def test_what_the_baseline_does_with_xla_is_searched(fake_gpu, tmp_path):
     code = SEARCHED.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "s"))
     said = forked.code(code)
@@ -147,6 +150,7 @@ def test_a_default_table_has_rows_with_xla_where_it_compiles(on_fake_gpu, monkey
     assert set((tmp_path / "log").read_text().splitlines()) == {"1 of 2 visible"}
 
 
+@pytest.mark.slow
 def test_xlas_answer_is_confirmed_in_three_processes(on_fake_gpu):
     recipe = Recipe(optimizer="sgd", learning_rate=0.1, jit_compile=True)
     tried = []

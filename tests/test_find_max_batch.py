@@ -58,6 +58,7 @@ def test_the_largest_batch_trains_and_a_third_more_does_not():
         assert prober.train(found.batch_size * 4 // 3, 20).ended == "out_of_memory"
 
 
+@pytest.mark.slow
 def test_jitted_the_prediction_is_the_answer_and_it_is_cached():
     arguments = {"memory_limit": LIMIT, "recipe": Recipe(jit_compile=True), "confirmed_steps": 2}
     found = find_max_batch(memory_models.dense, (16,), **arguments)

@@ -186,6 +186,7 @@ def test_a_table_of_another_space_is_refused(raw):
         HyperModel(raw, Space(policy="float32"), loss="mse", seconds_per_trial=1, max_batch=table)
 
 
+@pytest.mark.slow
 def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "300")
     command = [

@@ -91,6 +91,7 @@ def test_the_smallest_is_measured_and_the_model_left_as_it_was(search):
     assert recompute.Plan.from_json(best.to_json()) == best
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured_once")
 def test_a_budget_is_kept_as_measured(model, data, search):
     budget = 0.6 * search.plain.measured_peak_bytes

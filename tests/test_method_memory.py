@@ -19,6 +19,7 @@ def prober_of(recipe):
     return Prober(Workload(ModelSpec(memory_models.dense), sample_of((16,))[0], recipe), LIMIT)
 
 
+@pytest.mark.slow
 def test_the_largest_micro_batch_of_sam_trains():
     recipe = Recipe(64, "sgd", 0.1, training="sam:0.05", micro_batch_size=16)
     found = find_max_batch(
@@ -31,6 +32,7 @@ def test_the_largest_micro_batch_of_sam_trains():
         assert prober.probe(2 * found.batch_size).ended == "out_of_memory"
 
 
+@pytest.mark.slow
 def test_a_table_bounds_the_passes_of_a_method():
     space = Space(
         batch_size=(64,), policy="float32", optimizer="sgd", training=("plain", "sam:0.05"),

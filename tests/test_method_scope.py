@@ -95,6 +95,7 @@ def test_weights_and_softened_labels_count_as_in_one_pass(method, kind):
     assert np.linalg.norm(whole - without) > 1e-3 * np.linalg.norm(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS[:2])
 @pytest.mark.parametrize("micro", [None, 8])
 def test_xla_and_recompute_change_nothing(method, micro):

@@ -66,6 +66,7 @@ def test_skipped_inner_steps_are_rounded_up_to_updates(monkeypatch):
     assert running._skipped_updates(None, Recipe(), 30, 0) == 4
 
 
+@pytest.mark.slow
 def test_a_search_draws_methods_with_passes_and_recompute(points, tmp_path):
     (x, y), validation = points
     space = Space(

@@ -338,6 +338,7 @@ def test_mixing_changes_the_weights_that_training_ends_with():
     assert np.abs(ends[0] - ends[2]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_search_over_augmentations_with_accumulation(tmp_path):
     space = Space(
         augmentation=("none", "mixup", "cutmix"),
@@ -382,6 +383,7 @@ def test_a_search_that_cannot_mix_ends_at_once(tmp_path):
     refused(lambda hp: linear("mse"), rows, "mixup", ModelError, "a loss over classes")
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_found_with_it(own_cache, forked_workers):
     found = kbatch.find_max_batch(
         memory_models.normed,

@@ -333,6 +333,7 @@ def classifier(hp=None):
     return model
 
 
+@pytest.mark.slow
 def test_schedules_are_axes_of_a_search(points, tmp_path):
     space = Space(
         batch_schedule=("constant", "exponential:4"),

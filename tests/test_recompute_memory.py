@@ -61,6 +61,7 @@ def normalised_stack():
     return keras.Model(inputs, recompute_models.head(x)), stack()[1]
 
 
+@pytest.mark.slow
 def test_memory_falls_as_predicted_with_small_results_known():
     model, data = compiled(normalised_stack, optimizer=keras.optimizers.SGD(0.01))
     plan = recompute.plan(model, 8192)
@@ -81,6 +82,7 @@ def recurrent_stack():
     )
 
 
+@pytest.mark.slow
 def test_memory_of_recurrent_layers_falls_as_predicted():
     model, data = compiled(recurrent_stack, optimizer=keras.optimizers.SGD(0.01))
     plain, plan = recompute.plan(model, 128, "none"), recompute.plan(model, 128)
@@ -161,6 +163,7 @@ def films():
     )
 
 
+@pytest.mark.slow
 def test_memory_of_a_model_in_time_distributed_falls_by_half():
     # forked processes run without oneDNN, whose convolutions need less memory
     assert_in_a_fresh_process(assert_time_distributed_falls, worker=Worker)

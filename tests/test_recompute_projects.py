@@ -69,6 +69,7 @@ def test_a_segment_of_which_nothing_floating_leaves_is_exact():
     assert is_exact(model, plan, data)
 
 
+@pytest.mark.slow
 def test_a_model_in_time_distributed_is_cut_inside_and_exact():
     model, data = project_models.video()
     plain, plan = recompute.plan(model, 4, "none"), recompute.plan(model, 4)

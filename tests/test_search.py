@@ -67,6 +67,7 @@ def test_a_grid_search_goes_through_kbatchs_axes_and_the_users(points, tmp_path)
     assert table.batch_size.tolist()[1:3] == [16, 64] or table.hp_width.nunique() > 1
 
 
+@pytest.mark.slow
 def test_a_bayesian_search_may_propose_a_recipe_again(points, tmp_path):
     kind, arguments = keras_tuner.BayesianOptimization, {"num_initial_points": 2, "alpha": 0.3}
     tuner = search(tuner_of(tmp_path, kind, max_trials=4, seed=1, **arguments), points)

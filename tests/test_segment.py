@@ -71,6 +71,7 @@ def test_it_is_the_same_run_eagerly():
     assert recompute.verify(model, cut(model), *data).exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [recompute_models.one_block, recompute_models.hiding, *map(slow, LONGER)],

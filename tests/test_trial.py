@@ -125,6 +125,7 @@ def test_a_trial_whose_process_died_twice_scores_zero(stopped, points, tmp_path)
     assert (record.outcome.ended, record.score) == ("crashed", 0.0)
 
 
+@pytest.mark.slow
 def test_no_memory_grows_over_trials(points, tmp_path):
     class Bytes(keras.callbacks.Callback):
         def __deepcopy__(self, memo):

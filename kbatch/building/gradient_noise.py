@@ -17,7 +17,7 @@ from kbatch.runtime import keras_private
 PassCount = Callable[[], Any]
 # Of so many updates one is measured, since reading all gradients once more takes up to a tenth of
 # the time of a dense network's pass (scripts/bench_noise_scale.py).
-INTERVAL = 4
+INTERVAL = 8
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def measured(
         recipe: `Recipe` that the model is compiled for.
         pass_count: Function that `kbatch.building.pass_weights.weighed` yields: what the loss of
             a pass is divided by. `None` (the default) for the number of its examples.
-        interval: Integer, weight updates from one that is measured to the next. Defaults to `4`.
+        interval: Integer, weight updates from one that is measured to the next. Defaults to `8`.
 
     Yields:
         The `NoiseMeter`; `None` for a recipe without accumulation, another training method than

@@ -15,6 +15,7 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import read
 from kbatch.studies import optimizers, study_page, study_run, trainings
+from kbatch.studies.catalogue import STUDIES
 from kbatch.studies.cell import Cell, Length
 from kbatch.studies.results import frame_of
 from kbatch.studies.setting import Setting, Wishes
@@ -159,11 +160,21 @@ def test_equal_time_is_the_median_to_three_digits():
 )
 def test_wishes_out_of_range_are_refused(wishes, said):
     with pytest.raises(KbatchError, match=r"at least") as refused:
-        Wishes(**wishes).applied(SETTING)
+        Wishes(**wishes).applied(SETTING, STUDY.takes)
     assert said in str(refused.value) or "--epochs" in str(refused.value)
 
 
 def test_wishes_replace_the_numbers_of_the_study():
-    wished = Wishes(seeds=5, memory_limit=10**9).applied(SETTING)
+    wished = Wishes(seeds=5, memory_limit=10**9).applied(SETTING, ["seeds", "memory_limit"])
     assert (wished.seeds, wished.memory_limit, wished.epochs) == (5, 10**9, 1)
     assert json.dumps(vars(wished))
+
+
+@pytest.mark.parametrize(
+    ("name", "wishes"),
+    [("optimizers", {"memory_limit": 10**9}), ("throughput", {"epochs": 3})],
+)
+def test_a_wish_that_would_change_nothing_is_refused(name, wishes):
+    study = STUDIES[name]
+    with pytest.raises(KbatchError, match="it would change nothing here"):
+        Wishes(**wishes).applied(study.published, study.takes)

@@ -61,10 +61,13 @@ def study(
         )
         _make(folder)
         with ctrl_c.at_once(), quiet_import.turned_away():
+            from kbatch.driver.driver import import_tensorflow
             from kbatch.studies import study_run
             from kbatch.studies.catalogue import STUDIES
         chosen = STUDIES[name]
-        setting = wishes.applied(chosen.quick if quick else chosen.published)
+        setting = wishes.applied(chosen.quick if quick else chosen.published, chosen.takes)
+        if "memory_limit" not in chosen.takes:  # else each cell has a process of its own
+            import_tensorflow()
         console = new_console()
         pictures = sources.pictures(data, setting.image_size)
         facts = [

@@ -59,7 +59,7 @@ def run(options: Options, task: Task, console: Console) -> None:
         space = options.space()
         announce(options, space, folder, console)
         max_batch = limits.of_options(options, task, space, folder, console)
-        _import_tensorflow()
+        import_tensorflow()
         searched = task.searched(_load(task, console))
         if searched.words:
             console.print(searched.words, highlight=False, soft_wrap=True)
@@ -73,7 +73,7 @@ def run(options: Options, task: Task, console: Console) -> None:
     )
 
 
-def _import_tensorflow() -> None:
+def import_tensorflow() -> None:
     """Import TensorFlow quietly, on a CPU with an allocator that counts its bytes.
 
     Beside a GPU that allocator would limit the memory of the host, where batches wait.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbatch.errors import SearchError
@@ -53,18 +54,32 @@ class Wishes:
     seeds: int | None = None
     memory_limit: int | None = None
 
-    def applied(self, setting: Setting) -> Setting:
+    def applied(self, setting: Setting, takes: Sequence[str]) -> Setting:
         """Return the setting with these wishes.
 
+        Args:
+            setting: The study's own setting.
+            takes: The names of the wishes that change something in this study.
+
         Raises:
-            SearchError: If a number is out of range.
+            SearchError: If a number is out of range, or would change nothing.
         """
         wished = {name: value for name, value in vars(self).items() if value is not None}
         for name, (least, most) in BOUNDS.items():
             if not least <= wished.get(name, least) <= most:
                 raise SearchError(
-                    f"--{name.replace('_', '-')} must be at least {least:,} and at most {most:,}",
+                    f"{_option(name)} must be at least {least:,} and at most {most:,}",
                     wished[name],
                     "Pass a number between these",
                 )
+        for name in wished.keys() - set(takes):
+            raise SearchError(
+                f"This study must be given only {', '.join(map(_option, takes))}",
+                _option(name),
+                "Leave it out: it would change nothing here",
+            )
         return dataclasses.replace(setting, **wished)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -50,6 +50,7 @@ class Study:
             first, by name.
         drawn: String, the column that is drawn over the batch size; empty for no figure.
         axis: String, title of its axis, with the unit.
+        takes: The numbers of its setting that a user may replace.
     """
 
     name: str
@@ -64,3 +65,4 @@ class Study:
     rungs: Rungs = no_rungs
     drawn: str = "val_accuracy"
     axis: str = "validation accuracy"
+    takes: tuple[str, ...] = ("image_size", "epochs", "seeds")

@@ -131,4 +131,5 @@ STUDY = Study(
     tables=tables,
     verdicts=verdicts,
     drawn="",
+    takes=("image_size", "epochs", "seeds", "memory_limit"),
 )

@@ -123,4 +123,5 @@ STUDY = Study(
     verdicts=verdicts,
     drawn="examples_per_second",
     axis="examples per second",
+    takes=("image_size", "seeds"),
 )

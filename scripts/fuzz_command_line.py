@@ -237,7 +237,7 @@ def nothing_slow() -> Iterator[None]:
         begin,
     )
     quick = {
-        "driver__driver___import_tensorflow": lambda: None,
+        "driver__driver__import_tensorflow": lambda: None,
         "case_study__sources__drawn_pets": few_pets,
         "driver__limits__has_limit": lambda: False,
     }

@@ -22,6 +22,13 @@ GRADIENTS = "kbatch.runtime.gradient_registry"
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
 
 
+def pytest_generate_tests(metafunc):
+    """Refuse sets as parameters: their order differs in each worker of xdist."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        if len(mark.args) > 1 and isinstance(mark.args[1], (set, frozenset)):
+            raise pytest.UsageError(f"{metafunc.function.__name__}: parameters must be in order")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def a_heap_of_its_own():
     """Keep what earlier modules left alive out of the garbage collections of this one.

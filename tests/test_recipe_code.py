@@ -101,9 +101,12 @@ def test_the_code_is_formatted_and_without_findings(tmp_path):
     ignored = "--ignore=D203,D213,D401,D406,D407,D413,D416,D107,D105,D202,B905,RUF005,D400,D415"
     for command in (["check", *rules, select, ignored], ["format", "--check", *rules]):
         done = subprocess.run(
-            ["ruff", *command, str(tmp_path)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "ruff", *command, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert done.returncode == 0, done.stdout
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_one_name_stands_for_one_definition():

@@ -63,8 +63,17 @@ def _block(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:
     shortcut = layers.Conv2D(filters, 1, strides=2, use_bias=False)(x)
     y = _normed(layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False)(x))
     y = layers.Conv2D(filters, 3, padding="same", use_bias=False)(y)
-    return layers.ReLU()(layers.Add()([shortcut, layers.BatchNormalization()(y)]))
+    return layers.ReLU()(layers.Add()([shortcut, _normalization()(y)]))
 
 
 def _normed(x: keras.KerasTensor) -> keras.KerasTensor:
-    return layers.ReLU()(layers.BatchNormalization()(x))
+    return layers.ReLU()(_normalization()(x))
+
+
+def _normalization() -> layers.Layer:
+    """Batch normalization whose moving statistics follow within some twenty updates.
+
+    With Keras' momentum of 0.99 they take hundreds, which large batches do not make in a short
+    training: they are then evaluated by the statistics of random weights.
+    """
+    return layers.BatchNormalization(momentum=0.9)

@@ -26,10 +26,11 @@ class Options(options.Options):
             "photographs, 100 of each class at least."
         ),
     ] = "drawn"
-    image_size: Annotated[int, typer.Option(**WHOLE, help="Height and width in pixels.")] = 64
+    image_size: Annotated[int, typer.Option(**WHOLE, help="Height and width in pixels.")] = 32
     model: Annotated[
-        Literal["cnn", "small-resnet"], typer.Option(help="'cnn' is the case study's.")
-    ] = "cnn"
+        Literal["cnn", "small-resnet"],
+        typer.Option(help="'cnn' is the published case study's; it learns in longer trials."),
+    ] = "small-resnet"
     target: Annotated[
         float | None,
         typer.Option(**NUMBER, help="Accuracy that is good enough: a trial ends once it is held."),

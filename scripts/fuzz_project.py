@@ -29,6 +29,8 @@ from fuzzing import GOOD, Ended, called, command, odd_files, replaced, told
 
 COMMAND = [
     "cats-vs-dogs",
+    "--model",
+    "cnn",
     "--image-size",
     "16",
     "--trials",

@@ -17,6 +17,8 @@ from kbatch.driver import options as of_options
 from kbatch.results.loading import load_records
 
 SMALL = [
+    "--model",
+    "cnn",
     "--image-size",
     "16",
     "--trials",

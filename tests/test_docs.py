@@ -59,7 +59,7 @@ NOT_RUN = {
 }
 # Options that make a command small; the last one given counts.
 SMALL_COMMANDS = {
-    "cats-vs-dogs": "--image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0",
+    "cats-vs-dogs": "--model cnn --image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0",
     "search": "--image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0",
     "max-batch": "--shape 16,16,3 --memory-limit 100MB --ceiling 32",
     "recompute": "--shape 16,16,3 --memory-limit 100MB",

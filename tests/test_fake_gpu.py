@@ -182,7 +182,7 @@ def test_the_doctor_names_the_gpu_and_its_limit(fake_gpu):
 
 def test_the_driver_searches_on_a_gpu(fake_gpu, tmp_path):
     small = "--image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0 --max-batch off"
-    axes = "--policies float32 --jit both --batch-sizes 32"
+    axes = "--model cnn --policies float32 --jit both --batch-sizes 32"
     said = forked.command(
         "cats-vs-dogs", *small.split(), *axes.split(), "--out", str(tmp_path / "out")
     )

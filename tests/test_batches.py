@@ -84,6 +84,24 @@ def test_validation_keeps_its_order_and_its_last_partial_batch(data):
     assert got[0][0].shape.rank == 2
 
 
+def pairs(data):
+    return batches.prepare(X, Y, validation_data=data).pairs
+
+
+def test_validation_pairs_tell_inputs_and_their_labels_apart():
+    known = pairs((X, Y))
+    assert pairs((X[::-1], Y[::-1])) == known
+    assert pairs((X + 1, Y)) != known
+    assert pairs((X, np.roll(Y, 1))) != known
+    assert pairs(DATASET) == pairs(DATASET.batch(7)) != pairs(DATASET.map(lambda x, y: (x + 1, y)))
+
+
+def test_validation_that_draws_or_shuffles_has_no_checksum():
+    noisy = DATASET.map(lambda x, y: (x + tf.random.normal(x.shape, dtype=x.dtype), y))
+    assert pairs(noisy) is None
+    assert pairs(DATASET.shuffle(10)) is None
+
+
 @pytest.mark.parametrize(
     "share", [0.3, np.float32(0.3), np.array(0.3), np.array(0.3, "float32")], ids=repr
 )

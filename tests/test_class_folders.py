@@ -25,7 +25,7 @@ def test_folders_inside_of_a_class_belong_to_it():
     assert of("cat/a/1.jpg", "cat/2.jpg", "dog/b/c/1.jpg")[0] == {"": {"cat": 2, "dog": 1}}
 
 
-@pytest.mark.parametrize("validation", ["val", "valid", "Validation"])
+@pytest.mark.parametrize("validation", ["val", "valid", "Validation", "validation_set"])
 def test_parts_are_used_as_they_are(validation):
     names = [f"{part}/{label}/1.png" for part in ("train", validation, "test") for label in "ab"]
     one_each = {"a": 1, "b": 1}
@@ -40,6 +40,31 @@ def test_folders_around_the_classes_are_passed_through():
 def test_classes_may_be_called_as_parts_are():
     assert of("train/1.jpg", "bus/1.jpg")[0] == {"": {"train": 1, "bus": 1}}
     assert of("test/1.jpg", "bus/1.jpg")[0] == {"": {"test": 1, "bus": 1}}
+
+
+def test_sets_are_parts_too():
+    names = [f"{part}/{label}/1.jpg" for part in ("training_set", "test_set") for label in "ab"]
+    assert of(*names)[0] == {"train": {"a": 1, "b": 1}, "test": {"a": 1, "b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("tops", "named"),
+    [
+        (("train", "val", "single"), "train, val hold folders"),
+        (("learn", "check"), "check, learn hold folders"),
+        (("2023", "2024", "2025"), "2023, 2024, 2025 hold folders"),
+    ],
+)
+def test_parts_are_not_trained_on_as_classes(tops, named):
+    inner = {"single": ("1.jpg",)}
+    names = [f"{top}/{name}" for top in tops for name in inner.get(top, ("cat/1.jpg", "dog/1.jpg"))]
+    with pytest.raises(DataError, match=named):
+        of(*names)
+
+
+def test_classes_may_hold_folders_of_their_own():
+    names = ("cat/black/1.jpg", "cat/white/1.jpg", "dog/black/1.jpg", "dog/brown/1.jpg")
+    assert of(*names)[0] == {"": {"cat": 2, "dog": 2}}
 
 
 def test_hidden_files_and_those_in_no_class_are_left_out():

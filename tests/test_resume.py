@@ -77,6 +77,8 @@ def test_changed_data_are_refused_on_resume(finished, points, tmp_path):
     (x, y), validation = points
     with pytest.raises(ProjectChangedError, match="data.training.checksum"):
         search(tuner_of(tmp_path, max_trials=3), ((x + 1, y), validation))
+    with pytest.raises(ProjectChangedError, match="validation_data.checksum"):
+        search(tuner_of(tmp_path, max_trials=3), ((x, y), (validation[0] + 1, validation[1])))
 
 
 def test_a_refused_argument_can_be_corrected_in_the_same_folder(points, tmp_path):

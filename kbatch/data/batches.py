@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.data import VALIDATION_BATCH_SIZE
+from kbatch.data import VALIDATION_BATCH_SIZE, pipeline
 from kbatch.data.arrays import (
     as_arrays,
     as_tensors,
@@ -27,6 +27,7 @@ from kbatch.data.pydatasets import from_pydataset
 from kbatch.data.streams import Source, check_dataset, training_source
 from kbatch.errors import DataError
 
+SUMS = 2**32  # that many checksums there are
 VALIDATION_CACHE_BYTES = 1 << 30  # kept in host memory at most; chosen by hand, not tuned
 
 
@@ -39,6 +40,8 @@ class Data:
         validation: `tf.data.Dataset` of batches of `(x, y)` or `(x, y, sample_weight)`.
         labels: Function that returns all validation labels as one array.
         fingerprint: Dict, facts that tell these data from others, as JSON can hold them.
+        pairs: Integer, a checksum of the validation examples with their labels, in any order;
+            `None` for a dataset that shuffles, or draws anew in each pass.
         remarks: Tuple of strings, sentences for the user about the data.
         overlap: Function that counts the validation examples that are training examples too, and
             those that it looked at; it returns `None` where that is unknown.
@@ -48,6 +51,7 @@ class Data:
     validation: tf.data.Dataset
     labels: Callable[[], np.ndarray]
     fingerprint: dict[str, Any]
+    pairs: int | None = None
     remarks: tuple[str, ...] = ()
     overlap: Callable[[], Overlap | None] = lambda: None
 
@@ -102,6 +106,7 @@ def prepare(
         measured.batches,
         measured.labels,
         facts,
+        measured.pairs,
         (*source.remarks, *measured.remarks),
         lambda: of_fit(x, validation_data, source.examples),
     )
@@ -169,8 +174,9 @@ class _Validation:
         self.batches = tf.data.Dataset.range(0, examples, batch_size).map(cut).prefetch(1)
         self.fingerprint = {
             "examples": examples,
-            "checksum": _sum_of_rows([keras.tree.flatten(arrays[1])]),
+            "checksum": sum(_sums_of_rows(keras.tree.flatten(arrays[1]))) % SUMS,
         }
+        self.pairs: int | None = sum(_sums_of_rows(keras.tree.flatten(arrays))) % SUMS
 
     def _of_dataset(self, data: Any, batch_size: int, element_spec: Any) -> None:
         given = from_pydataset(data)[0] if isinstance(data, keras.utils.PyDataset) else data
@@ -183,31 +189,27 @@ class _Validation:
             )
         is_batched = given is not data or _holds_batches(given.element_spec, element_spec)
         batches = given if is_batched else given.batch(batch_size)
-        examples = total_bytes = 0
-
-        def counted() -> Iterable[list[np.ndarray]]:
-            nonlocal examples, total_bytes
-            for batch in batches.as_numpy_iterator():
-                parts, labels = keras.tree.flatten(batch), keras.tree.flatten(batch[1])
-                examples += len(labels[0])
-                total_bytes += sum(part.nbytes for part in parts)
-                yield labels
-
+        labels, pairs, total_bytes = 0, [], 0
         try:
-            rows = _sum_of_rows(counted())
+            for batch in batches.as_numpy_iterator():
+                parts = keras.tree.flatten(batch)
+                labels += sum(_sums_of_rows(keras.tree.flatten(batch[1])))
+                pairs += _sums_of_rows(parts)
+                total_bytes += sum(part.nbytes for part in parts)
         except tf.errors.InvalidArgumentError as error:
             raise DataError(
                 "Validation examples must go into batches",
                 str(error).splitlines()[0],
                 "Batch them yourself, with padded_batch(…)",
             ) from error
-        if examples == 0:
+        if not pairs:
             raise DataError(
                 "Validation data must hold examples",
                 "0 examples",
                 "Pass a dataset that is not empty",
             )
-        self.fingerprint = {"examples": examples, "checksum": rows}
+        self.fingerprint = {"examples": len(pairs), "checksum": labels % SUMS}
+        self.pairs = sum(pairs) % SUMS if _comes_again(batches, pairs) else None
         if total_bytes <= VALIDATION_CACHE_BYTES:
             self.batches = batches.cache().prefetch(1)
         else:
@@ -223,13 +225,17 @@ def _holds_batches(spec: Any, element_spec: Any) -> bool:
     return are_batches(spec) if element_spec is None else agree_on_batches(spec, element_spec)
 
 
-def _sum_of_rows(batches: Iterable[list[np.ndarray]]) -> int:
-    """Return a checksum of labels that does not depend on their order."""
-    total = 0
-    for labels in batches:
-        for row in range(len(labels[0])):
-            total += checksum(part[row] for part in labels)
-    return total % 2**32
+def _comes_again(batches: tf.data.Dataset, sums: list[int]) -> bool:
+    """Whether a second pass begins with the same examples: nothing shuffles or draws at random."""
+    if not pipeline.has_fixed_order(batches):
+        return False
+    first = _sums_of_rows(keras.tree.flatten(next(iter(batches.as_numpy_iterator()))))
+    return first == sums[: len(first)]
+
+
+def _sums_of_rows(parts: list[np.ndarray]) -> list[int]:
+    """Return the checksum of each example; their sum does not depend on the order."""
+    return [checksum(part[row] for part in parts) for row in range(len(parts[0]))]
 
 
 def _share(validation_split: Any) -> float:

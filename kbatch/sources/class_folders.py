@@ -10,9 +10,9 @@ from kbatch.sources.photographs import Entry, natural, shown
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 PARTS = {
-    **dict.fromkeys(("train", "training"), TRAIN),
-    **dict.fromkeys(("val", "valid", "validation"), VALIDATION),
-    **dict.fromkeys(("test", "testing"), TEST),
+    **dict.fromkeys(("train", "training", "train_set", "training_set", "trainset"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation", "val_set", "validation_set"), VALIDATION),
+    **dict.fromkeys(("test", "testing", "test_set", "testing_set", "testset"), TEST),
 }
 WHOLE = ""  # the part of data that are not split yet
 HIDDEN = (".", "__MACOSX")  # beginnings of names
@@ -65,6 +65,7 @@ def class_folders(entries: Sequence[Entry], path: str) -> ClassFolders:
     if TRAIN in named.values() and WHOLE not in named.values():
         parts = _split(inside, len(above), named, path)
     else:
+        _check_classes(inside, len(above), named, path)
         parts = {WHOLE: _by_class(inside, len(above))}
     sorted_in = sum(len(found) for by_class in parts.values() for found in by_class.values())
     folders = ClassFolders(parts, above, tuple(named), len(visible) - sorted_in)
@@ -106,6 +107,36 @@ def _by_class(entries: Sequence[Entry], depth: int) -> ByClass:
         if len(entry.parts) > depth + 1:
             by_class.setdefault(entry.parts[depth], []).append(entry)
     return by_class
+
+
+def _check_classes(entries: Sequence[Entry], depth: int, named: dict[str, str], path: str) -> None:
+    """Refuse folders that look like parts of the data: each would be trained on as a class.
+
+    A folder looks like a part if it bears a part's name, or the same two folders as another one,
+    and holds no pictures itself.
+    """
+    own = {entry.parts[depth] for entry in entries if len(entry.parts) == depth + 2}
+    within: dict[str, set[str]] = {top: set() for top in named if top not in own}
+    for entry in entries:
+        if entry.parts[depth] in within:
+            within[entry.parts[depth]].add(entry.parts[depth + 1])
+    alike = [top for top, inner in within.items() if _has_twin(inner, top, within)]
+    parts = [top for top in within if named[top] != WHOLE and len(within[top]) > 1]
+    if parts or alike:
+        raise DataError(
+            f"{path} must hold one folder of pictures per class, or {TRAIN}, {VALIDATION} and "
+            f"{TEST} with such folders in each and nothing else",
+            f"{words_of(sorted(named))}; {words_of(sorted({*parts, *alike}))} hold folders of "
+            "classes",
+            f"Rename parts to {TRAIN}, {VALIDATION} and {TEST} and take other folders out; or, if "
+            "these are classes, lay their pictures right into them",
+        )
+
+
+def _has_twin(inner: set[str], top: str, within: dict[str, set[str]]) -> bool:
+    """Whether another folder holds the same folders, two or more."""
+    others = [found for name, found in within.items() if name != top]
+    return len(inner) > 1 and inner in others
 
 
 def _split(

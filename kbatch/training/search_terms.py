@@ -180,7 +180,11 @@ class Terms:
             }
         )
         project.agree(
-            {"class_weight": described(arguments.class_weight), "device": meter.device_words()}
+            {
+                "class_weight": described(arguments.class_weight),
+                "device": meter.device_words(),
+                "validation_data": {"checksum": data.pairs},
+            }
         )
         if model is not None:
             project.agree({"signature": signature(model, self.model_maker.arguments)})

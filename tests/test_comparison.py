@@ -120,6 +120,22 @@ def test_scores_of_other_goals_are_not_compared(search, other, words):
     assert "The best recipes" not in str(found)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "comparable"),
+    [
+        ({"data": {"training": {"checksum": 1}}}, {"data": {"training": {"checksum": 2}}}, False),
+        ({"validation_data": {"checksum": 1}}, {"validation_data": {"checksum": 2}}, False),
+        ({"validation_data": {"checksum": 1}}, {"validation_data": {"checksum": None}}, True),
+        ({"validation_data": {"checksum": 1}}, {}, True),
+    ],
+)
+def test_of_other_data_nothing_is_claimed(search, ours, theirs, comparable):
+    found = compare(search(best=0.3, seeds=5, **ours), search(best=0.6, seeds=5, **theirs))
+    assert found.comparable is comparable
+    assert ("Their data differ" in str(found)) is not comparable
+    assert ("is better" in str(found)) is comparable
+
+
 def test_what_else_differed_is_named(search):
     found = compare(
         search(seed=0, space={"batch_size": [32, 64]}, versions={"keras": "3.8", "python": "3.11"}),

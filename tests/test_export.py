@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -199,9 +200,13 @@ def test_photographs_are_read_and_split_as_in_the_search(tmp_path):
     (tmp_path / "Cat" / "3.png").write_bytes(b"no picture")
     (tmp_path / "Dog" / "Thumbs.db").write_bytes(b"none")
     theirs, _ = read_images(tmp_path, 16, 10)
-    ours = pictures.photographs(tmp_path, 16, 10)
-    for name in ("Cat", "Dog"):
-        np.testing.assert_array_equal(ours[name], theirs[name])
+    around = tmp_path.parent
+    zipped = shutil.make_archive(str(tmp_path.parent / "pets"), "zip", around, tmp_path.name)
+    for source in (tmp_path, zipped):
+        ours = pictures.photographs(source, 16, 10)
+        assert list(ours) == ["Cat", "Dog"]
+        for name in ("Cat", "Dog"):
+            np.testing.assert_array_equal(ours[name], theirs[name])
     study = split_of_study("", theirs)
     for part, expected in zip(pictures.split(ours), (study.train, study.validation), strict=True):
         for array, other in zip(part, expected, strict=True):

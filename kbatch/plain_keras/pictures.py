@@ -1,31 +1,42 @@
 """The pictures of the case study, read from a folder and split as there."""
 
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 
-def photographs(folder, image_size, most):
-    """Return the first photographs of each class folder that can be read, in their order."""
+def photographs(source, image_size, most):
+    """Return the first photographs of each class of a folder or a zip, in their order."""
     by_class = {}
-    for class_folder in sorted(path for path in Path(folder).iterdir() if path.is_dir()):
-        pixels = (decoded(file, image_size) for file in sorted(class_folder.iterdir(), key=place))
+    for folder in class_folders(zipfile.Path(source) if Path(source).is_file() else Path(source)):
+        pixels = (decoded(file, image_size) for file in sorted(folder.iterdir(), key=place))
         found = [image for image in pixels if image is not None][:most]
-        by_class[class_folder.name] = np.array(found)
+        by_class[folder.name] = np.array(found)
     return by_class
+
+
+def class_folders(folder):
+    """Return the folders of the classes by name, through folders that hold but one other."""
+    inner = [each for each in folder.iterdir() if each.is_dir()]
+    inner = [each for each in inner if not each.name.startswith((".", "__MACOSX"))]
+    if len(inner) == 1:
+        return class_folders(inner[0])
+    return sorted(inner, key=lambda each: each.name)
 
 
 def place(file):
     """Return the key of the order: files with numbers by their number, others after them."""
-    return (int(file.stem) if re.fullmatch(r"\d+", file.stem) else 1 << 60, file.name)
+    stem = Path(file.name).stem
+    return (int(stem) if re.fullmatch(r"\d+", stem) else 1 << 60, file.name)
 
 
 def decoded(file, image_size):
     """Return a photograph as pixels from 0 to 255; None for a file that is none."""
     try:
-        with Image.open(file) as image:
+        with file.open("rb") as opened, Image.open(opened) as image:
             small = image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR)
             return np.asarray(small, "uint8")
     except (OSError, ValueError, SyntaxError):

@@ -16,6 +16,7 @@ from kbatch.results.searched_side import BASELINE, BEST, SearchedSide, Trained, 
 from kbatch.results.words import score_text
 
 SIDES = ("a", "b")
+DATA = ("data.", "validation_data.")  # beginnings of the names of their facts
 LONGEST = 60  # characters of a fact that a sentence names
 LEFT = ("search", "training", "recipe")
 UNSEEN = ["peak_bytes", "device", "versions"]  # columns too wide to print, or told in sentences
@@ -36,8 +37,8 @@ class Comparison:
             `seconds_to_baseline` (to the target if there is one, else to the value that the
             search's own baseline held), `examples_per_second`, `peak_bytes`, `device`, `versions`.
         differences: Tuple of strings, what the searches did not have in common.
-        comparable: Boolean, whether their goals are equal; scores of other goals cannot be
-            compared.
+        comparable: Boolean, whether their goals and their data are equal; scores of other goals or
+            data cannot be compared.
         sentences: Tuple of strings, what may be said, the differences among them.
     """
 
@@ -83,17 +84,37 @@ def compare(directory_a: Any, directory_b: Any) -> Comparison:
     """
     a, b = side_of(directory_a), side_of(directory_b)
     differences = tuple(_differences(a, b))
-    comparable = not list(_goals_apart(a, b))
+    refusal = _refusal(a, b)
     said = [f"a: {a.name}, b: {b.name}", *_openings(a, b), *differences]
-    if comparable:
-        said += [_difference(a, b, what) for what in (BASELINE, BEST)]
+    if refusal:
+        said.append(refusal)
     else:
-        said.append(
+        said += [_difference(a, b, what) for what in (BASELINE, BEST)]
+    rows = [row for name, side in zip(SIDES, (a, b), strict=True) for row in _rows(name, side)]
+    return Comparison(pd.DataFrame(rows, columns=_COLUMNS), differences, not refusal, tuple(said))
+
+
+def _refusal(a: SearchedSide, b: SearchedSide) -> str:
+    """Why the scores cannot be compared; empty if they can."""
+    if list(_goals_apart(a, b)):
+        return (
             "Their goals differ, and a score belongs to its goal: the scores cannot be compared. "
             "Search both with one seconds_per_trial, metric and target to compare them."
         )
-    rows = [row for name, side in zip(SIDES, (a, b), strict=True) for row in _rows(name, side)]
-    return Comparison(pd.DataFrame(rows, columns=_COLUMNS), differences, comparable, tuple(said))
+    if _data_differ(a, b):
+        return (
+            "Their data differ: a difference of scores would be the data's as well as the "
+            "recipes', so none is claimed. Search both on the same data to compare them."
+        )
+    return ""
+
+
+def _data_differ(a: SearchedSide, b: SearchedSide) -> bool:
+    """Whether facts of the data differ; data without a checksum are taken for the same."""
+    ours, theirs = _flat("", a.facts), _flat("", b.facts)
+    names = [name for name in ours.keys() & theirs.keys() if name.startswith(DATA)]
+    pairs = [(ours[name], theirs[name]) for name in names]
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _openings(a: SearchedSide, b: SearchedSide) -> Iterator[str]:

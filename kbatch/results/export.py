@@ -138,7 +138,8 @@ def _call_of(function: str, values: Mapping[str, Any]) -> str:
 def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
     """The function that loads the data."""
     command, size = _command(run), _image_size(facts)
-    flags = dict(zip(command[2::2], command[3::2], strict=False))
+    pairs = zip(command, command[1:], strict=False)
+    flags = {flag: value for flag, value in pairs if flag.startswith("--")}
     source, known = flags.get("--data", ""), run.get("data")
     words = "Return the pictures to train on and those to validate on, each as (x, y)."
     split = Definition("kbatch.plain_keras.pictures", "split")

@@ -18,6 +18,7 @@ WIDEST_STEP, FINEST_STEP = 1.25, 1.02
 # best minimum of three lost 2.8 points of accuracy, by the best single measurement 4.9, by the best
 # median of three 4.9 (20 s on one core, 64 px).
 WINDOW = 3
+FLOAT32 = 1e-6  # of a value: metrics are float32, whose rounding is a tenth of this
 
 
 @dataclass(frozen=True)
@@ -185,9 +186,15 @@ def score(
     sign = _sign(direction)
     reached = None if target is None else seconds_to(curve, target, direction)
     if reached is not None and target is not None:
-        return max(sign * (target - chance), 0.0) / max(reached, 1e-9)
+        return _gain(target, chance, sign) / max(reached, 1e-9)
     best = final.value if target is None else sign * min(sign * final.value, sign * target)
-    return max(sign * (best - chance), 0.0) / horizon
+    return _gain(best, chance, sign) / horizon
+
+
+def _gain(value: float, chance: float, sign: int) -> float:
+    """What a value is better than chance by; 0 for what a float32 cannot tell from chance."""
+    gain = sign * (value - chance)
+    return gain if gain > FLOAT32 * abs(chance) else 0.0
 
 
 def standard_error(share: float, examples: int) -> float:

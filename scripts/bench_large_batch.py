@@ -8,8 +8,8 @@ example takes about as long in a batch of 16 as of 1024, and passes do not depen
 machine does. A pass of SAM counts two, one of the proximal method as many as its inner steps. With
 `--seconds` the horizon is that of a search; use it on a quiet GPU. The learning rate is the best of
 three at batch 32, for each optimizer. It is kept (`plain`) or carried to the batch size by the rule
-(all other methods, which warm up too but for `rule`). Batch normalization has Keras' own momentum of
-0.99 but for the method `momentum 0.9`, which the case study's network has too. A row is one
+(all other methods, which warm up too but for `rule`). Batch normalization has Keras' own momentum
+of 0.99 but for the method `momentum 0.9`, which the case study's network has too. A row is one
 training; rows of the file are not trained again, so after Ctrl-C the same command goes on.
 
 `--table` prints the tables from the file and trains nothing. The cliff of a method is the largest

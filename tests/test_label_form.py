@@ -51,6 +51,12 @@ def test_soft_labels_and_several_classes_an_example_stay():
     assert np.array_equal(labels_of(several, Wanted("binary_crossentropy", 3)), several)
 
 
+@pytest.mark.parametrize("labels", [[1, 1, 1], np.eye(3)[[1, 1, 1]]], ids=["numbers", "one-hot"])
+def test_examples_of_one_class_are_refused(labels):
+    with pytest.raises(DataError, match="all with the label"):
+        labels_of(labels, Wanted(SPARSE, 3))
+
+
 def test_numbers_stay_as_they_are():
     numbers = [1.5, -2.0, 7.25]
     assert labels_of(numbers, Wanted("mean_squared_error", 1)).tolist() == numbers

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import short_searches
 import tensorflow as tf
 
 from kbatch.data.batches import prepare
 from kbatch.data.overlap import AT_ONCE, LOOKED_AT, of_fit, overlap
+from kbatch.results.loading import load_records
 
 RNG = np.random.default_rng(0)
 
@@ -72,3 +74,12 @@ def test_the_data_of_a_fit_know_their_overlap():
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
     assert prepare(dataset, validation_data=dataset).overlap() == (40, 40)
     assert prepare(dataset, validation_data=dataset.take(5)).overlap() is None
+
+
+def test_a_search_tells_once_of_shared_examples(points, tmp_path):
+    (x, y), _ = points
+    tuner = short_searches.tuner_of(tmp_path, max_trials=1)
+    short_searches.search(tuner, ((x, y), (x[:200], y[:200])))
+    told = [" ".join(record.outcome.remarks) for record in load_records(tuner)]
+    words = "200 of 200 validation examples that were looked at are training examples too"
+    assert [words in remarks for remarks in told] == [True, False]

@@ -69,6 +69,14 @@ def test_measuring_more_often_changes_the_score_little():
     assert abs(np.mean(ratios)) < 0.02 / HORIZON
 
 
+def test_chance_in_float32_scores_zero():
+    share = 2 / 3
+    curve = [(1, float(np.float32(share)))] * 3
+    assert curve[0][1] > share
+    assert scoring.score(curve, 3, share) == 0
+    assert scoring.score([(1, 0.667)] * 3, 3, share) > 0
+
+
 def test_a_chance_level_model_scores_zero():
     rng = np.random.default_rng(0)
     assert kbatch.score([(t, 0.5) for t in scoring.marks(HORIZON)], HORIZON, 0.5) == 0.0

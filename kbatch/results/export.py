@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import keyword
 import shlex
@@ -138,7 +139,7 @@ def _call_of(function: str, values: Mapping[str, Any]) -> str:
 def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
     """The function that loads the data."""
     command, size = _command(run), _image_size(facts)
-    pairs = zip(command, command[1:], strict=False)
+    pairs = itertools.pairwise(command)
     flags = {flag: value for flag, value in pairs if flag.startswith("--")}
     source, known = flags.get("--data", ""), run.get("data")
     words = "Return the pictures to train on and those to validate on, each as (x, y)."

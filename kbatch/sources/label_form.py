@@ -52,6 +52,7 @@ def fitted(examples: Examples, wanted: Wanted) -> tuple[Examples, str]:
         width = wanted.outputs or 1 + max(int(part[1].max()) for part in _parts(examples))
         for labels in (part[1] for part in _parts(examples)):
             _check_numbers(labels, wanted, form)
+        _check_classes(examples.train[1], wanted)
     if form == "":
         return examples, "as they are"
     return _converted(examples, form, width), f"as {form}" + (" vectors" if form == ONE_HOT else "")
@@ -145,6 +146,16 @@ def _check_numbers(labels: np.ndarray, wanted: Wanted, form: str) -> None:
             f"Labels must be numbers of classes from 0{upwards}{has}",
             f"labels from {low:g} to {high:g}, and the loss {wanted.loss}",
             "Number the classes from 0, or give the model as many outputs as there are classes",
+        )
+
+
+def _check_classes(labels: np.ndarray, wanted: Wanted) -> None:
+    """Refuse examples of one class: a model that always answers it is always right."""
+    if wanted.loss in OF_CLASSES and labels.ndim <= 2 and bool((labels == labels[:1]).all()):
+        raise DataError(
+            f"Examples of two classes or more must be there for the loss {wanted.loss}",
+            f"{len(labels)} examples to train on, all with the label {labels[0].tolist()}",
+            "Add examples of another class",
         )
 
 

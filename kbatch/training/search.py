@@ -190,11 +190,22 @@ class Search:
 
     def _completed(self, job: Job, outcome: Outcome) -> Outcome:
         """The outcome with the recipe's learning rate and all remarks."""
-        # How chance was inferred is told once a search, where its first training ends.
-        noted = (self.goal.note,) if job.purpose == "baseline" and self.goal.note else ()
+        # What is true of all trainings is told once a search, where its first training ends.
+        told = (self.goal.note, self._overlap()) if job.purpose == "baseline" else ()
+        noted = tuple(note for note in told if note)
         rate = outcome.learning_rate or job.recipe.learning_rate
         return dataclasses.replace(
             outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted, *job.remarks)
+        )
+
+    def _overlap(self) -> str:
+        """A sentence on validation examples that are trained on too; empty without any."""
+        found = self.project.facts().get("overlap")
+        if not found or not found["shared"]:
+            return ""
+        return (
+            f"{found['shared']:,} of {found['looked_at']:,} validation examples that were looked "
+            "at are training examples too"
         )
 
     def _relative_path(self, checkpoint: Checkpoint | None) -> str:

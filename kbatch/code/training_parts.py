@@ -51,8 +51,8 @@ def policy(recipe: Any) -> Part:
     cast: tuple[str, ...] = ()
     definitions: tuple[Definition, ...] = ()
     if recipe.steps_per_update > 1:
-        cast = ("_accumulate_in_float16(optimizer)",)
-        definitions = (Definition("kbatch.building.float16", "_accumulate_in_float16"),)
+        cast = ("_accumulate_in_float32(optimizer)",)
+        definitions = (Definition("kbatch.building.float16", "_accumulate_in_float32"),)
     scaled = "optimizer = keras.optimizers.LossScaleOptimizer(optimizer)"
     return Part((_policy(recipe),), wrapped=(*cast, scaled), definitions=definitions)
 

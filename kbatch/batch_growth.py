@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from kbatch.errors import KbatchError
 
 CONSTANT = "constant"
-KINDS = ("linear", "exponential", "steps", "plateau", "noise")
+BY_PROGRESS = ("linear", "exponential", "steps")  # their sizes are known beforehand
+KINDS = (*BY_PROGRESS, "plateau", "noise")
 WORDS = f"{CONSTANT}, or one of {', '.join(KINDS)} with a factor, such as exponential:8"
 
 

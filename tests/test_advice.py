@@ -14,6 +14,7 @@ from result_records import keep, record
 
 import kbatch
 from kbatch import Recipe, advise, errors
+from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.rulebook import RULES
 from kbatch.combination import Combination
 from kbatch.device import precision
@@ -68,6 +69,8 @@ def points(seed, count=100):
 
 
 SCALED = Recipe(256, "sgd", 0.08, warmup_updates=20)
+GROWING = dataclasses.replace(SCALED, batch_schedule="exponential:8")
+BY_NOISE = Recipe(64, "sgd", 0.02, micro_batch_size=32, batch_schedule="noise:8")
 SLOW_LARGE = (trial(0, 0.80, 32), trial(1, 0.76, 256, speed=4000.0))
 SPLIT = Recipe(64, micro_batch_size=32)
 MIXED = Recipe(64, policy="mixed_float16")
@@ -172,15 +175,24 @@ CASES = {
     ),
     "long_warmup": (
         [on(dataclasses.replace(SCALED, warmup_updates=60), examples=2560, epochs=10)],
-        [on(SCALED, examples=25_600, epochs=10), on(SCALED)],
+        [
+            on(SCALED, examples=25_600, epochs=10),
+            on(SCALED),
+            # of 17 updates, were the batch constant
+            on(GROWING, examples=2560, epochs=1.7),
+        ],
     ),
     "too_few_updates": (
         [
             on(SCALED, examples=2000, epochs=5),
+            on(GROWING, examples=2560, epochs=2),
             on(Recipe(64), results=table(trial(0, 0.8, 64, speed=100.0))),
         ],
         [
             on(SCALED, examples=20_000, epochs=5),
+            # small batches make most of the updates, or nobody knows how many
+            on(GROWING, examples=2560, epochs=6),
+            on(dataclasses.replace(GROWING, batch_schedule="plateau:8"), examples=2560, epochs=6),
             on(SCALED),
             on(Recipe(16), examples=16, epochs=5),
             # it did no harm
@@ -241,6 +253,8 @@ CASES = {
         [
             on(SPLIT, max_batch=63),
             on(SPLIT),
+            # its passes measure the noise
+            on(BY_NOISE, max_batch=64),
             on(Recipe(64), max_batch=128),
             # of another optimizer, of smaller passes, and of a wider model
             on(SPLIT, results=table(trial(0, 0.8, 128, optimizer="sgd", learning_rate=0.01))),
@@ -258,10 +272,12 @@ CASES = {
             on(Recipe(64, micro_batch_size=8), convnet),
             on(Recipe(8), convnet),
             on(Recipe(64), convnet, devices=8),
+            on(Recipe(64, micro_batch_size=32, batch_schedule="exponential:8"), convnet),
             on(Recipe(64, micro_batch_size=8), lambda: convnet(synchronized=True)),
         ],
         [
             on(Recipe(64, micro_batch_size=16), convnet),
+            on(Recipe(64, batch_schedule="linear:4"), convnet),
             on(Recipe(64, micro_batch_size=8), lambda: convnet(normalized=False)),
             on(Recipe(64, micro_batch_size=8, normalization="group"), convnet),
             on(Recipe(64), lambda: convnet(synchronized=True), devices=8),
@@ -393,6 +409,27 @@ def test_the_sentences_name_the_numbers_of_the_case():
         "than batch 32 (0.760 against 0.800)."
     )
     assert "trial 0 and trial 1" in found["generalisation_gap"].source
+    growing = Recipe(64, micro_batch_size=32, batch_schedule="exponential:8")
+    assert str(said(on(growing, convnet))["small_micro_batch"]) == (
+        "Take a batch that begins with passes of at least 16, or "
+        'normalization="group": the 1 BatchNormalization layer of the model measures 4 examples '
+        "at a time when the training begins."
+    )
+    found = said(on(GROWING, examples=2560, epochs=2))
+    assert "batch 256 makes only 72 updates" in str(found["too_few_updates"])
+
+
+def test_the_updates_of_a_growing_batch_are_those_that_it_makes(points):
+    (x, y), validation = points
+    recipe = Recipe(96, "sgd", 0.01, batch_schedule="exponential:8")
+
+    def dense():
+        model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy", metrics=["accuracy"], jit_compile=False)
+        return model
+
+    _, outcome = kbatch.train(recipe, dense, x[:192], y[:192], validation, epochs=6)
+    assert evidence_of(recipe, examples=192, epochs=6).updates == outcome.updates == 44
 
 
 def test_remedies_that_were_tried_are_not_named():

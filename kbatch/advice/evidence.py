@@ -12,6 +12,7 @@ from kbatch.advice.past_results import PastTraining, Results
 from kbatch.combination import Combination
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
+from kbatch.rules import batch_size
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,17 @@ class Evidence:
         return told[0] if told else None
 
     @property
+    def first_pass(self) -> int:
+        """Integer, examples of a pass when the training begins, on all devices."""
+        recipe = self.recipe
+        return batch_size.first_pass(
+            recipe.batch_size, recipe.growth.factor, recipe.accumulation_steps
+        )
+
+    @property
     def examples_per_pass(self) -> int:
-        """Integer, examples of one forward and backward pass on one device."""
-        return math.ceil(self.recipe.examples_per_pass / self.devices)
+        """Integer, examples of a pass when the training begins, on one device."""
+        return math.ceil(self.first_pass / self.devices)
 
     def fits_in_one_pass(self) -> PastTraining | int | None:
         """Return what shows that the whole batch fits in one pass; `None` if nothing does."""

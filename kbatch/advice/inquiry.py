@@ -11,12 +11,14 @@ from kbatch.advice.model_traits import traits_of
 from kbatch.advice.past_results import Results
 from kbatch.advice.project_facts import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on
+from kbatch.batch_growth import BY_PROGRESS, CONSTANT
 from kbatch.combination import Combination
 from kbatch.errors import DataError, RecipeError, SearchError
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Table
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
+from kbatch.rules import batch_size
 
 if TYPE_CHECKING:
     import keras
@@ -152,7 +154,7 @@ def _measured_on(results: Results, validation_examples: int | None) -> Results:
 
 
 def _updates(recipe: Recipe, epochs: Any, examples: int | None) -> int | None:
-    """The updates of so many passes over the data; `None` if nothing is planned."""
+    """The updates of so many passes over the data; `None` if nothing is planned or foreseen."""
     if epochs is None:
         return None
     known = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
@@ -164,7 +166,13 @@ def _updates(recipe: Recipe, epochs: Any, examples: int | None) -> int | None:
             f"epochs={epochs} alone",
             "Pass examples=50_000, say, or training_data",
         )
-    return math.ceil(epochs * examples / recipe.batch_size)
+    growth, seen = recipe.growth, epochs * examples
+    if growth.kind == CONSTANT:
+        return math.ceil(seen / recipe.batch_size)
+    if growth.kind not in BY_PROGRESS:
+        return None  # what is measured decides
+    passes = recipe.accumulation_steps
+    return batch_size.updates(growth.kind, seen, recipe.batch_size, growth.factor, passes)
 
 
 def _largest_batch(recipe: Recipe, limits: Any) -> int | None:

@@ -24,9 +24,8 @@ class BatchSchedule(keras.callbacks.Callback):
     """Callback that lets the batch grow within a plain `model.fit`, and the learning rate with it.
 
     Use it where small batches learn fast at first and large ones are fast later: a growing batch
-    takes the place of a falling learning rate (Smith et al. 2018). Give its `batches` to `fit`, and
-    put it first among the callbacks, so that the others see the full learning rate at the start and
-    at the end of an epoch.
+    takes the place of a falling learning rate (Smith et al. 2018). Give its `batches` to `fit`.
+    Other callbacks see the full learning rate but for the train step itself, and may set another.
 
     Every epoch holds every example once, in another order each time; its last batch may be smaller.
     The model is traced as with one batch size, and the optimizer goes on.
@@ -158,15 +157,15 @@ class BatchSchedule(keras.callbacks.Callback):
         self._rate.train()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """End the epoch after the last batch of a pass."""
+        """Show the full learning rate again, and end the epoch after the last batch of a pass."""
+        self._rate.show()
         self._batches += 1
         if self._cuts and self._cuts.examples(self._batches) % self._of_pass == 0:
             end_epoch(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Show the full learning rate to other callbacks, and note the metric."""
+        """Go on with the next epoch, and note the metric."""
         go_on(self.model)
-        self._rate.show()
         if self.schedule.kind == "plateau":
             if self.monitor not in (logs or {}):
                 raise ModelError(

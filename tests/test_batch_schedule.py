@@ -239,6 +239,27 @@ def test_what_does_not_fit_together_is_refused():
             BatchSchedule(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("direction", "maximum"),
+        ("direction", None),
+        ("epochs", 0),
+        ("epochs", -3),
+        ("epochs", "3"),
+        ("epochs", True),
+        ("monitor", 3),
+        ("noise_scale", 5),
+        ("seed", "a"),
+        ("seed", None),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(name, value):
+    with pytest.raises(RecipeError, match=f"`{name}` must be .*Received: {value!r}"):
+        BatchSchedule("plateau:8", 40, **{name: value})
+    assert BatchSchedule("plateau:8", 40, epochs=np.int64(3), seed=np.int32(-1)).epochs == 3
+
+
 def test_the_rule_is_that_of_the_scaled_optimizer():
     class Rates(keras.callbacks.Callback):
         def __init__(self):

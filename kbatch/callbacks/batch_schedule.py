@@ -15,6 +15,7 @@ from kbatch.callbacks.rate import Rate
 from kbatch.data.cuts import Cuts
 from kbatch.data.streams import training_source
 from kbatch.errors import DataError, ModelError, RecipeError
+from kbatch.model_spec import LEAST_SEED
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import learning_rate
 from kbatch.runtime import keras_private
@@ -52,7 +53,8 @@ class BatchSchedule(keras.callbacks.Callback):
         sizes: Tuple of integers, the size of each batch trained so far.
 
     Raises:
-        RecipeError: If the schedule, the batch size or the rule is not one of the above.
+        RecipeError: If an argument is not one of the above.
+        SpaceError: If the rule is unknown.
         ModelError: At the start of `fit`, if it got other data, or if the model cannot change its
             batch or its learning rate: XLA, `steps_per_execution`, an accumulating optimizer, a
             schedule of the learning rate.
@@ -96,6 +98,7 @@ class BatchSchedule(keras.callbacks.Callback):
             )
         if rule is not None:
             learning_rate.factor(size, rule)
+        _check_arguments(epochs, monitor, direction, noise_scale, seed)
         self.schedule, self.batch_size, self.epochs, self.rule = growth, size, epochs, rule
         self.monitor, self.direction, self.noise_scale = monitor, direction, noise_scale
         self.seed = seed
@@ -228,3 +231,26 @@ class BatchSchedule(keras.callbacks.Callback):
         rule = self.rule or learning_rate.DEFAULT_RULES.get(name, "sqrt")
         full = learning_rate.factor(self.batch_size, rule)
         return learning_rate.factor(self._cuts.size(self._batches), rule) / full
+
+
+def _check_arguments(
+    epochs: Any, monitor: Any, direction: Any, noise_scale: Any, seed: Any
+) -> None:
+    """Refuse arguments that would be found out in a thread of TensorFlow, or not at all."""
+    if epochs is not None and whole_number(epochs) is None:
+        must, received = "`epochs` must be a whole number of at least 1, or None", epochs
+        do = "Pass the epochs over which the batch grows, or leave it out"
+    elif not isinstance(monitor, str):
+        must, received = "`monitor` must be the name of a metric", monitor
+        do = 'Pass "val_loss", say'
+    elif direction not in ("max", "min"):
+        must, received = '`direction` must be "max" or "min"', direction
+        do = "Say where the metric should go"
+    elif noise_scale is not None and not callable(noise_scale):
+        must, received = "`noise_scale` must be a function that returns examples", noise_scale
+        do = "Pass lambda: 480.0, say"
+    elif whole_number(seed, LEAST_SEED) is None:
+        must, received, do = "`seed` must be a whole number", seed, "Pass seed=0, say"
+    else:
+        return
+    raise RecipeError(must, repr(received), do)

@@ -260,6 +260,17 @@ def test_arguments_that_make_no_sense_are_refused(name, value):
     assert BatchSchedule("plateau:8", 40, epochs=np.int64(3), seed=np.int32(-1)).epochs == 3
 
 
+def test_a_distribution_strategy_is_refused_by_name():
+    strategy, schedule = tf.distribute.OneDeviceStrategy("CPU:0"), BatchSchedule("linear:8", 40)
+    with strategy.scope():
+        model = model_of()
+        with pytest.raises(ModelError, match="train on one device. Received: OneDeviceStrategy"):
+            schedule.batches(X, Y)
+    # in a thread of TensorFlow, where nobody knows of the strategy
+    with pytest.raises(tf.errors.OpError, match="or a model of a distribution strategy"):
+        model.fit(schedule.batches(X, Y), callbacks=[schedule], verbose=0)
+
+
 def test_the_rule_is_that_of_the_scaled_optimizer():
     class Rates(keras.callbacks.Callback):
         def __init__(self):

@@ -20,6 +20,8 @@ from kbatch.recipe_fields import whole_number
 from kbatch.rules import learning_rate
 from kbatch.runtime import keras_private
 
+WITHOUT_STRATEGY = "Leave out the distribution strategy"
+
 
 class BatchSchedule(keras.callbacks.Callback):
     """Callback that lets the batch grow within a plain `model.fit`, and the learning rate with it.
@@ -128,7 +130,14 @@ class BatchSchedule(keras.callbacks.Callback):
 
         Raises:
             DataError: If the data cannot be batched, or are fewer than a batch.
+            ModelError: Under a distribution strategy.
         """
+        if tf.distribute.has_strategy():
+            raise ModelError(
+                "A fit whose batch grows must train on one device",
+                type(tf.distribute.get_strategy()).__name__,
+                WITHOUT_STRATEGY,
+            )
         source = training_source(x, y, sample_weight, batched=batched)
         if self.batch_size > source.examples:
             raise DataError(
@@ -211,9 +220,11 @@ class BatchSchedule(keras.callbacks.Callback):
         def checked(examples: int) -> int:
             if not self._is_training:
                 raise ModelError(
-                    "The schedule must be a callback of the fit that gets its batches",
-                    "a fit without it",
-                    "Pass callbacks=[schedule]",
+                    "The schedule must be a callback of the fit that gets its batches, and the "
+                    "model on one device",
+                    "a fit without it, or a model of a distribution strategy, which fetches "
+                    "batches before its callbacks begin",
+                    f"Pass callbacks=[schedule]. {WITHOUT_STRATEGY}",
                 )
             return size_now(examples)
 

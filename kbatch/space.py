@@ -108,8 +108,8 @@ class Space:
             `"noise:8"` a batch takes two passes or more. Defaults to `("constant",)`.
         normalization: Names out of `"batch"`, `"group"`; see `Recipe`. Defaults to `("batch",)`.
 
-    The settings of an optimizer (weight decay, momentum, clipping and schedules) are the model's
-    own for `optimizer="compiled"`.
+    The settings of an optimizer (warm-up, weight decay, momentum, clipping and schedules) are the
+    model's own for `optimizer="compiled"`, and refused if the space has no other.
 
     Raises:
         SpaceError: If a value of an axis is not allowed.
@@ -167,7 +167,8 @@ class Space:
         if not isinstance(self.baseline, Recipe):
             raise SpaceError("`baseline` must be a Recipe", self.baseline, "Pass kbatch.Recipe(…)")
         rated = [name for name in self.optimizer if name in RATED]
-        space_agreement.check(self, {name: self._rule(name) for name in rated})
+        of_optimizer = {axis.name: axis.default for axis in AXES if axis.of_optimizer}
+        space_agreement.check(self, {name: self._rule(name) for name in rated}, of_optimizer)
 
     def _rule(self, optimizer: str) -> str:
         return self.learning_rate_rule.get(optimizer, rates.DEFAULT_RULES[optimizer])

@@ -8,20 +8,23 @@ from typing import Any
 from kbatch.batch_growth import CONSTANT, check_companions, measures_noise
 from kbatch.dtype_policy import check_policies
 from kbatch.errors import SpaceError
+from kbatch.recipe_fields import COMPILED
 from kbatch.rules import micro_batch
 from kbatch.rules.learning_rate import DEFAULT_RULES
 
 
-def check(space: Any, rules: Mapping[str, str]) -> None:
+def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any]) -> None:
     """Refuse values that a recipe could not have together.
 
     Args:
         space: `Space`.
         rules: The learning-rate rule of each optimizer of the space that has one.
+        of_optimizer: The axes that a compiled optimizer decides, with their defaults.
 
     Raises:
-        SpaceError: If a search might draw them together.
+        SpaceError: If a search might draw them together, or if an axis would change nothing.
     """
+    _check_compiled(space, of_optimizer)
     check_policies(SpaceError, space.policy or (), space.optimizer, space.training)
     schedules = space.batch_schedule
     check_companions(SpaceError, schedules, space.jit_compile or (), space.training)
@@ -33,4 +36,16 @@ def check(space: Any, rules: Mapping[str, str]) -> None:
             "The learning rate of a growing batch must follow the usual rule",
             f"learning_rate_rule={own} and batch_schedule={schedules}",
             "Leave one of them out",
+        )
+
+
+def _check_compiled(space: Any, of_optimizer: Mapping[str, Any]) -> None:
+    """Refuse settings of an optimizer in a space that leaves all of them to the model's own."""
+    given = {name: getattr(space, name) for name in of_optimizer}
+    idle = [f"{name}={value}" for name, value in given.items() if value != of_optimizer[name]]
+    if idle and set(space.optimizer) == {COMPILED}:
+        raise SpaceError(
+            'With optimizer="compiled" alone its settings must be the model\'s own',
+            ", ".join(idle),
+            "Leave them out, or name an optimizer too, such as sgd",
         )

@@ -214,6 +214,25 @@ def test_axes_that_cannot_be_searched_are_refused(axes):
         Space(**axes)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weight_decay", (0, 0.01)),
+        ("momentum", 0.5),
+        ("clip_norm", (0, 1.0)),
+        ("schedule", "cosine"),
+        ("batch_schedule", "exponential:8"),
+        ("warmup_passes", 2.0),
+    ],
+)
+def test_settings_of_a_compiled_optimizer_are_refused(name, value):
+    with pytest.raises(SpaceError, match=f"must be the model's own. Received: {name}="):
+        Space(optimizer="compiled", jit_compile=False, **{name: value})
+    Space(optimizer=("compiled", "sgd"), jit_compile=False, **{name: value})
+    # what the model's own optimizer does not decide is searched with it
+    Space(optimizer="compiled", ema=(0, 0.9), dropout_scale=(1, 2), training="sam:0.05")
+
+
 def test_a_batch_that_divides_badly_is_refused_with_a_better_one():
     with pytest.raises(
         SpaceError,

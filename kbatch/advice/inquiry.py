@@ -13,11 +13,11 @@ from kbatch.advice.project_facts import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on
 from kbatch.batch_growth import BY_PROGRESS, CONSTANT
 from kbatch.combination import Combination
-from kbatch.errors import DataError, RecipeError, SearchError
+from kbatch.errors import DataError, SearchError
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Table
-from kbatch.recipe import Recipe
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe import Recipe, check_recipe
+from kbatch.recipe_fields import is_number, whole_number
 from kbatch.rules import batch_size
 
 if TYPE_CHECKING:
@@ -109,10 +109,7 @@ def evidence_of(
     Raises:
         KbatchError: If one cannot be used.
     """
-    if not isinstance(recipe, Recipe):
-        raise RecipeError(
-            "`recipe` must be a Recipe", type(recipe).__name__, "Pass kbatch.Recipe(…)"
-        )
+    check_recipe(recipe)
     facts = ProjectFacts(Results()) if results is None else facts_of(results)
     count = _length(training_data) if examples is None else _whole("examples", examples)
     count = facts.training_examples if count is None else count
@@ -157,8 +154,7 @@ def _updates(recipe: Recipe, epochs: Any, examples: int | None) -> int | None:
     """The updates of so many passes over the data; `None` if nothing is planned or foreseen."""
     if epochs is None:
         return None
-    known = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
-    if not known or not 0 < epochs < math.inf:
+    if not is_number(epochs) or epochs <= 0:
         raise SearchError("`epochs` must be a number above 0", epochs, "Pass epochs=20, say")
     if examples is None:
         raise SearchError(

@@ -21,7 +21,7 @@ from kbatch.device import meter, strategy
 from kbatch.errors import RecipeError, SearchError
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
-from kbatch.recipe import Recipe
+from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments
@@ -107,6 +107,7 @@ def train(
     print(outcome.value, outcome.examples_per_second)
     ```
     """
+    check_recipe(recipe)
     meter.tell_of_unused_card()
     strategy.check(strategy.entered())
     length = _length(seconds, epochs, updates)

@@ -228,13 +228,16 @@ class Space:
         axes = [axis for axis in AXES if axis.in_recipe and not (compiled and axis.of_optimizer)]
         at_32 = {axis.name: drawn[axis.name] for axis in axes}
         fields = recipe_fields(at_32, drawn, self._rule)
-        limit = self.micro_batch_size
-        if measures_noise(fields.get("batch_schedule", CONSTANT)):
-            limit = min(limit or drawn["batch_size"], drawn["batch_size"] // 2)
-        fields["micro_batch_size"] = micro_batch.size_of(drawn["batch_size"], limit)
+        schedule = fields.get("batch_schedule", CONSTANT)
+        fields["micro_batch_size"] = self.micro_batch(drawn["batch_size"], schedule)
         if examples is not None:
             fields |= warmup_updates(drawn, examples, horizon_examples)
         return Recipe(**fields)
+
+    def micro_batch(self, batch_size: int, schedule: str) -> int | None:
+        """Return the micro-batch of a recipe with this batch and `batch_schedule`; else `None`."""
+        of = micro_batch.by_noise if measures_noise(schedule) else micro_batch.size_of
+        return of(batch_size, self.micro_batch_size)
 
     def drawn(self, hp: Any) -> dict[str, Any]:
         """Return the value of every axis by name, including the fixed ones.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kbatch.batch_growth import CONSTANT, check_companions, measures_noise
+from kbatch.batch_growth import CONSTANT, BatchGrowth, check_companions, measures_noise
 from kbatch.dtype_policy import check_policies
 from kbatch.errors import SpaceError
 from kbatch.recipe_fields import COMPILED
-from kbatch.rules import micro_batch
+from kbatch.rules import batch_size, micro_batch
 from kbatch.rules.learning_rate import DEFAULT_RULES
+from kbatch.training_method import PLAIN
 
 
 def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any]) -> None:
@@ -49,3 +51,19 @@ def _check_compiled(space: Any, of_optimizer: Mapping[str, Any]) -> None:
             ", ".join(idle),
             "Leave them out, or name an optimizer too, such as sgd",
         )
+
+
+def smallest_step(space: Any, batch_sizes: Sequence[int]) -> int:
+    """Return the fewest examples of a train step among the recipes of a space.
+
+    Args:
+        space: `Space`.
+        batch_sizes: Sequence of integers, those of its batch sizes that fit.
+    """
+    steps = []
+    for size, schedule in itertools.product(batch_sizes, space.batch_schedule):
+        # other methods take a batch in one step
+        of_pass = space.micro_batch(size, schedule) if PLAIN in space.training else None
+        factor = (BatchGrowth.parse(schedule) or BatchGrowth()).factor
+        steps.append(batch_size.first_pass(size, factor, size // (of_pass or size)))
+    return min(steps, default=2)

@@ -241,6 +241,14 @@ def test_a_batch_that_divides_badly_is_refused_with_a_better_one():
         Space(micro_batch_size=48, batch_size=(32, 97))
 
 
+def test_a_batch_by_noise_must_have_a_divisor_near_its_half():
+    with pytest.raises(SpaceError, match=r"near its half. Received: 37, which takes 37 passes"):
+        Space(batch_size=(32, 37), batch_schedule=("constant", "noise:8"), jit_compile=False)
+    space = Space(batch_size=(15, 32), batch_schedule="noise:4", jit_compile=False)
+    assert [space.micro_batch(size, "noise:4") for size in (15, 32)] == [5, 16]
+    assert space.micro_batch(32, "linear:4") is None
+
+
 def test_what_numpy_holds_is_taken_as_plain_values():
     plain = Space(
         optimizer=("sgd", "adam"),

@@ -15,7 +15,7 @@ from result_records import keep, record
 import kbatch
 from kbatch import Recipe, advise, errors
 from kbatch.advice.inquiry import evidence_of
-from kbatch.advice.rulebook import RULES
+from kbatch.advice.rulebook import RULES, unchecked
 from kbatch.combination import Combination
 from kbatch.device import precision
 from kbatch.memory._max_batch_table import Row, Table
@@ -149,6 +149,8 @@ CASES = {
             on(Recipe(64)),
             on(SCALED),
             on(Recipe(128, "lars", 1.0)),
+            # which is to be lowered
+            on(Recipe(128), lambda: convnet(frozen=True)),
             on(Recipe(512, "compiled", None)),
             on(Recipe(512, "compiled", None), lambda: compiled(keras.optimizers.Adam(4e-3))),
             # a raised rate was tried: the results decide
@@ -288,9 +290,28 @@ CASES = {
         [
             on(Recipe(256, learning_rate=3e-3, warmup_updates=9), lambda: convnet(frozen=True)),
             on(SCALED, pretrained=True),
+            # the batch alone, and the rate alone
+            on(Recipe(512, "adam", 1e-4), pretrained=True),
+            on(Recipe(512, "adam", 1e-4), pretrained=True, examples=2000, epochs=9),
+            on(Recipe(32, "adam", 1e-3), pretrained=True),
+            on(Recipe(32, "sgd", 0.01), pretrained=True),
+            on(Recipe(32, "compiled", None), lambda: moved()),
+            on(Recipe(1024, "lamb", 1e-3, warmup_updates=9), pretrained=True),
         ],
         [
             on(SCALED, convnet),
+            # a new head on frozen layers
+            on(Recipe(32, "adam", 1e-3), lambda: headed(), pretrained=True),
+            on(Recipe(32, "compiled", None), lambda: compiled("adam")),
+            # enough updates for a batch of 512
+            on(Recipe(512, "adam", 1e-4), pretrained=True, examples=50_000, epochs=9),
+            on(Recipe(16, "adam", 5e-5), pretrained=True),
+            on(Recipe(1, "adamw", 5e-5), pretrained=True),
+            on(Recipe(256, "sgd", 0.01), pretrained=True),
+            *(
+                on(kbatch.starting_recipe("fine-tuning", optimizer=name), pretrained=True)
+                for name in ("sgd", "adam", "adamw", "lars", "lamb")
+            ),
             on(Recipe(32, learning_rate=5e-5), lambda: convnet(frozen=True)),
             on(Recipe(256, learning_rate=1e-4), pretrained=True),
         ],
@@ -361,6 +382,22 @@ def frozen_normalization():
     model = convnet()
     model.layers[1].trainable = False
     return model
+
+
+def moved():
+    """A compiled model whose weights were trained elsewhere."""
+    model = compiled("adam")
+    model.layers[1].moving_mean.assign([0.0, 0.1, 0.2, 0.3])
+    return model
+
+
+def headed():
+    """Frozen layers and a new head."""
+    body = [keras.layers.Dense(5) for _ in range(4)]
+    for layer in body:
+        layer.trainable = False
+    head = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((8,)), *body, *head])
 
 
 def said(case):
@@ -438,6 +475,35 @@ def test_remedies_that_were_tried_are_not_named():
     assert "SAM" not in text
     assert "warm-up" not in text
     assert "augmentation" in text
+
+
+def test_what_fine_tuning_is_told_are_its_batch_its_rate_or_both():
+    cases = {
+        "a batch of 16 to 32: batch 512 is for": on(Recipe(512, "adam", 1e-4), pretrained=True),
+        "adam at most 5e-05: a rate of 0.001 is for": on(Recipe(32), pretrained=True),
+        "a batch of 16 to 32 and sgd at most 0.0013: batch 512 with 0.16 is for": on(
+            Recipe(512, "sgd", 0.16, warmup_updates=9), pretrained=True
+        ),
+    }
+    for words, case in cases.items():
+        wanted = f"Fine-tune with {words} training from scratch."
+        assert str(said(case)["fine_tuning"]) == wanted
+    reason = said(on(Recipe(32, "compiled", None), moved))["fine_tuning"].reason
+    assert reason.startswith("Batch normalization holds statistics of an earlier training")
+
+
+def test_a_published_model_may_be_pretrained():
+    def published():
+        body = keras.applications.MobileNetV2(
+            weights=None, input_shape=(32, 32, 3), alpha=0.35, include_top=False, pooling="avg"
+        )
+        return keras.Sequential([body, keras.layers.Dense(1)])
+
+    topic = "whether the model is fine-tuned"
+    assert topic in unchecked(evidence_of(Recipe(), published()))
+    assert topic not in unchecked(evidence_of(Recipe(), published(), pretrained=True))
+    assert topic not in unchecked(evidence_of(Recipe(), convnet()))
+    assert topic in unchecked(evidence_of(Recipe()))
 
 
 GOOD = [

@@ -48,6 +48,16 @@ class Evidence:
     pretrained: bool = False
 
     @property
+    def is_fine_tuning(self) -> bool | None:
+        """Boolean, whether pretrained weights are trained on; `None` if unknown."""
+        model = self.model
+        if model is not None and model.trains_head_only:
+            return False
+        if self.pretrained or (model is not None and (model.frozen or model.moved)):
+            return True
+        return None if model is None or model.published else False
+
+    @property
     def trainings(self) -> tuple[PastTraining, ...]:
         """Tuple of the past trainings; empty without results."""
         return self.results.trainings if self.results else ()

@@ -58,8 +58,8 @@ def advise(
             the search.
         epochs: Number, passes over the data that you plan. Defaults to the length of a trial.
         devices: Integer, devices that share each pass. Defaults to `1`.
-        pretrained: Boolean, whether the model has pretrained weights. A model with frozen layers is
-            taken for pretrained.
+        pretrained: Boolean, whether the model has pretrained weights. A model with frozen layers
+            or statistics of an earlier training is taken for pretrained.
 
     Returns:
         A list of `Advice`, the most important first.

@@ -70,7 +70,7 @@ RULES = (
         "fine_tuning",
         "whether the model is fine-tuned",
         validity_rules.fine_tuning,
-        ("model", "pretrained"),
+        ("fine-tuning",),
     ),
     Rule(
         "input_bound",

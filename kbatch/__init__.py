@@ -3,8 +3,9 @@
 The rooms, from the ground up. Imports go strictly to a lower floor; `tests/test_floors.py` compares
 this list:
 
-   -4  errors
-   -3  batch_growth · dtype_policy · json_form · number_text · recompute_strategy · training_method
+   -5  errors
+   -4  number_text
+   -3  batch_growth · dtype_policy · json_form · recompute_strategy · training_method
    -2  recipe_fields · recipe_row
    -1  code · notebook · option · recipe_agreement · text_table
     0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring

@@ -121,7 +121,7 @@ AXES = (
         ),
         decides_memory=True,
     ),
-    Axis("warmup_passes", passes_of, (1.0,), in_recipe=False),
+    Axis("warmup_passes", passes_of, (1.0,), in_recipe=False, of_optimizer=True),
     Axis(
         "augmentation",
         name_of,

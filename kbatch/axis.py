@@ -69,17 +69,19 @@ class Axis:
         several = tuple(given) if isinstance(given, (tuple, list, range)) else (given,)
         if self.absent is not None:
             several = tuple(None if value == self.absent else value for value in several)
-        try:
-            different = len(set(several)) == len(several)
-        except TypeError:
-            different = False
-        if not several or not different:
-            must, do = (
-                f"`{self.name}` must hold at least one value, each once",
-                "Pass one value, or a tuple of different ones",
-            )
-            raise SpaceError(must, given, do)
-        return tuple(self.check(value) for value in several)
+        if not _are_different(several):
+            raise self._repeated(given)
+        checked = tuple(self.check(value) for value in several)
+        if not _are_different(checked):  # in other spellings
+            raise self._repeated(given)
+        return checked
+
+    def _repeated(self, given: Any) -> SpaceError:
+        return SpaceError(
+            f"`{self.name}` must hold at least one value, each once",
+            given,
+            "Pass one value, or a tuple of different ones",
+        )
 
     def declare(self, hp: Any, values: tuple[Any, ...] | Range) -> None:
         """Declare the axis as a hyperparameter.
@@ -109,6 +111,13 @@ class Axis:
         value = values[0] if is_fixed(values) else hp.get(self.name)  # type: ignore[index]
         absent = self.absent is not None and value == self.absent
         return self.check(None if absent else value)
+
+
+def _are_different(values: tuple[Any, ...]) -> bool:
+    try:
+        return 0 < len(values) == len(set(values))
+    except TypeError:
+        return False
 
 
 def is_fixed(values: tuple[Any, ...] | Range) -> bool:

@@ -74,9 +74,10 @@ def passes_of(value: Any) -> float:
 
 def strategy_of(value: Any) -> Any:
     """Check a strategy of recompute, given in words."""
-    if Strategy.parse(value) is None:
+    parsed = Strategy.parse(value)
+    if parsed is None:
         raise SpaceError(f"`recompute` must be among {WORDS}", value, "Pass these values only")
-    return value
+    return str(parsed)
 
 
 def rate_of(value: Any) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbatch.errors import KbatchError
+from kbatch.number_text import number, shortest
 
 CONSTANT = "constant"
-KINDS = ("linear", "exponential", "steps", "plateau", "noise")
+BY_PROGRESS = ("linear", "exponential", "steps")  # their sizes are known beforehand
+KINDS = (*BY_PROGRESS, "plateau", "noise")
 WORDS = f"{CONSTANT}, or one of {', '.join(KINDS)} with a factor, such as exponential:8"
 
 
@@ -29,6 +30,10 @@ class BatchGrowth:
     kind: str = CONSTANT
     factor: float = 1.0
 
+    def __str__(self) -> str:
+        """Return the text that `parse` reads, one for all spellings of a growth."""
+        return self.kind if self.kind == CONSTANT else f"{self.kind}:{shortest(self.factor)}"
+
     @classmethod
     def parse(cls, text: object) -> BatchGrowth | None:
         """Read the growth from a text such as `"linear:8"`; `None` for any other text.
@@ -41,15 +46,11 @@ class BatchGrowth:
         """
         if not isinstance(text, str):
             return None
-        kind, colon, number = text.partition(":")
+        kind, colon, rest = text.partition(":")
         if kind == CONSTANT:
             return None if colon else cls()
-        try:
-            factor = float(number)
-        except ValueError:
-            return None
-        known = kind in KINDS and 1 < factor < math.inf
-        return cls(kind, factor) if known else None
+        factor = number(rest)
+        return None if kind not in KINDS or factor is None or factor <= 1 else cls(kind, factor)
 
 
 def measures_noise(schedule: str) -> bool:

@@ -36,6 +36,16 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def shortest(value: float) -> str:
+    """Write a number in the one way in which it is shortest.
+
+    Example:
+    >>> shortest(8.0), shortest(0.050), shortest(1e-5)
+    ('8', '0.05', '1e-05')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
 def sizes_of(option: str, text: str, remedy: str) -> tuple[int, ...]:
     """Read the sizes in the text of an option.
 

@@ -257,5 +257,17 @@ class Recipe:
         return ", ".join([*words, *(word for word, differs in optional.items() if differs)])
 
 
+def check_recipe(given: Any) -> None:
+    """Refuse what is no recipe where one is expected.
+
+    Raises:
+        RecipeError: If it is none.
+    """
+    if not isinstance(given, Recipe):
+        raise RecipeError(
+            "`recipe` must be a Recipe", type(given).__name__, "Pass kbatch.Recipe(…)"
+        )
+
+
 def _no_recipe(received: str) -> RecipeError:
     return RecipeError("A recipe must be what Recipe.to_json wrote", received, "Write it again")

@@ -19,7 +19,7 @@ def learning_rate(recipe: Any) -> float | None:
     if recipe.optimizer == COMPILED:
         _check_compiled(recipe)
         return None
-    if not is_number(rate) or not rate > 0:
+    if not is_number(rate) or not float(rate) > 0:
         raise RecipeError(
             "`learning_rate` must be a finite number above 0",
             rate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -43,9 +44,13 @@ def whole_number(value: Any, least: int = 1) -> int | None:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a finite number; a boolean is not."""
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return known and math.isfinite(value)
+    """Tell whether a value is a finite number of Python or NumPy; a boolean is not."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _whole(name: str, least: int) -> Check:
@@ -64,7 +69,7 @@ def _whole(name: str, least: int) -> Check:
 
 def _one_of(name: str, allowed: tuple[str, ...]) -> Check:
     def check(value: Any) -> str:
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise RecipeError(
                 f"`{name}` must be one of {', '.join(allowed)}", value, "Pass one of these names"
             )
@@ -75,16 +80,17 @@ def _one_of(name: str, allowed: tuple[str, ...]) -> Check:
 
 def _in_words(name: str, parse: Callable[[object], Any], known: str) -> Check:
     def check(value: Any) -> str:
-        if parse(value) is None:
+        parsed = parse(value)
+        if parsed is None:
             raise RecipeError(f"`{name}` must be {known}", repr(value), "Pass one of these")
-        return str(value)
+        return str(parsed)  # in one spelling
 
     return check
 
 
 def _number(name: str, fits: Callable[[float], bool], words: str, such_as: str) -> Check:
     def check(value: Any) -> float:
-        if not is_number(value) or not fits(value):
+        if not is_number(value) or not fits(float(value)):
             must, do = f"`{name}` must be a number {words}", f"Pass {such_as}, say"
             raise RecipeError(must, repr(value), do)
         return float(value)

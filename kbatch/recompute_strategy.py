@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
+
+from kbatch.number_text import number, shortest
 
 SEARCHED = ("none", "minimal", "sqrt", "stages")
 BUDGET, SEGMENTS = "budget", "segments"
@@ -30,6 +31,12 @@ class Strategy:
     kept_share: float | None = None
     count: int | None = None
 
+    def __str__(self) -> str:
+        """Return the text that `parse` reads, one for all spellings of a strategy."""
+        if self.kept_share is not None:
+            return f"{self.name}:{shortest(self.kept_share)}"
+        return self.name if self.count is None else f"{self.name}:{self.count}"
+
     @classmethod
     def parse(cls, text: object) -> Strategy | None:
         """Read a strategy from a text such as `"budget:0.5"`; `None` for any other text.
@@ -48,8 +55,6 @@ class Strategy:
         if name == SEGMENTS:
             plain = re.fullmatch(r"[1-9][0-9]{0,3}", share)
             return cls(name, count=int(share)) if plain and int(share) > 1 else None
-        try:
-            kept = float(share)
-        except ValueError:
-            return None
-        return cls(name, kept) if name == BUDGET and math.isfinite(kept) and 0 < kept < 1 else None
+        kept = number(share)
+        known = name == BUDGET and kept is not None and 0 < kept < 1
+        return cls(name, kept) if known else None

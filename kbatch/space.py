@@ -108,8 +108,8 @@ class Space:
             `"noise:8"` a batch takes two passes or more. Defaults to `("constant",)`.
         normalization: Names out of `"batch"`, `"group"`; see `Recipe`. Defaults to `("batch",)`.
 
-    The settings of an optimizer (weight decay, momentum, clipping and schedules) are the model's
-    own for `optimizer="compiled"`.
+    The settings of an optimizer (warm-up, weight decay, momentum, clipping and schedules) are the
+    model's own for `optimizer="compiled"`, and refused if the space has no other.
 
     Raises:
         SpaceError: If a value of an axis is not allowed.
@@ -167,7 +167,8 @@ class Space:
         if not isinstance(self.baseline, Recipe):
             raise SpaceError("`baseline` must be a Recipe", self.baseline, "Pass kbatch.Recipe(…)")
         rated = [name for name in self.optimizer if name in RATED]
-        space_agreement.check(self, {name: self._rule(name) for name in rated})
+        of_optimizer = {axis.name: axis.default for axis in AXES if axis.of_optimizer}
+        space_agreement.check(self, {name: self._rule(name) for name in rated}, of_optimizer)
 
     def _rule(self, optimizer: str) -> str:
         return self.learning_rate_rule.get(optimizer, rates.DEFAULT_RULES[optimizer])
@@ -227,13 +228,16 @@ class Space:
         axes = [axis for axis in AXES if axis.in_recipe and not (compiled and axis.of_optimizer)]
         at_32 = {axis.name: drawn[axis.name] for axis in axes}
         fields = recipe_fields(at_32, drawn, self._rule)
-        limit = self.micro_batch_size
-        if measures_noise(fields.get("batch_schedule", CONSTANT)):
-            limit = min(limit or drawn["batch_size"], drawn["batch_size"] // 2)
-        fields["micro_batch_size"] = micro_batch.size_of(drawn["batch_size"], limit)
+        schedule = fields.get("batch_schedule", CONSTANT)
+        fields["micro_batch_size"] = self.micro_batch(drawn["batch_size"], schedule)
         if examples is not None:
             fields |= warmup_updates(drawn, examples, horizon_examples)
         return Recipe(**fields)
+
+    def micro_batch(self, batch_size: int, schedule: str) -> int | None:
+        """Return the micro-batch of a recipe with this batch and `batch_schedule`; else `None`."""
+        of = micro_batch.by_noise if measures_noise(schedule) else micro_batch.size_of
+        return of(batch_size, self.micro_batch_size)
 
     def drawn(self, hp: Any) -> dict[str, Any]:
         """Return the value of every axis by name, including the fixed ones.

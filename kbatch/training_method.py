@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+from kbatch.number_text import number, shortest
 
 PLAIN, SAM, PROXIMAL = "plain", "sam", "proximal"
 INNER_STEPS = 3  # of the proximal method, if none are named; chosen by hand, not tuned
@@ -26,6 +27,15 @@ class TrainingMethod:
     name: str = PLAIN
     amount: float = 0.0
     inner_steps: int = 1
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads, one for all spellings of a method."""
+        words = [self.name]
+        if self.name != PLAIN:
+            words.append(shortest(self.amount))
+        if self.inner_steps != _default_steps(self.name):
+            words.append(str(self.inner_steps))
+        return ":".join(words)
 
     @classmethod
     def parse(cls, text: object) -> TrainingMethod | None:
@@ -57,11 +67,8 @@ def _default_steps(name: str) -> int:
 
 
 def _above_0(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 < number < math.inf else None
+    amount = number(text)
+    return amount if amount is not None and amount > 0 else None
 
 
 def _steps(text: str) -> int | None:

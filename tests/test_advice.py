@@ -14,7 +14,8 @@ from result_records import keep, record
 
 import kbatch
 from kbatch import Recipe, advise, errors
-from kbatch.advice.rulebook import RULES
+from kbatch.advice.inquiry import evidence_of
+from kbatch.advice.rulebook import RULES, unchecked
 from kbatch.combination import Combination
 from kbatch.device import precision
 from kbatch.memory._max_batch_table import Row, Table
@@ -68,6 +69,8 @@ def points(seed, count=100):
 
 
 SCALED = Recipe(256, "sgd", 0.08, warmup_updates=20)
+GROWING = dataclasses.replace(SCALED, batch_schedule="exponential:8")
+BY_NOISE = Recipe(64, "sgd", 0.02, micro_batch_size=32, batch_schedule="noise:8")
 SLOW_LARGE = (trial(0, 0.80, 32), trial(1, 0.76, 256, speed=4000.0))
 SPLIT = Recipe(64, micro_batch_size=32)
 MIXED = Recipe(64, policy="mixed_float16")
@@ -146,6 +149,8 @@ CASES = {
             on(Recipe(64)),
             on(SCALED),
             on(Recipe(128, "lars", 1.0)),
+            # which is to be lowered
+            on(Recipe(128), lambda: convnet(frozen=True)),
             on(Recipe(512, "compiled", None)),
             on(Recipe(512, "compiled", None), lambda: compiled(keras.optimizers.Adam(4e-3))),
             # a raised rate was tried: the results decide
@@ -172,15 +177,24 @@ CASES = {
     ),
     "long_warmup": (
         [on(dataclasses.replace(SCALED, warmup_updates=60), examples=2560, epochs=10)],
-        [on(SCALED, examples=25_600, epochs=10), on(SCALED)],
+        [
+            on(SCALED, examples=25_600, epochs=10),
+            on(SCALED),
+            # of 17 updates, were the batch constant
+            on(GROWING, examples=2560, epochs=1.7),
+        ],
     ),
     "too_few_updates": (
         [
             on(SCALED, examples=2000, epochs=5),
+            on(GROWING, examples=2560, epochs=2),
             on(Recipe(64), results=table(trial(0, 0.8, 64, speed=100.0))),
         ],
         [
             on(SCALED, examples=20_000, epochs=5),
+            # small batches make most of the updates, or nobody knows how many
+            on(GROWING, examples=2560, epochs=6),
+            on(dataclasses.replace(GROWING, batch_schedule="plateau:8"), examples=2560, epochs=6),
             on(SCALED),
             on(Recipe(16), examples=16, epochs=5),
             # it did no harm
@@ -241,6 +255,8 @@ CASES = {
         [
             on(SPLIT, max_batch=63),
             on(SPLIT),
+            # its passes measure the noise
+            on(BY_NOISE, max_batch=64),
             on(Recipe(64), max_batch=128),
             # of another optimizer, of smaller passes, and of a wider model
             on(SPLIT, results=table(trial(0, 0.8, 128, optimizer="sgd", learning_rate=0.01))),
@@ -258,10 +274,12 @@ CASES = {
             on(Recipe(64, micro_batch_size=8), convnet),
             on(Recipe(8), convnet),
             on(Recipe(64), convnet, devices=8),
+            on(Recipe(64, micro_batch_size=32, batch_schedule="exponential:8"), convnet),
             on(Recipe(64, micro_batch_size=8), lambda: convnet(synchronized=True)),
         ],
         [
             on(Recipe(64, micro_batch_size=16), convnet),
+            on(Recipe(64, batch_schedule="linear:4"), convnet),
             on(Recipe(64, micro_batch_size=8), lambda: convnet(normalized=False)),
             on(Recipe(64, micro_batch_size=8, normalization="group"), convnet),
             on(Recipe(64), lambda: convnet(synchronized=True), devices=8),
@@ -272,9 +290,28 @@ CASES = {
         [
             on(Recipe(256, learning_rate=3e-3, warmup_updates=9), lambda: convnet(frozen=True)),
             on(SCALED, pretrained=True),
+            # the batch alone, and the rate alone
+            on(Recipe(512, "adam", 1e-4), pretrained=True),
+            on(Recipe(512, "adam", 1e-4), pretrained=True, examples=2000, epochs=9),
+            on(Recipe(32, "adam", 1e-3), pretrained=True),
+            on(Recipe(32, "sgd", 0.01), pretrained=True),
+            on(Recipe(32, "compiled", None), lambda: moved()),
+            on(Recipe(1024, "lamb", 1e-3, warmup_updates=9), pretrained=True),
         ],
         [
             on(SCALED, convnet),
+            # a new head on frozen layers
+            on(Recipe(32, "adam", 1e-3), lambda: headed(), pretrained=True),
+            on(Recipe(32, "compiled", None), lambda: compiled("adam")),
+            # enough updates for a batch of 512
+            on(Recipe(512, "adam", 1e-4), pretrained=True, examples=50_000, epochs=9),
+            on(Recipe(16, "adam", 5e-5), pretrained=True),
+            on(Recipe(1, "adamw", 5e-5), pretrained=True),
+            on(Recipe(256, "sgd", 0.01), pretrained=True),
+            *(
+                on(kbatch.starting_recipe("fine-tuning", optimizer=name), pretrained=True)
+                for name in ("sgd", "adam", "adamw", "lars", "lamb")
+            ),
             on(Recipe(32, learning_rate=5e-5), lambda: convnet(frozen=True)),
             on(Recipe(256, learning_rate=1e-4), pretrained=True),
         ],
@@ -347,6 +384,22 @@ def frozen_normalization():
     return model
 
 
+def moved():
+    """A compiled model whose weights were trained elsewhere."""
+    model = compiled("adam")
+    model.layers[1].moving_mean.assign([0.0, 0.1, 0.2, 0.3])
+    return model
+
+
+def headed():
+    """Frozen layers and a new head."""
+    body = [keras.layers.Dense(5) for _ in range(4)]
+    for layer in body:
+        layer.trainable = False
+    head = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((8,)), *body, *head])
+
+
 def said(case):
     recipe, model, results, arguments = case
     found = advise(recipe, None if model is None else model(), results, **arguments)
@@ -393,6 +446,27 @@ def test_the_sentences_name_the_numbers_of_the_case():
         "than batch 32 (0.760 against 0.800)."
     )
     assert "trial 0 and trial 1" in found["generalisation_gap"].source
+    growing = Recipe(64, micro_batch_size=32, batch_schedule="exponential:8")
+    assert str(said(on(growing, convnet))["small_micro_batch"]) == (
+        "Take a batch that begins with passes of at least 16, or "
+        'normalization="group": the 1 BatchNormalization layer of the model measures 4 examples '
+        "at a time when the training begins."
+    )
+    found = said(on(GROWING, examples=2560, epochs=2))
+    assert "batch 256 makes only 72 updates" in str(found["too_few_updates"])
+
+
+def test_the_updates_of_a_growing_batch_are_those_that_it_makes(points):
+    (x, y), validation = points
+    recipe = Recipe(96, "sgd", 0.01, batch_schedule="exponential:8")
+
+    def dense():
+        model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy", metrics=["accuracy"], jit_compile=False)
+        return model
+
+    _, outcome = kbatch.train(recipe, dense, x[:192], y[:192], validation, epochs=6)
+    assert evidence_of(recipe, examples=192, epochs=6).updates == outcome.updates == 44
 
 
 def test_remedies_that_were_tried_are_not_named():
@@ -401,6 +475,35 @@ def test_remedies_that_were_tried_are_not_named():
     assert "SAM" not in text
     assert "warm-up" not in text
     assert "augmentation" in text
+
+
+def test_what_fine_tuning_is_told_are_its_batch_its_rate_or_both():
+    cases = {
+        "a batch of 16 to 32: batch 512 is for": on(Recipe(512, "adam", 1e-4), pretrained=True),
+        "adam at most 5e-05: a rate of 0.001 is for": on(Recipe(32), pretrained=True),
+        "a batch of 16 to 32 and sgd at most 0.0013: batch 512 with 0.16 is for": on(
+            Recipe(512, "sgd", 0.16, warmup_updates=9), pretrained=True
+        ),
+    }
+    for words, case in cases.items():
+        wanted = f"Fine-tune with {words} training from scratch."
+        assert str(said(case)["fine_tuning"]) == wanted
+    reason = said(on(Recipe(32, "compiled", None), moved))["fine_tuning"].reason
+    assert reason.startswith("Batch normalization holds statistics of an earlier training")
+
+
+def test_a_published_model_may_be_pretrained():
+    def published():
+        body = keras.applications.MobileNetV2(
+            weights=None, input_shape=(32, 32, 3), alpha=0.35, include_top=False, pooling="avg"
+        )
+        return keras.Sequential([body, keras.layers.Dense(1)])
+
+    topic = "whether the model is fine-tuned"
+    assert topic in unchecked(evidence_of(Recipe(), published()))
+    assert topic not in unchecked(evidence_of(Recipe(), published(), pretrained=True))
+    assert topic not in unchecked(evidence_of(Recipe(), convnet()))
+    assert topic in unchecked(evidence_of(Recipe()))
 
 
 GOOD = [

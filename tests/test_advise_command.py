@@ -68,7 +68,7 @@ def test_the_model_the_limit_and_the_devices_are_looked_at():
     shared = run("--recipe", "{}", "--build", "advised:build", "--devices", "4")
     assert "measures 8 examples" in shared.stdout
     tuned = run("--recipe", '{"batch_size": 128, "learning_rate": 0.002}', "--pretrained")
-    assert "Fine-tune with a batch of 16 to 32" in tuned.stdout
+    assert "Fine-tune with adam at most 0.0001" in tuned.stdout
 
 
 def test_a_folder_gives_its_best_recipe_and_its_baseline(tmp_path):

@@ -80,6 +80,8 @@ def test_normalization_gets_enough_examples():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        ({"aim": ["speed"]}, "`aim` must be one of accuracy"),
+        ({"optimizer": ["sgd"]}, "`optimizer` must be one of sgd"),
         ({"aim": "fun"}, "`aim` must be one of accuracy, speed, memory, fine-tuning, devices"),
         ({"optimizer": "compiled"}, "`optimizer` must be one of"),
         ({"devices": 2}, '`devices` must come with aim="devices"'),

@@ -47,6 +47,7 @@ def build(hp):
             keras.layers.BatchNormalization(),
             keras.layers.Conv2D(4, 3, activation="relu"),
             keras.layers.Flatten(),
+            keras.layers.Dense(4, "relu"),
             keras.layers.Dropout(0.2),
             keras.layers.Dense(1, "sigmoid", dtype="float32"),
         ]
@@ -85,6 +86,25 @@ def test_random_recipes_of_all_axes_train(tmp_path):
         assert found[axis].nunique() > 1
     for _, row in found.iterrows():
         assert str(kbatch.Recipe.from_dict(row)) == row["recipe"]
+
+
+def test_float16_and_float8_train_in_a_search(tmp_path):
+    """They have a space of their own, since neither goes with all optimizers and methods."""
+    short = Space(
+        **{axis: VALUES[axis][:1] for axis in ("recompute", "batch_size", "dropout_scale")},
+        policy=("float16", "float8"),
+        optimizer=("sgd", "lars"),
+        learning_rate=RATES,
+        clip_norm=(None, 1.0),
+        ema=(None, 0.9),
+        jit_compile=False,
+        micro_batch_size=16,
+    )
+    found = search(tmp_path, short, 4, seed=1)
+    assert set(found["ended"]) <= {"horizon"}, found["remarks"].to_list()
+    assert set(found["policy"]) == {"float16", "float8"}
+    assert found["clip_norm"].nunique() == found["ema"].nunique() == 1
+    assert (found["micro_batch_size"] == 16).all()
 
 
 @pytest.mark.slow

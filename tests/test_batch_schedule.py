@@ -145,6 +145,31 @@ def test_the_rate_that_a_callback_sets_is_the_full_one():
     np.testing.assert_allclose(history.history["learning_rate"], [0.04, 0.02, 0.01], rtol=1e-6)
 
 
+def plateau():
+    return keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10, factor=0.5)
+
+
+def falling():
+    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5 if epoch else rate)
+
+
+@pytest.mark.parametrize(
+    ("setter", "halvings"), [(plateau, [0, 0, 1, 2, 3, 4]), (falling, [0, 1, 2, 3, 4, 5])]
+)
+def test_a_callback_sets_the_full_rate_from_every_place(setter, halvings):
+    rates = [0.04 / 2**times for times in halvings]
+    for place in ("before", "after"):
+        schedule, model = BatchSchedule("exponential:8", 40), model_of()
+        callbacks = [setter(), schedule] if place == "before" else [schedule, setter()]
+        history = model.fit(schedule.batches(X, Y), epochs=6, callbacks=callbacks, verbose=0)
+        assert float(model.optimizer.learning_rate) == pytest.approx(0.04 / 2**5)
+        np.testing.assert_allclose(history.history["learning_rate"], rates, rtol=1e-6)
+        done = 0
+        for ids, rate in model.steps:
+            assert rate == pytest.approx(rates[done // N] * len(ids) / 40, rel=1e-5)
+            done += len(ids)
+
+
 @pytest.mark.parametrize(("optimizer", "power"), [("SGD", 1), ("Adam", 0.5), ("Lion", 0.5)])
 def test_the_rule_is_that_of_the_optimizer(optimizer, power):
     model = model_of(getattr(keras.optimizers, optimizer)(0.04))
@@ -214,13 +239,45 @@ def test_what_does_not_fit_together_is_refused():
             BatchSchedule(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("direction", "maximum"),
+        ("direction", None),
+        ("epochs", 0),
+        ("epochs", -3),
+        ("epochs", "3"),
+        ("epochs", True),
+        ("monitor", 3),
+        ("noise_scale", 5),
+        ("seed", "a"),
+        ("seed", None),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(name, value):
+    with pytest.raises(RecipeError, match=f"`{name}` must be .*Received: {value!r}"):
+        BatchSchedule("plateau:8", 40, **{name: value})
+    assert BatchSchedule("plateau:8", 40, epochs=np.int64(3), seed=np.int32(-1)).epochs == 3
+
+
+def test_a_distribution_strategy_is_refused_by_name():
+    strategy, schedule = tf.distribute.OneDeviceStrategy("CPU:0"), BatchSchedule("linear:8", 40)
+    with strategy.scope():
+        model = model_of()
+        with pytest.raises(ModelError, match="train on one device. Received: OneDeviceStrategy"):
+            schedule.batches(X, Y)
+    # in a thread of TensorFlow, where nobody knows of the strategy
+    with pytest.raises(tf.errors.OpError, match="or a model of a distribution strategy"):
+        model.fit(schedule.batches(X, Y), callbacks=[schedule], verbose=0)
+
+
 def test_the_rule_is_that_of_the_scaled_optimizer():
     class Rates(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
             self.seen = []
 
-        def on_train_batch_end(self, batch, logs=None):
+        def on_train_batch_begin(self, batch, logs=None):
             self.seen.append(float(self.model.optimizer.learning_rate))
 
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.8))

@@ -26,6 +26,23 @@ def test_a_batch_grows_from_its_first_size_to_its_last(kind, last, factor, multi
     assert batch_size.at(kind, 9.0, last, factor, multiple) == last
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("examples", [10, 1000, 15360])
+@pytest.mark.parametrize(("last", "factor", "multiple"), [(256, 8, 1), (96, 3, 4), (7, 100, 1)])
+def test_updates_are_counted_batch_by_batch(kind, examples, last, factor, multiple):
+    done, count = 0, 0
+    while done < examples:
+        done += batch_size.at(kind, done / examples, last, factor, multiple)
+        count += 1
+    assert batch_size.updates(kind, examples, last, factor, multiple) == count
+
+
+def test_the_first_pass_is_a_share_of_the_first_batch():
+    assert batch_size.first_pass(64, 8, 2) == 4
+    assert batch_size.first_pass(64, 100, 4) == 1
+    assert batch_size.first_pass(64, 1, 4) == 16
+
+
 def test_linear_has_equal_differences_exponential_equal_ratios():
     levels = [level / 8 for level in range(8)]
     linear = [batch_size.at("linear", share, 8000, 8) for share in levels]

@@ -91,6 +91,68 @@ def test_accumulated_passes_equal_the_whole_batch_in_float16():
         assert np.abs(weights[0]).max() > 0.1
 
 
+def head_of(dtype, optimizer=None):
+    """A model with one output, whose last layer computes in this type."""
+
+    def build():
+        layers = [keras.layers.Dense(4), keras.layers.Dense(1, dtype=dtype)]
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        if optimizer is not None:
+            model.compile(optimizer(), "mse", metrics=["mae"], jit_compile=False)
+        return model
+
+    return build
+
+
+def trained(dtype, labels, epochs, own=None, **fields):
+    """A model trained in passes of 32, or the whole of the examples at once, and its outcome."""
+    recipe = Recipe(128, policy="float16", **fields)
+    named = {} if own else {"loss": "mse", "metrics": ["mae"]}
+    data = (X / 10, labels, (X / 10, labels))
+    build = head_of(dtype, own)
+    return kbatch.train(recipe, build, *data, epochs=epochs, metric="val_mae", **named)
+
+
+SMALL = X[:, 0] / 10  # labels for which no pass overflows
+
+
+def assert_passes_equal_the_whole_batch(dtype, own=None, **fields):
+    weights = []
+    for micro in (None, 32):
+        model, _ = trained(dtype, SMALL, 5, own, micro_batch_size=micro, **fields)
+        weights.append(np.concatenate([each.ravel() for each in model.get_weights()]))
+    np.testing.assert_allclose(*weights, rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", None])
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("lars", 1.0)])
+def test_clipped_passes_equal_the_whole_batch(dtype, optimizer, rate):
+    fields = {"optimizer": optimizer, "learning_rate": rate, "clip_norm": 0.05}
+    assert_passes_equal_the_whole_batch(dtype, **fields)
+
+
+def test_gradients_are_clipped_whose_squares_overflow():
+    fields = {"optimizer": "sgd", "learning_rate": 1e-3, "clip_norm": 1.0, "micro_batch_size": 32}
+    _, outcome = trained(None, 3000 * X[:, 0], 40, **fields)
+    assert outcome.ended == "horizon"
+    assert outcome.updates > outcome.skipped_updates
+
+
+@pytest.mark.parametrize("clipping", ["global_clipnorm", "clipnorm", "clipvalue"])
+def test_a_compiled_optimizer_clips_its_passes(clipping):
+    def sgd():
+        return keras.optimizers.SGD(0.1, **{clipping: 0.01})
+
+    fields = {"optimizer": "compiled", "learning_rate": None}
+    assert_passes_equal_the_whole_batch("float32", sgd, **fields)
+
+
+def test_the_noise_scale_of_a_clipped_float16_training_is_known():
+    recipe = Recipe(64, "sgd", 0.01, policy="float16", clip_norm=1.0, micro_batch_size=16)
+    found = kbatch.noise_scale(head_of("float32"), X, X[:, 0], recipe, loss="mse", updates=40)
+    assert found.critical_batch > 0
+
+
 @pytest.mark.parametrize("kind", [keras.optimizers.Adam, keras.optimizers.AdamW])
 def test_why_adam_is_refused(kind):
     """Three steps at a rate of 1e-3 are 0.003, and in float16 anything."""

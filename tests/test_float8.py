@@ -59,6 +59,40 @@ def test_a_model_learns_in_float8(more):
     assert keras.config.dtype_policy().name == "float32"
 
 
+class Seen(keras.callbacks.Callback):
+    """The trainable variables by path after each update."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        variables = self.model.trainable_variables
+        self.values.append({each.path: np.array(each) for each in variables})
+
+
+def test_scales_are_not_averaged():
+    recipe, seen = Recipe(32, "sgd", 0.01, policy="float8", ema=0.99), Seen()
+    model, _ = kbatch.train(
+        *(recipe, build, 50 * X, Y, (50 * X, Y)),
+        updates=12,
+        callbacks=[seen],
+        loss=ARGUMENTS.loss,
+        metrics=["accuracy"],
+    )
+    kept = {each.path: np.array(each) for each in model.trainable_variables}
+    scales = [path for path in kept if "_scale" in path or "amax" in path]
+    kernel = next(path for path in kept if path.endswith("first/kernel"))
+    assert len(scales) == 2 * 6
+    # the kept model is that of one of the measurements
+    [update] = [
+        values
+        for values in seen.values
+        if all(np.array_equal(values[path], kept[path]) for path in scales)
+    ]
+    assert not np.array_equal(update[kernel], kept[kernel])
+
+
 def scales_after_two_updates(recipe):
     """Scale and largest numbers of the first layer, whose inputs are the data."""
     model = ModelMaker(build, ARGUMENTS).make(recipe)

@@ -11,7 +11,8 @@ import kbatch
 
 ROOT = Path(kbatch.__file__).parent
 FLOORS = {
-    "errors": -4,
+    "errors": -5,
+    "number_text": -4,
     "json_form": -3,
     "dtype_policy": -3,
     "recompute_strategy": -3,
@@ -22,7 +23,6 @@ FLOORS = {
     "recipe_row": -2,
     "code": -1,
     "recipe": 0,
-    "number_text": -3,
     "option": -1,
     "axis": 0,
     "axis_checks": 0,

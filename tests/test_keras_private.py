@@ -134,6 +134,7 @@ def test_accumulated_gradients_and_passes_are_the_optimizers():
     model.train_on_batch(np.ones((1, 2)), np.ones((1, 1)))
     sums = keras_private.accumulated_gradients(model.optimizer)
     assert [tuple(total.shape) for total in sums] == [(2, 1), (1,)]
+    assert all(total.name.endswith(keras_private.GRADIENT_SUM) for total in sums)
     assert any(np.any(keras.ops.convert_to_numpy(total)) for total in sums)
     assert int(keras_private.passes(model.optimizer)) == 1
     assert int(model.optimizer.iterations) == 0

@@ -2,9 +2,11 @@
 
 import keras
 import method_models
+import numpy as np
 import pytest
 import tensorflow as tf
 
+import kbatch
 from kbatch import Recipe
 from kbatch.building.compiled import CompileArguments, lacking
 from kbatch.building.method_scope import trained_by_method
@@ -91,6 +93,21 @@ def test_scales_of_float8_are_no_weights(method):
 
     with pytest.raises(ModelError, match="scales of float8"):
         ModelMaker(build, LOSS).make(Recipe(training=method))
+
+
+def test_a_norm_over_several_types_is_refused():
+    def mixed():
+        last = keras.layers.Dense(2, "softmax", dtype="float64")
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), last])
+
+    arguments = CompileArguments("sparse_categorical_crossentropy", ["accuracy"])
+    recipe = Recipe(32, "sgd", 0.1, clip_norm=0.5)
+    with pytest.raises(ModelError, match="of one type.*clip_norm=0.5 and weights of float32 and"):
+        ModelMaker(mixed, arguments).make(recipe)
+    x, y = np.ones((32, 4)), np.arange(32) % 2
+    data = (x, y, (x, y))
+    named = {"loss": arguments.loss, "metrics": ["accuracy"], "epochs": 1}
+    kbatch.train(Recipe(32, "sgd", 0.1, training="sam:0.05"), mixed, *data, **named)
 
 
 def test_a_model_compiled_for_a_plain_fit_lacks_the_method():

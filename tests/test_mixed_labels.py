@@ -9,7 +9,7 @@ import short_searches
 import tensorflow as tf
 
 import kbatch
-from kbatch import Recipe, Space
+from kbatch import Recipe, Space, space_agreement
 from kbatch.building import mixed_labels
 from kbatch.building.augmentation_scope import augmented
 from kbatch.building.compiled import CompileArguments, compile_for
@@ -381,6 +381,24 @@ def test_a_search_that_cannot_mix_ends_at_once(tmp_path):
     rows = X, Y.astype("float32")
     refused(lambda hp: linear(), (X, Y), "cutmix", DataError, "CutMix must have images")
     refused(lambda hp: linear("mse"), rows, "mixup", ModelError, "a loss over classes")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"micro_batch_size": 1}, {"batch_schedule": "linear:16"}, {"batch_size": 1}]
+)
+def test_passes_of_one_example_mix_nothing_and_are_refused(fields, tmp_path):
+    recipe = Recipe(**{"batch_size": 16, "augmentation": "mixup", **fields})
+    with pytest.raises(DataError, match="MixUp must have two examples"):
+        kbatch.train(recipe, linear, X, Y, (X, Y), epochs=1)
+    axes = {"batch_size": 16, "jit_compile": False, "policy": "float32", **fields}
+    if "micro_batch_size" in axes:
+        # SAM mixes the whole batch
+        sam = Space(**axes, training="sam:0.05")
+        assert space_agreement.smallest_step(sam, [16]) == 16
+    space = Space(**axes, augmentation=("none", "mixup"), baseline=Recipe(16))
+    tuner = short_searches.tuner_of(str(tmp_path), model=lambda hp: linear(), space=space)
+    with pytest.raises(DataError, match="MixUp must have two examples"):
+        short_searches.search(tuner, ((X, Y), (X, Y)))
 
 
 @pytest.mark.slow

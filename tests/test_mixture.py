@@ -69,6 +69,12 @@ def test_shares_are_drawn_alike_with_and_without_xla(part):
         assert abs(means[0] - 0.5) < 0.025
 
 
+def test_passes_of_one_example_are_refused():
+    MixUp().check_count(2)
+    with pytest.raises(DataError, match="CutMix must have two examples or more in every pass"):
+        CutMix().check_count(1)
+
+
 def test_one_example_is_its_own_partner():
     x = RNG.random((1, 4)).astype("float32")
     np.testing.assert_allclose(MixUp().mix(x)[0], x, rtol=1e-6)

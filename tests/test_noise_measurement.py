@@ -124,6 +124,15 @@ def test_a_batch_is_split_into_about_8_passes(batch_size, passes):
     assert split(Recipe(batch_size)).accumulation_steps == passes
 
 
+@pytest.mark.parametrize("recipe", ["adam", {}, {"batch_size": 32}])
+def test_what_is_no_recipe_is_refused(recipe, points):
+    (x, y), validation = points
+    with pytest.raises(RecipeError, match="`recipe` must be a Recipe. Received: (str|dict)"):
+        kbatch.noise_scale(linear, x, y, recipe)
+    with pytest.raises(RecipeError, match="`recipe` must be a Recipe. Received: (str|dict)"):
+        kbatch.train(recipe, linear, x, y, validation, epochs=1)
+
+
 def test_a_recipe_that_accumulates_keeps_its_passes():
     recipe = Recipe(64, micro_batch_size=32)
     assert split(recipe) is recipe

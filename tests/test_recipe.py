@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kbatch import Recipe
-from kbatch.errors import RecipeError
+from kbatch import Recipe, Space
+from kbatch.errors import RecipeError, SpaceError
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,57 @@ def test_words_say_what_differs():
     assert str(Recipe()) == "batch 32, adam 0.001"
     words = str(Recipe(256, "sgd", 0.08, 5, "mixed_float16", "flip", 64, True))
     assert words == "batch 256 (4 x 64), sgd 0.08, warm-up 5, mixed_float16, flip, jit"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "held"),
+    [
+        ("training", "sam:0.050", "sam:0.05"),
+        ("training", "sam: 5e-2", "sam:0.05"),
+        ("training", "proximal:0.10:3", "proximal:0.1"),
+        ("training", "proximal:1.0:5", "proximal:1:5"),
+        ("batch_schedule", "exponential:8.0", "exponential:8"),
+        ("recompute", "budget:0.50", "budget:0.5"),
+    ],
+)
+def test_a_value_in_words_has_one_spelling(name, given, held):
+    recipe = Recipe(**{name: given})
+    assert getattr(recipe, name) == held
+    assert recipe == Recipe(**{name: held})
+    assert Space(**{name: given}, jit_compile=False) == Space(**{name: held}, jit_compile=False)
+    with pytest.raises(SpaceError, match="each once"):
+        Space(**{name: (given, held)}, jit_compile=False)
+
+
+@pytest.mark.parametrize("text", ["sam:1_0", "sam:٥", "sam:0x1", "sam:nan", "proximal:inf"])
+def test_numbers_in_words_are_plain_digits(text):
+    with pytest.raises(RecipeError, match="`training` must be"):
+        Recipe(training=text)
+
+
+NUMBERS = {
+    **dict.fromkeys(("learning_rate", "label_smoothing", "weight_decay", "momentum"), 0.5),
+    **dict.fromkeys(("dropout_scale", "clip_norm", "ema"), 0.5),
+    **dict.fromkeys(("batch_size", "warmup_updates", "micro_batch_size"), 8),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_numpy_are_stored_as_pythons(name):
+    value = NUMBERS[name]
+    kinds = (np.int64, np.uint8) if isinstance(value, int) else (np.float32, np.float64)
+    for kind in kinds:
+        held = getattr(Recipe(**{name: kind(value)}), name)
+        assert (type(held), held) == (type(value), value)
+    for wrong in (np.float32("nan"), np.bool_(True), np.array([value]), 10**400):
+        with pytest.raises(RecipeError, match=f"`{name}` must be"):
+            Recipe(**{name: wrong})
+    if isinstance(value, float) and name in ("learning_rate", "clip_norm", "dropout_scale"):
+        assert type(getattr(Recipe(**{name: np.int64(1)}), name)) is float
+
+
+@pytest.mark.parametrize("value", [np.array(["cosine"]), np.array(["cosine", "steps"]), ["cosine"]])
+def test_an_array_is_no_name(value):
+    with pytest.raises(RecipeError, match="`schedule` must be one of"):
+        Recipe(schedule=value)
+    assert type(Recipe(schedule=np.str_("cosine")).schedule) is str

@@ -39,6 +39,11 @@ def test_the_way_to_the_worst_weights_has_the_radius():
     np.testing.assert_allclose(offsets[2], [[0.04]], rtol=1e-6)
 
 
+def test_gradients_of_several_types_have_one_norm():
+    offsets = _offsets([tf.constant([3.0]), tf.constant([4.0], tf.float64)], 0.05)
+    np.testing.assert_allclose(np.concatenate(offsets), [0.03, 0.04], rtol=1e-12)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_gradient_that_is_not_finite_moves_nothing(bad):
     offsets = _offsets([tf.constant([1.0, bad]), tf.constant([2.0])], 0.05)

@@ -214,12 +214,39 @@ def test_axes_that_cannot_be_searched_are_refused(axes):
         Space(**axes)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weight_decay", (0, 0.01)),
+        ("momentum", 0.5),
+        ("clip_norm", (0, 1.0)),
+        ("schedule", "cosine"),
+        ("batch_schedule", "exponential:8"),
+        ("warmup_passes", 2.0),
+    ],
+)
+def test_settings_of_a_compiled_optimizer_are_refused(name, value):
+    with pytest.raises(SpaceError, match=f"must be the model's own. Received: {name}="):
+        Space(optimizer="compiled", jit_compile=False, **{name: value})
+    Space(optimizer=("compiled", "sgd"), jit_compile=False, **{name: value})
+    # what the model's own optimizer does not decide is searched with it
+    Space(optimizer="compiled", ema=(0, 0.9), dropout_scale=(1, 2), training="sam:0.05")
+
+
 def test_a_batch_that_divides_badly_is_refused_with_a_better_one():
     with pytest.raises(
         SpaceError,
         match=r"97, which takes 97 passes of 1 where 3 would do. Pass multiples of 48, such as 144",
     ):
         Space(micro_batch_size=48, batch_size=(32, 97))
+
+
+def test_a_batch_by_noise_must_have_a_divisor_near_its_half():
+    with pytest.raises(SpaceError, match=r"near its half. Received: 37, which takes 37 passes"):
+        Space(batch_size=(32, 37), batch_schedule=("constant", "noise:8"), jit_compile=False)
+    space = Space(batch_size=(15, 32), batch_schedule="noise:4", jit_compile=False)
+    assert [space.micro_batch(size, "noise:4") for size in (15, 32)] == [5, 16]
+    assert space.micro_batch(32, "linear:4") is None
 
 
 def test_what_numpy_holds_is_taken_as_plain_values():

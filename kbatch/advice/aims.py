@@ -128,9 +128,9 @@ def starting_recipe(
     >>> print(starting_recipe("accuracy"))
     batch 32, adamw 0.001, weight decay 0.01, cosine
     """
-    if aim not in AIMS:
+    if not isinstance(aim, str) or aim not in AIMS:
         raise RecipeError(f"`aim` must be one of {', '.join(AIMS)}", aim, "Pass one of these names")
-    if optimizer is not None and optimizer not in RATES:
+    if optimizer is not None and (not isinstance(optimizer, str) or optimizer not in RATES):
         raise RecipeError(
             f"`optimizer` must be one of {', '.join(RATES)}", optimizer, "Pass one of these names"
         )

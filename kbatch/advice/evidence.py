@@ -12,6 +12,7 @@ from kbatch.advice.past_results import PastTraining, Results
 from kbatch.combination import Combination
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
+from kbatch.rules import batch_size
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,16 @@ class Evidence:
     space: Mapping[str, Any] = field(default_factory=dict)
     devices: int = 1
     pretrained: bool = False
+
+    @property
+    def is_fine_tuning(self) -> bool | None:
+        """Boolean, whether pretrained weights are trained on; `None` if unknown."""
+        model = self.model
+        if model is not None and model.trains_head_only:
+            return False
+        if self.pretrained or (model is not None and (model.frozen or model.moved)):
+            return True
+        return None if model is None or model.published else False
 
     @property
     def trainings(self) -> tuple[PastTraining, ...]:
@@ -82,9 +93,17 @@ class Evidence:
         return told[0] if told else None
 
     @property
+    def first_pass(self) -> int:
+        """Integer, examples of a pass when the training begins, on all devices."""
+        recipe = self.recipe
+        return batch_size.first_pass(
+            recipe.batch_size, recipe.growth.factor, recipe.accumulation_steps
+        )
+
+    @property
     def examples_per_pass(self) -> int:
-        """Integer, examples of one forward and backward pass on one device."""
-        return math.ceil(self.recipe.examples_per_pass / self.devices)
+        """Integer, examples of a pass when the training begins, on one device."""
+        return math.ceil(self.first_pass / self.devices)
 
     def fits_in_one_pass(self) -> PastTraining | int | None:
         """Return what shows that the whole batch fits in one pass; `None` if nothing does."""

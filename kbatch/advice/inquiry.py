@@ -11,12 +11,14 @@ from kbatch.advice.model_traits import traits_of
 from kbatch.advice.past_results import Results
 from kbatch.advice.project_facts import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on
+from kbatch.batch_growth import BY_PROGRESS, CONSTANT
 from kbatch.combination import Combination
-from kbatch.errors import DataError, RecipeError, SearchError
+from kbatch.errors import DataError, SearchError
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Table
-from kbatch.recipe import Recipe
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe import Recipe, check_recipe
+from kbatch.recipe_fields import is_number, whole_number
+from kbatch.rules import batch_size
 
 if TYPE_CHECKING:
     import keras
@@ -56,8 +58,8 @@ def advise(
             the search.
         epochs: Number, passes over the data that you plan. Defaults to the length of a trial.
         devices: Integer, devices that share each pass. Defaults to `1`.
-        pretrained: Boolean, whether the model has pretrained weights. A model with frozen layers is
-            taken for pretrained.
+        pretrained: Boolean, whether the model has pretrained weights. A model with frozen layers
+            or statistics of an earlier training is taken for pretrained.
 
     Returns:
         A list of `Advice`, the most important first.
@@ -107,10 +109,7 @@ def evidence_of(
     Raises:
         KbatchError: If one cannot be used.
     """
-    if not isinstance(recipe, Recipe):
-        raise RecipeError(
-            "`recipe` must be a Recipe", type(recipe).__name__, "Pass kbatch.Recipe(…)"
-        )
+    check_recipe(recipe)
     facts = ProjectFacts(Results()) if results is None else facts_of(results)
     count = _length(training_data) if examples is None else _whole("examples", examples)
     count = facts.training_examples if count is None else count
@@ -152,11 +151,10 @@ def _measured_on(results: Results, validation_examples: int | None) -> Results:
 
 
 def _updates(recipe: Recipe, epochs: Any, examples: int | None) -> int | None:
-    """The updates of so many passes over the data; `None` if nothing is planned."""
+    """The updates of so many passes over the data; `None` if nothing is planned or foreseen."""
     if epochs is None:
         return None
-    known = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
-    if not known or not 0 < epochs < math.inf:
+    if not is_number(epochs) or epochs <= 0:
         raise SearchError("`epochs` must be a number above 0", epochs, "Pass epochs=20, say")
     if examples is None:
         raise SearchError(
@@ -164,7 +162,13 @@ def _updates(recipe: Recipe, epochs: Any, examples: int | None) -> int | None:
             f"epochs={epochs} alone",
             "Pass examples=50_000, say, or training_data",
         )
-    return math.ceil(epochs * examples / recipe.batch_size)
+    growth, seen = recipe.growth, epochs * examples
+    if growth.kind == CONSTANT:
+        return math.ceil(seen / recipe.batch_size)
+    if growth.kind not in BY_PROGRESS:
+        return None  # what is measured decides
+    passes = recipe.accumulation_steps
+    return batch_size.updates(growth.kind, seen, recipe.batch_size, growth.factor, passes)
 
 
 def _largest_batch(recipe: Recipe, limits: Any) -> int | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from kbatch.errors import ModelError
 
+MOST_OF_HEAD = 3  # layers: two dense ones and a normalization, say; chosen by hand
+
 
 @dataclass(frozen=True)
 class ModelTraits:
@@ -21,6 +23,10 @@ class ModelTraits:
         optimizer: String, name of the optimizer that the model is compiled with, in lower case;
             empty without one.
         learning_rate: Float, its constant learning rate, or `None`.
+        moved: Boolean, whether its new optimizer finds statistics of an earlier training in a
+            `BatchNormalization`.
+        published: String, name of the model of `keras.applications` that it is or holds; empty
+            without one.
     """
 
     batch_normalizations: int = 0
@@ -29,6 +35,14 @@ class ModelTraits:
     layers: int = 0
     optimizer: str = ""
     learning_rate: float | None = None
+    moved: bool = False
+    published: str = ""
+
+    @property
+    def trains_head_only(self) -> bool:
+        """Boolean, whether only a few layers on top of frozen ones are trained."""
+        trained = self.layers - self.frozen
+        return trained <= MOST_OF_HEAD and trained < self.frozen
 
 
 def traits_of(model: Any) -> ModelTraits:
@@ -67,7 +81,36 @@ def traits_of(model: Any) -> ModelTraits:
         layers=len(layers),
         optimizer="" if inner is None else type(inner).__name__.lower(),
         learning_rate=None if inner is None else learning_rate_of(inner),
+        moved=not _has_trained(inner) and any(map(_is_moved, layers)),
+        published=_published_in(model),
     )
+
+
+def _has_trained(optimizer: Any) -> bool:
+    return optimizer is not None and int(optimizer.iterations) > 0
+
+
+def _is_moved(layer: Any) -> bool:
+    """Whether a layer holds statistics that are not those of a new one."""
+    import keras
+    import numpy as np
+
+    normalizes = isinstance(layer, keras.layers.BatchNormalization) and layer.built
+    return normalizes and bool(np.any(np.asarray(layer.moving_mean) != 0))
+
+
+def _published_in(model: Any) -> str:
+    """The name of the first model of `keras.applications` in a model, by the names of models."""
+    import keras
+
+    from kbatch.runtime.keras_private import flatten_layers
+
+    known = [name.lower() for name in dir(keras.applications) if name[0].isupper()]
+    for layer in flatten_layers(model):
+        own = "".join(filter(str.isalnum, layer.name.lower()))
+        if isinstance(layer, keras.Model) and own.startswith(tuple(known)):
+            return str(layer.name)
+    return ""
 
 
 def _has_own_weights(layer: Any) -> bool:

@@ -25,7 +25,7 @@ def not_scaled(evidence: Evidence) -> Advice | None:
     """The learning rate of a large batch is what one uses at 32, or that of all other batches."""
     recipe, optimizer, rate = evidence.recipe, evidence.optimizer, evidence.learning_rate
     times = recipe.batch_size / REFERENCE_BATCH_SIZE
-    if times < LARGE or rate is None or evidence.pretrained:
+    if times < LARGE or rate is None or evidence.pretrained or evidence.is_fine_tuning:
         return None
     of_all = _one_rate_for_all(evidence, rate)
     unscaled = of_all > 0 or usual_rate.is_usual(optimizer, rate)

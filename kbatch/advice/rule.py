@@ -18,7 +18,7 @@ KNOWN: dict[str, Callable[[Evidence], bool]] = {
     "data": lambda evidence: evidence.shared is not None,
     "space": lambda evidence: bool(evidence.space),
     "rate": lambda evidence: evidence.learning_rate is not None,
-    "pretrained": lambda evidence: evidence.pretrained,
+    "fine-tuning": lambda evidence: evidence.is_fine_tuning is not None,
     "own results": lambda evidence: bool(evidence.own_trainings),
 }
 

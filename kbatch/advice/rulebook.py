@@ -6,6 +6,7 @@ from kbatch.advice import batch_rules, pass_rules, rate_rules, speed_rules, vali
 from kbatch.advice.advice import Advice
 from kbatch.advice.evidence import Evidence
 from kbatch.advice.rule import Rule
+from kbatch.batch_growth import measures_noise
 from kbatch.recipe_fields import COMPILED
 
 # First what makes all numbers worthless, then what costs most.
@@ -53,7 +54,10 @@ RULES = (
         "whether the batch fits in one pass",
         pass_rules.needless_accumulation,
         ("results", "largest_batch"),
-        lambda evidence: evidence.recipe.accumulation_steps > 1,
+        lambda evidence: (
+            evidence.recipe.accumulation_steps > 1
+            and not measures_noise(evidence.recipe.batch_schedule)
+        ),
     ),
     Rule(
         "small_micro_batch",
@@ -66,7 +70,7 @@ RULES = (
         "fine_tuning",
         "whether the model is fine-tuned",
         validity_rules.fine_tuning,
-        ("model", "pretrained"),
+        ("fine-tuning",),
     ),
     Rule(
         "input_bound",

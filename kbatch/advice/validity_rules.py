@@ -5,34 +5,55 @@ from __future__ import annotations
 from kbatch.advice import usual_rate
 from kbatch.advice.advice import Advice
 from kbatch.advice.evidence import Evidence
+from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
 
-LARGE_BATCH = 128  # for fine-tuning; chosen by hand
+# Fine-tuning takes batches of 16 or 32 (Devlin et al. 2019) to 256 (Li et al. 2020). Kolesnikov et
+# al. 2020 take 512, for 500 updates or more also where examples are few.
+LARGEST_BATCH, ENOUGH_UPDATES = 256, 500
 LEAKED = 0.05  # of the validation examples; fewer may be alike by chance. Chosen by hand.
 # Share of the average that may still be of the first update; chosen by hand.
 MOST_OF_START = 0.1
 
 
 def fine_tuning(evidence: Evidence) -> Advice | None:
-    """A pretrained model is trained with the batch and the rate of training from scratch."""
-    recipe, model, rate = evidence.recipe, evidence.model, evidence.learning_rate
-    frozen = model is not None and model.frozen > 0
-    highest = usual_rate.FROM_SCRATCH.get(evidence.optimizer)
-    if not (frozen or evidence.pretrained) or rate is None or highest is None:
+    """Pretrained weights are trained on with the batch or the rate of training from scratch."""
+    recipe, optimizer, rate = evidence.recipe, evidence.optimizer, evidence.learning_rate
+    if not evidence.is_fine_tuning:
         return None
-    if recipe.batch_size < LARGE_BATCH or rate <= highest:
+    updates = evidence.updates
+    large = recipe.batch_size > LARGEST_BATCH and (updates is None or updates < ENOUGH_UPDATES)
+    steep = rate is not None and usual_rate.is_from_scratch(optimizer, rate, recipe.batch_size)
+    if not large and not steep:
         return None
-    looks = "The model is pretrained"
-    if not evidence.pretrained and model is not None:
-        looks = f"{model.frozen} of {model.layers} layers with weights are frozen, so the model "
-        looks += "looks pretrained"
+    take, is_for = [], []
+    if large:
+        take.append("a batch of 16 to 32")
+        is_for.append(f"batch {recipe.batch_size}")
+    if steep:
+        size = REFERENCE_BATCH_SIZE if large else recipe.batch_size
+        take.append(f"{optimizer} at most {usual_rate.for_fine_tuning(optimizer, size):.2g}")
+        is_for.append(f"{'a rate of ' if not large else ''}{rate:.3g}")
     return Advice(
-        f"Fine-tune with a batch of 16 to 32 and {evidence.optimizer} at most {highest / 4:.2g}: "
-        f"batch {recipe.batch_size} with {rate:.3g} is for training from scratch.",
-        f"{looks}. Large updates overwrite what the weights have learned, and few examples make "
-        "few large batches.",
+        f"Fine-tune with {' and '.join(take)}: {' with '.join(is_for)} is for training from "
+        "scratch.",
+        f"{_looks_pretrained(evidence)}. Large updates overwrite what the weights have learned, "
+        "and few examples make few large batches.",
         "Devlin et al. 2019 (batch 16 or 32, Adam 2e-5 to 5e-5); Li et al. 2020, Rethinking the "
-        "hyperparameters for fine-tuning (arXiv:2002.11770)",
+        "hyperparameters for fine-tuning (arXiv:2002.11770; SGD, batch 256); Kolesnikov et al. "
+        "2020 (arXiv:1912.11370; batch 512 for 500 updates or more)",
     )
+
+
+def _looks_pretrained(evidence: Evidence) -> str:
+    model = evidence.model
+    if evidence.pretrained or model is None:
+        return "The model is pretrained"
+    if model.frozen:
+        return (
+            f"{model.frozen} of {model.layers} layers with weights are frozen, so the model looks "
+            "pretrained"
+        )
+    return "Batch normalization holds statistics of an earlier training, so the model is pretrained"
 
 
 def evaluated_on_training_data(evidence: Evidence) -> Advice | None:

@@ -13,6 +13,7 @@ from kbatch.building import (
     dropout_scope,
     float8,
     float16,
+    gradient_norm,
     method_checks,
     mixed_labels,
     replicas,
@@ -119,6 +120,7 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     replicas.check(model, recipe, own.get("loss"))
     dropout_scope.check(model, recipe.dropout_scale)
     optimizer = optimizer_of(recipe, own.get("optimizer"))
+    gradient_norm.check(model, recipe, optimizer)
     method_checks.check(model, recipe, optimizer)
     kept = {name: own[name] for name in KEPT if name in own}
     kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from kbatch.building.lars import LARS
 from kbatch.dtype_policy import FLOAT16
@@ -16,6 +15,7 @@ from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import GRADIENT_SUM
 
 # Optimizers whose updates do not divide by the root of squared gradients.
 SAFE = (keras.optimizers.SGD, keras.optimizers.Lion, LARS)
@@ -35,7 +35,7 @@ def scaled(optimizer: Any, recipe: Recipe) -> Any:
         return optimizer
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if inner.gradient_accumulation_steps:
-        _accumulate_in_float16(inner)
+        _accumulate_in_float32(inner)
     if optimizer is not inner:
         return optimizer
     return keras.optimizers.LossScaleOptimizer(optimizer)
@@ -99,21 +99,20 @@ def explained(policy: str) -> Iterator[None]:
         ) from error
 
 
-def _accumulate_in_float16(optimizer: Any) -> None:
-    """Cast the gradients that an optimizer gets, which loss scaling makes float32.
+def _accumulate_in_float32(optimizer: Any) -> None:
+    """Keep the sums of gradients in float32, the type of gradients after loss scaling.
 
-    Keras adds them to sums of the weights' type, and TensorFlow adds no float32 to float16.
+    Keras would keep them in the weights' type. TensorFlow adds no float32 to float16, and squares
+    of gradients, by which they are clipped, overflow in float16 above 256.
     """
-    plain = optimizer.apply
+    plain = optimizer.add_variable
 
-    def apply(grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
-        cast = [
-            None if grad is None else tf.cast(grad, variable.dtype)
-            for grad, variable in zip(grads, trainable_variables, strict=True)
-        ]
-        plain(cast, trainable_variables)
+    def add_variable(*arguments: Any, **named: Any) -> Any:
+        if str(named.get("name")).endswith(GRADIENT_SUM):
+            named["dtype"] = "float32"
+        return plain(*arguments, **named)
 
-    optimizer.apply = apply
+    optimizer.add_variable = add_variable
 
 
 def _is_regularized(layer: keras.layers.Layer) -> bool:

@@ -138,16 +138,13 @@ class NoiseMeter:
         return measured_apply
 
     def _pairs(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """The gradients of a pass, each with the variable that holds their sum."""
-        return [
-            (
-                # loss scaling makes gradients float32, whose sums are of the variable's type
-                tf.cast(tf.convert_to_tensor(grad), variable.dtype),
-                keras_private.accumulated_gradient_of(self._optimizer, variable),
-            )
+        """The gradients of a pass in the type of their sum, each with the variable of the sum."""
+        known = [
+            (grad, keras_private.accumulated_gradient_of(self._optimizer, variable))
             for grad, variable in zip(grads, variables, strict=True)
             if grad is not None and not getattr(variable, "overwrite_with_gradient", False)
         ]
+        return [(tf.cast(tf.convert_to_tensor(grad), held.dtype), held) for grad, held in known]
 
     def _measure(self, pairs: Sequence[tuple[Any, Any]], passes_before: Any) -> None:
         """Add one pass to the sums, and after the last one take the estimate of the update."""

@@ -59,10 +59,9 @@ def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
     if not any(layer.trainable for layer in batch_layers(model)):
         return ()
     said = []
-    smallest = recipe.examples_per_pass
-    if recipe.growth.factor > 1:
-        passes = recipe.accumulation_steps
-        smallest = batch_size.first(recipe.batch_size, recipe.growth.factor, passes) // passes
+    smallest = batch_size.first_pass(
+        recipe.batch_size, recipe.growth.factor, recipe.accumulation_steps
+    )
     if recipe.accumulation_steps > 1:
         said.append(
             f"batch normalization sees passes of {recipe.micro_batch_size}, "

@@ -50,20 +50,17 @@ def sam_step(
 
 def _offsets(gradients: Gradients, radius: float) -> Gradients:
     """Return the gradients scaled to a norm; zeros if that norm is zero or not finite."""
-    known = [_wide(gradient) for gradient in gradients if gradient is not None]
+    known = [gradient for gradient in gradients if gradient is not None]
     if not known:
         return gradients
-    norm = tf.linalg.global_norm(known)
-    factor = tf.math.divide_no_nan(tf.cast(radius, norm.dtype), norm)
+    # one type for all, which can hold their squares
+    wide = tf.float64 if any(each.dtype == tf.float64 for each in known) else tf.float32
+    norm = tf.linalg.global_norm([tf.cast(gradient, wide) for gradient in known])
+    factor = tf.math.divide_no_nan(tf.constant(radius, wide), norm)
     finite = tf.math.is_finite(norm)
-    return [
-        None
-        if gradient is None
-        else tf.where(finite, _wide(gradient) * factor, tf.zeros_like(_wide(gradient)))
-        for gradient in gradients
-    ]
 
+    def offset(gradient: tf.Tensor) -> tf.Tensor:
+        scaled = tf.cast(gradient, wide) * factor
+        return tf.where(finite, scaled, tf.zeros_like(scaled))
 
-def _wide(gradient: tf.Tensor) -> tf.Tensor:
-    """Return a gradient in a type that can hold its square."""
-    return gradient if gradient.dtype == tf.float64 else tf.cast(gradient, tf.float32)
+    return [None if gradient is None else offset(gradient) for gradient in gradients]

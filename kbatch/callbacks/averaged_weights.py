@@ -18,7 +18,7 @@ class AveragedWeights:
     """The moving average of a model's trainable weights, which begins with the present ones.
 
     Each update makes it `momentum * average + (1 - momentum) * weights`, as Keras' `use_ema` does.
-    Statistics of batch normalization are not averaged.
+    Statistics of batch normalization and the scales of float8 are not averaged.
 
     Args:
         model: Built `keras.Model`.
@@ -29,7 +29,12 @@ class AveragedWeights:
     """
 
     def __init__(self, model: keras.Model, momentum: float) -> None:
-        self._weights = [tensorflow_variable(weight) for weight in model.trainable_variables]
+        self._weights = [
+            tensorflow_variable(weight)
+            for weight in model.trainable_variables
+            # scales of float8, which belong to the numbers of the latest updates
+            if not getattr(weight, "overwrite_with_gradient", False)
+        ]
         self._momentum = momentum
         self.variables = [tf.Variable(_long(weight), trainable=False) for weight in self._weights]
         self._update = tf.function(self._average, autograph=False)

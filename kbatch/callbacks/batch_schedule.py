@@ -15,18 +15,20 @@ from kbatch.callbacks.rate import Rate
 from kbatch.data.cuts import Cuts
 from kbatch.data.streams import training_source
 from kbatch.errors import DataError, ModelError, RecipeError
+from kbatch.model_spec import LEAST_SEED
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import learning_rate
 from kbatch.runtime import keras_private
+
+WITHOUT_STRATEGY = "Leave out the distribution strategy"
 
 
 class BatchSchedule(keras.callbacks.Callback):
     """Callback that lets the batch grow within a plain `model.fit`, and the learning rate with it.
 
     Use it where small batches learn fast at first and large ones are fast later: a growing batch
-    takes the place of a falling learning rate (Smith et al. 2018). Give its `batches` to `fit`, and
-    put it first among the callbacks, so that the others see the full learning rate at the start and
-    at the end of an epoch.
+    takes the place of a falling learning rate (Smith et al. 2018). Give its `batches` to `fit`.
+    Other callbacks see the full learning rate but for the train step itself, and may set another.
 
     Every epoch holds every example once, in another order each time; its last batch may be smaller.
     The model is traced as with one batch size, and the optimizer goes on.
@@ -53,7 +55,8 @@ class BatchSchedule(keras.callbacks.Callback):
         sizes: Tuple of integers, the size of each batch trained so far.
 
     Raises:
-        RecipeError: If the schedule, the batch size or the rule is not one of the above.
+        RecipeError: If an argument is not one of the above.
+        SpaceError: If the rule is unknown.
         ModelError: At the start of `fit`, if it got other data, or if the model cannot change its
             batch or its learning rate: XLA, `steps_per_execution`, an accumulating optimizer, a
             schedule of the learning rate.
@@ -97,6 +100,7 @@ class BatchSchedule(keras.callbacks.Callback):
             )
         if rule is not None:
             learning_rate.factor(size, rule)
+        _check_arguments(epochs, monitor, direction, noise_scale, seed)
         self.schedule, self.batch_size, self.epochs, self.rule = growth, size, epochs, rule
         self.monitor, self.direction, self.noise_scale = monitor, direction, noise_scale
         self.seed = seed
@@ -126,7 +130,14 @@ class BatchSchedule(keras.callbacks.Callback):
 
         Raises:
             DataError: If the data cannot be batched, or are fewer than a batch.
+            ModelError: Under a distribution strategy.
         """
+        if tf.distribute.has_strategy():
+            raise ModelError(
+                "A fit whose batch grows must train on one device",
+                type(tf.distribute.get_strategy()).__name__,
+                WITHOUT_STRATEGY,
+            )
         source = training_source(x, y, sample_weight, batched=batched)
         if self.batch_size > source.examples:
             raise DataError(
@@ -158,15 +169,15 @@ class BatchSchedule(keras.callbacks.Callback):
         self._rate.train()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """End the epoch after the last batch of a pass."""
+        """Show the full learning rate again, and end the epoch after the last batch of a pass."""
+        self._rate.show()
         self._batches += 1
         if self._cuts and self._cuts.examples(self._batches) % self._of_pass == 0:
             end_epoch(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Show the full learning rate to other callbacks, and note the metric."""
+        """Go on with the next epoch, and note the metric."""
         go_on(self.model)
-        self._rate.show()
         if self.schedule.kind == "plateau":
             if self.monitor not in (logs or {}):
                 raise ModelError(
@@ -209,9 +220,11 @@ class BatchSchedule(keras.callbacks.Callback):
         def checked(examples: int) -> int:
             if not self._is_training:
                 raise ModelError(
-                    "The schedule must be a callback of the fit that gets its batches",
-                    "a fit without it",
-                    "Pass callbacks=[schedule]",
+                    "The schedule must be a callback of the fit that gets its batches, and the "
+                    "model on one device",
+                    "a fit without it, or a model of a distribution strategy, which fetches "
+                    "batches before its callbacks begin",
+                    f"Pass callbacks=[schedule]. {WITHOUT_STRATEGY}",
                 )
             return size_now(examples)
 
@@ -229,3 +242,26 @@ class BatchSchedule(keras.callbacks.Callback):
         rule = self.rule or learning_rate.DEFAULT_RULES.get(name, "sqrt")
         full = learning_rate.factor(self.batch_size, rule)
         return learning_rate.factor(self._cuts.size(self._batches), rule) / full
+
+
+def _check_arguments(
+    epochs: Any, monitor: Any, direction: Any, noise_scale: Any, seed: Any
+) -> None:
+    """Refuse arguments that would be found out in a thread of TensorFlow, or not at all."""
+    if epochs is not None and whole_number(epochs) is None:
+        must, received = "`epochs` must be a whole number of at least 1, or None", epochs
+        do = "Pass the epochs over which the batch grows, or leave it out"
+    elif not isinstance(monitor, str):
+        must, received = "`monitor` must be the name of a metric", monitor
+        do = 'Pass "val_loss", say'
+    elif direction not in ("max", "min"):
+        must, received = '`direction` must be "max" or "min"', direction
+        do = "Say where the metric should go"
+    elif noise_scale is not None and not callable(noise_scale):
+        must, received = "`noise_scale` must be a function that returns examples", noise_scale
+        do = "Pass lambda: 480.0, say"
+    elif whole_number(seed, LEAST_SEED) is None:
+        must, received, do = "`seed` must be a whole number", seed, "Pass seed=0, say"
+    else:
+        return
+    raise RecipeError(must, repr(received), do)

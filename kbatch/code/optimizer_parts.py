@@ -8,6 +8,7 @@ from typing import Any
 from kbatch.code.definitions import Definition
 from kbatch.code.layout import comment
 from kbatch.code.part import Part
+from kbatch.dtype_policy import FLOAT8, FLOAT16
 from kbatch.recipe_fields import COMPILED
 from kbatch.training_method import PLAIN, PROXIMAL
 
@@ -95,6 +96,8 @@ def ema(recipe: Any) -> Part:
     if recipe.ema is None:
         return Part()
     by_keras = recipe.steps_per_update == 1 and recipe.method.name != PROXIMAL
+    # Keras averages in the weights' type, and its callback finds no average of a float8 scale
+    by_keras = by_keras and recipe.policy not in (FLOAT16, FLOAT8)
     if by_keras and recipe.optimizer != COMPILED:
         return Part(
             optimizer=("use_ema=True", f"ema_momentum={recipe.ema!r}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kbatch.batch_growth import CONSTANT
+from kbatch.batch_growth import BY_PROGRESS, CONSTANT
 from kbatch.code.definitions import Definition
 from kbatch.code.layout import comment
 from kbatch.code.part import Part
@@ -21,7 +21,6 @@ LAYERS = {
 }
 MIXTURES = {"mixup": "mix_up", "cutmix": "cut_mix"}
 # Whether the size of a batch follows from the share of the training that is behind it.
-BY_PROGRESS = ("linear", "exponential", "steps")
 
 
 def batch_size(recipe: Any) -> Part:
@@ -51,8 +50,8 @@ def policy(recipe: Any) -> Part:
     cast: tuple[str, ...] = ()
     definitions: tuple[Definition, ...] = ()
     if recipe.steps_per_update > 1:
-        cast = ("_accumulate_in_float16(optimizer)",)
-        definitions = (Definition("kbatch.building.float16", "_accumulate_in_float16"),)
+        cast = ("_accumulate_in_float32(optimizer)",)
+        definitions = (Definition("kbatch.building.float16", "_accumulate_in_float32"),)
     scaled = "optimizer = keras.optimizers.LossScaleOptimizer(optimizer)"
     return Part((_policy(recipe),), wrapped=(*cast, scaled), definitions=definitions)
 

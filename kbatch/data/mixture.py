@@ -57,6 +57,22 @@ class Mixing:
         )
         self.check(batched)
 
+    def check_count(self, examples: int) -> None:
+        """Refuse examples that have no partner.
+
+        Args:
+            examples: Integer, the fewest that are mixed with one another.
+
+        Raises:
+            DataError: If it is one.
+        """
+        if examples < 2:
+            raise DataError(
+                f"{type(self).__name__} must have two examples or more in every pass",
+                "passes of 1, which it would not change",
+                "Take a larger micro-batch or first batch, or leave it out of `augmentation`",
+            )
+
     def mix(self, x: Any) -> tuple[Any, tf.Tensor]:
         """Return mixed inputs, and the share of its own label that each example keeps.
 

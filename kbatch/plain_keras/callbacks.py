@@ -46,14 +46,18 @@ class MovingAverage(keras.callbacks.Callback):
         self.momentum, self.passes, self.steps = momentum, passes, 0
         self.averages = self.own = None
 
+    def averaged(self):
+        """Return the weights to average: all but the scales of float8."""
+        weights = self.model.trainable_variables
+        return [each for each in weights if not getattr(each, "overwrite_with_gradient", False)]
+
     def weights(self):
         """Return copies of the present weights."""
-        weights = self.model.trainable_variables
-        return [tf.identity(tf.cast(weight.value, "float32")) for weight in weights]
+        return [tf.identity(tf.cast(weight.value, "float32")) for weight in self.averaged()]
 
     def assign(self, values):
         """Give the model other weights."""
-        for weight, value in zip(self.model.trainable_variables, values, strict=True):
+        for weight, value in zip(self.averaged(), values, strict=True):
             weight.assign(tf.cast(value, weight.dtype))
 
     def on_train_batch_end(self, batch, logs=None):

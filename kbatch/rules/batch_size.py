@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from kbatch.rules.decay import STEPS
@@ -54,6 +55,44 @@ def at(kind: str, progress: float, last: int, factor: float, multiple: int = 1) 
     if kind == "linear":
         return _rounded(begin + (last - begin) * share, last, multiple)
     return _rounded(begin * (last / begin) ** share, last, multiple)
+
+
+def first_pass(last: int, factor: float, passes: int) -> int:
+    """Return the examples of each pass of the first update.
+
+    Args:
+        last: Integer, the last and largest batch size.
+        factor: Float, the last batch size over the first; 1 for a constant batch.
+        passes: Integer, passes per update.
+
+    Example:
+    >>> first_pass(64, 8, passes=2), first_pass(64, 1, passes=2)
+    (4, 32)
+    """
+    return first(last, factor, passes) // passes
+
+
+def updates(kind: str, examples: float, last: int, factor: float, multiple: int = 1) -> int:
+    """Return the number of updates of a batch that grows over so many examples.
+
+    Args:
+        kind: `"linear"`, `"exponential"` or `"steps"`.
+        examples: Number of examples of the whole training, passes over the data included.
+        last: Integer, the last and largest batch size.
+        factor: Float above 1, the last batch size over the first.
+        multiple: Integer that divides every size.
+
+    Example:
+    >>> updates("exponential", 15360, 256, 8), math.ceil(15360 / 256)
+    (213, 60)
+    """
+    shares = [*STEPS, 1.0] if kind == "steps" else [(1 + level) / LEVELS for level in range(LEVELS)]
+    done, count = 0, 0
+    for share in shares:
+        size = at(kind, done / examples, last, factor, multiple)
+        taken = max(math.ceil((share * examples - done) / size), 0)
+        done, count = done + taken * size, count + taken
+    return count
 
 
 def doubled(doublings: int, last: int, factor: float, multiple: int = 1) -> int:

@@ -43,14 +43,24 @@ def check(batch_sizes: Sequence[int], limit: int) -> None:
             )
 
 
+def by_noise(batch_size: int, limit: int | None) -> int | None:
+    """Return the micro-batch of a batch that grows by its noise, in two passes or more.
+
+    Example:
+    >>> by_noise(64, None), by_noise(64, 16), by_noise(15, None)
+    (32, 16, 5)
+    """
+    return size_of(batch_size, min(limit or batch_size, batch_size // 2))
+
+
 def check_halves(batch_sizes: Sequence[int]) -> None:
-    """Refuse batches that cannot be taken in two passes, for a batch that grows by its noise.
+    """Refuse batches that cannot be taken in a few passes, for a batch that grows by its noise.
 
     Args:
         batch_sizes: Sequence of integers, examples per weight update.
 
     Raises:
-        SpaceError: If a batch is of one example.
+        SpaceError: If a batch is of one example, or has no divisor near its half.
     """
     if min(batch_sizes) == 1:
         raise SpaceError(
@@ -58,3 +68,11 @@ def check_halves(batch_sizes: Sequence[int]) -> None:
             f"batch_size={tuple(batch_sizes)}",
             "Leave out batches of 1",
         )
+    for size in batch_sizes:
+        passes = size // (by_noise(size, None) or size)
+        if passes > MOST_PASSES * math.ceil(size / (size // 2)):
+            raise SpaceError(
+                "A batch that grows by the noise scale must have a divisor near its half",
+                f"{size}, which takes {passes} passes of {size // passes}",
+                f"Pass an even batch size, such as {size + size % 2}",
+            )

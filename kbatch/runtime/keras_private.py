@@ -13,7 +13,8 @@ from typing import Any
 NAME_COUNTERS = "object_name_uids"  # keras/src/utils/naming.py, Keras 3.15.1
 # keras/src/utils/rng_utils.py and keras/src/random/seed_generator.py, Keras 3.15.1
 SEEDS = ("global_random_seed", "global_seed_generator")
-# keras/src/optimizers/base_optimizer.py, Keras 3.15.1
+# keras/src/optimizers/base_optimizer.py, Keras 3.15.1; the names of sums end so
+GRADIENT_SUM = "gradient_accumulator"
 DECAY_EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 # Methods of an optimizer. `TFOptimizer._all_reduce_sum_gradients` adds gradients up over devices
 # (keras/src/backend/tensorflow/optimizer.py); `BaseOptimizer._backend_apply_gradients` accumulates
@@ -60,9 +61,8 @@ def compile_arguments(model: Any) -> dict[str, Any]:
 def compile_loss(model: Any) -> Any:
     """The loss that a compiled model computes of labels, predictions and weights.
 
-    It covers all outputs, without the losses of regularizers. `Trainer._compile_loss`,
-    keras/src/trainers/trainer.py, Keras 3.15.1; its class is `CompileLoss`,
-    keras/src/trainers/compile_utils.py, whose `__call__` calls `call`.
+    It covers all outputs, without the losses of regularizers. `Trainer._compile_loss`, in
+    keras/src/trainers/trainer.py; its class is `CompileLoss`, Keras 3.15.1, trainers/compile_utils.
     """
     return model._compile_loss
 

@@ -20,7 +20,7 @@ from kbatch.data.streams import Source
 from kbatch.device import meter
 from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
-from kbatch.recipe import Recipe
+from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules.noise_scale import Estimate, critical_batch
 from kbatch.runtime.oom import is_out_of_memory
@@ -113,8 +113,8 @@ def noise_scale(
     """Measure the gradient noise scale of a model: the batch above which larger ones save little.
 
     Use it before a search, to see which batch sizes are worth their while. The model is trained by
-    the recipe for some updates and then discarded. The second half of them is measured. The noise
-    scale grows while a model learns: more updates show it later (McCandlish et al. 2018).
+    the recipe for some updates, of which the second half is measured, and then discarded. The scale
+    grows while a model learns: more updates show it later (McCandlish et al. 2018).
 
     Args:
         build: Function `build(hp)` or `build()` that returns a model, compiled or not, or a
@@ -146,7 +146,7 @@ def noise_scale(
     ```
     """
     meter.tell_of_unused_card()
-    recipe = split(recipe or Recipe())
+    recipe = split(Recipe() if recipe is None else recipe)
     count = whole_number(updates, FEWEST_UPDATES)
     if count is None:
         raise SearchError(
@@ -194,6 +194,7 @@ def split(recipe: Recipe) -> Recipe:
     >>> split(Recipe(batch_size=96)).micro_batch_size
     12
     """
+    check_recipe(recipe)
     for name in ("training", "batch_schedule", "schedule", "ema"):
         if getattr(recipe, name) != getattr(Recipe, name):
             raise RecipeError(
@@ -281,10 +282,9 @@ def _noise_scale(
             f"{len(estimates)} in the second half of the training",
             "Pass a lower learning rate",
         )
-    traces = [each.trace for each in estimates]
+    traces, count = [each.trace for each in estimates], len(estimates)
     squared_norms = [each.squared_norm for each in estimates]
     low, high = interval(traces, squared_norms)
-    count = len(estimates)
     mean = Estimate(sum(squared_norms) / count, sum(traces) / count)
     found = critical_batch(mean)
     return NoiseScale(

@@ -21,8 +21,9 @@ from kbatch.device import meter, strategy
 from kbatch.errors import RecipeError, SearchError
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
-from kbatch.recipe import Recipe
+from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
+from kbatch.rules import batch_size
 from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
@@ -107,6 +108,7 @@ def train(
     print(outcome.value, outcome.examples_per_second)
     ```
     """
+    check_recipe(recipe)
     meter.tell_of_unused_card()
     strategy.check(strategy.entered())
     length = _length(seconds, epochs, updates)
@@ -133,6 +135,7 @@ def train(
     check_sizes([recipe.batch_size], data)
     for part in augmentation.mixing([recipe.augmentation]):
         part.check_examples(data.training.element_spec[0])
+        part.check_count(_first_step(recipe) // strategy.replicas())
     strategy.check_sizes([recipe.examples_per_pass])
     hp = model_maker.hyperparameters(spec.values)
     trial = Trial()
@@ -198,6 +201,11 @@ def _examples(length: Mapping[str, int], recipe: Recipe, of_pass: int) -> int | 
     if "updates" in length:
         return length["updates"] * recipe.batch_size
     return length["epochs"] * of_pass if length else None
+
+
+def _first_step(recipe: Recipe) -> int:
+    """Examples of the first train step."""
+    return batch_size.first_pass(recipe.batch_size, recipe.growth.factor, recipe.steps_per_update)
 
 
 def check_growth(recipe: Recipe, updates: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import keras
 
+from kbatch import space_agreement
 from kbatch.building import mixed_labels, replicas
 from kbatch.building.compiled import compiled_by_user, said_of
 from kbatch.building.label_smoothing import smoothed
@@ -136,6 +137,11 @@ class Terms:
         """Examples of a pass, before the largest that fits is asked."""
         return micro_batch.size_of(batch_size, self.space.micro_batch_size) or batch_size
 
+    def _smallest_step(self, batch_sizes: Sequence[int]) -> int:
+        """Examples of the smallest train step on one device."""
+        smallest = space_agreement.smallest_step(self.space, batch_sizes)
+        return smallest // strategy.replicas()
+
     def _checked(
         self, arguments: FitArguments, model: keras.Model | None, problems: Problems
     ) -> Data | None:
@@ -154,6 +160,7 @@ class Terms:
             mixing = augmentation.mixing(self.space.augmentation)
             for part in mixing:
                 problems.of(functools.partial(part.check_examples, data.training.element_spec[0]))
+                problems.of(functools.partial(part.check_count, self._smallest_step(sizes[:-1])))
             problems.of(lambda: strategy.check_sizes([self._pass(size) for size in sizes]))
             if model is not None:
                 loss = said_of(model, self.model_maker.arguments).get("loss")

@@ -18,6 +18,7 @@ class ModelTraits:
         batch_normalizations: Integer, trainable `BatchNormalization` layers that measure the
             examples of one pass on one device.
         synchronized: Integer, those that measure the examples of a pass on all devices.
+        momentum: Float, the largest momentum of the moving statistics of all these; 0 without any.
         frozen: Integer, layers with weights that are not trained.
         layers: Integer, layers with weights.
         optimizer: String, name of the optimizer that the model is compiled with, in lower case;
@@ -31,6 +32,7 @@ class ModelTraits:
 
     batch_normalizations: int = 0
     synchronized: int = 0
+    momentum: float = 0.0
     frozen: int = 0
     layers: int = 0
     optimizer: str = ""
@@ -77,6 +79,7 @@ def traits_of(model: Any) -> ModelTraits:
     return ModelTraits(
         batch_normalizations=len(measuring) - together,
         synchronized=together,
+        momentum=max((float(layer.momentum) for layer in measuring), default=0.0),
         frozen=sum(not layer.trainable for layer in layers),
         layers=len(layers),
         optimizer="" if inner is None else type(inner).__name__.lower(),

@@ -15,6 +15,7 @@ KNOWN: dict[str, Callable[[Evidence], bool]] = {
     "model": lambda evidence: evidence.model is not None,
     "largest_batch": lambda evidence: evidence.largest_batch is not None,
     "updates": lambda evidence: evidence.updates is not None,
+    "model and updates": lambda evidence: None not in (evidence.model, evidence.updates),
     "data": lambda evidence: evidence.shared is not None,
     "space": lambda evidence: bool(evidence.space),
     "rate": lambda evidence: evidence.learning_rate is not None,

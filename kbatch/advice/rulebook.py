@@ -91,6 +91,13 @@ RULES = (
         lambda evidence: evidence.recipe.ema is not None,
     ),
     Rule(
+        "slow_statistics",
+        "whether the statistics of BatchNormalization follow",
+        validity_rules.slow_statistics,
+        ("model and updates",),
+        lambda evidence: evidence.model is None or evidence.model.momentum > 0,
+    ),
+    Rule(
         "edge_of_rates",
         "whether the learning rates of the search are wide enough",
         rate_rules.edge_of_rates,

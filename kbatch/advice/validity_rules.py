@@ -91,3 +91,23 @@ def long_average(evidence: Evidence) -> Advice | None:
         "with.",
         "the arithmetic of a moving average (ema to the power of the updates)",
     )
+
+
+def slow_statistics(evidence: Evidence) -> Advice | None:
+    """Batch normalization is validated by statistics that are still those of the beginning."""
+    model, updates = evidence.model, evidence.updates
+    if model is None or not updates or model.moved or evidence.recipe.normalization != "batch":
+        return None
+    start = model.momentum**updates
+    if start <= MOST_OF_START:
+        return None
+    fitting = min(max(1 - 5 / updates, 0.5), 0.9)
+    return Advice(
+        f"Give BatchNormalization a momentum of {fitting:.2g}, or take "
+        f'normalization="group": after {updates} updates, {start:.0%} of the moving statistics '
+        f"with momentum {model.momentum:.3g} are still those of the start.",
+        "Training normalizes by each batch, validation by these statistics. So a model that has "
+        "learned may look as if it had not, most of all with large batches, whose updates are few.",
+        "the arithmetic of a moving average (the momentum to the power of the updates); Ioffe & "
+        "Szegedy 2015 (arXiv:1502.03167), where validation takes population statistics",
+    )

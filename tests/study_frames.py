@@ -2,8 +2,11 @@
 
 import pandas as pd
 
+from kbatch.studies.measured import Measured, Sample
+from kbatch.studies.setting import Setting
 
-def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1), **more):
+
+def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1, 2), **more):
     """A row for each batch size and seed; the seeds differ by 0.001."""
     found = []
     for size, value in accuracy.items():
@@ -34,3 +37,9 @@ def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1), **more):
 
 def joined(*frames):
     return pd.concat(frames, ignore_index=True)
+
+
+def measured(frame, quick=False, pictures=100_000):
+    """A frame of a study of so many pictures to train, to validate and to test."""
+    setting = Setting(image_size=64, epochs=5, seeds=3, quick=quick)
+    return Measured(frame, setting, Sample("pets", 2, pictures, pictures, pictures))

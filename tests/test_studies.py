@@ -1,7 +1,8 @@
 """The five studies: their cells, and their verdicts on rows with known answers."""
 
+import numpy as np
 import pytest
-from study_frames import joined, rows
+from study_frames import joined, measured, rows
 
 from kbatch.results.charts.study_groups import group_points
 from kbatch.studies import (
@@ -52,39 +53,82 @@ def test_every_technique_trains_at_its_largest_batch():
         assert accumulates == (cell.group.startswith("accumulation") or cell.group == "combined")
 
 
-def found(study, frame):
-    return [verdict.found for verdict in study.verdicts(frame)]
+def found(study, frame, **more):
+    return [verdict.found for verdict in study.verdicts(measured(frame, **more))]
+
+
+HOLDS, PART, NOT = "holds", "holds in part", "does not hold here"
+OPEN, LACKING = "not decided here", "not measured here"
+
+
+def of_optimizers(sgd, adam, adam_timed=None, **more):
+    """Rows at equal epochs and at equal time."""
+    timed = adam if adam_timed is None else adam_timed
+    return joined(
+        rows(sgd, "epochs", "sgd", **more),
+        rows(adam, "epochs", "adam", **more),
+        rows(sgd, "seconds", "sgd", **more),
+        rows(timed, "seconds", "adam", **more),
+    )
 
 
 def test_training_data_that_choose_another_batch_are_told():
-    epochs = joined(
-        rows({16: 0.7, 128: 0.6}, group="sgd"),
-        rows({16: 0.7, 128: 0.6}, group="adam"),
-    )
-    epochs.loc[epochs.batch_size == 128, "train_accuracy"] = 0.99
-    timed = joined(
-        rows({16: 0.7, 128: 0.6}, "seconds", "sgd"),
-        rows({16: 0.6, 128: 0.7}, "seconds", "adam"),
-    )
-    frame = joined(epochs, timed)
-    assert found(optimizers, frame) == ["does not hold here", "holds", "holds in part"]
-    assert "adam: 16 at equal epochs, 128 at equal time" in optimizers.verdicts(frame)[2].evidence
-    assert found(optimizers, epochs)[2] == "not measured here"
+    down, up = {16: 0.7, 128: 0.6}, {16: 0.6, 128: 0.7}
+    frame = of_optimizers(down, down, up)
+    assert found(optimizers, frame) == [HOLDS, HOLDS, PART]
+    frame.loc[frame.batch_size == 128, "train_accuracy"] = 0.99
+    assert found(optimizers, frame) == [NOT, HOLDS, PART]
+    said = [verdict.evidence for verdict in optimizers.verdicts(measured(frame))]
+    assert "batch 128 is chosen: 0.601 ± 0.001 at batch 128, 0.701 ± 0.001 at batch 16" in said[0]
+    assert "adam, by epochs and at equal time: batch 16 is chosen: 0.601" in said[2]
+    assert found(optimizers, frame[frame.unit == "epochs"])[2] == LACKING
+
+
+def test_ties_and_noise_decide_nothing():
+    level = {16: 0.7, 64: 0.7}
+    assert found(optimizers, of_optimizers(level, level)) == [OPEN] * 3
+    apart = {16: 0.71, 64: 0.7}  # one point, where 400 pictures tell two
+    assert found(optimizers, of_optimizers(apart, apart), pictures=400) == [OPEN] * 3
+    assert found(optimizers, of_optimizers(apart, apart)) == [HOLDS] * 3
+
+
+def test_what_learned_nothing_decides_nothing():
+    guessed = {16: 0.5, 64: 0.45}
+    frame = of_optimizers(guessed, guessed)
+    assert found(optimizers, frame) == [OPEN] * 3
+    assert "neither is above chance" in optimizers.verdicts(measured(frame))[1].evidence
+
+
+def test_training_data_that_tell_no_size_choose_none():
+    frame = of_optimizers({16: 0.7, 64: 0.6}, {16: 0.7, 64: 0.6})
+    frame["train_accuracy"] = 1.0
+    assert found(optimizers, frame)[0] == OPEN
+
+
+def test_fewer_than_three_seeds_decide_nothing():
+    frame = of_optimizers({16: 0.9, 64: 0.6}, {16: 0.9, 64: 0.6}, seeds=(0, 1))
+    assert found(optimizers, frame) == [OPEN] * 3
+    said = optimizers.verdicts(measured(frame))[1].evidence
+    assert "± 0.001 at batch 16" in said
+    assert "fewer than 3 seeds decide nothing" in said
 
 
 @pytest.mark.parametrize(
     ("published", "wanted"),
-    [
-        ({16: 0.6, 128: 0.7}, "holds"),
-        ({16: 0.7, 128: 0.6}, "holds in part"),
-    ],
+    [({16: 0.6, 128: 0.7}, HOLDS), ({16: 0.7, 128: 0.6}, NOT), ({16: 0.7, 128: 0.7}, OPEN)],
 )
 def test_augmentation_moves_the_best_batch_or_not(published, wanted):
     frame = joined(
         rows({16: 0.7, 128: 0.6}, group=augmentation.STANDARD),
         rows(published, group=augmentation.PUBLISHED),
     )
-    assert found(augmentation, frame) == [wanted, "not measured here"]
+    assert found(augmentation, frame) == [wanted, LACKING]
+
+
+def test_augmentation_of_what_learned_nothing_moves_nothing():
+    level = dict.fromkeys(augmentation.SIZES, 0.5)
+    frame = joined(*(rows(level, group=name) for name in augmentation.GROUPS))
+    assert found(augmentation, frame) == [OPEN, LACKING]
 
 
 def test_the_falling_accuracy_and_its_two_explanations():
@@ -93,11 +137,37 @@ def test_the_falling_accuracy_and_its_two_explanations():
         rows({16: 0.8, 1024: 0.6}, "updates"),
         rows({16: 0.8}, "seconds"),
     )
-    assert found(generalisation, falling) == ["holds", "does not hold here", "does not hold here"]
+    assert found(generalisation, falling) == [HOLDS, OPEN, NOT]
     level = joined(rows({16: 0.8, 1024: 0.8}), rows({16: 0.8, 1024: 0.8}, "updates"))
     level.loc[level.batch_size == 1024, "train_accuracy"] = 1.0
-    assert found(generalisation, level) == ["does not hold here", "holds", "holds"]
-    assert found(generalisation, rows({16: 0.8})) == 3 * ["not measured here"]
+    assert found(generalisation, level) == [OPEN, HOLDS, HOLDS]
+    assert found(generalisation, rows({16: 0.8})) == 3 * [LACKING]
+    rising = rows({16: 0.7, 1024: 0.8})
+    assert found(generalisation, rising)[0] == NOT
+
+
+def test_a_largest_batch_that_failed_is_not_measured():
+    frame = rows({16: 0.7, 64: 0.6, 1024: float("nan")})
+    assert found(generalisation, frame)[:2] == [LACKING, LACKING]
+    assert "batch 1024 has no value" in generalisation.verdicts(measured(frame))[0].evidence
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.09])
+def test_a_loss_that_noise_hides_is_no_equality(spread):
+    frame = rows({16: 0.8, 1024: 0.7}, "updates")
+    largest = frame.batch_size == 1024
+    frame.loc[largest, "val_accuracy"] = [0.7 - spread, 0.7, 0.7 + spread]
+    assert found(generalisation, frame)[2] == (OPEN if spread else NOT)
+
+
+def test_pure_noise_holds_seldom():
+    random = np.random.default_rng(0)
+    decided = 0
+    for _ in range(100):
+        frame = rows(dict.fromkeys(generalisation.SIZES, 0.7))
+        frame["val_accuracy"] = 0.7 + random.normal(0, 0.02, len(frame))
+        decided += found(generalisation, frame, pictures=400)[0] != OPEN
+    assert decided <= 5
 
 
 def test_the_smallest_fast_batch_and_the_ratio():
@@ -106,11 +176,26 @@ def test_the_smallest_fast_batch_and_the_ratio():
         rows({128: 0.5}, step_seconds=0.026),
         rows({1024: 0.5}, step_seconds=0.2),
     )
-    table = throughput.tables(frame)[0]
+    table = throughput.tables(measured(frame))[0]
     assert table.frame["examples/s"].tolist() == ["1,000 ± 0", "4,923 ± 0", "5,120 ± 0"]
     assert "is 128" in table.note
-    assert found(throughput, frame) == ["does not hold here"]
-    assert found(throughput, frame[frame.batch_size < 1024]) == ["not measured here"]
+    assert found(throughput, frame) == [NOT]
+    assert found(throughput, frame[frame.batch_size < 1024]) == [LACKING]
+    assert found(throughput, frame[frame.seed < 2]) == [OPEN]
+    noisy = frame.assign(step_seconds=frame.step_seconds * (1 + 0.5 * (frame.seed == 0)))
+    noisy.loc[noisy.batch_size == 1024, "step_seconds"] /= 1.8
+    assert found(throughput, noisy) == [OPEN]
+    frame.loc[frame.batch_size == 1024, "step_seconds"] = 0.1
+    assert found(throughput, frame) == [HOLDS]
+
+
+def test_a_quick_study_claims_nothing_and_keeps_its_numbers():
+    frame = rows({16: 0.8, 1024: 0.6})
+    page = study_page.markdown(STUDIES["generalisation"], measured(frame, quick=True), [], [])
+    said = page.split("## What was published")[1]
+    assert said.count("**Not decided here**: a quick study claims nothing. ") == 3
+    assert "0.601 ± 0.001 at batch 1024" in said
+    assert "olds" not in said.replace("does not hold", "")
 
 
 def test_the_ladder_says_epoch_seconds_and_the_best_epoch():
@@ -118,10 +203,10 @@ def test_the_ladder_says_epoch_seconds_and_the_best_epoch():
         rows({8: 0.6}, group=techniques.PLAIN, seeds=[0]),
         rows({40: 0.7}, group=techniques.COMBINED, seeds=[0]),
     )
-    lines = techniques.tables(frame)[0].frame
+    lines = techniques.tables(measured(frame))[0].frame
     assert lines["s/epoch"].tolist() == ["2.0", "2.0"]
     assert lines["its epoch"].tolist() == ["2.5", "2.5"]
-    assert found(techniques, frame) == ["holds"]
+    assert found(techniques, frame) == [HOLDS]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -131,13 +216,13 @@ def test_cells_without_a_value_break_no_table(name):
     columns = ["val_accuracy", "train_accuracy", "test_accuracy", "best_accuracy", "best_share"]
     columns += ["train_seconds", "step_seconds", "peak_bytes"]
     frame[columns] = float("nan")
-    assert all(table.markdown() for table in study.tables(frame))
-    assert {verdict.found for verdict in study.verdicts(frame)} <= {"not measured here"}
+    assert all(table.markdown() for table in study.tables(measured(frame)))
+    assert {verdict.found for verdict in study.verdicts(measured(frame))} <= {LACKING}
 
 
 def test_a_chart_has_means_with_their_standard_errors():
     frame = joined(
-        rows({16: 0.6, 64: 0.7}, group="sgd"),
+        rows({16: 0.6, 64: 0.7}, group="sgd", seeds=(0, 1)),
         rows({16: 0.5}, group="adam", seeds=[0]),
         rows({16: 0.5}, "seconds", group="adam"),
     )

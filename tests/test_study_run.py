@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from rich.console import Console
-from study_frames import rows
+from study_frames import measured, rows
 
 from kbatch.case_study.pictures import split
 from kbatch.errors import KbatchError
@@ -150,7 +150,7 @@ def test_the_first_pictures_of_each_class_are_kept():
 def test_equal_time_is_the_median_to_three_digits():
     frame = rows({16: 0.5})
     assert len(frame_of([])) == 0
-    assert study_page.markdown(optimizers.STUDY, frame, [], []).count("###") == 3
+    assert study_page.markdown(optimizers.STUDY, measured(frame), [], []).count("###") == 3
     assert study_run.equal_seconds([]) == study_run.PLACE
 
 

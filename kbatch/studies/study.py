@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import pandas as pd
-
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import Cell
+from kbatch.studies.measured import Measured
 from kbatch.studies.setting import Setting
 from kbatch.studies.study_table import StudyTable
 from kbatch.studies.verdict import Verdict
@@ -41,9 +40,8 @@ class Study:
         quick: `Setting` of a quick study.
         cells: Function `(setting, largest)` that returns the cells whose length is known
             beforehand; `largest` has the largest micro-batch of each rung.
-        tables: Function of a frame with a row for each cell (see `kbatch.studies.results`) that
-            returns the tables.
-        verdicts: Function of that frame that returns what became of each published claim.
+        tables: Function of what was measured that returns the tables.
+        verdicts: Function of it that returns what became of each published claim.
         timed_cells: Function `(setting, seconds)` that returns the cells at equal time; `seconds`
             is the median training time of the others.
         rungs: Function `(setting)` that returns the recipes whose largest micro-batch is found
@@ -59,8 +57,8 @@ class Study:
     published: Setting
     quick: Setting
     cells: Cells
-    tables: Callable[[pd.DataFrame], Sequence[StudyTable]]
-    verdicts: Callable[[pd.DataFrame], Sequence[Verdict]]
+    tables: Callable[[Measured], Sequence[StudyTable]]
+    verdicts: Callable[[Measured], Sequence[Verdict]]
     timed_cells: TimedCells = no_timed_cells
     rungs: Rungs = no_rungs
     drawn: str = "val_accuracy"

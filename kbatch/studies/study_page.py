@@ -11,7 +11,9 @@ from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.charts.canvas import Chart, save
 from kbatch.results.charts.study_groups import group_chart, group_points
+from kbatch.studies.measured import Measured
 from kbatch.studies.study import Study
+from kbatch.studies.verdict import Verdict
 
 PAGE, CELLS, FIGURE = "study.md", "cells.csv", "study.png"
 
@@ -21,7 +23,7 @@ UNITS = {"epochs": "epochs", "updates": "updates", "seconds": "time"}
 def write(
     folder: Path,
     study: Study,
-    frame: pd.DataFrame,
+    measured: Measured,
     records: Sequence[Record],
     facts: Sequence[str],
 ) -> list[Path]:
@@ -30,18 +32,18 @@ def write(
     Args:
         folder: Folder of the study.
         study: The study.
-        frame: A row for each cell (see `kbatch.studies.results`).
+        measured: What was measured.
         records: The records of the cells.
         facts: Sentences on command, data and setting.
     """
     files = [folder / CELLS]
-    atomic_file.write(files[0], frame.to_csv(index=False))
-    charts = charts_of(study, frame)
+    atomic_file.write(files[0], measured.frame.to_csv(index=False))
+    charts = charts_of(study, measured.frame)
     if charts:
         files.append(folder / FIGURE)
         save(charts, files[-1])
     files.append(folder / PAGE)
-    atomic_file.write(files[-1], markdown(study, frame, records, facts))
+    atomic_file.write(files[-1], markdown(study, measured, records, facts))
     return files
 
 
@@ -64,29 +66,37 @@ def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
 
 
 def markdown(
-    study: Study, frame: pd.DataFrame, records: Sequence[Record], facts: Sequence[str]
+    study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]
 ) -> str:
     """Return the page as Markdown.
 
     Args:
         study: The study.
-        frame: A row for each cell.
+        measured: What was measured.
         records: The records of the cells.
         facts: Sentences on command, data and setting.
     """
     lines = [f"# {study.title}", "", study.question, ""]
     lines += [f"- {fact}" for fact in (*facts, *_machine(records))]
     lines += ["", "## What was measured here", ""]
-    lines += [f"{table.markdown()}" for table in study.tables(frame)]
-    if charts_of(study, frame):
+    lines += [f"{table.markdown()}" for table in study.tables(measured)]
+    if charts_of(study, measured.frame):
         lines += [f"![{study.axis} over batch size]({FIGURE})", ""]
-    lines += [*_failures(frame), "## What was published", ""]
-    for verdict in study.verdicts(frame):
+    lines += [*_failures(measured.frame), "## What was published", ""]
+    for verdict in _verdicts(study, measured):
         lines += [
             f"- *{verdict.claim}* ({verdict.source})",
             f"    **{verdict.found.capitalize()}**: {verdict.evidence}.",
         ]
     return "\n".join([*lines, ""])
+
+
+def _verdicts(study: Study, measured: Measured) -> list[Verdict]:
+    """What became of the claims; a quick study claims nothing."""
+    verdicts = study.verdicts(measured)
+    if measured.setting.quick:
+        return [verdict.unclaimed() for verdict in verdicts]
+    return list(verdicts)
 
 
 def _machine(records: Sequence[Record]) -> list[str]:

@@ -14,6 +14,7 @@ from kbatch.sources.examples import Examples
 from kbatch.studies import study_page, techniques
 from kbatch.studies.cell import Cell
 from kbatch.studies.largest_batches import largest_batches
+from kbatch.studies.measured import Measured
 from kbatch.studies.results import frame_of
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
@@ -50,7 +51,7 @@ def run(
             {"study": study.name, "pictures": pictures.name, "setting": dict(vars(setting))}
         )
         trainings = Trainings(project, setting, pictures)
-        largest = _largest(study, setting, trainings.examples, project, console)
+        largest = _largest(study, setting, trainings.sample.train, project, console)
         first = list(study.cells(setting, largest))
         in_all = len(first) + len(study.timed_cells(setting, PLACE))
         with _Line(console, in_all) as line:
@@ -58,7 +59,8 @@ def run(
             timed = study.timed_cells(setting, equal_seconds([record for _, record in pairs]))
             pairs += [(cell, line.made(cell, trainings)) for cell in timed]
     records = [record for _, record in pairs]
-    return study_page.write(folder, study, frame_of(pairs), records, facts)
+    measured = Measured(frame_of(pairs), setting, trainings.sample)
+    return study_page.write(folder, study, measured, records, facts)
 
 
 def _largest(

@@ -9,10 +9,11 @@ import pandas as pd
 
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import STEPS, Cell, Length
+from kbatch.studies.measured import Measured
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
 from kbatch.studies.study_table import NOTHING, StudyTable, mean_text
-from kbatch.studies.verdict import Verdict, found
+from kbatch.studies.verdict import Finding, Verdict
 
 MODEL, QUICK_MODEL = "resnet50", "small-resnet"
 # SGD with momentum 0.9, as published. The decay is decoupled, where the published one is an L2
@@ -78,8 +79,9 @@ def _at(recipe: Recipe, name: str, largest: int) -> Recipe:
     return replace(recipe, batch_size=largest * steps, micro_batch_size=micro)
 
 
-def tables(frame: pd.DataFrame) -> list[StudyTable]:
+def tables(measured: Measured) -> list[StudyTable]:
     """Return the ladder: batch, epoch seconds, bytes, best accuracy and its epoch."""
+    frame = measured.frame
     lines = []
     for name in frame.group.unique():
         own = frame[frame.group == name]
@@ -105,16 +107,16 @@ def tables(frame: pd.DataFrame) -> list[StudyTable]:
     ]
 
 
-def verdicts(frame: pd.DataFrame) -> list[Verdict]:
+def verdicts(measured: Measured) -> list[Verdict]:
     """Return what became of the larger batch and of its price."""
-    sizes = frame.groupby("group").batch_size.first()
+    sizes = measured.frame.groupby("group").batch_size.first()
     claim = "The techniques together let a batch of at least 4 times the size train."
     source = "a public ladder of ResNet-50 on cats vs dogs"
     if PLAIN not in sizes or COMBINED not in sizes:
-        return [Verdict(claim, source, found([]), "not all techniques were measured")]
+        return [Verdict.by(claim, source, [Finding("missing", "not all techniques were measured")])]
     ratio = sizes[COMBINED] / sizes[PLAIN]
     words = f"{sizes[PLAIN]} -> {sizes[COMBINED]} ({ratio:.1f}x)"
-    return [Verdict(claim, source, found([bool(ratio >= 4)]), words)]
+    return [Verdict.by(claim, source, [Finding("yes" if ratio >= 4 else "no", words)])]
 
 
 STUDY = Study(

@@ -15,6 +15,7 @@ from kbatch.records.record import Record
 from kbatch.runtime.worker import Death, Worker
 from kbatch.sources.examples import Examples, Part
 from kbatch.studies.cell import CROPPED, Cell
+from kbatch.studies.measured import Sample
 from kbatch.studies.networks import network
 from kbatch.studies.results import TRAIN
 from kbatch.studies.setting import Setting
@@ -41,9 +42,9 @@ class Trainings:
         self._pictures = first_of_each(pictures, setting.per_class)
 
     @property
-    def examples(self) -> int:
-        """Integer, pictures to train on."""
-        return len(self._pictures.train[0])
+    def sample(self) -> Sample:
+        """The numbers of pictures that are used."""
+        return Sample.of(self._pictures)
 
     def known(self, cell: Cell) -> Record | None:
         """Return the record of a cell that was trained before, or `None`."""

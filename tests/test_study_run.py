@@ -3,8 +3,10 @@
 import dataclasses
 import io
 import json
+import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 from study_frames import measured, rows
@@ -14,7 +16,7 @@ from kbatch.errors import KbatchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import read
-from kbatch.studies import optimizers, study_page, study_run, trainings
+from kbatch.studies import optimizers, study_page, study_run, techniques, trainings
 from kbatch.studies.catalogue import STUDIES
 from kbatch.studies.cell import Cell, Length
 from kbatch.studies.results import frame_of
@@ -69,10 +71,38 @@ def test_the_page_says_what_was_measured_and_published(made):
     page = made[1][-1].read_text()
     assert page.startswith("# Accuracy against batch size")
     assert "- command: x" in page
+    assert "- pictures: of each class 24 to train, 8 to validate, 8 to test, 8 px, from" in page
+    assert "- network: cnn\n" in page
+    assert "- each training: 2 epochs or 3 updates or 1 epoch or " in page
+    assert "; 1 seed of every cell\n- a quick study: " in page
+    assert "Which batch size is best at equal epochs" in page
     assert "- adam, batch 64, seed 0: error" in page
     assert "## What was published" in page
     assert "3 of 4  adam: batch 64" in made[2]
     assert "about 0:" in made[2]
+
+
+def test_a_cell_has_the_value_held_and_the_last_one(made):
+    cells = pd.read_csv(made[0] / "cells.csv")
+    records = [line.record for line in read(made[0] / "kbatch" / "records.jsonl") if line.record]
+    assert cells.last_accuracy[0] == records[0].outcome.curve[-1][1]
+    assert cells.val_accuracy[0] == records[0].outcome.value
+    assert "### Validation accuracy held within 2 epochs or 1 epoch" in made[1][-1].read_text()
+    assert cells.micro_batch_size.tolist() == [8, 16, 64, 8]
+
+
+def test_the_page_of_techniques_names_the_memory_limit():
+    frame = rows({8: 0.6}, group=techniques.PLAIN, memory_limit=2 * 10**9, environment="A=1")
+    results = measured(frame, memory_limit=2 * 10**9)
+    assert "- memory limit: 2,000 MB\n" in study_page.markdown(techniques.STUDY, results, [], [])
+    free = measured(frame.assign(memory_limit=None))
+    assert "- memory limit: all that" in study_page.markdown(techniques.STUDY, free, [], [])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_question_has_numbers_of_a_setting(name):
+    for words in (r"\d+ epochs", r"\d+ pictures", "ResNet50", "case study"):
+        assert not re.search(words, STUDIES[name].question)
 
 
 def test_the_same_study_trains_nothing_twice(made, monkeypatch):

@@ -70,10 +70,7 @@ def study(
             import_tensorflow()
         console = new_console()
         pictures = sources.pictures(data, setting.image_size)
-        facts = [
-            f"command: kbatch {shlex.join(sys.argv[1:])}",
-            f"data: {pictures.name}, {setting.image_size} px",
-        ]
+        facts = [f"command: kbatch {shlex.join(sys.argv[1:])}"]
         files = study_run.run(chosen, setting, pictures, folder, facts, console)
         console.print(files[-1].read_text(), highlight=False, soft_wrap=True)
         console.print("Written: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ import pandas as pd
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import CROPPED, GIVEN, Cell, Length
 from kbatch.studies.contrast import contrast
+from kbatch.studies.description import epochs_of
 from kbatch.studies.measured import Measured
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
@@ -63,7 +64,7 @@ def tables(measured: Measured) -> list[StudyTable]:
     epochs, timed = frame[frame.unit == "epochs"], frame[frame.unit == "seconds"]
     shown = [
         StudyTable(
-            "Validation accuracy after equal epochs, Adam",
+            f"Validation accuracy held within {epochs_of(epochs)}, Adam",
             by_batch(epochs, "val_accuracy"),
             "An epoch with crops added has twice the examples, one of SAM two passes, one of the "
             "proximal method three.",
@@ -71,7 +72,8 @@ def tables(measured: Measured) -> list[StudyTable]:
         StudyTable("Training seconds", by_batch(epochs, "train_seconds", digits=1)),
     ]
     if len(timed):
-        title = f"Validation accuracy after {timed.length.iloc[0]:.3g} training seconds, Adam"
+        seconds = f"{timed.length.iloc[0]:.3g} training seconds"
+        title = f"Validation accuracy held within {seconds}, Adam"
         shown.append(StudyTable(title, by_batch(timed, "val_accuracy")))
     return shown
 

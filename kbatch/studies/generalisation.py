@@ -55,7 +55,9 @@ def tables(measured: Measured) -> list[StudyTable]:
         gap=frame.train_accuracy - frame.test_accuracy,
     )
     return [
-        StudyTable("Validation accuracy, mean ± standard error", by_batch(frame, "val_accuracy")),
+        StudyTable(
+            "Validation accuracy held, mean ± standard error", by_batch(frame, "val_accuracy")
+        ),
         StudyTable(
             "Generalisation gap: accuracy on training data less accuracy on test data",
             by_batch(frame, "gap"),
@@ -138,8 +140,7 @@ STUDY = Study(
     name="generalisation",
     title="Accuracy against batch size, at equal epochs, updates and time",
     question=(
-        "Is a large batch worse, and is it the batch? SGD with one learning rate for all sizes, "
-        "the case study's network."
+        "Is a large batch worse, and is it the batch? SGD with one learning rate for all sizes."
     ),
     published=Setting(image_size=64, epochs=10, seeds=3),
     quick=Setting(image_size=32, epochs=1, seeds=2, quick=True),

@@ -9,6 +9,7 @@ import pandas as pd
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import Cell, Length
 from kbatch.studies.contrast import choice, contrast
+from kbatch.studies.description import epochs_of
 from kbatch.studies.measured import Measured
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
@@ -49,7 +50,9 @@ def tables(measured: Measured) -> list[StudyTable]:
     frame = measured.frame
     epochs, timed = frame[frame.unit == "epochs"], frame[frame.unit == "seconds"]
     shown = [
-        StudyTable("Validation accuracy after equal epochs", by_batch(epochs, "val_accuracy")),
+        StudyTable(
+            f"Validation accuracy held within {epochs_of(epochs)}", by_batch(epochs, "val_accuracy")
+        ),
         StudyTable(
             "The same weights on their own training data",
             by_batch(epochs, "train_accuracy"),
@@ -58,7 +61,7 @@ def tables(measured: Measured) -> list[StudyTable]:
         StudyTable("Training seconds", by_batch(epochs, "train_seconds", digits=1)),
     ]
     if len(timed):
-        title = f"Validation accuracy after {timed.length.iloc[0]:.3g} training seconds"
+        title = f"Validation accuracy held within {timed.length.iloc[0]:.3g} training seconds"
         shown.append(StudyTable(title, by_batch(timed, "val_accuracy")))
     return shown
 
@@ -122,8 +125,7 @@ STUDY = Study(
     name="optimizers",
     title="Accuracy against batch size, for SGD and Adam",
     question=(
-        "Which batch size is best after 5 epochs, with SGD and with Adam? And which at equal time? "
-        "The case study's network, 600 pictures of each class."
+        "Which batch size is best at equal epochs, with SGD and with Adam? And which at equal time?"
     ),
     published=Setting(image_size=200, epochs=5, seeds=3),
     quick=Setting(image_size=32, epochs=2, seeds=1, quick=True),

@@ -35,7 +35,7 @@ class Study:
     Attributes:
         name: String, its name on the command line.
         title: String, its heading.
-        question: String, what it asks, and of what.
+        question: String, what it asks, without the numbers of a setting.
         published: `Setting` of the published table.
         quick: `Setting` of a quick study.
         cells: Function `(setting, largest)` that returns the cells whose length is known

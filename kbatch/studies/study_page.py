@@ -11,6 +11,7 @@ from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.charts.canvas import Chart, save
 from kbatch.results.charts.study_groups import group_chart, group_points
+from kbatch.studies.description import sentences
 from kbatch.studies.measured import Measured
 from kbatch.studies.study import Study
 from kbatch.studies.verdict import Verdict
@@ -34,7 +35,7 @@ def write(
         study: The study.
         measured: What was measured.
         records: The records of the cells.
-        facts: Sentences on command, data and setting.
+        facts: Sentences on what cannot be measured, such as the command.
     """
     files = [folder / CELLS]
     atomic_file.write(files[0], measured.frame.to_csv(index=False))
@@ -74,10 +75,10 @@ def markdown(
         study: The study.
         measured: What was measured.
         records: The records of the cells.
-        facts: Sentences on command, data and setting.
+        facts: Sentences on what cannot be measured, such as the command.
     """
     lines = [f"# {study.title}", "", study.question, ""]
-    lines += [f"- {fact}" for fact in (*facts, *_machine(records))]
+    lines += [f"- {fact}" for fact in (*facts, *sentences(measured), *_machine(records))]
     lines += ["", "## What was measured here", ""]
     lines += [f"{table.markdown()}" for table in study.tables(measured)]
     if charts_of(study, measured.frame):

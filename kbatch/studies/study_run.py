@@ -39,7 +39,7 @@ def run(
         setting: Its setting.
         pictures: The data.
         folder: Folder of the results.
-        facts: Sentences on command, data and setting, for the page.
+        facts: Sentences for the page, such as the command.
         console: Console to print to.
 
     Raises:

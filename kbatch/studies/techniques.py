@@ -121,10 +121,10 @@ def verdicts(measured: Measured) -> list[Verdict]:
 
 STUDY = Study(
     name="techniques",
-    title="Techniques for a larger batch, on ResNet50",
+    title="Techniques for a larger batch",
     question=(
         "What does each technique buy and cost: mixed precision, recompute, accumulation, and all "
-        "together? ResNet50 from scratch, SGD with momentum 0.9, rate 0.001, weight decay 1e-4."
+        "together? From random weights, by SGD with momentum 0.9, rate 0.001, weight decay 1e-4."
     ),
     published=Setting(image_size=224, epochs=10, seeds=1),
     quick=Setting(image_size=32, epochs=1, seeds=1, memory_limit=200 * 10**6, quick=True),

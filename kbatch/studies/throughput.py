@@ -137,10 +137,7 @@ def _twice(measured: Measured) -> Finding:
 STUDY = Study(
     name="throughput",
     title="Speed, load and memory against batch size",
-    question=(
-        "From which batch size on does a larger one buy no speed? The case study's network with "
-        "Adam."
-    ),
+    question=("From which batch size on does a larger one buy no speed, with Adam?"),
     published=Setting(image_size=64, epochs=1, seeds=3),
     quick=Setting(image_size=32, epochs=1, seeds=1, quick=True),
     cells=cells,

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from kbatch.studies.cell import Cell, Length
 from kbatch.studies.results import frame_of
 from kbatch.studies.setting import Setting, Wishes
 
+of_each = trainings.first_of_each
 SETTING = Setting(image_size=8, epochs=1, seeds=1, quick=True)
 
 
@@ -121,6 +123,52 @@ def test_other_data_or_another_setting_are_refused(made, other):
             run(made[0], pictures(1))
         else:
             run(made[0], setting=dataclasses.replace(SETTING, epochs=9))
+
+
+def altered(part):
+    """The tiny pictures, one of which has another pixel in a part."""
+    data = pictures()
+    images, labels = getattr(data, part)
+    images = images.copy()
+    images[3, 0, 0, 0] += 1
+    return dataclasses.replace(data, **{part: (images, labels)})
+
+
+@pytest.mark.parametrize(
+    ("part", "named"), [("train", "training"), ("validation", "validation"), ("test", "test")]
+)
+def test_other_pictures_of_the_same_name_are_refused(made, part, named):
+    with pytest.raises(KbatchError, match=rf"data\.{named}\.checksum was") as refused:
+        run(made[0], altered(part))
+    assert "pictures" not in str(refused.value)
+
+
+def test_pictures_that_a_quick_study_leaves_out_may_differ(made, monkeypatch):
+    monkeypatch.setattr(trainings, "first_of_each", lambda data, most: of_each(data, 6))
+    first = trainings.Trainings(study_run.Project(made[0]), SETTING, pictures()).facts()
+    data = pictures()
+    data.train[0][23] += 1  # of 24 of the class
+    assert trainings.Trainings(study_run.Project(made[0]), SETTING, data).facts() == first
+    assert first["training"]["examples"] == 12
+
+
+def test_another_device_is_refused(made, monkeypatch):
+    monkeypatch.setattr(study_run.meter, "device_words", lambda: "NVIDIA Future")
+    with pytest.raises(KbatchError, match=r"device was .* and is now 'NVIDIA Future'"):
+        run(made[0])
+
+
+def test_a_folder_begun_before_goes_on_and_is_told_apart(made, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(made[0], old)
+    file = old / "kbatch" / "project.json"
+    facts = json.loads(file.read_text())
+    del facts["data"], facts["device"]
+    file.write_text(json.dumps(facts))
+    assert run(old)[1].count("(from its record)") == 4
+    assert json.loads(file.read_text()).keys() >= {"data", "device"}
+    with pytest.raises(KbatchError, match="checksum"):
+        run(old, altered("train"))
 
 
 def test_ctrl_c_loses_nothing_that_ended(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from kbatch.device import meter
 from kbatch.records.record import Record
 from kbatch.sources.examples import Examples
 from kbatch.studies import study_page, techniques
@@ -43,14 +44,20 @@ def run(
         console: Console to print to.
 
     Raises:
-        KbatchError: If the folder belongs to other data or another setting.
+        KbatchError: If the folder belongs to other data, another setting or another device.
     """
     project = Project(folder)
     with project.hold():
-        project.agree(
-            {"study": study.name, "pictures": pictures.name, "setting": dict(vars(setting))}
-        )
         trainings = Trainings(project, setting, pictures)
+        project.agree(
+            {
+                "study": study.name,
+                "pictures": pictures.name,
+                "setting": dict(vars(setting)),
+                "data": trainings.facts(),
+                "device": meter.device_words(),
+            }
+        )
         largest = _largest(study, setting, trainings.sample.train, project, console)
         first = list(study.cells(setting, largest))
         in_all = len(first) + len(study.timed_cells(setting, PLACE))

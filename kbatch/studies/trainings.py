@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kbatch import scoring
+from kbatch.data.arrays import checksum
 from kbatch.device import limit
 from kbatch.outcome import SCORED, Outcome
 from kbatch.records.record import Record
@@ -45,6 +46,19 @@ class Trainings:
     def sample(self) -> Sample:
         """The numbers of pictures that are used."""
         return Sample.of(self._pictures)
+
+    def facts(self) -> dict[str, dict[str, int]]:
+        """Return number and checksum of the pictures that are used, to tell them from others."""
+        tested = self._pictures.test or self._pictures.validation
+        parts = {
+            "training": self._pictures.train,
+            "validation": self._pictures.validation,
+            "test": tested,
+        }
+        return {
+            name: {"examples": len(part[1]), "checksum": checksum(part)}
+            for name, part in parts.items()
+        }
 
     def known(self, cell: Cell) -> Record | None:
         """Return the record of a cell that was trained before, or `None`."""

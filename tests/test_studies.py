@@ -198,15 +198,51 @@ def test_a_quick_study_claims_nothing_and_keeps_its_numbers():
     assert "olds" not in said.replace("does not hold", "")
 
 
-def test_the_ladder_says_epoch_seconds_and_the_best_epoch():
-    frame = joined(
-        rows({8: 0.6}, group=techniques.PLAIN, seeds=[0]),
-        rows({40: 0.7}, group=techniques.COMBINED, seeds=[0]),
+def ladder(plain, combined, **more):
+    """Rows without techniques and with all of them, by the largest pass of each."""
+    return joined(
+        rows({plain: 0.6}, group=techniques.PLAIN, seeds=[0], **more),
+        rows({4 * combined: 0.7}, group=techniques.COMBINED, seeds=[0], **more).assign(
+            micro_batch_size=combined
+        ),
     )
+
+
+def test_the_ladder_says_epoch_seconds_and_the_best_epoch():
+    frame = ladder(8, 10)
     lines = techniques.tables(measured(frame))[0].frame
+    assert lines["one pass"].tolist() == ["8", "10"]
+    assert lines["batch"].tolist() == ["8", "40"]
     assert lines["s/epoch"].tolist() == ["2.0", "2.0"]
     assert lines["its epoch"].tolist() == ["2.5", "2.5"]
-    assert found(techniques, frame) == [HOLDS]
+    begun = ladder(8, 10, best_share=0.0)
+    assert techniques.tables(measured(begun))[0].frame["its epoch"].tolist() == ["0.0", "0.0"]
+
+
+@pytest.mark.parametrize(
+    ("combined", "wanted"), [(7, [NOT, NOT]), (8, [HOLDS, NOT]), (32, [HOLDS, HOLDS])]
+)
+def test_the_techniques_are_told_from_accumulation(combined, wanted):
+    frame = ladder(8, combined)
+    assert found(techniques, frame) == wanted
+    assert f"in one pass: 8 -> {combined} (" in techniques.verdicts(measured(frame))[1].evidence
+
+
+def test_sizes_at_the_ceiling_are_marked_and_decide_nothing():
+    frame = ladder(8, 60)
+    results = measured(frame, pictures=240)
+    table = techniques.tables(results)[0]
+    assert table.frame["one pass"].tolist() == ["8", "≥ 60"]
+    assert table.frame["batch"].tolist() == ["8", "≥ 240"]
+    assert "at most 60 pictures" in table.note
+    assert found(techniques, frame, pictures=240) == [OPEN, OPEN]
+    assert found(techniques, ladder(60, 60), pictures=240) == [OPEN, OPEN]
+
+
+def test_a_ladder_that_did_not_train_is_not_measured():
+    frame = ladder(8, 10)
+    frame.loc[1, "val_accuracy"] = float("nan")
+    assert found(techniques, frame) == [LACKING, LACKING]
 
 
 @pytest.mark.parametrize("name", STUDIES)

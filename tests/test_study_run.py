@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from kbatch.errors import KbatchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import read
-from kbatch.studies import optimizers, study_page, study_run, techniques, trainings
+from kbatch.studies import largest_batches, optimizers, study_page, study_run, techniques, trainings
 from kbatch.studies.catalogue import STUDIES
 from kbatch.studies.cell import Cell, Length
 from kbatch.studies.results import frame_of
@@ -202,6 +203,43 @@ def test_a_cell_apart_has_its_own_environment_and_limit(tmp_path):
     assert record.outcome.peak_bytes > 0
     assert record.values["TF_CUDNN_USE_AUTOTUNE"] == "0"
     assert record.values["memory_limit"] == 300 << 20
+
+
+def test_ctrl_c_keeps_the_largest_batches_found(tmp_path, monkeypatch):
+    calls, rungs = [], {name: Recipe(1, "sgd", 0.01) for name in ("none", "mixed", "both")}
+
+    def finder(*args, ceiling, **more):
+        calls.append(ceiling)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return SimpleNamespace(batch_size=10 + len(calls))
+
+    def find():
+        with project.hold():
+            return largest_batches.largest_batches(
+                rungs, "small-resnet", SETTING, 48, project, Console(file=io.StringIO())
+            )
+
+    project = study_run.Project(tmp_path)
+    monkeypatch.setattr(largest_batches, "find_max_batch", finder)
+    with pytest.raises(KeyboardInterrupt):
+        find()
+    assert find() == find() == {"none": 11, "mixed": 13, "both": 14}
+    assert calls == [12] * 4
+
+
+def test_largest_batches_kept_by_an_older_version_are_known(tmp_path):
+    project = study_run.Project(tmp_path)
+    project.agree({"largest": {"none": 7}})
+    rungs = {"none": Recipe(1, "sgd", 0.01)}
+    found = largest_batches.largest_batches(rungs, "cnn", SETTING, 48, project, Console())
+    assert found == {"none": 7}
+
+
+def test_a_cell_apart_says_its_environment_and_limit():
+    cell = Cell("a", Recipe(8), Length(1, "epochs"), memory_limit=9, environment={"A": "1"})
+    row = frame_of([(cell, cell.job().record(Outcome("horizon"), 0.0))]).iloc[0]
+    assert (row.environment, row.memory_limit) == ("A=1", 9)
 
 
 def test_crops_come_behind_the_pictures_and_are_parts_of_them():

@@ -67,7 +67,9 @@ def test_each_cell_is_a_record_of_what_was_measured(made):
     assert "48 examples" in records[2].outcome.message
     assert {record.purpose for record in records} == {"study"}
     assert set(records[0].test) == {"train_accuracy", "train_loss", "accuracy", "loss"}
-    assert records[3].values["seconds"] == study_run.equal_seconds(records[:3])
+    assert records[3].values["seconds"] == study_run.equal_seconds(
+        list(zip(cells(SETTING, {}), records, strict=False))
+    )
 
 
 def test_the_page_says_what_was_measured_and_published(made):
@@ -263,11 +265,29 @@ def test_the_first_pictures_of_each_class_are_kept():
     assert (few.train[0][:6] == pictures().train[0][:6]).all()
 
 
-def test_equal_time_is_the_median_to_three_digits():
-    frame = rows({16: 0.5})
+def pair(seconds, unit="epochs", ended="horizon"):
+    cell = Cell("adam", Recipe(16), Length(2, unit))
+    return cell, cell.job().record(Outcome(ended, train_seconds=seconds), 0.0)
+
+
+def test_equal_time_is_the_median_of_equal_epochs():
+    assert study_run.equal_seconds([pair(1.0), pair(2.0)]) == 1.5
+    others = [pair(90.0, "updates"), pair(80.0, ended="out_of_memory"), pair(70.0, ended="nan")]
+    assert study_run.equal_seconds([pair(1.2345), *others]) == 1.23
+    assert study_run.equal_seconds(others) == study_run.PLACE
+
+
+def test_equal_time_stays_once_a_cell_has_it(made, tmp_path, monkeypatch):
+    old = tmp_path / "old"
+    shutil.copytree(made[0], old)
+    monkeypatch.setattr(study_run, "equal_seconds", lambda pairs: 99.0)
+    assert run(old)[1].count("(from its record)") == 4
+
+
+def test_a_page_of_two_comparisons_has_its_tables():
     assert len(frame_of([])) == 0
-    assert study_page.markdown(optimizers.STUDY, measured(frame), [], []).count("###") == 3
-    assert study_run.equal_seconds([]) == study_run.PLACE
+    page = study_page.markdown(optimizers.STUDY, measured(rows({16: 0.5})), [], [])
+    assert page.count("###") == 3
 
 
 @pytest.mark.parametrize(

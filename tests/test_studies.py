@@ -113,6 +113,28 @@ def test_fewer_than_three_seeds_decide_nothing():
     assert "fewer than 3 seeds decide nothing" in said
 
 
+def best_lines(frame, **more):
+    table = optimizers.tables(measured(frame, **more))[3]
+    assert table.title == "Best batch of each optimizer"
+    return [list(line) for line in table.frame.itertuples(index=False)]
+
+
+def test_the_best_batch_of_each_optimizer_has_a_table():
+    frame = of_optimizers({16: 0.71, 32: 0.7, 64: 0.6}, {16: 0.6, 64: 0.7, 128: float("nan")})
+    lines = best_lines(frame, pictures=400)
+    assert lines[0] == ["sgd", "5 epochs", "16", "0.711 ± 0.001", "32"]
+    assert lines[1] == ["adam", "5 epochs", "64", "0.701 ± 0.001", "none; 128 has no value"]
+    assert [line[:2] for line in lines[2:]] == [["sgd", "5 seconds"], ["adam", "5 seconds"]]
+    assert best_lines(frame)[0][-1] == "none"
+
+
+def test_the_best_batch_of_one_seed_is_not_compared():
+    lines = best_lines(rows({16: 0.7, 64: 0.7, 128: 0.6}, group="sgd", seeds=[0]))
+    assert lines == [["sgd", "5 epochs", "16 = 64", "0.700", "1 seed: not compared"]]
+    failed = rows({16: float("nan")}, group="sgd")
+    assert best_lines(failed) == [["sgd", "5 epochs", "–", "–", "–"]]
+
+
 @pytest.mark.parametrize(
     ("published", "wanted"),
     [({16: 0.6, 128: 0.7}, HOLDS), ({16: 0.7, 128: 0.6}, NOT), ({16: 0.7, 128: 0.7}, OPEN)],

@@ -287,7 +287,7 @@ def test_equal_time_stays_once_a_cell_has_it(made, tmp_path, monkeypatch):
 def test_a_page_of_two_comparisons_has_its_tables():
     assert len(frame_of([])) == 0
     page = study_page.markdown(optimizers.STUDY, measured(rows({16: 0.5})), [], [])
-    assert page.count("###") == 3
+    assert page.count("###") == 4
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
+from kbatch.studies.best_sizes import best_sizes
 from kbatch.studies.cell import Cell, Length
 from kbatch.studies.contrast import choice, contrast
 from kbatch.studies.description import epochs_of
@@ -59,6 +60,7 @@ def tables(measured: Measured) -> list[StudyTable]:
             "This is what a validation on training data shows.",
         ),
         StudyTable("Training seconds", by_batch(epochs, "train_seconds", digits=1)),
+        best_sizes(measured, "optimizer"),
     ]
     if len(timed):
         title = f"Validation accuracy held within {timed.length.iloc[0]:.3g} training seconds"

@@ -298,6 +298,20 @@ def test_a_chart_has_means_with_their_standard_errors():
     assert study_page.charts_of(STUDIES["techniques"], frame) == []
 
 
+def test_the_panels_of_a_figure_share_their_scale():
+    frame = joined(rows({16: 0.5, 64: 0.51}), rows({16: 0.7, 64: 0.9}, "seconds", seeds=[0]))
+    charts = study_page.charts_of(STUDIES["optimizers"], frame)
+    scales = [
+        layer["encoding"]["y"]["scale"] for chart in charts for layer in chart.spec()["layer"]
+    ]
+    assert len(scales) == 6
+    assert all(scale == scales[0] for scale in scales)
+    low, high = scales[0]["domain"]
+    assert (round(low, 2), high) == (0.5, 0.9)
+    frame["val_accuracy"] = float("nan")
+    assert study_page.charts_of(STUDIES["optimizers"], frame) == []
+
+
 def test_more_groups_than_colours_differ_in_shape():
     frame = joined(*(rows({16: 0.6, 64: 0.7}, group=name) for name in augmentation.GROUPS))
     chart = study_page.charts_of(STUDIES["augmentation"], frame)[0]

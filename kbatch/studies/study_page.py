@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pandas as pd
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.charts.canvas import Chart, save
-from kbatch.results.charts.study_groups import group_chart, group_points
+from kbatch.results.charts.study_groups import group_chart, group_points, span_of
 from kbatch.studies.description import sentences
 from kbatch.studies.measured import Measured
 from kbatch.studies.study import Study
@@ -57,13 +58,21 @@ def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
     """
     if not study.drawn:
         return []
-    charts = []
-    for unit in frame.unit.unique():
-        points = group_points(frame[frame.unit == unit], study.drawn)
-        title = f"{study.axis.capitalize()} at equal {UNITS[unit]}"
-        if points:
-            charts.append(group_chart(points, f"{study.name}-{unit}", title, study.axis))
-    return charts
+    of_units = {
+        unit: group_points(frame[frame.unit == unit], study.drawn) for unit in frame.unit.unique()
+    }
+    known = {unit: points for unit, points in of_units.items() if points}
+    if not known:
+        return []
+    span = span_of(list(itertools.chain(*known.values())))
+    return [
+        group_chart(points, f"{study.name}-{unit}", _title(study, unit), study.axis, span)
+        for unit, points in known.items()
+    ]
+
+
+def _title(study: Study, unit: str) -> str:
+    return f"{study.axis.capitalize()} at equal {UNITS[unit]}"
 
 
 def markdown(

@@ -18,7 +18,15 @@ from kbatch.errors import KbatchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import read
-from kbatch.studies import largest_batches, optimizers, study_page, study_run, techniques, trainings
+from kbatch.studies import (
+    largest_batches,
+    networks,
+    optimizers,
+    study_page,
+    study_run,
+    techniques,
+    trainings,
+)
 from kbatch.studies.catalogue import STUDIES
 from kbatch.studies.cell import Cell, Length
 from kbatch.studies.results import frame_of
@@ -298,6 +306,21 @@ def test_wishes_out_of_range_are_refused(wishes, said):
     with pytest.raises(KbatchError, match=r"at least") as refused:
         Wishes(**wishes).applied(SETTING, STUDY.takes)
     assert said in str(refused.value) or "--epochs" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_study_has_a_least_image_size(name):
+    study = STUDIES[name]
+    least = {"techniques": 32}.get(name, 8)
+    assert study.least_image_size == least
+    wished = Wishes(image_size=least).applied(study.published, study.takes, least)
+    assert wished.image_size == least
+    with pytest.raises(KbatchError, match=f"--image-size must be at least {least} and"):
+        Wishes(image_size=least - 1).applied(study.published, study.takes, least)
+
+
+def test_resnet50_takes_the_least_image_size():
+    assert networks.network("resnet50", techniques.STUDY.least_image_size).count_params() > 10**7
 
 
 def test_wishes_replace_the_numbers_of_the_study():

@@ -65,7 +65,9 @@ def study(
             from kbatch.studies import study_run
             from kbatch.studies.catalogue import STUDIES
         chosen = STUDIES[name]
-        setting = wishes.applied(chosen.quick if quick else chosen.published, chosen.takes)
+        setting = wishes.applied(
+            chosen.quick if quick else chosen.published, chosen.takes, chosen.least_image_size
+        )
         if "memory_limit" not in chosen.takes:  # else each cell has a process of its own
             import_tensorflow()
         console = new_console()

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import Cell
 from kbatch.studies.measured import Measured
-from kbatch.studies.setting import Setting
+from kbatch.studies.setting import LEAST_IMAGE_SIZE, Setting
 from kbatch.studies.study_table import StudyTable
 from kbatch.studies.verdict import Verdict
 
@@ -48,6 +48,7 @@ class Study:
             first, by name.
         drawn: String, the column that is drawn over the batch size; empty for no figure.
         axis: String, title of its axis, with the unit.
+        least_image_size: Integer, pixels below which its network has no room.
         takes: The numbers of its setting that a user may replace.
     """
 
@@ -63,4 +64,5 @@ class Study:
     rungs: Rungs = no_rungs
     drawn: str = "val_accuracy"
     axis: str = "validation accuracy"
+    least_image_size: int = LEAST_IMAGE_SIZE
     takes: tuple[str, ...] = ("image_size", "epochs", "seeds")

@@ -169,5 +169,6 @@ STUDY = Study(
     tables=tables,
     verdicts=verdicts,
     drawn="",
+    least_image_size=32,  # of ResNet50
     takes=("image_size", "epochs", "seeds", "memory_limit"),
 )

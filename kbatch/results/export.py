@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import keyword
 import shlex
@@ -138,7 +139,8 @@ def _call_of(function: str, values: Mapping[str, Any]) -> str:
 def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
     """The function that loads the data."""
     command, size = _command(run), _image_size(facts)
-    flags = dict(zip(command[2::2], command[3::2], strict=False))
+    # A flag without a value stands before the next one, and is asked for nothing.
+    flags = {name: value for name, value in itertools.pairwise(command) if name[:2] == "--"}
     source, known = flags.get("--data", ""), run.get("data")
     words = "Return the pictures to train on and those to validate on, each as (x, y)."
     split = Definition("kbatch.plain_keras.pictures", "split")

@@ -61,7 +61,11 @@ def span_of(points: Sequence[GroupPoint]) -> tuple[float, float]:
     Args:
         points: Points of `group_points`, at least one.
     """
-    return min(point.low for point in points), max(point.high for point in points)
+    low, high = min(point.low for point in points), max(point.high for point in points)
+    if low < high:
+        return low, high
+    room = 0.1 * abs(low) or 0.1  # Vega labels an axis of one value wrongly
+    return low - room, high + room
 
 
 def group_chart(

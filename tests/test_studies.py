@@ -86,7 +86,9 @@ def test_training_data_that_choose_another_batch_are_told():
 
 def test_ties_and_noise_decide_nothing():
     level = {16: 0.7, 64: 0.7}
-    assert found(optimizers, of_optimizers(level, level)) == [OPEN] * 3
+    frame = of_optimizers(level, level)
+    assert found(optimizers, frame) == [OPEN] * 3
+    assert "batch 16 = 64 is chosen" in optimizers.verdicts(measured(frame))[0].evidence
     apart = {16: 0.71, 64: 0.7}  # one point, where 400 pictures tell two
     assert found(optimizers, of_optimizers(apart, apart), pictures=400) == [OPEN] * 3
     assert found(optimizers, of_optimizers(apart, apart)) == [HOLDS] * 3
@@ -114,7 +116,7 @@ def test_fewer_than_three_seeds_decide_nothing():
 
 
 def best_lines(frame, **more):
-    table = optimizers.tables(measured(frame, **more))[3]
+    table = optimizers.tables(measured(frame, **more))[-1]
     assert table.title == "Best batch of each optimizer"
     return [list(line) for line in table.frame.itertuples(index=False)]
 
@@ -204,6 +206,9 @@ def test_the_smallest_fast_batch_and_the_ratio():
     assert found(throughput, frame) == [NOT]
     assert found(throughput, frame[frame.batch_size < 1024]) == [LACKING]
     assert found(throughput, frame[frame.seed < 2]) == [OPEN]
+    slow = frame.assign(step_seconds=frame.step_seconds * (1 + 3 * (frame.seed == 0)))
+    slow.loc[slow.batch_size == 1024, "step_seconds"] = 0.2
+    assert throughput.tables(measured(slow))[0].frame["of best"].tolist() == ["15%", "72%", "100%"]
     noisy = frame.assign(step_seconds=frame.step_seconds * (1 + 0.5 * (frame.seed == 0)))
     noisy.loc[noisy.batch_size == 1024, "step_seconds"] /= 1.8
     assert found(throughput, noisy) == [OPEN]
@@ -310,6 +315,12 @@ def test_the_panels_of_a_figure_share_their_scale():
     assert (round(low, 2), high) == (0.5, 0.9)
     frame["val_accuracy"] = float("nan")
     assert study_page.charts_of(STUDIES["optimizers"], frame) == []
+
+
+def test_an_axis_of_one_value_has_room():
+    charts = study_page.charts_of(STUDIES["optimizers"], rows({16: 0.5, 64: 0.5}, seeds=[0]))
+    domain = charts[0].spec()["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert domain == pytest.approx([0.45, 0.55])
 
 
 def test_more_groups_than_colours_differ_in_shape():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from kbatch.results.claim import FEWEST_SEEDS
-from kbatch.studies.comparison import Values, best, compared
+from kbatch.studies.comparison import Values, best, bests, compared
 from kbatch.studies.description import counted
 from kbatch.studies.measured import Measured
 from kbatch.studies.study_table import NOTHING, StudyTable, mean_text
@@ -39,8 +39,7 @@ def _line(sizes: Sequence[Values]) -> list[str]:
     if not known:
         return [NOTHING, NOTHING, NOTHING]
     top = best(known)
-    equal = [str(each.size) for each in known if each.mean == top.mean]
-    return [" = ".join(equal), mean_text(top.values), _near(top, sizes)]
+    return [bests(known), mean_text(top.values), _near(top, sizes)]
 
 
 def _near(top: Values, sizes: Sequence[Values]) -> str:

@@ -122,5 +122,15 @@ def best(sizes: Sequence[Values]) -> Values:
     return max(sizes, key=lambda values: values.mean)
 
 
+def bests(sizes: Sequence[Values]) -> str:
+    """Return the size with the highest mean in words, with those that equal it.
+
+    >>> bests([Values(16, (0.5,)), Values(32, (0.4,)), Values(64, (0.5,))])
+    '16 = 64'
+    """
+    top = best(sizes).mean
+    return " = ".join(str(values.size) for values in sizes if values.mean == top)
+
+
 def _spread(values: Values) -> float:
     return max(values.values) - min(values.values)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kbatch.studies.comparison import Answer, Comparison, Values, above_chance, best, compared
+from kbatch.studies.comparison import (
+    Answer,
+    Comparison,
+    Values,
+    above_chance,
+    best,
+    bests,
+    compared,
+)
 from kbatch.studies.verdict import Case, Finding
 
 CASES: Mapping[Answer, Case] = {"higher": "yes", "lower": "no", "within noise": "undecided"}
@@ -59,7 +67,7 @@ def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> Finding:
     if not others or compared(chosen, best(others), pairs).answer != "higher":
         case = "undecided"
     finding = learned(case, (mine[0], rival), comparison, len(judged_by))
-    return finding.of(f"batch {chosen.size} is chosen")
+    return finding.of(f"batch {bests(chosen_by)} is chosen")
 
 
 def learned(

@@ -60,12 +60,11 @@ def tables(measured: Measured) -> list[StudyTable]:
             "This is what a validation on training data shows.",
         ),
         StudyTable("Training seconds", by_batch(epochs, "train_seconds", digits=1)),
-        best_sizes(measured, "optimizer"),
     ]
     if len(timed):
         title = f"Validation accuracy held within {timed.length.iloc[0]:.3g} training seconds"
         shown.append(StudyTable(title, by_batch(timed, "val_accuracy")))
-    return shown
+    return [*shown, best_sizes(measured, "optimizer")]
 
 
 def verdicts(measured: Measured) -> list[Verdict]:

@@ -2,8 +2,11 @@
 
 import pandas as pd
 
+from kbatch.studies.measured import Measured, Sample
+from kbatch.studies.setting import Setting
 
-def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1), **more):
+
+def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1, 2), **more):
     """A row for each batch size and seed; the seeds differ by 0.001."""
     found = []
     for size, value in accuracy.items():
@@ -15,6 +18,10 @@ def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1), **more):
                     "unit": unit,
                     "length": 5.0,
                     "seed": seed,
+                    "model": "cnn",
+                    "memory_limit": None,
+                    "environment": "",
+                    "micro_batch_size": size,
                     "ended": "horizon",
                     "val_accuracy": value + 0.001 * seed,
                     "train_accuracy": value + 0.1,
@@ -34,3 +41,9 @@ def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1), **more):
 
 def joined(*frames):
     return pd.concat(frames, ignore_index=True)
+
+
+def measured(frame, quick=False, pictures=100_000, memory_limit=None):
+    """A frame of a study of so many pictures to train, to validate and to test."""
+    setting = Setting(image_size=64, epochs=5, seeds=3, quick=quick, memory_limit=memory_limit)
+    return Measured(frame, setting, Sample("pets", 2, pictures, pictures, pictures))

@@ -171,6 +171,7 @@ def test_notes_that_cannot_be_read_are_left_out(project, notes):
     assert code.count("TODO") == 3
 
 
+@pytest.mark.parametrize("flag", ["", "--tensorboard "])
 @pytest.mark.parametrize(
     ("data", "call"),
     [
@@ -179,9 +180,9 @@ def test_notes_that_cannot_be_read_are_left_out(project, notes):
         ("tfds", "# The search had: 2,000 photographs."),
     ],
 )
-def test_the_case_study_is_written_out(project, data, call):
+def test_the_case_study_is_written_out(project, data, call, flag):
     know(project, model="small-resnet", image_size=32)
-    command = f"kbatch cats-vs-dogs --data '{data}' --seed 3 --out x"
+    command = f"kbatch cats-vs-dogs {flag}--data '{data}' --seed 3 --out x"
     notes = {"command": command, "data": "2,000 photographs"}
     (project / "run.json").write_text(json.dumps(notes))
     code = code_of(project, best_training(project))

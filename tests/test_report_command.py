@@ -1,5 +1,6 @@
 """The command `kbatch report`: what it writes, and the browser."""
 
+import json
 import webbrowser
 
 import pytest
@@ -50,3 +51,16 @@ def test_a_folder_of_no_search_is_refused_and_nothing_opened(where, tmp_path, op
     assert "error: " in result.output
     assert not list(tmp_path.rglob("report.html"))
     assert opened == []
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "advise", "export"])
+def test_the_folder_of_a_study_is_told_from_a_search(command, folder, tmp_path):
+    study = tmp_path / "st"
+    (study / "kbatch").mkdir(parents=True)
+    (study / "kbatch" / "project.json").write_text(json.dumps({"study": "optimizers"}))
+    (study / "kbatch" / "records.jsonl").write_text("")
+    others = [str(folder)] if command == "compare" else []
+    result = CliRunner().invoke(app, [command, *others, str(study)])
+    assert result.exit_code == 2
+    assert "this is the folder of the study 'optimizers'" in result.output
+    assert f"Read {study / 'study.md'}" in result.output

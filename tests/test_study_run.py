@@ -3,23 +3,36 @@
 import dataclasses
 import io
 import json
+import re
+import shutil
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
-from study_frames import rows
+from study_frames import measured, rows
 
 from kbatch.case_study.pictures import split
 from kbatch.errors import KbatchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import read
-from kbatch.studies import optimizers, study_page, study_run, trainings
+from kbatch.studies import (
+    largest_batches,
+    networks,
+    optimizers,
+    study_page,
+    study_run,
+    techniques,
+    trainings,
+)
 from kbatch.studies.catalogue import STUDIES
 from kbatch.studies.cell import Cell, Length
 from kbatch.studies.results import frame_of
 from kbatch.studies.setting import Setting, Wishes
 
+of_each = trainings.first_of_each
 SETTING = Setting(image_size=8, epochs=1, seeds=1, quick=True)
 
 
@@ -62,17 +75,47 @@ def test_each_cell_is_a_record_of_what_was_measured(made):
     assert "48 examples" in records[2].outcome.message
     assert {record.purpose for record in records} == {"study"}
     assert set(records[0].test) == {"train_accuracy", "train_loss", "accuracy", "loss"}
-    assert records[3].values["seconds"] == study_run.equal_seconds(records[:3])
+    assert records[3].values["seconds"] == study_run.equal_seconds(
+        list(zip(cells(SETTING, {}), records, strict=False))
+    )
 
 
 def test_the_page_says_what_was_measured_and_published(made):
     page = made[1][-1].read_text()
     assert page.startswith("# Accuracy against batch size")
     assert "- command: x" in page
+    assert "- pictures: of each class 24 to train, 8 to validate, 8 to test, 8 px, from" in page
+    assert "- network: cnn\n" in page
+    assert "- each training: 2 epochs or 3 updates or 1 epoch or " in page
+    assert "; 1 seed of every cell\n- a quick study: " in page
+    assert "Which batch size is best at equal epochs" in page
     assert "- adam, batch 64, seed 0: error" in page
     assert "## What was published" in page
     assert "3 of 4  adam: batch 64" in made[2]
     assert "about 0:" in made[2]
+
+
+def test_a_cell_has_the_value_held_and_the_last_one(made):
+    cells = pd.read_csv(made[0] / "cells.csv")
+    records = [line.record for line in read(made[0] / "kbatch" / "records.jsonl") if line.record]
+    assert cells.last_accuracy[0] == records[0].outcome.curve[-1][1]
+    assert cells.val_accuracy[0] == records[0].outcome.value
+    assert "### Validation accuracy held within 2 epochs or 1 epoch" in made[1][-1].read_text()
+    assert cells.micro_batch_size.tolist() == [8, 16, 64, 8]
+
+
+def test_the_page_of_techniques_names_the_memory_limit():
+    frame = rows({8: 0.6}, group=techniques.PLAIN, memory_limit=2 * 10**9, environment="A=1")
+    results = measured(frame, memory_limit=2 * 10**9)
+    assert "- memory limit: 2,000 MB\n" in study_page.markdown(techniques.STUDY, results, [], [])
+    free = measured(frame.assign(memory_limit=None))
+    assert "- memory limit: all that" in study_page.markdown(techniques.STUDY, free, [], [])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_question_has_numbers_of_a_setting(name):
+    for words in (r"\d+ epochs", r"\d+ pictures", "ResNet50", "case study"):
+        assert not re.search(words, STUDIES[name].question)
 
 
 def test_the_same_study_trains_nothing_twice(made, monkeypatch):
@@ -91,6 +134,52 @@ def test_other_data_or_another_setting_are_refused(made, other):
             run(made[0], pictures(1))
         else:
             run(made[0], setting=dataclasses.replace(SETTING, epochs=9))
+
+
+def altered(part):
+    """The tiny pictures, one of which has another pixel in a part."""
+    data = pictures()
+    images, labels = getattr(data, part)
+    images = images.copy()
+    images[3, 0, 0, 0] += 1
+    return dataclasses.replace(data, **{part: (images, labels)})
+
+
+@pytest.mark.parametrize(
+    ("part", "named"), [("train", "training"), ("validation", "validation"), ("test", "test")]
+)
+def test_other_pictures_of_the_same_name_are_refused(made, part, named):
+    with pytest.raises(KbatchError, match=rf"data\.{named}\.checksum was") as refused:
+        run(made[0], altered(part))
+    assert "pictures" not in str(refused.value)
+
+
+def test_pictures_that_a_quick_study_leaves_out_may_differ(made, monkeypatch):
+    monkeypatch.setattr(trainings, "first_of_each", lambda data, most: of_each(data, 6))
+    first = trainings.Trainings(study_run.Project(made[0]), SETTING, pictures()).facts()
+    data = pictures()
+    data.train[0][23] += 1  # of 24 of the class
+    assert trainings.Trainings(study_run.Project(made[0]), SETTING, data).facts() == first
+    assert first["training"]["examples"] == 12
+
+
+def test_another_device_is_refused(made, monkeypatch):
+    monkeypatch.setattr(study_run.meter, "device_words", lambda: "NVIDIA Future")
+    with pytest.raises(KbatchError, match=r"device was .* and is now 'NVIDIA Future'"):
+        run(made[0])
+
+
+def test_a_folder_begun_before_goes_on_and_is_told_apart(made, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(made[0], old)
+    file = old / "kbatch" / "project.json"
+    facts = json.loads(file.read_text())
+    del facts["data"], facts["device"]
+    file.write_text(json.dumps(facts))
+    assert run(old)[1].count("(from its record)") == 4
+    assert json.loads(file.read_text()).keys() >= {"data", "device"}
+    with pytest.raises(KbatchError, match="checksum"):
+        run(old, altered("train"))
 
 
 def test_ctrl_c_loses_nothing_that_ended(tmp_path, monkeypatch):
@@ -126,6 +215,43 @@ def test_a_cell_apart_has_its_own_environment_and_limit(tmp_path):
     assert record.values["memory_limit"] == 300 << 20
 
 
+def test_ctrl_c_keeps_the_largest_batches_found(tmp_path, monkeypatch):
+    calls, rungs = [], {name: Recipe(1, "sgd", 0.01) for name in ("none", "mixed", "both")}
+
+    def finder(*args, ceiling, **more):
+        calls.append(ceiling)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return SimpleNamespace(batch_size=10 + len(calls))
+
+    def find():
+        with project.hold():
+            return largest_batches.largest_batches(
+                rungs, "small-resnet", SETTING, 48, project, Console(file=io.StringIO())
+            )
+
+    project = study_run.Project(tmp_path)
+    monkeypatch.setattr(largest_batches, "find_max_batch", finder)
+    with pytest.raises(KeyboardInterrupt):
+        find()
+    assert find() == find() == {"none": 11, "mixed": 13, "both": 14}
+    assert calls == [12] * 4
+
+
+def test_largest_batches_kept_by_an_older_version_are_known(tmp_path):
+    project = study_run.Project(tmp_path)
+    project.agree({"largest": {"none": 7}})
+    rungs = {"none": Recipe(1, "sgd", 0.01)}
+    found = largest_batches.largest_batches(rungs, "cnn", SETTING, 48, project, Console())
+    assert found == {"none": 7}
+
+
+def test_a_cell_apart_says_its_environment_and_limit():
+    cell = Cell("a", Recipe(8), Length(1, "epochs"), memory_limit=9, environment={"A": "1"})
+    row = frame_of([(cell, cell.job().record(Outcome("horizon"), 0.0))]).iloc[0]
+    assert (row.environment, row.memory_limit) == ("A=1", 9)
+
+
 def test_crops_come_behind_the_pictures_and_are_parts_of_them():
     images = np.zeros((3, 20, 20, 3), "uint8")
     images[1], images[2] = 200, np.arange(20)[:, None, None]
@@ -147,11 +273,29 @@ def test_the_first_pictures_of_each_class_are_kept():
     assert (few.train[0][:6] == pictures().train[0][:6]).all()
 
 
-def test_equal_time_is_the_median_to_three_digits():
-    frame = rows({16: 0.5})
+def pair(seconds, unit="epochs", ended="horizon"):
+    cell = Cell("adam", Recipe(16), Length(2, unit))
+    return cell, cell.job().record(Outcome(ended, train_seconds=seconds), 0.0)
+
+
+def test_equal_time_is_the_median_of_equal_epochs():
+    assert study_run.equal_seconds([pair(1.0), pair(2.0)]) == 1.5
+    others = [pair(90.0, "updates"), pair(80.0, ended="out_of_memory"), pair(70.0, ended="nan")]
+    assert study_run.equal_seconds([pair(1.2345), *others]) == 1.23
+    assert study_run.equal_seconds(others) == study_run.PLACE
+
+
+def test_equal_time_stays_once_a_cell_has_it(made, tmp_path, monkeypatch):
+    old = tmp_path / "old"
+    shutil.copytree(made[0], old)
+    monkeypatch.setattr(study_run, "equal_seconds", lambda pairs: 99.0)
+    assert run(old)[1].count("(from its record)") == 4
+
+
+def test_a_page_of_two_comparisons_has_its_tables():
     assert len(frame_of([])) == 0
-    assert study_page.markdown(optimizers.STUDY, frame, [], []).count("###") == 3
-    assert study_run.equal_seconds([]) == study_run.PLACE
+    page = study_page.markdown(optimizers.STUDY, measured(rows({16: 0.5})), [], [])
+    assert page.count("###") == 4
 
 
 @pytest.mark.parametrize(
@@ -162,6 +306,21 @@ def test_wishes_out_of_range_are_refused(wishes, said):
     with pytest.raises(KbatchError, match=r"at least") as refused:
         Wishes(**wishes).applied(SETTING, STUDY.takes)
     assert said in str(refused.value) or "--epochs" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_study_has_a_least_image_size(name):
+    study = STUDIES[name]
+    least = {"techniques": 32}.get(name, 8)
+    assert study.least_image_size == least
+    wished = Wishes(image_size=least).applied(study.published, study.takes, least)
+    assert wished.image_size == least
+    with pytest.raises(KbatchError, match=f"--image-size must be at least {least} and"):
+        Wishes(image_size=least - 1).applied(study.published, study.takes, least)
+
+
+def test_resnet50_takes_the_least_image_size():
+    assert networks.network("resnet50", techniques.STUDY.least_image_size).count_params() > 10**7
 
 
 def test_wishes_replace_the_numbers_of_the_study():

@@ -65,15 +65,14 @@ def study(
             from kbatch.studies import study_run
             from kbatch.studies.catalogue import STUDIES
         chosen = STUDIES[name]
-        setting = wishes.applied(chosen.quick if quick else chosen.published, chosen.takes)
+        setting = wishes.applied(
+            chosen.quick if quick else chosen.published, chosen.takes, chosen.least_image_size
+        )
         if "memory_limit" not in chosen.takes:  # else each cell has a process of its own
             import_tensorflow()
         console = new_console()
         pictures = sources.pictures(data, setting.image_size)
-        facts = [
-            f"command: kbatch {shlex.join(sys.argv[1:])}",
-            f"data: {pictures.name}, {setting.image_size} px",
-        ]
+        facts = [f"command: kbatch {shlex.join(sys.argv[1:])}"]
         files = study_run.run(chosen, setting, pictures, folder, facts, console)
         console.print(files[-1].read_text(), highlight=False, soft_wrap=True)
         console.print("Written: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)

@@ -67,7 +67,19 @@ def folder_of(source: Any) -> Path:
             received,
             "Pass the folder of one search (directory/project_name)",
         )
+    _check_search(found[0])
     return found[0]
+
+
+def _check_search(folder: Path) -> None:
+    """Refuse the folder of a study, whose records have no baseline and no goal."""
+    study = (fingerprint.load(folder) or {}).get("study")
+    if study is not None:
+        raise RecordError(
+            f"{folder} must hold the records of a search",
+            f"this is the folder of the study {study!r}",
+            f"Read {folder.parent / 'study.md'}",
+        )
 
 
 def load_records(source: Any) -> list[Record]:

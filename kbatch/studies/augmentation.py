@@ -8,14 +8,18 @@ import pandas as pd
 
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import CROPPED, GIVEN, Cell, Length
+from kbatch.studies.contrast import contrast
+from kbatch.studies.description import epochs_of
+from kbatch.studies.measured import Measured
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
-from kbatch.studies.study_table import StudyTable, best_batch, by_batch
-from kbatch.studies.verdict import Verdict, found
+from kbatch.studies.study_table import StudyTable, by_batch
+from kbatch.studies.verdict import Case, Finding, Verdict
 
 RATE = 0.001  # Keras' own for Adam
 SIZES, QUICK_SIZES = (16, 32, 64, 128, 256), (16, 128)
 STANDARD, PUBLISHED = "standard", "crops added (as published)"
+FROM, TO = 16, 128  # the best batch without and with augmentation, as published
 # Group, data and what it adds to the standard recipe.
 GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     STANDARD: (GIVEN, {}),
@@ -54,12 +58,13 @@ def timed_cells(setting: Setting, seconds: float) -> list[Cell]:
     return [cell.lasting(Length(seconds, "seconds")) for cell in cells(setting, {})]
 
 
-def tables(frame: pd.DataFrame) -> list[StudyTable]:
+def tables(measured: Measured) -> list[StudyTable]:
     """Return accuracy at equal epochs and at equal time, and what the epochs took."""
+    frame = measured.frame
     epochs, timed = frame[frame.unit == "epochs"], frame[frame.unit == "seconds"]
     shown = [
         StudyTable(
-            "Validation accuracy after equal epochs, Adam",
+            f"Validation accuracy held within {epochs_of(epochs)}, Adam",
             by_batch(epochs, "val_accuracy"),
             "An epoch with crops added has twice the examples, one of SAM two passes, one of the "
             "proximal method three.",
@@ -67,33 +72,49 @@ def tables(frame: pd.DataFrame) -> list[StudyTable]:
         StudyTable("Training seconds", by_batch(epochs, "train_seconds", digits=1)),
     ]
     if len(timed):
-        title = f"Validation accuracy after {timed.length.iloc[0]:.3g} training seconds, Adam"
+        seconds = f"{timed.length.iloc[0]:.3g} training seconds"
+        title = f"Validation accuracy held within {seconds}, Adam"
         shown.append(StudyTable(title, by_batch(timed, "val_accuracy")))
     return shown
 
 
-def verdicts(frame: pd.DataFrame) -> list[Verdict]:
+def verdicts(measured: Measured) -> list[Verdict]:
     """Return what became of 16 → 128."""
+    frame = measured.frame
     return [
-        _moves(frame[frame.unit == "epochs"], "equal epochs"),
-        _moves(frame[frame.unit == "seconds"], "equal time"),
+        _moves(measured, frame[frame.unit == "epochs"], "equal epochs"),
+        _moves(measured, frame[frame.unit == "seconds"], "equal time"),
     ]
 
 
-def _moves(frame: pd.DataFrame, at: str) -> Verdict:
+def _moves(measured: Measured, frame: pd.DataFrame, at: str) -> Verdict:
     """Whether augmentation moves the best batch from 16 to 128."""
-    claim = f"With Adam, augmentation moves the best batch from 16 to 128, at {at}."
-    source = "a public cats-vs-dogs case study (resize to 250, random crop of 200, added)"
-    best = {
-        str(group): best_batch(own, "val_accuracy")
-        for group, own in frame.groupby("group", sort=False)
+    sizes = {
+        name: measured.sizes(frame[frame.group == name], "val_accuracy")
+        for name in (STANDARD, PUBLISHED)
     }
-    known = {group: size for group, size in best.items() if size is not None}
-    if STANDARD not in known or PUBLISHED not in known:
-        return Verdict(claim, source, found([]), "no cells")
-    words = "; ".join(f"{group}: best batch {size}" for group, size in known.items())
-    cases = [known[STANDARD] <= 16, known[PUBLISHED] >= 128]
-    return Verdict(claim, source, found(cases), words)
+    before = contrast(
+        [each for each in sizes[STANDARD] if each.size <= FROM],
+        [each for each in sizes[STANDARD] if each.size > FROM],
+    )
+    after = contrast(
+        [each for each in sizes[PUBLISHED] if each.size >= TO],
+        [each for each in sizes[PUBLISHED] if each.size < TO],
+    )
+    words = f"{before.of(STANDARD).evidence}; {after.of(PUBLISHED).evidence}"
+    return Verdict.by(
+        f"With Adam, augmentation moves the best batch from {FROM} to {TO}, at {at}.",
+        "a public cats-vs-dogs case study (resize to 250, random crop of 200, added)",
+        [Finding(_both(before.case, after.case), words)],
+    )
+
+
+def _both(before: Case, after: Case) -> Case:
+    """The case of a move, which needs both its beginning and its end."""
+    for case in ("missing", "no", "undecided"):
+        if case in (before, after):
+            return case
+    return "yes"
 
 
 STUDY = Study(

@@ -25,7 +25,7 @@ def largest_batches(
     project: Project,
     console: Console,
 ) -> dict[str, int]:
-    """Return the largest micro-batch of each rung, from the project if it has them.
+    """Return the largest micro-batch of each rung; the project keeps each once it is found.
 
     Args:
         rungs: The recipes by name.
@@ -38,23 +38,40 @@ def largest_batches(
     Raises:
         NoMemoryLimitError: On a CPU, if the setting has no limit.
     """
-    known = project.facts().get(FACT)
-    if known:
-        return {name: int(size) for name, size in known.items()}
-    size = setting.image_size
-    found = {}
+    size, found = setting.image_size, _known(project)
     for name, recipe in rungs.items():
+        if name in found:
+            continue
         with console.status(f"Finding the largest batch: {name} …"):
             answer = find_max_batch(
                 functools.partial(network, model, size),
                 (size, size, 3),
                 recipe=recipe,
                 memory_limit=setting.memory_limit,
-                ceiling=max(examples // STEPS, 1),
+                ceiling=ceiling_of(examples),
                 loss="binary_crossentropy",
                 metrics=["accuracy"],
             )
         found[name] = answer.batch_size
+        project.agree({f"{FACT} {name}": answer.batch_size})  # each, so that Ctrl-C loses none
         console.print(f"{name}: {answer}", highlight=False, soft_wrap=True)
-    project.agree({FACT: found})
     return found
+
+
+def ceiling_of(examples: int) -> int:
+    """Return the most pictures of one pass, so that all accumulated passes have enough.
+
+    Args:
+        examples: Integer, pictures to train on.
+    """
+    return max(examples // STEPS, 1)
+
+
+def _known(project: Project) -> dict[str, int]:
+    """The sizes found before; an older version kept all of them in one fact."""
+    facts = project.facts()
+    known = {name: int(size) for name, size in facts.get(FACT, {}).items()}
+    for name, size in facts.items():
+        if name.startswith(f"{FACT} "):
+            known[name.removeprefix(f"{FACT} ")] = int(size)
+    return known

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from kbatch.errors import SearchError
 
 FULL, QUICK = 10**9, 120  # examples of each class to train on
+LEAST_IMAGE_SIZE = 8  # pixels, of the case study's network
 BOUNDS: dict[str, tuple[int, int]] = {
-    "image_size": (8, 1024),
+    "image_size": (LEAST_IMAGE_SIZE, 1024),
     "seeds": (1, 100),
     "epochs": (1, 10_000),
 }
@@ -54,18 +55,25 @@ class Wishes:
     seeds: int | None = None
     memory_limit: int | None = None
 
-    def applied(self, setting: Setting, takes: Sequence[str]) -> Setting:
+    def applied(
+        self,
+        setting: Setting,
+        takes: Sequence[str],
+        least_image_size: int = LEAST_IMAGE_SIZE,
+    ) -> Setting:
         """Return the setting with these wishes.
 
         Args:
             setting: The study's own setting.
             takes: The names of the wishes that change something in this study.
+            least_image_size: Integer, pixels below which a network of this study has no room.
 
         Raises:
             SearchError: If a number is out of range, or would change nothing.
         """
         wished = {name: value for name, value in vars(self).items() if value is not None}
-        for name, (least, most) in BOUNDS.items():
+        bounds = {**BOUNDS, "image_size": (least_image_size, BOUNDS["image_size"][1])}
+        for name, (least, most) in bounds.items():
             if not least <= wished.get(name, least) <= most:
                 raise SearchError(
                     f"{_option(name)} must be at least {least:,} and at most {most:,}",

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import pandas as pd
-
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import Cell
-from kbatch.studies.setting import Setting
+from kbatch.studies.measured import Measured
+from kbatch.studies.setting import LEAST_IMAGE_SIZE, Setting
 from kbatch.studies.study_table import StudyTable
 from kbatch.studies.verdict import Verdict
 
@@ -36,20 +35,20 @@ class Study:
     Attributes:
         name: String, its name on the command line.
         title: String, its heading.
-        question: String, what it asks, and of what.
+        question: String, what it asks, without the numbers of a setting.
         published: `Setting` of the published table.
         quick: `Setting` of a quick study.
         cells: Function `(setting, largest)` that returns the cells whose length is known
             beforehand; `largest` has the largest micro-batch of each rung.
-        tables: Function of a frame with a row for each cell (see `kbatch.studies.results`) that
-            returns the tables.
-        verdicts: Function of that frame that returns what became of each published claim.
+        tables: Function of what was measured that returns the tables.
+        verdicts: Function of it that returns what became of each published claim.
         timed_cells: Function `(setting, seconds)` that returns the cells at equal time; `seconds`
             is the median training time of the others.
         rungs: Function `(setting)` that returns the recipes whose largest micro-batch is found
             first, by name.
         drawn: String, the column that is drawn over the batch size; empty for no figure.
         axis: String, title of its axis, with the unit.
+        least_image_size: Integer, pixels below which its network has no room.
         takes: The numbers of its setting that a user may replace.
     """
 
@@ -59,10 +58,11 @@ class Study:
     published: Setting
     quick: Setting
     cells: Cells
-    tables: Callable[[pd.DataFrame], Sequence[StudyTable]]
-    verdicts: Callable[[pd.DataFrame], Sequence[Verdict]]
+    tables: Callable[[Measured], Sequence[StudyTable]]
+    verdicts: Callable[[Measured], Sequence[Verdict]]
     timed_cells: TimedCells = no_timed_cells
     rungs: Rungs = no_rungs
     drawn: str = "val_accuracy"
     axis: str = "validation accuracy"
+    least_image_size: int = LEAST_IMAGE_SIZE
     takes: tuple[str, ...] = ("image_size", "epochs", "seeds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import pandas as pd
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.charts.canvas import Chart, save
-from kbatch.results.charts.study_groups import group_chart, group_points
+from kbatch.results.charts.study_groups import group_chart, group_points, span_of
+from kbatch.studies.description import sentences
+from kbatch.studies.measured import Measured
 from kbatch.studies.study import Study
+from kbatch.studies.verdict import Verdict
 
 PAGE, CELLS, FIGURE = "study.md", "cells.csv", "study.png"
 
@@ -21,7 +25,7 @@ UNITS = {"epochs": "epochs", "updates": "updates", "seconds": "time"}
 def write(
     folder: Path,
     study: Study,
-    frame: pd.DataFrame,
+    measured: Measured,
     records: Sequence[Record],
     facts: Sequence[str],
 ) -> list[Path]:
@@ -30,18 +34,18 @@ def write(
     Args:
         folder: Folder of the study.
         study: The study.
-        frame: A row for each cell (see `kbatch.studies.results`).
+        measured: What was measured.
         records: The records of the cells.
-        facts: Sentences on command, data and setting.
+        facts: Sentences on what cannot be measured, such as the command.
     """
     files = [folder / CELLS]
-    atomic_file.write(files[0], frame.to_csv(index=False))
-    charts = charts_of(study, frame)
+    atomic_file.write(files[0], measured.frame.to_csv(index=False))
+    charts = charts_of(study, measured.frame)
     if charts:
         files.append(folder / FIGURE)
         save(charts, files[-1])
     files.append(folder / PAGE)
-    atomic_file.write(files[-1], markdown(study, frame, records, facts))
+    atomic_file.write(files[-1], markdown(study, measured, records, facts))
     return files
 
 
@@ -54,39 +58,55 @@ def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
     """
     if not study.drawn:
         return []
-    charts = []
-    for unit in frame.unit.unique():
-        points = group_points(frame[frame.unit == unit], study.drawn)
-        title = f"{study.axis.capitalize()} at equal {UNITS[unit]}"
-        if points:
-            charts.append(group_chart(points, f"{study.name}-{unit}", title, study.axis))
-    return charts
+    of_units = {
+        unit: group_points(frame[frame.unit == unit], study.drawn) for unit in frame.unit.unique()
+    }
+    known = {unit: points for unit, points in of_units.items() if points}
+    if not known:
+        return []
+    span = span_of(list(itertools.chain(*known.values())))
+    return [
+        group_chart(points, f"{study.name}-{unit}", _title(study, unit), study.axis, span)
+        for unit, points in known.items()
+    ]
+
+
+def _title(study: Study, unit: str) -> str:
+    return f"{study.axis.capitalize()} at equal {UNITS[unit]}"
 
 
 def markdown(
-    study: Study, frame: pd.DataFrame, records: Sequence[Record], facts: Sequence[str]
+    study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]
 ) -> str:
     """Return the page as Markdown.
 
     Args:
         study: The study.
-        frame: A row for each cell.
+        measured: What was measured.
         records: The records of the cells.
-        facts: Sentences on command, data and setting.
+        facts: Sentences on what cannot be measured, such as the command.
     """
     lines = [f"# {study.title}", "", study.question, ""]
-    lines += [f"- {fact}" for fact in (*facts, *_machine(records))]
+    lines += [f"- {fact}" for fact in (*facts, *sentences(measured), *_machine(records))]
     lines += ["", "## What was measured here", ""]
-    lines += [f"{table.markdown()}" for table in study.tables(frame)]
-    if charts_of(study, frame):
+    lines += [f"{table.markdown()}" for table in study.tables(measured)]
+    if charts_of(study, measured.frame):
         lines += [f"![{study.axis} over batch size]({FIGURE})", ""]
-    lines += [*_failures(frame), "## What was published", ""]
-    for verdict in study.verdicts(frame):
+    lines += [*_failures(measured.frame), "## What was published", ""]
+    for verdict in _verdicts(study, measured):
         lines += [
             f"- *{verdict.claim}* ({verdict.source})",
             f"    **{verdict.found.capitalize()}**: {verdict.evidence}.",
         ]
     return "\n".join([*lines, ""])
+
+
+def _verdicts(study: Study, measured: Measured) -> list[Verdict]:
+    """What became of the claims; a quick study claims nothing."""
+    verdicts = study.verdicts(measured)
+    if measured.setting.quick:
+        return [verdict.unclaimed() for verdict in verdicts]
+    return list(verdicts)
 
 
 def _machine(records: Sequence[Record]) -> list[str]:

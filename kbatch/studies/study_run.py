@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from kbatch.device import meter
+from kbatch.outcome import SCORED
 from kbatch.records.record import Record
 from kbatch.sources.examples import Examples
 from kbatch.studies import study_page, techniques
 from kbatch.studies.cell import Cell
 from kbatch.studies.largest_batches import largest_batches
+from kbatch.studies.measured import Measured
 from kbatch.studies.results import frame_of
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
@@ -38,27 +42,35 @@ def run(
         setting: Its setting.
         pictures: The data.
         folder: Folder of the results.
-        facts: Sentences on command, data and setting, for the page.
+        facts: Sentences for the page, such as the command.
         console: Console to print to.
 
     Raises:
-        KbatchError: If the folder belongs to other data or another setting.
+        KbatchError: If the folder belongs to other data, another setting or another device.
     """
     project = Project(folder)
     with project.hold():
-        project.agree(
-            {"study": study.name, "pictures": pictures.name, "setting": dict(vars(setting))}
-        )
         trainings = Trainings(project, setting, pictures)
-        largest = _largest(study, setting, trainings.examples, project, console)
+        project.agree(
+            {
+                "study": study.name,
+                "pictures": pictures.name,
+                "setting": dict(vars(setting)),
+                "data": trainings.facts(),
+                "device": meter.device_words(),
+            }
+        )
+        largest = _largest(study, setting, trainings.sample.train, project, console)
         first = list(study.cells(setting, largest))
         in_all = len(first) + len(study.timed_cells(setting, PLACE))
         with _Line(console, in_all) as line:
             pairs = [(cell, line.made(cell, trainings)) for cell in first]
-            timed = study.timed_cells(setting, equal_seconds([record for _, record in pairs]))
+            seconds = _begun_seconds(project) or equal_seconds(pairs)
+            timed = study.timed_cells(setting, seconds)
             pairs += [(cell, line.made(cell, trainings)) for cell in timed]
     records = [record for _, record in pairs]
-    return study_page.write(folder, study, frame_of(pairs), records, facts)
+    measured = Measured(frame_of(pairs), setting, trainings.sample)
+    return study_page.write(folder, study, measured, records, facts)
 
 
 def _largest(
@@ -71,11 +83,26 @@ def _largest(
     return largest_batches(rungs, techniques.model_of(setting), setting, examples, project, console)
 
 
-def equal_seconds(records: Sequence[Record]) -> float:
-    """Return the median training seconds of some records, to three digits."""
-    seconds = sorted(record.outcome.train_seconds for record in records)
-    known = [each for each in seconds if each > 0] or [PLACE]
-    return float(f"{known[len(known) // 2]:.3g}")
+def equal_seconds(pairs: Sequence[tuple[Cell, Record]]) -> float:
+    """Return the median training seconds of the cells at equal epochs, to three digits.
+
+    A cell that ended without a value does not count.
+
+    Args:
+        pairs: Each cell with its record.
+    """
+    seconds = [
+        record.outcome.train_seconds
+        for cell, record in pairs
+        if cell.length.unit == "epochs" and record.outcome.ended in SCORED
+    ]
+    return float(f"{statistics.median(seconds or [PLACE]):.3g}")
+
+
+def _begun_seconds(project: Project) -> float | None:
+    """The seconds of cells at equal time that an older version, with another median, began."""
+    values = [record.values for record in project.store.records()]
+    return next((float(each["seconds"]) for each in values if "seconds" in each), None)
 
 
 class _Line:

@@ -70,9 +70,3 @@ def by_batch(
         texts = [mean_text(own[own.batch_size == size][column], digits, factor) for size in sizes]
         lines.append([group, *texts])
     return pd.DataFrame(lines, columns=[heading, *map(str, sizes)])
-
-
-def best_batch(frame: pd.DataFrame, column: str) -> int | None:
-    """Return the batch size with the highest mean of a column; `None` without values."""
-    means = frame.groupby("batch_size")[column].mean().dropna()
-    return None if means.empty else int(str(means.idxmax()))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
 
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import Cell, Length
+from kbatch.studies.comparison import compared
+from kbatch.studies.contrast import CASES, missing
+from kbatch.studies.measured import Measured
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
 from kbatch.studies.study_table import NOTHING, StudyTable, mean_text
-from kbatch.studies.verdict import Verdict, found
+from kbatch.studies.verdict import Finding, Verdict
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 QUICK_SIZES = (4, 16, 64)
@@ -37,9 +41,9 @@ def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     ]
 
 
-def tables(frame: pd.DataFrame) -> list[StudyTable]:
+def tables(measured: Measured) -> list[StudyTable]:
     """Return what was measured here, and the published speeds."""
-    return [_measured(frame), _published()]
+    return [_measured(measured.frame), _published()]
 
 
 def _measured(frame: pd.DataFrame) -> StudyTable:
@@ -82,40 +86,55 @@ def _published() -> StudyTable:
 
 
 def _speeds(frame: pd.DataFrame) -> pd.Series:
-    """Examples per second by batch size."""
+    """Mean examples per second by batch size, as the table and the verdict say them."""
     known = frame.dropna(subset=["step_seconds"])
-    return known.groupby("batch_size")["step_seconds"].median().rdiv(1) * _sizes_of(known)
-
-
-def _sizes_of(frame: pd.DataFrame) -> pd.Series:
-    return frame.groupby("batch_size")["batch_size"].first()
+    speeds = known.batch_size / known.step_seconds.astype(float)
+    return speeds.groupby(known.batch_size).mean()
 
 
 def _smallest_fast(speeds: pd.Series) -> int:
     return int(speeds[speeds >= NEARLY * speeds.max()].index.min())
 
 
-def verdicts(frame: pd.DataFrame) -> list[Verdict]:
+def verdicts(measured: Measured) -> list[Verdict]:
     """Return whether a batch of 1024 is as much faster than one of 128 as published."""
-    speeds = _speeds(frame)
-    claim = "A batch of 1024 trains a small CNN at least 2 times as fast as one of 128."
     ratios = ", ".join(
         f"{name} {published[1024] / published[128]:.1f}x" for name, published in PUBLISHED.items()
     )
-    source = f"opennn.net, CNN training speed ({ratios})"
-    if not {128, 1024} <= set(speeds.index):
-        return [Verdict(claim, source, found([]), "batch 128 and 1024 were not both measured")]
-    ratio = speeds[1024] / speeds[128]
-    return [Verdict(claim, source, found([ratio >= 2]), f"{ratio:.2f}x here")]
+    return [
+        Verdict.by(
+            "A batch of 1024 trains a small CNN at least 2 times as fast as one of 128.",
+            f"opennn.net, CNN training speed ({ratios})",
+            [_twice(measured)],
+        )
+    ]
+
+
+def _twice(measured: Measured) -> Finding:
+    """Whether a batch of 1024 is at least twice as fast as one of 128."""
+    frame = measured.frame
+    frame = frame.assign(speed=frame.batch_size / frame.step_seconds.astype(float))
+    speeds = {each.size: each for each in measured.sizes(frame, "speed")}
+    sides = [speeds[size] for size in (1024, 128) if size in speeds]
+    lacking = missing(sides[:1], sides[1:])
+    if lacking is not None:
+        return lacking
+    fast, slow = sides
+    ratio = fast.mean / slow.mean
+    words = (
+        f"{ratio:.2f}x here: {mean_text(fast.values, 0)} examples/s at batch 1024, "
+        f"{mean_text(slow.values, 0)} at batch 128"
+    )
+    comparison = compared(fast, slow.times(2))
+    if math.isinf(comparison.half_width):
+        words = f"{words} ({comparison})"
+    return Finding(CASES[comparison.answer], words)
 
 
 STUDY = Study(
     name="throughput",
     title="Speed, load and memory against batch size",
-    question=(
-        "From which batch size on does a larger one buy no speed? The case study's network with "
-        "Adam."
-    ),
+    question=("From which batch size on does a larger one buy no speed, with Adam?"),
     published=Setting(image_size=64, epochs=1, seeds=3),
     quick=Setting(image_size=32, epochs=1, seeds=1, quick=True),
     cells=cells,

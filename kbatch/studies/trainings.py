@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from kbatch import scoring
+from kbatch.data.arrays import checksum
 from kbatch.device import limit
 from kbatch.outcome import SCORED, Outcome
 from kbatch.records.record import Record
 from kbatch.runtime.worker import Death, Worker
 from kbatch.sources.examples import Examples, Part
 from kbatch.studies.cell import CROPPED, Cell
+from kbatch.studies.measured import Sample
 from kbatch.studies.networks import network
 from kbatch.studies.results import TRAIN
 from kbatch.studies.setting import Setting
@@ -41,9 +43,22 @@ class Trainings:
         self._pictures = first_of_each(pictures, setting.per_class)
 
     @property
-    def examples(self) -> int:
-        """Integer, pictures to train on."""
-        return len(self._pictures.train[0])
+    def sample(self) -> Sample:
+        """The numbers of pictures that are used."""
+        return Sample.of(self._pictures)
+
+    def facts(self) -> dict[str, dict[str, int]]:
+        """Return number and checksum of the pictures that are used, to tell them from others."""
+        tested = self._pictures.test or self._pictures.validation
+        parts = {
+            "training": self._pictures.train,
+            "validation": self._pictures.validation,
+            "test": tested,
+        }
+        return {
+            name: {"examples": len(part[1]), "checksum": checksum(part)}
+            for name, part in parts.items()
+        }
 
     def known(self, cell: Cell) -> Record | None:
         """Return the record of a cell that was trained before, or `None`."""

@@ -55,7 +55,22 @@ def group_points(frame: pd.DataFrame, column: str) -> list[GroupPoint]:
     return points
 
 
-def group_chart(points: Sequence[GroupPoint], name: str, title: str, axis: str) -> Chart:
+def span_of(points: Sequence[GroupPoint]) -> tuple[float, float]:
+    """Return the least and the greatest value of some points, with their standard errors.
+
+    Args:
+        points: Points of `group_points`, at least one.
+    """
+    low, high = min(point.low for point in points), max(point.high for point in points)
+    if low < high:
+        return low, high
+    room = 0.1 * abs(low) or 0.1  # Vega labels an axis of one value wrongly
+    return low - room, high + room
+
+
+def group_chart(
+    points: Sequence[GroupPoint], name: str, title: str, axis: str, span: tuple[float, float]
+) -> Chart:
     """Return the chart of means over batch size.
 
     Args:
@@ -63,6 +78,8 @@ def group_chart(points: Sequence[GroupPoint], name: str, title: str, axis: str) 
         name: String, the name of the chart's file.
         title: String.
         axis: String, title of the vertical axis, with its unit.
+        span: Tuple of the least and the greatest value on the vertical axis. It is that of all
+            charts side by side, so that noise in one does not look like an effect in another.
     """
     names = list(dict.fromkeys(point.group for point in points))
     rounds = [divmod(index, len(GROUP_COLOURS)) for index in range(len(names))]
@@ -73,10 +90,11 @@ def group_chart(points: Sequence[GroupPoint], name: str, title: str, axis: str) 
         x=batch_axis(sizes),
         color=alt.Color("group:N", scale=colours, legend=alt.Legend(title=None)),
     )
-    value = alt.Y("mean:Q", title=axis, scale=alt.Scale(zero=False))
+    scale = alt.Scale(zero=False, domain=list(span), nice=True)
+    value = alt.Y("mean:Q", title=axis, scale=scale)
     tips = ["group:N", alt.Tooltip("at:Q", title="batch size"), alt.Tooltip("mean:Q"), "seeds:Q"]
     bars = base.mark_rule(strokeWidth=1.5).encode(
-        y=alt.Y("low:Q", title=axis, scale=alt.Scale(zero=False)), y2="high:Q"
+        y=alt.Y("low:Q", title=axis, scale=scale), y2="high:Q"
     )
     points_drawn = base.mark_point(filled=True, size=60, opacity=1).encode(
         y=value,

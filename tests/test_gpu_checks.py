@@ -234,6 +234,7 @@ def test_a_line_says_how_far_the_checks_are():
     assert "two lines" in said
 
 
+@pytest.mark.slow  # .ci/run rehearses it in every run
 def test_the_script_rehearses_on_the_fake_gpu(tmp_path):
     content = _rehearsed(tmp_path / "out.json", "M1,M2")
     assert content["rehearsed_on_the_fake_gpu"]

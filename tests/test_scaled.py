@@ -53,9 +53,8 @@ def test_values_follow_the_whole_batch_not_the_pass():
 
 
 def test_settings_of_an_optimizer_are_the_models_own_if_compiled():
-    made = recipe(
-        64,
-        optimizer="compiled",
+    space = Space(
+        optimizer=("adam", "compiled"),
         weight_decay=0.1,
         momentum=0.5,
         clip_norm=1.0,
@@ -63,8 +62,15 @@ def test_settings_of_an_optimizer_are_the_models_own_if_compiled():
         batch_schedule="linear:4",
         training="sam:0.1",
         ema=0.9,
+        policy="float32",
+        jit_compile=False,
     )
-    assert (made.training, made.ema, made.learning_rate) == ("sam:0.1", 0.9, None)
+    hp = keras_tuner.HyperParameters()
+    space.declare(hp)
+    hp.values["optimizer"] = "compiled"
+    made = space.recipe(hp, examples=1200)
+    assert (made.optimizer, made.training, made.ema) == ("compiled", "sam:0.1", 0.9)
+    assert made.learning_rate is None
     assert (made.weight_decay, made.momentum, made.clip_norm) == (0.0, 0.9, None)
     assert (made.schedule, made.batch_schedule) == ("constant", "constant")
 

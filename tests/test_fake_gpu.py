@@ -134,6 +134,7 @@ def test_on_a_cpu_nothing_is_compiled_by_default():
     assert Space(jit_compile=True).compilations == (True,)
 
 
+@pytest.mark.slow
 def test_a_default_table_has_rows_with_xla_where_it_compiles(on_fake_gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("FAKE_GPUS", "2")
     monkeypatch.setenv("FAKE_GPU_LOG", str(tmp_path / "log"))

@@ -25,7 +25,7 @@ INLINE = re.compile(r"`((?:python scripts/|kbatch [a-z])[^`]*)`")
 SLOW = {
     "docs/how-to/largest-batch.md": "a dozen worker processes",
     "docs/how-to/recompute.md": "measures three plans",
-    "docs/how-to/several-devices.md": "a search on two devices, which test_several_devices makes too",
+    "docs/how-to/several-devices.md": "a search as in test_several_devices",
 }
 # The pages say sizes that a reader wants; the tests need small ones.
 SMALL = [

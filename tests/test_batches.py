@@ -79,7 +79,9 @@ def test_the_fingerprint_tells_data_apart():
 )
 def test_validation_keeps_its_order_and_its_last_partial_batch(data):
     spec = (tf.TensorSpec((3,)), tf.TensorSpec(()))
-    got = list(batches.validation_batches(data, 4, element_spec=spec))
+    read, facts = batches.held_out_batches(data, 4, element_spec=spec)
+    got = list(read)
+    assert facts == {"examples": len(Y), "checksum": pairs(data)}
     assert np.array_equal(np.concatenate([y for _, y in got]), Y)
     assert got[0][0].shape.rank == 2
 

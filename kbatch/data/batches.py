@@ -72,7 +72,7 @@ def prepare(
         x: See `training_source`.
         y: See `training_source`.
         sample_weight: See `training_source`.
-        validation_data: See `validation_batches`.
+        validation_data: See `held_out_batches`.
         validation_split: Float, share of the examples at the end of the arrays to validate on.
             Defaults to `0`.
         validation_batch_size: Integer, examples per validation batch. Defaults to `32`.
@@ -112,10 +112,10 @@ def prepare(
     )
 
 
-def validation_batches(
+def held_out_batches(
     data: Any, batch_size: int = VALIDATION_BATCH_SIZE, *, element_spec: Any = None
-) -> tf.data.Dataset:
-    """Return validation data as a dataset of batches.
+) -> tuple[tf.data.Dataset, dict[str, Any]]:
+    """Return validation or test data as a dataset of batches, and facts to tell them from others.
 
     Args:
         data: Tuple `(x, y)` or `(x, y, sample_weight)` of arrays, a `tf.data.Dataset` of single
@@ -127,7 +127,8 @@ def validation_batches(
     Raises:
         DataError: If the data are of another kind, or empty.
     """
-    return _Validation(data, batch_size, element_spec).batches
+    read = _Validation(data, batch_size, element_spec)
+    return read.batches, {"examples": read.fingerprint["examples"], "checksum": read.pairs}
 
 
 class _Validation:

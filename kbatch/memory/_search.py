@@ -247,15 +247,17 @@ def nothing_fits(probe: Probe | None, model: ModelFacts) -> MemoryLimitError | M
         probe: The last `Probe`, or `None` if nothing was tried.
         model: `ModelFacts`.
     """
-    if probe is not None and probe.ended in SUSPECTS:
-        return ModelError(
-            "A model must train one step on one example",
-            f"{probe.ended}: {probe.message}",
-            "Train it with model.fit to see why",
-        )
     variables = f"{model.static_bytes / 1e6:,.0f} MB"
+    limit = f"the memory limit of {(model.limit_bytes or 0) / 1e6:,.0f} MB"
+    if probe is not None and probe.ended in SUSPECTS:
+        # A kernel that runs out of memory may end its process and say nothing (oneDNN's does).
+        return ModelError(
+            f"A model must train one step on one example within {limit}",
+            f"{probe.ended}: {probe.message}; its weights and optimizer take {variables}",
+            "Raise the limit. If that does not help, train it with model.fit to see why",
+        )
     return MemoryLimitError(
-        f"One example must fit into the memory limit of {(model.limit_bytes or 0) / 1e6:,.0f} MB",
+        f"One example must fit into {limit}",
         f"a model whose weights and optimizer take {variables}, and more for the step",
         "Raise the limit, take SGD or a smaller model",
     )

@@ -55,7 +55,8 @@ def read(path: Path) -> list[Line]:
                 raise RecordError(
                     f"Every line of {path} must be a record",
                     f"line {number}: {row[:60]!r}… ({error.received})",
-                    "Remove that line, or move the file away",
+                    "Put back a copy of the file, or remove that line: what it held is then "
+                    "trained again",
                 ) from error
             warnings.warn(
                 f"{path}: the last line is incomplete and was ignored: {row[:60]!r}…", stacklevel=2

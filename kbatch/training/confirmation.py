@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from kbatch import tuner as keras_tuners
-from kbatch.data.batches import validation_batches
+from kbatch.data.batches import held_out_batches
 from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.results.loading import rows
@@ -53,6 +53,7 @@ def confirm(
     Raises:
         SearchError: If the tuner has no finished search, or is not one of kbatch's.
         RecordError: If another process is training in the project, or its records are gone.
+        ProjectChangedError: If an earlier confirmation of this project had other test data.
 
     Example:
     ```python
@@ -93,11 +94,11 @@ def confirm(
         if search is None:
             search = terms.open(project, (x, y), arguments, hypermodel.watcher)
         search = board.shown(search, keras_tuners.declared(tuner))
-        test = (
-            None
-            if test_data is None
-            else validation_batches(test_data, element_spec=search.data.training.element_spec)
-        )
+        test = None
+        if test_data is not None:
+            spec = search.data.training.element_spec
+            test, facts = held_out_batches(test_data, element_spec=spec)
+            project.agree({"test_data": facts})
         candidates = [search.baseline(), *chosen]
         # Seed by seed: if the machine's speed changes meanwhile, it changes for all recipes alike.
         confirmations = []

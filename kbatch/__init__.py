@@ -9,7 +9,7 @@ this list:
    -2  recipe_fields · recipe_row
    -1  code · notebook · option · recipe_agreement · text_table
     0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring
-    1  axes · data · device · goal · model_spec · records · space_agreement · tracing
+    1  axes · data · device · goal · model_spec · records · search · space_agreement · tracing
     2  callbacks · recompute · space
     3  building · combination · results
     4  memory · plain_keras · tuner · tuner_border

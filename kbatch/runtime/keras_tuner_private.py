@@ -54,3 +54,11 @@ def tuner_callback() -> type[Any]:
     from keras_tuner.src.engine.tuner_utils import TunerCallback
 
     return TunerCallback  # type: ignore[no-any-return]
+
+
+def set_project_folder(oracle: Any, folder: str) -> None:
+    """Give an oracle that has no tuner the folder of its project.
+
+    `Oracle._set_project_dir`, keras_tuner/src/engine/oracle.py, KerasTuner 1.4.8.
+    """
+    oracle._set_project_dir(folder, "project")

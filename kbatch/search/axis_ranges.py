@@ -1,0 +1,157 @@
+"""Axis ranges: KerasTuner's hyperparameters as Optuna's distributions, and steps along them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras_tuner
+from keras_tuner.engine import hyperparameters as kinds
+from optuna import distributions
+
+Hyperparameter = Any  # keras_tuner's base class has no public name
+HIGHEST = 1 - 1e-9  # of a place in a range; KerasTuner finds no value at 1
+STEP = 0.25  # of the range of a number, to a neighbour; chosen by hand, not tuned
+
+
+def is_fixed(axis: Hyperparameter) -> bool:
+    """Tell whether a hyperparameter has one value only.
+
+    Args:
+        axis: The hyperparameter.
+    """
+    return not _is_range(axis) and len(_choices(axis)) == 1
+
+
+def drawn(space: list[Hyperparameter], draw: Callable[[Hyperparameter], Any]) -> dict[str, Any]:
+    """Return values for all active hyperparameters, in the order of their declaration.
+
+    Args:
+        space: List of hyperparameters, a parent before those that depend on it.
+        draw: Function that returns a value of one.
+    """
+    hp = keras_tuner.HyperParameters()
+    values = {}
+    for axis in space:
+        hp.merge([axis])
+        if hp.is_active(axis):
+            hp.values[axis.name] = values[axis.name] = (
+                axis.default if is_fixed(axis) else draw(axis)
+            )
+    return values
+
+
+def suggested(trial: Any, axis: Hyperparameter) -> Any:
+    """Return the value that a trial of Optuna suggests for a hyperparameter.
+
+    Args:
+        trial: `optuna.Trial`.
+        axis: The hyperparameter.
+    """
+    if _is_range(axis):
+        return axis.prob_to_value(trial.suggest_float(axis.name, 0.0, HIGHEST))
+    choices = _choices(axis)
+    if _is_ordered(axis):
+        return choices[trial.suggest_int(axis.name, 0, len(choices) - 1)]
+    return choices[trial.suggest_categorical(axis.name, list(range(len(choices))))]
+
+
+def parameter(axis: Hyperparameter, value: Any) -> tuple[Any, Any]:
+    """Return a value as Optuna keeps it, and its distribution.
+
+    Args:
+        axis: The hyperparameter.
+        value: One of its values.
+    """
+    if _is_range(axis):
+        return _place(axis, value), distributions.FloatDistribution(0.0, HIGHEST)
+    choices = _choices(axis)
+    if _is_ordered(axis):
+        return choices.index(value), distributions.IntDistribution(0, len(choices) - 1)
+    every = list(range(len(choices)))
+    return choices.index(value), distributions.CategoricalDistribution(every)
+
+
+def neighbours(space: list[Hyperparameter], values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Iterate over the values that differ from given ones by one step of one axis.
+
+    Hyperparameters that become active take their defaults.
+
+    Args:
+        space: List of hyperparameters.
+        values: Dict, the values of all active ones.
+    """
+    for axis in space:
+        if axis.name not in values or is_fixed(axis):
+            continue
+        for value in _next_to(axis, values[axis.name]):
+            yield completed(space, {**values, axis.name: value})
+
+
+def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of the active hyperparameters, by default where none is given.
+
+    Args:
+        space: List of hyperparameters.
+        values: Mapping of values; those of inactive ones are left out.
+    """
+    return drawn(space, lambda axis: values.get(axis.name, axis.default))
+
+
+def _next_to(axis: Hyperparameter, value: Any) -> list[Any]:
+    if _is_range(axis):
+        places = [_place(axis, value) - STEP, _place(axis, value) + STEP]
+        return [axis.prob_to_value(each) for each in places if 0 < each < HIGHEST]
+    choices = _choices(axis)
+    if not _is_ordered(axis):
+        return [each for each in choices if each != value]
+    at = choices.index(value)
+    return [choices[each] for each in (at - 1, at + 1) if 0 <= each < len(choices)]
+
+
+def distance(
+    space: list[Hyperparameter], one: Mapping[str, Any], other: Mapping[str, Any]
+) -> float:
+    """Return how far two sets of values are apart, in ranges of their axes.
+
+    Args:
+        space: List of hyperparameters.
+        one: Mapping, the values of the active ones.
+        other: Mapping, other values.
+    """
+    total = 0.0
+    for axis in space:
+        # where one of both is inactive, the axis that it depends on differs, and counts
+        if axis.name in one and axis.name in other:
+            total += _apart(axis, one[axis.name], other[axis.name]) ** 2
+    return math.sqrt(total)
+
+
+def _apart(axis: Hyperparameter, one: Any, other: Any) -> float:
+    if one == other:
+        return 0.0
+    if _is_range(axis):
+        return abs(_place(axis, one) - _place(axis, other))
+    if not _is_ordered(axis):
+        return 1.0
+    choices = _choices(axis)
+    return abs(choices.index(one) - choices.index(other)) / (len(choices) - 1)
+
+
+def _is_range(axis: Hyperparameter) -> bool:
+    return isinstance(axis, (kinds.Float, kinds.Int))
+
+
+def _is_ordered(axis: Hyperparameter) -> bool:
+    return bool(getattr(axis, "ordered", False))
+
+
+def _choices(axis: Hyperparameter) -> list[Any]:
+    """The values of a hyperparameter that is no range."""
+    return list(axis.values)
+
+
+def _place(axis: Hyperparameter, value: Any) -> float:
+    """Where a value is in its range, on the scale that it is drawn on, from 0 to below 1."""
+    return min(max(float(axis.value_to_prob(value)), 0.0), HIGHEST)

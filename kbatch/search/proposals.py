@@ -1,0 +1,66 @@
+"""Proposals: values for the next trial, by the tree-structured Parzen estimator of Optuna."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from kbatch.search import axis_ranges
+from kbatch.search.observation import Observation
+
+RANDOM_TRIALS = 5  # before the estimator begins; chosen by hand, not tuned
+
+
+def propose(space: list[Any], observations: Sequence[Observation], seed: int) -> dict[str, Any]:
+    """Return values for a new trial.
+
+    The estimator is Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (2011), of all
+    axes together, in groups that are active together (Falkner et al., 2018, by Optuna). It ranks
+    a trial that was stopped below all that were not, and among the stopped by its last rung.
+
+    Args:
+        space: List of KerasTuner's hyperparameters, parents first.
+        observations: Sequence of `Observation`, in the order in which the trials began.
+        seed: Integer, seed of the draw.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed,
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            n_startup_trials=RANDOM_TRIALS,
+        )
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.add_trials([_as_optuna(space, each) for each in observations])
+        suggest = functools.partial(axis_ranges.suggested, study.ask())
+        return axis_ranges.drawn(space, suggest)
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+def _as_optuna(space: list[Any], observation: Observation) -> optuna.trial.FrozenTrial:
+    known = {
+        axis.name: axis_ranges.parameter(axis, observation.values[axis.name])
+        for axis in space
+        if axis.name in observation.values and not axis_ranges.is_fixed(axis)
+    }
+    state = TrialState.PRUNED if observation.score is None else TrialState.COMPLETE
+    if observation.running:
+        state = TrialState.RUNNING
+    return optuna.trial.create_trial(
+        state=state,
+        value=observation.score,
+        params={name: value for name, (value, _) in known.items()},
+        distributions={name: distribution for name, (_, distribution) in known.items()},
+        intermediate_values=dict(enumerate(observation.rungs)),
+    )

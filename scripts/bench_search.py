@@ -1,0 +1,109 @@
+"""Ways of search compared on recorded trainings: the regret after some horizons of training.
+
+Usage: python scripts/bench_search.py TABLE… [--policies random,bayesian,kbatch] [--seeds 100]
+[--horizons 40] [--noise 1,0.25] [--out FILE]
+
+A table holds the trainings of many recipes with several seeds (see `kbatch.testing.Replay`). Each
+policy searches it once a seed; its trials are answered with recorded trainings, which takes
+milliseconds. The regret is the share of the best mean score that the recommended recipe loses.
+`--noise 0.25` moves each training to a quarter of its distance from the mean of its recipe.
+
+A row holds the median regret over the seeds after so many horizons of training seconds, and the
+first numbers of horizons after which the median is at most that of random search after 20, and at
+most 5 %; empty if it never is. To make a table: `kbatch cats-vs-dogs --trials 60 --confirm 2
+--confirm-top 60 --out DIR`, then `kbatch.testing.Replay.of_project("DIR/search").save(TABLE)`.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import rows
+
+from kbatch.testing import Replay
+
+SHOWN = (2, 5, 10, 20, 30)  # horizons
+CLOSE = 0.05
+COLUMNS = (
+    *("table", "recipes", "noise", "policy", "seeds"),
+    *(f"regret_{horizons}" for horizons in SHOWN),
+    *("to_random_20", "to_5_percent", "trials_of_10_horizons", "repeated_of_30"),
+)
+
+
+def regrets(replay, replayed, horizons):
+    """Return the regret after 1, 2, … horizons of one search; 1 before its first trial."""
+    spent = np.cumsum([each.seconds for each in replayed]) / replay.horizon
+    found = []
+    for limit in range(1, horizons + 1):
+        within = int(np.sum(spent <= limit + 0.5))
+        found.append(replay.regret(replayed[within - 1].recommended) if within else 1.0)
+    return found
+
+
+def first(medians, most):
+    """Return the first number of horizons after which a median is at most a value; else empty."""
+    return next((at for at, median in enumerate(medians, 1) if median <= most), "")
+
+
+def repeated(replayed):
+    """Return how many of the first 30 trials had the recipe of an earlier one."""
+    recipes = [each.recipe for each in replayed[:30]]
+    return len(recipes) - len(set(recipes))
+
+
+def bench(replay, policies, seeds, horizons):
+    """Return the medians of each policy over the seeds, and its rows without the table's name."""
+    medians, found = {}, []
+    for policy in policies:
+        searches = [replay.trials(policy, horizons, seed) for seed in range(seeds)]
+        every = np.array([regrets(replay, each, horizons) for each in searches])
+        medians[policy] = np.median(every, axis=0)
+        within = [
+            sum(np.cumsum([e.seconds for e in each]) <= 10 * replay.horizon) for each in searches
+        ]
+        found.append(
+            {
+                "policy": policy,
+                "seeds": seeds,
+                **{
+                    f"regret_{at}": round(float(medians[policy][at - 1]), 3)
+                    for at in SHOWN
+                    if at <= horizons
+                },
+                "to_random_20": first(medians[policy], medians["random"][min(20, horizons) - 1]),
+                "to_5_percent": first(medians[policy], CLOSE),
+                "trials_of_10_horizons": float(np.median(within)),
+                "repeated_of_30": float(np.mean([repeated(each) for each in searches])),
+            }
+        )
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--policies", default="random,bayesian,kbatch")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--horizons", type=int, default=40)
+    parser.add_argument("--noise", default="1,0.25")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    policies = ["random", *(each for each in options.policies.split(",") if each != "random")]
+    for table in options.tables:
+        for noise in map(float, options.noise.split(",")):
+            replay = Replay.load(table, noise)
+            names = {"table": table.name.split(".")[0], "recipes": len(replay.recipes)}
+            for row in bench(replay, policies, options.seeds, options.horizons):
+                line = {**names, "noise": noise, **row}
+                if options.out:
+                    rows.append(options.out, COLUMNS, line)
+                else:
+                    print(", ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Hyperparameters of every kind: to Optuna and back, their neighbours and distances."""
+
+import keras_tuner
+import optuna
+import pytest
+
+from kbatch.search import axis_ranges
+
+
+@pytest.fixture
+def space():
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("batch_size", [16, 32, 64, 128])
+    hp.Choice("optimizer", ["sgd", "adam"])
+    with hp.conditional_scope("optimizer", ["sgd"]):
+        hp.Float("rate_sgd", 1e-3, 1e-1, sampling="log")
+    with hp.conditional_scope("optimizer", ["adam"]):
+        hp.Float("rate_adam", 1e-5, 1e-2, sampling="log")
+    hp.Boolean("jit")
+    hp.Int("layers", 1, 9, step=2)
+    hp.Float("dropout", 0.0, 0.5, step=0.1)
+    hp.Fixed("version", 3)
+    hp.Choice("only", ["one"])
+    hp.Float("steep", 1e-3, 1e-1, sampling="reverse_log")
+    return hp.space
+
+
+def values_of(space, seed):
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+    trial = study.ask()
+    return axis_ranges.drawn(space, lambda axis: axis_ranges.suggested(trial, axis)), trial
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_drawn_values_are_of_the_active_axes_and_travel_both_ways(space, seed):
+    values, trial = values_of(space, seed)
+    other = {"sgd": "rate_adam", "adam": "rate_sgd"}[values["optimizer"]]
+    assert values.keys() == {axis.name for axis in space} - {other}
+    for axis in space:
+        if axis.name in values and not axis_ranges.is_fixed(axis):
+            place, distribution = axis_ranges.parameter(axis, values[axis.name])
+            assert distribution == trial.distributions[axis.name]
+            assert distribution._contains(distribution.to_internal_repr(place))
+            if distribution != optuna.distributions.FloatDistribution(0, axis_ranges.HIGHEST):
+                assert place == trial.params[axis.name]
+    hp = keras_tuner.HyperParameters()
+    hp.merge(space)
+    hp.values = dict(values)
+    assert all(hp.get(name) == value for name, value in values.items())
+
+
+def test_fixed_axes_are_those_of_one_value(space):
+    fixed = [axis.name for axis in space if axis_ranges.is_fixed(axis)]
+    assert fixed == ["version", "only"]
+
+
+def test_neighbours_differ_by_one_step(space):
+    start = axis_ranges.completed(space, {"batch_size": 32, "optimizer": "adam", "layers": 3})
+    near = list(axis_ranges.neighbours(space, start))
+    assert {each["batch_size"] for each in near} == {16, 32, 64}
+    assert {each["layers"] for each in near} == {1, 3, 5}
+    changed = [each for each in near if each["optimizer"] == "sgd"]
+    assert len(changed) == 1
+    assert changed[0]["rate_sgd"] == 1e-3  # its default
+    assert "rate_adam" not in changed[0]
+    for each in near:
+        assert each != start
+        assert 0 < axis_ranges.distance(space, start, each) <= 1
+    assert len({tuple(sorted(each.items())) for each in near}) == len(near)
+
+
+def test_distance_is_of_the_scale_that_is_drawn_on(space):
+    one = axis_ranges.completed(space, {"optimizer": "sgd", "rate_sgd": 1e-3})
+    middle = {**one, "rate_sgd": 1e-2}
+    assert axis_ranges.distance(space, one, one) == 0
+    assert axis_ranges.distance(space, one, middle) == pytest.approx(0.5, abs=0.01)
+    assert axis_ranges.distance(space, middle, one) == axis_ranges.distance(space, one, middle)
+    both = {**middle, "batch_size": 128}
+    assert axis_ranges.distance(space, one, both) == pytest.approx((0.25 + 1) ** 0.5, abs=0.01)

@@ -1,0 +1,116 @@
+"""kbatch's oracle as KerasTuner uses it: what it proposes, stops, stores and ranks."""
+
+import keras_tuner
+import pytest
+
+from kbatch.runtime import keras_tuner_private
+from kbatch.search.oracle import NEIGHBOURS, Oracle
+
+SCORE = keras_tuner.Objective("score", "max")
+
+
+def oracle_in(folder, start=None, seed=1, max_trials=50):
+    oracle = Oracle(start, objective=SCORE, max_trials=max_trials, seed=seed)
+    keras_tuner_private.set_project_folder(oracle, str(folder))
+    oracle.verbose = 0
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("batch_size", [16, 32, 64, 128])
+    hp.Float("rate", 1e-3, 1e-1, sampling="log", default=1e-2)
+    oracle.update_space(hp)
+    return oracle
+
+
+def score_of(values):
+    return values["batch_size"] / 128 - abs(values["rate"] - 0.02)
+
+
+def end(oracle, trial, score=None):
+    if score is not None:
+        oracle.update_trial(trial.trial_id, {"score": score})
+    trial.status = "STOPPED" if score is None else "COMPLETED"
+    oracle.end_trial(trial)
+
+
+def searched(oracle, trials):
+    found = []
+    for number in range(trials):
+        trial = oracle.create_trial("t")
+        found.append(trial.hyperparameters.values)
+        end(oracle, trial, None if number % 3 == 2 else score_of(found[-1]))
+    return found
+
+
+def test_the_start_comes_first_then_its_neighbours(tmp_path):
+    oracle = oracle_in(tmp_path, {"batch_size": 32})
+    found = searched(oracle, 1 + NEIGHBOURS)
+    assert found[0] == {"batch_size": 32, "rate": 1e-2}
+    for values in found[1:]:
+        assert sum(values[name] != found[0][name] for name in values) == 1
+
+
+def test_nothing_is_proposed_twice_and_the_space_comes_to_an_end(tmp_path):
+    oracle = Oracle(objective=SCORE, max_trials=100, seed=1)
+    keras_tuner_private.set_project_folder(oracle, str(tmp_path))
+    oracle.verbose = 0
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("batch_size", [16, 32, 64])
+    hp.Boolean("jit")
+    oracle.update_space(hp)
+    found = []
+    while (trial := oracle.create_trial("t")).status == "RUNNING":
+        found.append(tuple(trial.hyperparameters.values.values()))
+        end(oracle, trial, 0.1)
+    assert len(found) == len(set(found)) == 6
+
+
+def test_a_search_that_was_stored_goes_on_as_if_it_had_not_stopped(tmp_path):
+    whole = oracle_in(tmp_path / "whole")
+    expected = searched(whole, 12)
+    first = oracle_in(tmp_path / "parts")
+    begun = searched(first, 6)
+    trial = first.create_trial("t")
+    first.goes_on(trial.trial_id, 0, 0.1)
+    first.save()
+    again = oracle_in(tmp_path / "parts")
+    again.reload()
+    assert again.create_trial("t").hyperparameters.values == trial.hyperparameters.values
+    assert begun == expected[:6]
+    assert trial.hyperparameters.values == expected[6]
+
+
+def test_rungs_stop_all_but_the_best_third_and_never_the_start(tmp_path):
+    oracle = oracle_in(tmp_path)
+    start = oracle.create_trial("t")
+    assert oracle.goes_on(start.trial_id, 0, 0.0)
+    end(oracle, start, 0.0)
+    better = oracle.create_trial("t")
+    assert oracle.goes_on(better.trial_id, 0, 0.3)
+    assert oracle.goes_on(better.trial_id, 1, 0.4)  # the first at this rung
+    end(oracle, better, 0.5)
+    worse = oracle.create_trial("t")
+    assert not oracle.goes_on(worse.trial_id, 0, 0.2)
+    end(oracle, worse)
+    assert worse.trial_id not in {each.trial_id for each in oracle.get_best_trials(9)}
+    again = oracle.create_trial("t")
+    assert oracle.goes_on(again.trial_id, 0, 0.35)
+    assert not oracle.goes_on(again.trial_id, 1, 0.3)
+
+
+def test_a_trial_that_is_asked_again_at_a_rung_counts_once(tmp_path):
+    oracle = oracle_in(tmp_path)
+    end(oracle, oracle.create_trial("t"), 0.1)
+    trial = oracle.create_trial("t")
+    for value in (0.1, 0.2):  # a process was killed in between
+        assert oracle.goes_on(trial.trial_id, 0, value)
+    assert oracle.get_state()["rungs"] == {trial.trial_id: [0.2]}
+
+
+def test_the_best_trials_are_those_of_the_best_estimates(tmp_path):
+    oracle = oracle_in(tmp_path)
+    assert oracle.get_best_trials(1) == []
+    searched(oracle, 15)
+    best = oracle.get_best_trials(3)
+    assert all(each.score is not None for each in best)
+    assert best[0].hyperparameters.get("batch_size") == 128
+    with pytest.raises(IndexError):
+        best[3]

@@ -1,0 +1,59 @@
+"""Proposals: random at first, then near what was good, and never near what was stopped."""
+
+import keras_tuner
+import numpy as np
+import optuna
+import pytest
+
+from kbatch.search.observation import Observation
+from kbatch.search.proposals import propose
+
+
+@pytest.fixture
+def space():
+    hp = keras_tuner.HyperParameters()
+    hp.Float("x", 0.0, 1.0)
+    hp.Choice("kind", ["a", "b"])
+    with hp.conditional_scope("kind", ["b"]):
+        hp.Float("only_b", 0.0, 1.0)
+    return hp.space
+
+
+def test_the_same_seed_and_observations_propose_the_same(space):
+    seen = [Observation({"x": 0.1 * n, "kind": "a"}, score=0.1 * n) for n in range(8)]
+    assert propose(space, seen, 3) == propose(space, seen, 3)
+    assert len({propose(space, seen, seed)["x"] for seed in range(5)}) == 5
+
+
+def observed(x, kind, good, **more):
+    values = {"x": x, "kind": kind} | ({"only_b": 0.5} if kind == "b" else {})
+    return Observation(values, score=0.5 if good else 0.1, **more)
+
+
+def test_proposals_come_near_what_was_good(space):
+    random = np.random.default_rng(0)
+    seen = [observed(x, "b", good=abs(x - 0.7) < 0.1) for x in random.uniform(0, 1, 40)]
+    seen += [observed(x, "a", good=False) for x in random.uniform(0, 1, 20)]
+    found = [propose(space, seen, seed) for seed in range(40)]
+    assert np.mean([each["kind"] == "b" for each in found]) > 0.7
+    assert abs(np.median([each["x"] for each in found]) - 0.7) < 0.15
+    assert all(("only_b" in each) == (each["kind"] == "b") for each in found)
+
+
+def test_a_trial_that_was_stopped_ranks_below_all_others(space):
+    random = np.random.default_rng(1)
+    stopped = [
+        Observation({"x": x, "kind": "a"}, rungs=(0.9,)) for x in random.uniform(0.5, 1, 20)
+    ]
+    whole = [observed(x, "a", good=False) for x in random.uniform(0, 0.5, 20)]
+    found = [propose(space, stopped + whole, seed)["x"] for seed in range(30)]
+    assert np.mean(np.array(found) < 0.5) > 0.8
+
+
+def test_optuna_stays_as_talkative_as_it_was(space, capfd):
+    before = optuna.logging.get_verbosity()
+    propose(space, [], 0)
+    assert optuna.logging.get_verbosity() == before
+    assert capfd.readouterr() == ("", "")
+
+

@@ -15,7 +15,7 @@ this list:
     4  memory · plain_keras · tuner · tuner_border
     5  advice · sources · training
     6  hypermodel · page
-    7  driver · testing
+    7  driver · search_tuner · testing
     8  case_study
     9  gpu_checks · studies
    10  cli
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from kbatch.results.report import report
     from kbatch.results.winner import best_recipe
     from kbatch.scoring import score
+    from kbatch.search_tuner import Tuner
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
     from kbatch.training.noise_measurement import noise_scale
@@ -61,6 +62,7 @@ _HOME = {
     "Outcome": "kbatch.outcome",
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
+    "Tuner": "kbatch.search_tuner",
     "advise": "kbatch.advice.inquiry",
     "best_recipe": "kbatch.results.winner",
     "callbacks": "",
@@ -91,6 +93,7 @@ __all__ = [
     "Outcome",
     "Recipe",
     "Space",
+    "Tuner",
     "advise",
     "best_recipe",
     "callbacks",

@@ -9,7 +9,7 @@ from typing import Any
 
 from kbatch import json_form, scoring
 from kbatch.errors import RecordError
-from kbatch.outcome import SCORED, Outcome
+from kbatch.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,18 @@ class Goal:
     note: str = ""
 
     def score(self, outcome: Outcome) -> float:
-        """Return an outcome's score; 0 if the training failed."""
-        if outcome.ended not in SCORED:
+        """Return an outcome's score; 0 if the training failed.
+
+        A training that the search stopped is scored as if it had held its value to the horizon.
+        """
+        if outcome.failed:
             return 0.0
         return scoring.score(outcome.curve, self.seconds, self.chance, self.target, self.direction)
+
+    def gain(self, curve: scoring.Curve) -> float:
+        """Return what a curve has held above chance so far, without the target."""
+        score = scoring.score(curve, self.seconds, self.chance, direction=self.direction)
+        return score * self.seconds
 
     def logs(self, outcome: Outcome, score: float) -> dict[str, float]:
         """Return the finite numbers of a trial for KerasTuner, in which NaN and `None` break."""

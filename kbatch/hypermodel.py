@@ -221,7 +221,9 @@ class HyperModel(keras_tuner.HyperModel):
                 written = [announce.before, of_trial, saving, announce.after]
                 path = Path(saving.filepath)
                 checkpoint = Checkpoint(path, written, largest_bytes(model))
-                record = search.train(job, trial, own, checkpoint)
+                ask = keras_tuners.question(of_trial, search.goal, search.baseline())
+                record = search.train(job, trial, own, checkpoint, ask=ask)
+                keras_tuners.tell(of_trial, search.goal, record)
                 if record.checkpoint:
                     keras_tuners.bring(search.project.directory / record.checkpoint, path)
                 return search.goal.logs(record.outcome, record.score)
@@ -255,6 +257,7 @@ class HyperModel(keras_tuner.HyperModel):
                 search = self._open(tuner, args, kwargs)
                 examples = search.data.training.examples
                 sizes = self.space.batch_size
+                keras_tuners.begin_at(tuner, self.space, search.baseline_recipe)
                 keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if "compiled" not in self.space.optimizer and not project.store.records():
                     self._warn_of_idle(tuner)

@@ -10,7 +10,8 @@ from kbatch import json_form
 from kbatch.errors import RecordError
 from kbatch.json_form import Whole
 
-SCORED = ("horizon", "target", "callback")  # trainings that end in another way score 0
+SCORED = ("horizon", "target", "callback")  # trainings that show what their recipe is worth
+STOPPED = "stopped"  # by the search, at a rung: its score so far is the least that it is worth
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class Outcome:
 
     Attributes:
         ended: String, the reason for the end: `"horizon"`, `"target"`, `"callback"` (one of the
-            user's callbacks stopped the training), `"out_of_memory"`, `"nan"`, or `"crashed"` (the
-            process died twice during this training). Records of old versions may say `"error"`.
+            user's callbacks stopped the training), `"stopped"` (by the search, at a rung),
+            `"out_of_memory"`, `"nan"`, or `"crashed"` (the process died twice during this
+            training). Records of old versions may say `"error"`.
         curve: Tuple of `(train_seconds, value)`, one pair for each measurement of the metric on the
             validation data.
         value: Float, the metric of the weights that were kept: the value held, or the last value
@@ -103,6 +105,11 @@ class Outcome:
     def examples_per_second(self) -> float:
         """Float, examples per second of the training clock; 0 if no time was measured."""
         return self.examples / self.train_seconds if self.train_seconds else 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Boolean, whether it ended in an error, NaN or a crash, and scores 0."""
+        return self.ended not in (*SCORED, STOPPED)
 
     @property
     def unexplained_seconds(self) -> float:

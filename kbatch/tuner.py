@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import warnings
@@ -13,9 +14,18 @@ from typing import Any
 import keras
 import keras_tuner
 
+from kbatch.axis import is_fixed
 from kbatch.device import strategy
 from kbatch.errors import SearchError
+from kbatch.goal import Goal
+from kbatch.option import Range
+from kbatch.outcome import STOPPED
+from kbatch.recipe import Recipe
+from kbatch.records.record import Record
 from kbatch.runtime import keras_tuner_private
+from kbatch.search.oracle import Oracle
+from kbatch.search.rungs import values_at_rungs
+from kbatch.space import Space
 
 OBJECTIVE = "score"
 UNSCORED = -1.0  # below every score, so that KerasTuner writes only the first and the last weights
@@ -133,6 +143,72 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
 def declared(tuner: Any) -> Callable[[], list[Any]]:
     """Return a function that returns the hyperparameters that a tuner knows by then."""
     return lambda: list(tuner.oracle.hyperparameters.space)
+
+
+def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[int, float], bool] | None:
+    """Return the function that asks the oracle whether a trial goes on after a rung.
+
+    Args:
+        of_trial: The callback that KerasTuner gives to a trial.
+        goal: The goal of the search.
+        baseline: Record of the baseline, which the oracle is told of first.
+
+    Returns:
+        A function of the rung's number and of what the trial held there; `None` for the oracle of a
+        stock tuner, whose trials all train to the horizon.
+    """
+    oracle = of_trial.tuner.oracle
+    if not isinstance(oracle, Oracle):
+        return None
+    oracle.know_start(_values_at_rungs(goal, baseline), baseline.score)
+    return functools.partial(oracle.goes_on, of_trial.trial.trial_id)
+
+
+def tell(of_trial: Any, goal: Goal, record: Record) -> None:
+    """Tell the oracle what a trial held at its rungs, and whether it was stopped at one.
+
+    Args:
+        of_trial: The callback that KerasTuner gives to a trial.
+        goal: The goal of the search.
+        record: Record of the trial, perhaps of an earlier process.
+    """
+    oracle = of_trial.tuner.oracle
+    if isinstance(oracle, Oracle):
+        stopped = record.outcome.ended == STOPPED
+        oracle.keep(of_trial.trial.trial_id, _values_at_rungs(goal, record), stopped)
+
+
+def _values_at_rungs(goal: Goal, record: Record) -> tuple[float, ...]:
+    return values_at_rungs(record.outcome.curve, goal.seconds, goal.gain)
+
+
+def begin_at(tuner: Any, space: Space, recipe: Recipe) -> None:
+    """Let the oracle of kbatch begin at the baseline, as far as the space can draw it.
+
+    Args:
+        tuner: The tuner; any other oracle is left alone.
+        space: The space of the search.
+        recipe: The recipe of the baseline, which is trained apart.
+    """
+    if not isinstance(tuner.oracle, Oracle):
+        return
+    start, whole = {}, True
+    for axis, values in space.searched():
+        if axis.only_if in (None, ("optimizer", recipe.optimizer)) and not is_fixed(values):
+            own = space.rate_at_32(recipe) if axis.only_if else getattr(recipe, axis.name, None)
+            held = axis.absent if own is None else own
+            drawable = held is not None and _holds(values, held)
+            whole = whole and drawable
+            if drawable:
+                start[axis.name] = held
+    tuner.oracle.begin_at(start, trained_apart=whole)
+
+
+def _holds(values: Any, value: Any) -> bool:
+    """Whether an axis can draw a value."""
+    if isinstance(values, Range):
+        return bool(values.lowest <= value <= values.highest)
+    return value in values
 
 
 def number(trial: Any) -> int:

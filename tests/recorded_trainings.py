@@ -38,6 +38,8 @@ def trainings(count=60, seeds=3, noise=0.02, seed=0):
             curve = []
             for seconds in marks(HORIZON):
                 value = 0.5 + most * (1 - np.exp(-speed * seconds / HORIZON)) + luck
-                curve.append((seconds + 1e-3, float(np.clip(value + random.normal(0, noise), 0, 1))))
+                curve.append(
+                    (seconds + 1e-3, float(np.clip(value + random.normal(0, noise), 0, 1)))
+                )
             found.append(RecordedTraining(recipe, number, HORIZON, 0.5, tuple(curve)))
     return found

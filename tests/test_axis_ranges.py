@@ -32,7 +32,7 @@ def values_of(space, seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_drawn_values_are_of_the_active_axes_and_travel_both_ways(space, seed):
+def test_drawn_values_are_of_active_axes_and_travel_both_ways(space, seed):
     values, trial = values_of(space, seed)
     other = {"sgd": "rate_adam", "adam": "rate_sgd"}[values["optimizer"]]
     assert values.keys() == {axis.name for axis in space} - {other}

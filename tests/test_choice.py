@@ -33,7 +33,7 @@ def test_a_lucky_score_among_poor_ones_does_not_win(space):
     assert sorted(order) == list(range(6))
 
 
-def test_the_choice_among_noisy_neighbours_beats_the_highest_score(space):
+def test_the_choice_among_noisy_scores_beats_the_highest(space):
     lost = {"highest": 0.0, "choice": 0.0}
     for seed in range(200):
         random = np.random.default_rng(seed)

@@ -33,6 +33,7 @@ SMALL = [
     (r"\bseconds=\d+", "seconds=0.3"),
     (r"\bHorizon\(60,", "Horizon(0.3,"),
     (r"\bmax_trials=\d+", "max_trials=1"),
+    (r"\bbudget=\"30min\"", "max_trials=2"),
     (r"\bobjective\(\), 6,", "objective(), 1,"),
     (r"\bepochs=(10|50)\b", "epochs=2"),
     (r"\bseeds=\d+", "seeds=1"),

@@ -255,3 +255,24 @@ def test_infinite_weights_end_training_though_relu_hides_them(points):
 def test_an_unknown_metric_lists_those_the_model_has(points):
     with pytest.raises(ModelError, match="val_loss, val_accuracy|val_accuracy, val_loss"):
         fitted(points, metric="val_f1")
+
+
+def test_a_training_that_is_asked_goes_on_the_same_to_the_bit(points, ten_seconds):
+    asked = []
+    model, clock, horizon, _ = fitted(points, goes_on=lambda curve: not asked.append(len(curve)))
+    other, other_clock, unasked, _ = ten_seconds
+    assert asked == list(range(1, 12))  # the last measurement is at the end
+    assert horizon.curve == unasked.curve
+    assert clock.update_seconds == other_clock.update_seconds
+    for own, weights in zip(model.get_weights(), other.get_weights(), strict=True):
+        assert np.array_equal(own, weights)
+
+
+def test_a_training_that_does_not_go_on_keeps_what_it_held(points, ten_seconds):
+    model, clock, horizon, _ = fitted(points, goes_on=lambda curve: len(curve) < 4)
+    whole = ten_seconds[2]
+    assert horizon.ended == "stopped"
+    assert horizon.curve == whole.curve[:4]
+    assert clock.updates == whole.curve_updates[3]
+    assert horizon.value == scoring.held(whole.curve[:4]).value
+    assert measure(model, horizon.validation_data)["accuracy"] == pytest.approx(horizon.value)

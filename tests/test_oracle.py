@@ -63,7 +63,7 @@ def test_nothing_is_proposed_twice_and_the_space_comes_to_an_end(tmp_path):
     assert len(found) == len(set(found)) == 6
 
 
-def test_a_search_that_was_stored_goes_on_as_if_it_had_not_stopped(tmp_path):
+def test_a_stored_search_goes_on_as_if_it_had_not_stopped(tmp_path):
     whole = oracle_in(tmp_path / "whole")
     expected = searched(whole, 12)
     first = oracle_in(tmp_path / "parts")
@@ -114,3 +114,29 @@ def test_the_best_trials_are_those_of_the_best_estimates(tmp_path):
     assert best[0].hyperparameters.get("batch_size") == 128
     with pytest.raises(IndexError):
         best[3]
+
+
+def test_a_start_that_was_trained_apart_is_known_and_no_trial(tmp_path):
+    oracle = oracle_in(tmp_path)
+    oracle.begin_at({"batch_size": 32, "rate": 1e-2}, trained_apart=True)
+    trial = oracle.create_trial("t")
+    start = {"batch_size": 32, "rate": 1e-2}
+    assert sum(trial.hyperparameters.values[name] != start[name] for name in start) == 1
+    oracle.know_start((0.2, 0.3), 0.4)
+    assert not oracle.goes_on(trial.trial_id, 0, 0.1)  # below the start, which leads its rung
+    oracle.keep(trial.trial_id, [0.1], stopped=True)
+    trial.status = "COMPLETED"
+    oracle.end_trial(trial)
+    assert trial.status == "STOPPED"
+    assert oracle.get_best_trials(1) == []
+    tried = [dict(values) for values in searched(oracle, 12)]
+    assert start not in tried
+
+
+def test_a_search_ends_at_its_limits(tmp_path):
+    oracle = oracle_in(tmp_path)
+    oracle.most_trials = 2
+    searched(oracle, 2)
+    assert oracle.create_trial("t").status == "STOPPED"
+    oracle.most_trials, oracle.ends_at = None, 0.0
+    assert oracle.create_trial("t").status == "STOPPED"

@@ -42,9 +42,7 @@ def test_proposals_come_near_what_was_good(space):
 
 def test_a_trial_that_was_stopped_ranks_below_all_others(space):
     random = np.random.default_rng(1)
-    stopped = [
-        Observation({"x": x, "kind": "a"}, rungs=(0.9,)) for x in random.uniform(0.5, 1, 20)
-    ]
+    stopped = [Observation({"x": x, "kind": "a"}, rungs=(0.9,)) for x in random.uniform(0.5, 1, 20)]
     whole = [observed(x, "a", good=False) for x in random.uniform(0, 0.5, 20)]
     found = [propose(space, stopped + whole, seed)["x"] for seed in range(30)]
     assert np.mean(np.array(found) < 0.5) > 0.8
@@ -55,5 +53,3 @@ def test_optuna_stays_as_talkative_as_it_was(space, capfd):
     propose(space, [], 0)
     assert optuna.logging.get_verbosity() == before
     assert capfd.readouterr() == ("", "")
-
-

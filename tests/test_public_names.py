@@ -19,6 +19,7 @@ NAMES = [
         "Outcome",
         "Recipe",
         "Space",
+        "Tuner",
         "advise",
         "best_recipe",
         "callbacks",

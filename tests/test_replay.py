@@ -20,7 +20,7 @@ def replay():
     return Replay(trainings())
 
 
-def test_the_regret_is_the_share_of_the_best_mean_score_that_is_lost(replay):
+def test_the_regret_is_the_share_of_the_best_mean_score(replay):
     means = {}
     for each in replay.trainings:
         score = kbatch.score(each.curve, each.horizon, each.chance)
@@ -52,7 +52,7 @@ def test_a_search_stays_within_its_horizons_and_repeats_nothing(replay, policy):
     assert len(found) == 7 or policy == "kbatch"
 
 
-def test_an_oracles_class_or_any_function_that_makes_one_is_a_policy(replay):
+def test_any_function_that_makes_an_oracle_is_a_policy(replay):
     oracle = keras_tuner.oracles.RandomSearchOracle
     assert replay.trials(oracle, 4) == replay.trials("random", 4)
     grid = replay.trials(lambda **own: keras_tuner.oracles.GridSearchOracle(**own), 4)
@@ -122,7 +122,7 @@ def test_noise_moves_trainings_towards_the_mean_of_their_recipe(replay):
         assert quarter.mean(each.recipe) == replay.mean(each.recipe)
 
 
-def test_a_training_that_is_stopped_ends_with_its_next_measurement(replay):
+def test_a_stopped_training_ends_with_its_next_measurement(replay):
     training = replay.trainings[0]
     third = training.curve[6][0]
     assert training.seconds(marks(HORIZON)[6]) == third

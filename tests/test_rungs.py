@@ -24,6 +24,32 @@ def test_equal_trials_go_on_together():
     assert all(rungs.goes_on(0.2, [0.2] * others) for others in range(10))
 
 
+def held(curve):
+    return curve[-1][1]
+
+
+def test_a_rung_is_judged_at_the_first_measurement_past_its_mark():
+    curve = [(seconds + 0.01, number / 10) for number, seconds in enumerate(marks(9.0), 1)]
+    assert rungs.values_at_rungs(curve, 9.0, held) == (0.4, 0.7)
+    assert rungs.values_at_rungs(curve[:6], 9.0, held) == (0.4,)
+    assert rungs.values_at_rungs(curve[:3], 9.0, held) == ()
+    slow = [(2.0, 0.5), (5.0, 0.6)]  # one measurement past both marks
+    assert rungs.values_at_rungs(slow, 9.0, held) == (0.5, 0.6)
+    assert rungs.values_at_rungs([(4.0, 0.5)], 9.0, held) == (0.5, 0.5)
+
+
+def test_each_rung_is_asked_once_and_a_no_ends_the_questions():
+    asked = []
+    questions = rungs.Questions(9.0, held, lambda rung, value: not asked.append((rung, value)))
+    curve = [(seconds, number / 10) for number, seconds in enumerate(marks(9.0), 1)]
+    assert all(questions(curve[:end]) for end in range(1, 13))
+    assert asked == [(0, 0.4), (1, 0.7)]
+    asked.clear()
+    refusing = rungs.Questions(9.0, held, lambda rung, value: bool(asked.append((rung, value))))
+    assert not refusing([(4.0, 0.5)])
+    assert asked == [(0, 0.5)]
+
+
 def test_rungs_are_a_ninth_and_a_third_of_the_horizon():
     shares = [marks(1.0)[mark - 1] for mark in rungs.RUNG_MARKS]
     assert shares == pytest.approx([1 / 9, 1 / 3], abs=0.01)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,6 +18,7 @@ from kbatch.callbacks.growing_clock import GrowingClock
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.callbacks.validation_pass import measure
 from kbatch.errors import ModelError
+from kbatch.outcome import STOPPED
 
 # progress is shown on the clock, so it must be rare; chosen by hand, not tuned
 PROGRESS_SECONDS = 0.1
@@ -51,12 +52,15 @@ class Horizon(keras.callbacks.Callback):
             measured and kept, such as averaged ones. Defaults to the model's own weights.
         on_progress: Function called every tenth of a training second with the training seconds and
             the last measured value (or `None`). Defaults to `None`.
+        goes_on: Function that is given the curve after each measurement but the last, and tells
+            whether training goes on. Defaults to `None`, which never ends it.
 
     Attributes:
         curve: List of `(train_seconds, value)`.
         curve_updates: List of integers, weight updates before each measurement of `curve`.
-        ended: `"horizon"`, `"target"`, `"nan"`, or `"callback"` (another callback stopped the
-            training, or `fit` ran out of epochs); `None` during the training.
+        ended: `"horizon"`, `"target"`, `"nan"`, `"stopped"` (by `goes_on`), or `"callback"`
+            (another callback stopped the training, or `fit` ran out of epochs); `None` during the
+            training.
         stopped_by: String, class name of the user's callback that stopped the training, if
             `UserCallback` saw it; else empty.
         measured_in_epoch: Boolean, whether something was measured in the current or the last epoch.
@@ -88,8 +92,10 @@ class Horizon(keras.callbacks.Callback):
         now: Callable[[], float] = time.perf_counter,
         on_progress: Callable[[float, float | None], None] | None = None,
         measured: Callable[[], AbstractContextManager[None]] = nullcontext,
+        goes_on: Callable[[Sequence[tuple[float, float]]], bool] | None = None,
     ) -> None:
         super().__init__()
+        self._goes_on = goes_on
         self._measured = measured
         self.seconds, self.validation_data, self.clock = seconds, validation_data, clock
         self.metric, self.direction, self.target = metric, direction, target
@@ -136,6 +142,8 @@ class Horizon(keras.callbacks.Callback):
                 self._stop("nan")
             elif self._target_held():
                 self._stop("target")
+            elif not self._is_worth_more():
+                self._stop(STOPPED)
         if self._on_progress and clock.seconds - self._shown_at >= PROGRESS_SECONDS:
             self._shown_at = clock.seconds
             self._on_progress(clock.seconds, self.curve[-1][1] if self.curve else None)
@@ -207,6 +215,12 @@ class Horizon(keras.callbacks.Callback):
             return False
         with self.clock.paused():
             return weights_are_finite(self.model)
+
+    def _is_worth_more(self) -> bool:
+        if self._goes_on is None:
+            return True
+        with self.clock.paused():
+            return self._goes_on(self.curve)
 
     def _target_held(self) -> bool:
         return (

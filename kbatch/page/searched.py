@@ -10,7 +10,7 @@ from typing import Any
 
 from kbatch import json_form
 from kbatch.goal import Goal
-from kbatch.outcome import SCORED
+from kbatch.outcome import STOPPED
 from kbatch.records.record import Record
 from kbatch.results.claim import confirmed
 from kbatch.results.report_page import devices, versions
@@ -94,7 +94,10 @@ def _trainings(records: Sequence[Record]) -> str:
     words.append(f"{purposes['baseline']} of the baseline")
     if recipes:
         words.append(f"{purposes['confirmation']} to confirm {recipes} recipes")
-    failed = sum(record.outcome.ended not in SCORED for record in records)
+    failed = sum(record.outcome.failed for record in records)
+    stopped = sum(record.outcome.ended == STOPPED for record in records)
+    if stopped:
+        words.append(f"{stopped} stopped at a rung")
     if failed:
         words.append(f"{failed} failed")
     seconds = sum(record.outcome.train_seconds for record in records)

@@ -132,7 +132,7 @@ def _info(group: Sequence[Record], goal: Goal, examples: int, own_optimizer: str
         statistics.fmean(each.outcome.examples_per_second for each in group),
         max(peaks, default=None),
         ended_text(record.outcome),
-        not any(each.outcome.ended in SCORED for each in group),
+        all(each.outcome.failed for each in group),
     )
 
 

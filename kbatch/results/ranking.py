@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbatch import scoring
 from kbatch.goal import Goal
-from kbatch.outcome import SCORED
+from kbatch.outcome import SCORED, STOPPED
 from kbatch.records.record import Record
 from kbatch.results.noise import score_error, value_error
 from kbatch.results.own_values import own_words
@@ -72,7 +72,8 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     baselines = [record for record in records if record.purpose == "baseline"]
     trials = [record for record in records if record.purpose == "search"]
     trials.sort(key=lambda record: -record.score)
-    best = next((record for record in trials if record.score > 0), None)
+    sound = (record for record in trials if record.outcome.ended in SCORED)
+    best = next((record for record in sound if record.score > 0), None)
 
     def rank(record: Record, verdict: str) -> Rank:
         error = value_error(record.outcome.value, goal.metric, examples)
@@ -126,11 +127,12 @@ def _cells(rank: Rank, highest: float, own: bool) -> list[str]:
     value = "-" if outcome.value is None else f"{outcome.value:.3f}"
     if rank.standard_error is not None:
         value += f" ± {rank.standard_error:.3f}"
+    at_least = "≥ " if outcome.ended == STOPPED else ""
     return [
         "baseline" if record.baseline else str(record.trial),
         str(record.recipe),
         *([own_words(record) or "defaults"] if own else []),
-        score_text(record.score, highest),
+        at_least + score_text(record.score, highest),
         value,
         f"{outcome.examples_per_second:,.0f}",
         "-" if outcome.peak_bytes is None else f"{outcome.peak_bytes / 1e6:,.0f}",

@@ -8,6 +8,7 @@ from kbatch.outcome import Outcome
 
 # The unit of every score that is shown, also of KerasTuner's output and of the column `score`.
 SCORE = "score/s"
+ENDED = {"stopped": "stopped at a rung"}  # where the name of an ending says too little
 CHANGED = 1e-3  # relative change of a learning rate that is worth telling; chosen by hand
 
 
@@ -37,7 +38,7 @@ def ended_text(outcome: Outcome) -> str:
     >>> ended_text(Outcome("callback", train_seconds=2.31, stopped_by="EarlyStopping"))
     'EarlyStopping after 2.31 s'
     """
-    words = outcome.stopped_by or outcome.ended.replace("_", " ")
+    words = outcome.stopped_by or ENDED.get(outcome.ended, outcome.ended.replace("_", " "))
     if outcome.ended != "horizon" and outcome.train_seconds:
         words += f" after {outcome.train_seconds:.3g} s"
     if _changed(outcome.learning_rate, outcome.final_learning_rate):

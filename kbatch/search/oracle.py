@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras_tuner
@@ -20,23 +22,54 @@ class Oracle(keras_tuner.Oracle):
     """Proposes recipes near the start first, then by a model, and stops trials at rungs.
 
     Args:
-        start: Dict, values of the hyperparameters to begin with, such as those of the baseline;
+        start: Mapping, values of the hyperparameters to begin with, such as those of the baseline;
             those that are missing take their defaults. Optional.
         **arguments: Arguments of `keras_tuner.Oracle`, such as `objective`, `max_trials` and
             `seed`.
+
+    Attributes:
+        most_trials: Integer, after so many trials no other is begun. `None` (the default) sets no
+            limit besides `max_trials`, of which KerasTuner makes the names of trials.
+        ends_at: Float, time on `time.monotonic` after which no trial is begun.
     """
 
     def __init__(self, start: Mapping[str, Any] | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.start = dict(start or {})
+        self.most_trials: int | None = None
+        self.ends_at = math.inf
+        self._start, self._start_apart = dict(start or {}), False
+        self._known: Observation | None = None  # the start, if it is no trial
         self._rungs: dict[str, list[float]] = {}
+        self._stopped: set[str] = set()
+
+    def begin_at(self, start: Mapping[str, Any], trained_apart: bool) -> None:
+        """Begin at these values of the hyperparameters.
+
+        Args:
+            start: Mapping of values; those that are missing take their defaults.
+            trained_apart: Boolean, whether a training of exactly these values is no trial, so that
+                their neighbours come first. `know_start` tells what it gave.
+        """
+        self._start, self._start_apart = dict(start), trained_apart
+
+    def know_start(self, values: Sequence[float], score: float) -> None:
+        """Take up what the start gave, if it was trained apart.
+
+        Args:
+            values: Sequence of floats, what it held above chance at each rung.
+            score: Float, its score.
+        """
+        if self._start_apart:
+            start = axis_ranges.completed(self.get_space().space, self._start)
+            self._known = Observation(start, tuple(values), score)
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Return values for a new trial; KerasTuner calls this."""
-        values = self._first() or self._proposed()
-        if values is None:
-            return {"status": "STOPPED", "values": None}
-        return {"status": "RUNNING", "values": values}
+        begun = len(self.start_order)
+        values = None
+        if begun < (self.most_trials or math.inf) and time.monotonic() < self.ends_at:
+            values = self._first() or self._proposed()
+        return {"status": "STOPPED" if values is None else "RUNNING", "values": values}
 
     def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
         """Tell whether a trial is to go on after a rung, and keep what it held there.
@@ -46,14 +79,36 @@ class Oracle(keras_tuner.Oracle):
             rung: Integer, which of the rungs, from 0.
             value: Float, what it holds above chance.
         """
-        others = [
-            reached[rung]
-            for other, reached in self._rungs.items()
-            if other != trial_id and len(reached) > rung
-        ]
+        every = [reached for other, reached in self._rungs.items() if other != trial_id]
+        if self._known is not None:
+            every.append(list(self._known.rungs))
+        others = [reached[rung] for reached in every if len(reached) > rung]
         self._rungs[trial_id] = [*self._rungs.get(trial_id, [])[:rung], value]
-        # The trial that the search starts from is what all others are compared with.
-        return trial_id == self.start_order[0] or rungs.goes_on(value, others)
+        # All others are compared with the start, so it always trains to the horizon.
+        is_start = not self._start_apart and trial_id == self.start_order[0]
+        return is_start or rungs.goes_on(value, others)
+
+    def keep(self, trial_id: str, values: Sequence[float], stopped: bool) -> None:
+        """Keep how a trial went, which a record of an earlier process may tell.
+
+        Args:
+            trial_id: String, KerasTuner's name of the trial.
+            values: Sequence of floats, what it held above chance at each rung that it reached.
+            stopped: Boolean, whether it was stopped at the last of them.
+        """
+        self._rungs[trial_id] = list(values)
+        if stopped:
+            self._stopped.add(trial_id)
+
+    def end_trial(self, trial: Any) -> None:
+        """End a trial; KerasTuner calls this. One that was stopped at a rung gets no score.
+
+        Args:
+            trial: KerasTuner's trial.
+        """
+        if trial.trial_id in self._stopped:
+            trial.status = "STOPPED"
+        super().end_trial(trial)
 
     def get_best_trials(self, num_trials: int = 1) -> list[Any]:
         """Return the best trials of those that reached the horizon, by their estimates.
@@ -62,25 +117,27 @@ class Oracle(keras_tuner.Oracle):
             num_trials: Integer, how many at most. Defaults to `1`.
         """
         finished = [trial for trial in self._in_order() if trial.score is not None]
-        known = [self._observation(trial) for trial in finished]
-        order = choice.ranking(self.get_space().space, known)
-        return [finished[place] for place in order[:num_trials]]
+        seen = [self._observation(trial) for trial in finished]
+        if self._known is not None:
+            seen.append(self._known)
+        order = choice.ranking(self.get_space().space, seen)
+        return [finished[place] for place in order if place < len(finished)][:num_trials]
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that KerasTuner stores."""
-        return {**super().get_state(), "rungs": self._rungs}
+        return {**super().get_state(), "rungs": self._rungs, "stopped": sorted(self._stopped)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take up a stored state."""
         super().set_state(state)
         self._rungs = {name: list(values) for name, values in state["rungs"].items()}
+        self._stopped = set(state["stopped"])
 
     def _first(self) -> dict[str, Any] | None:
         """The start and its neighbours, as far as they were not tried yet."""
         space = self.get_space().space
-        begun = len(self.start_order)
-        start = axis_ranges.completed(space, self.start)
-        if not begun:
+        start = axis_ranges.completed(space, self._start)
+        if not self.start_order and not self._start_apart:
             return start
         near = list(axis_ranges.neighbours(space, start))
         order = np.random.default_rng(self.seed).permutation(len(near))[:NEIGHBOURS]
@@ -89,16 +146,20 @@ class Oracle(keras_tuner.Oracle):
     def _proposed(self) -> dict[str, Any] | None:
         """What the model proposes and was not tried yet; `None` if nothing is left."""
         space = self.get_space().space
-        observations = [self._observation(trial) for trial in self._in_order()]
+        seen = [self._observation(trial) for trial in self._in_order()]
+        if self._known is not None:
+            seen.insert(0, self._known)
         for attempt in range(ATTEMPTS):
-            seed = self.seed * 10**6 + len(observations) * ATTEMPTS + attempt
-            values = propose(space, observations, seed % 2**32)
+            seed = self.seed * 10**6 + len(self.start_order) * ATTEMPTS + attempt
+            values = propose(space, seen, seed % 2**32)
             if not self._is_tried(values):
                 return values
         return self._random_values()  # type: ignore[no-any-return]
 
     def _is_tried(self, values: dict[str, Any]) -> bool:
-        tried = (self._active(trial) for trial in self.trials.values())
+        tried = [self._active(trial) for trial in self.trials.values()]
+        if self._start_apart:
+            tried.append(axis_ranges.completed(self.get_space().space, self._start))
         return values in tried
 
     def _in_order(self) -> list[Any]:

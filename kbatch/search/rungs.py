@@ -2,12 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from kbatch.scoring import Curve, marks
 
 # Marks of the curve (see `kbatch.scoring.marks`) after which a trial may be stopped: a ninth and a
 # third of the horizon.
 RUNG_MARKS = (4, 7)
 KEPT = 3  # one trial in so many goes on
+
+
+def values_at_rungs(
+    curve: Curve, horizon: float, gain: Callable[[Curve], float]
+) -> tuple[float, ...]:
+    """Return what a curve had held above chance at each rung that it reached.
+
+    A rung is judged at the first measurement at or past its mark.
+
+    Args:
+        curve: Sequence of `(train_seconds, value)`.
+        horizon: Float, training seconds of every trial.
+        gain: Function that returns what a curve has held above chance.
+    """
+    values = []
+    for mark in RUNG_MARKS:
+        before = sum(seconds < marks(horizon)[mark - 1] for seconds, _ in curve)
+        if before == len(curve):
+            break
+        values.append(gain(curve[: before + 1]))
+    return tuple(values)
+
+
+class Questions:
+    """Asks after each measurement of a trial whether it goes on, if that has reached a rung.
+
+    Args:
+        horizon: Float, training seconds of every trial.
+        gain: Function that returns what a curve has held above chance.
+        ask: Function of a rung's number and of what the trial held there, which tells whether it
+            goes on.
+    """
+
+    def __init__(
+        self,
+        horizon: float,
+        gain: Callable[[Curve], float],
+        ask: Callable[[int, float], bool],
+    ) -> None:
+        self._horizon, self._gain, self._ask = horizon, gain, ask
+        self._asked = 0
+
+    def __call__(self, curve: Curve) -> bool:
+        """Tell whether a trial goes on after the last measurement of its curve."""
+        values = values_at_rungs(curve, self._horizon, self._gain)
+        first, self._asked = self._asked, len(values)
+        return all(self._ask(rung, values[rung]) for rung in range(first, len(values)))
 
 
 def goes_on(value: float, others: Sequence[float]) -> bool:

@@ -75,6 +75,7 @@ class Instruments:
             goal.target,
             on_progress=options.on_progress,
             measured=nullcontext if self._average is None else self._average.measured,
+            goes_on=options.goes_on,
         )
         self._epoch_end = EpochEnd(self.clock, self.horizon, time.perf_counter)
         self._users = [UserCallback(callback, self.horizon) for callback in options.callbacks]

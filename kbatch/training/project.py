@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.outcome import SCORED
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.records.store import FILE, Store
@@ -79,7 +78,7 @@ class Project:
 
     def largest_passed(self) -> int:
         """Return the largest micro-batch that has trained in this project; 0 if none has."""
-        passed = [record for record in self.store.records() if record.outcome.ended in SCORED]
+        passed = [record for record in self.store.records() if not record.outcome.failed]
         return max((record.recipe.examples_per_pass for record in passed), default=0)
 
 

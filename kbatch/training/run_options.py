@@ -30,6 +30,8 @@ class RunOptions:
             for a larger micro-batch than this.
         examples: Integer, examples to train on instead of the goal's seconds, rounded up to whole
             updates. `None` for the seconds.
+        goes_on: Function of the curve that is asked after each measurement, but the last, whether
+            the training goes on. Optional.
         noise_interval: Integer, weight updates from one whose gradient noise is measured to the
             next.
     """
@@ -43,4 +45,5 @@ class RunOptions:
     on_progress: Callable[[float, float | None], None] | None = None
     largest_passed: int = 0
     examples: int | None = None
+    goes_on: Callable[[Sequence[tuple[float, float]]], bool] | None = None
     noise_interval: int = INTERVAL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.records import disk
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.rules import warmup
+from kbatch.search.rungs import Questions
 from kbatch.space import Space
 from kbatch.training import user_callbacks
 from kbatch.training.checkpoint import Checkpoint
@@ -61,6 +62,7 @@ class Search:
         callbacks: Sequence[Any] | None = None,
         checkpoint: Checkpoint | None = None,
         test: tf.data.Dataset | None = None,
+        ask: Callable[[int, float], bool] | None = None,
     ) -> Record:
         """Return the record of a training: the one that the project has, or a new one.
 
@@ -71,6 +73,8 @@ class Search:
                 search.
             checkpoint: `Checkpoint` for the kept weights. Optional.
             test: Batches that the kept weights are evaluated on too. Optional.
+            ask: Function of a rung's number and of what the trial held there, which tells whether
+                it goes on. Optional.
         """
         with self.project.hold():
             known = self.project.trainings.known(job)
@@ -88,6 +92,9 @@ class Search:
                         disk.check_room(self.project.directory, checkpoint.bytes)
                     trial = trial or self._new_trial(job)
                     options = self._options(job, callbacks, checkpoint)
+                    if ask is not None:
+                        questions = Questions(self.goal.seconds, self.goal.gain, ask)
+                        options = dataclasses.replace(options, goes_on=questions)
                     self.watcher.started(job.purpose, job.trial, job.recipe, self.goal.seconds)
                     outcome = trial.failure or run(
                         trial.model, job.recipe, self.data, self.goal, options
@@ -105,6 +112,11 @@ class Search:
             trial.forget()
         return record
 
+    @property
+    def baseline_recipe(self) -> Recipe:
+        """`Recipe` of the baseline."""
+        return baseline_recipe(self.project, self.model_maker, self.space)
+
     def baseline(self) -> Record:
         """Return the record of the baseline, which is trained if the project has none yet.
 
@@ -112,7 +124,7 @@ class Search:
             RecomputeError: If the model cannot have a plan of the space. It is raised before
                 anything is trained.
         """
-        recipe = baseline_recipe(self.project, self.model_maker, self.space)
+        recipe = self.baseline_recipe
         job = Job(
             "baseline",
             BASELINE_TRIAL,

@@ -14,7 +14,7 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.summary import session_end_pb
 
 from kbatch.axes import AXES, AXIS
-from kbatch.outcome import SCORED, Outcome
+from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.training.job import name_of
@@ -91,7 +91,7 @@ class Session:
         outcome = self.outcome
         began = self.ended_at - outcome.seconds.get("total", outcome.train_seconds)
         started = hparams_api.hparams_pb(self.hparams, trial_id=self.group, start_time_secs=began)
-        status = api_pb2.STATUS_SUCCESS if outcome.ended in SCORED else api_pb2.STATUS_FAILURE
+        status = api_pb2.STATUS_FAILURE if outcome.failed else api_pb2.STATUS_SUCCESS
         events = [Event(wall_time=began, summary=started)]
         for mark, (seconds, value) in enumerate(outcome.curve):
             at, milliseconds = began + seconds, round(1000 * seconds)

@@ -1,0 +1,214 @@
+"""Searches with kbatch's own tuner: KerasTuner's habits, rungs, budgets and resuming."""
+
+import dataclasses
+import json
+import time
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+from short_searches import SECONDS, SPACE, build
+
+import kbatch
+from kbatch.errors import ProjectChangedError, SearchError, SpaceError
+from kbatch.results.loading import load_records
+from kbatch.search_tuner import seconds_of
+
+
+def tuner_in(directory, **arguments):
+    given = {"seconds_per_trial": SECONDS, "project_name": "p", "space": SPACE, **arguments}
+    return kbatch.Tuner(given.pop("build", build), directory=directory, **given)
+
+
+def search(tuner, points, **arguments):
+    (x, y), validation = points
+    tuner.search(x, y, **{"validation_data": validation, "verbose": 0, **arguments})
+    return tuner
+
+
+@pytest.fixture(scope="module")
+def searched(points, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("searched")
+    return search(tuner_in(directory), points, max_trials=8), directory / "p"
+
+
+def trials_of(project):
+    return [record for record in load_records(project) if record.purpose == "search"]
+
+
+def test_trials_are_stopped_at_rungs_and_the_best_third_is_not(searched):
+    tuner, project = searched
+    ended = [record.outcome.ended for record in trials_of(project)]
+    assert len(ended) == 8
+    assert set(ended) == {"horizon", "stopped"}
+    for record in trials_of(project):
+        status = tuner.oracle.trials[f"{record.trial:04d}"].status
+        assert status == {"horizon": "COMPLETED", "stopped": "STOPPED"}[record.outcome.ended]
+        if record.outcome.ended == "stopped":
+            assert record.outcome.train_seconds < 0.6 * SECONDS
+            assert record.outcome.value is not None
+
+
+def test_a_stopped_trial_keeps_what_it_is_worth_at_least(searched):
+    for record in trials_of(searched[1]):
+        curve = record.outcome.curve
+        assert record.score == kbatch.score(curve, SECONDS, chance=goal_of(searched[1])["chance"])
+
+
+def goal_of(project):
+    return json.loads((project / "kbatch" / "project.json").read_text())["goal"]
+
+
+def test_the_baseline_is_known_and_its_neighbours_come_first(points, tmp_path):
+    baseline = kbatch.Recipe(64, "adam", 0.001)
+    space = dataclasses.replace(SPACE, baseline=baseline)
+    tuner = tuner_in(tmp_path, space=space, build=uncompiled, **LOSS)
+    search(tuner, points, max_trials=3)
+    first, *trials = load_records(tmp_path / "p")
+    assert (first.purpose, first.recipe.batch_size) == ("baseline", 64)
+    start = {"batch_size": 64, "optimizer": "adam", "learning_rate_adam": 0.001 / 2**0.5}
+    start["width"] = 8
+    for record in trials:
+        shared = record.values.keys() & start.keys()
+        if record.values["optimizer"] == "sgd":
+            shared -= {"learning_rate_adam"}
+        changed = [name for name in shared if record.values[name] != pytest.approx(start[name])]
+        assert len(changed) == 1
+
+
+LOSS = {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
+
+
+def uncompiled(hp):
+    width = hp.Int("width", 8, 24, step=8)
+    return keras.Sequential(
+        [keras.Input((12,)), keras.layers.Dense(width, "relu"), keras.layers.Dense(1, "sigmoid")]
+    )
+
+
+def test_kerastuners_habits_hold(searched, capsys):
+    tuner, project = searched
+    assert isinstance(tuner, keras_tuner.Tuner)
+    best = tuner.get_best_hyperparameters(2)
+    assert best[0].values in [dict(record.values) for record in trials_of(project)]
+    tuner.results_summary(3)
+    assert "Score" in capsys.readouterr().out
+    model = tuner.get_best_models(1)[0]
+    assert isinstance(model, keras.Model)
+    assert isinstance(kbatch.best_recipe(tuner), kbatch.Recipe)
+
+
+def test_what_reads_a_search_knows_stopped_trials(searched):
+    project = searched[1]
+    table = kbatch.results.load(project)
+    assert (table.ended == "stopped").sum() == table.ended.eq("stopped").sum() > 0
+    text = str(kbatch.report(project))
+    assert "stopped at a rung after" in text
+    assert "≥ " in text
+    assert "failed" not in text
+
+
+def test_a_search_resumes_and_a_finished_one_trains_nothing(searched, points):
+    tuner, project = searched
+    file = project / "kbatch" / "records.jsonl"
+    before = file.read_bytes()
+    again = search(tuner_in(project.parent), points, max_trials=8)
+    assert file.read_bytes() == before
+    assert again.oracle.get_state()["rungs"] == tuner.oracle.get_state()["rungs"]
+    assert [trial.trial_id for trial in again.oracle.get_best_trials(9)] == [
+        trial.trial_id for trial in tuner.oracle.get_best_trials(9)
+    ]
+    (x, y), validation = points
+    with pytest.raises(ProjectChangedError, match=r"data\.training"):
+        search(tuner_in(project.parent), ((x + 1, y), validation), max_trials=8)
+    with pytest.raises(ProjectChangedError, match="signature"):
+        search(tuner_in(project.parent, build=wider), points, max_trials=8)
+
+
+def wider(hp):
+    hp.Int("width", 8, 24, step=8)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_kerastuners_files_may_be_lost(points, tmp_path):
+    search(tuner_in(tmp_path), points, max_trials=5)
+    project = tmp_path / "p"
+    first = [(record.key, record.outcome.ended) for record in trials_of(project)]
+    (project / "oracle.json").unlink()
+    for file in project.glob("trial_*/trial.json"):
+        file.unlink()
+    (project / "tuner0.json").unlink()
+    search(tuner_in(tmp_path), points, max_trials=5)
+    assert [(record.key, record.outcome.ended) for record in trials_of(project)] == first
+
+
+def test_a_budget_ends_a_search(points, tmp_path):
+    tuner = tuner_in(tmp_path)
+    began = time.monotonic()
+    search(tuner, points, budget=1.5)
+    assert tuner.oracle.trials
+    assert tuner.oracle.ends_at == pytest.approx(began + 1.5, abs=60)
+    count = len(tuner.oracle.trials)
+    search(tuner, points, budget="1s", max_trials=count)  # the smaller of both
+    assert len(tuner.oracle.trials) == count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "neither budget nor max_trials"),
+        ({"max_trials": 0}, "max_trials"),
+        ({"max_trials": 2.5}, "max_trials"),
+        ({"budget": "soon"}, "budget"),
+        ({"budget": -1}, "budget"),
+        ({"budget": True}, "budget"),
+        ({"budget": "3 days"}, "budget"),
+        ({"budget": float("nan")}, "budget"),
+    ],
+)
+def test_a_search_without_an_end_is_refused(points, tmp_path, arguments, words):
+    tuner = tuner_in(tmp_path)
+    with pytest.raises(SearchError, match=words):
+        search(tuner, points, **arguments)
+    assert not (tmp_path / "p" / "kbatch").exists()
+
+
+def test_arguments_are_those_of_the_hypermodel(tmp_path):
+    with pytest.raises(SpaceError):
+        tuner_in(tmp_path, space="wide")
+    with pytest.raises(TypeError):
+        tuner_in(tmp_path, colour="red")
+
+
+def test_seconds_of_a_budget():
+    assert [seconds_of(text) for text in ("45s", "2 h", "0.5min", 7, np.float32(3))] == [
+        *(45, 7200, 30, 7, 3)
+    ]
+
+
+def test_a_small_space_comes_to_an_end(points, tmp_path):
+    space = kbatch.Space(batch_size=(16, 32), optimizer="sgd", learning_rate={"sgd": 0.01})
+    tuner = tuner_in(tmp_path, space=space, build=narrow)
+    search(tuner, points, budget="5min")
+    assert len(tuner.oracle.trials) <= 2
+
+
+def narrow():
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_users_callbacks_see_every_trial(points, tmp_path):
+    search(tuner_in(tmp_path), points, max_trials=3, callbacks=[Counter()])
+    assert Counter.ends == 4  # with the baseline
+
+
+class Counter(keras.callbacks.Callback):
+    ends = 0
+
+    def on_train_end(self, logs=None):
+        Counter.ends += 1

@@ -15,10 +15,11 @@ this list:
     4  memory · plain_keras · tuner · tuner_border
     5  advice · sources · training
     6  hypermodel · page
-    7  driver · search_tuner · testing
-    8  case_study
-    9  gpu_checks · studies
-   10  cli
+    7  search_tuner · testing
+    8  driver
+    9  case_study
+   10  gpu_checks · studies
+   11  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
 """

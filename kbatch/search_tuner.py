@@ -28,15 +28,16 @@ class Tuner(keras_tuner.Tuner):
     """A KerasTuner tuner that finds a better recipe in the same seconds.
 
     Use it instead of a stock tuner, which goes on working with a `kbatch.HyperModel`. It begins
-    with recipes next to the baseline, then asks a model of what it has seen (Optuna's tree-
-    structured Parzen estimator). A trial that is not among the best third at a ninth or a third of
+    with random recipes, and then asks a model of what it has seen (Optuna's tree-structured Parzen
+    estimator). A trial that is not among the best third at a ninth or a third of
     the horizon is stopped there, and nothing is proposed twice. `get_best_hyperparameters`,
     `results_summary`, callbacks and resuming are KerasTuner's, and `kbatch.confirm`,
     `kbatch.report` and `kbatch.best_recipe` take the tuner as any other. A trial that was stopped
     has no weights worth loading and is never among the best.
 
     Args:
-        build: See `kbatch.HyperModel`.
+        build: See `kbatch.HyperModel`; or a `kbatch.HyperModel`, which has the other arguments of
+            a hypermodel already.
         space: `Space` of recipes. Defaults to `Space()`.
         seconds_per_trial: Float, the horizon: training seconds of a trial that is not stopped.
             Without it, `search` takes `epochs=E`; see `kbatch.HyperModel`.
@@ -61,7 +62,7 @@ class Tuner(keras_tuner.Tuner):
 
     def __init__(
         self,
-        build: Callable[..., keras.Model] | keras_tuner.HyperModel | ModelSpec,
+        build: Callable[..., keras.Model] | keras_tuner.HyperModel | ModelSpec | HyperModel,
         space: Space | None = None,
         *,
         seconds_per_trial: float | None = None,
@@ -72,7 +73,15 @@ class Tuner(keras_tuner.Tuner):
         distribution_strategy: Any = None,
         **arguments: Any,
     ) -> None:
-        hypermodel = HyperModel(build, space, seconds_per_trial=seconds_per_trial, **arguments)
+        own = {"space": space, "seconds_per_trial": seconds_per_trial, **arguments}
+        hypermodel = build if isinstance(build, HyperModel) else HyperModel(build, **own)
+        given = sorted(name for name, value in own.items() if value is not None)
+        if hypermodel is build and given:
+            raise SearchError(
+                "A kbatch.HyperModel must come without arguments of its own",
+                f"{', '.join(given)} beside it",
+                "Pass them to the HyperModel",
+            )
         super().__init__(
             # KerasTuner takes 0 for no seed at all
             oracle=Oracle(objective=objective(), seed=tuner_seed + 1),

@@ -49,6 +49,11 @@ def first(medians, most):
     return next((at for at, median in enumerate(medians, 1) if median <= most), "")
 
 
+def trials_within(replayed, seconds):
+    """Return how many trials had ended after some training seconds."""
+    return int(np.sum(np.cumsum([each.seconds for each in replayed]) <= seconds))
+
+
 def repeated(replayed):
     """Return how many of the first 30 trials had the recipe of an earlier one."""
     recipes = [each.recipe for each in replayed[:30]]
@@ -62,9 +67,7 @@ def bench(replay, policies, seeds, horizons):
         searches = [replay.trials(policy, horizons, seed) for seed in range(seeds)]
         every = np.array([regrets(replay, each, horizons) for each in searches])
         medians[policy] = np.median(every, axis=0)
-        within = [
-            sum(np.cumsum([e.seconds for e in each]) <= 10 * replay.horizon) for each in searches
-        ]
+        within = [trials_within(each, 10.5 * replay.horizon) for each in searches]
         found.append(
             {
                 "policy": policy,

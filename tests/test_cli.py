@@ -173,7 +173,10 @@ def test_broken_files_of_keras_tuner_are_set_aside(done, small, broken):
         (["--epochs", "3", "--seconds-per-trial", "3"], "One of"),
         (["--optimizers", "lion"], "--optimizers must be names out of sgd, adam"),
         (["--sgd-rates", "0.1:0.01"], "the lower first"),
-        (["--tuner", "hyperband"], "'hyperband' is not one of 'random', 'bayesian', 'grid'"),
+        (
+            ["--tuner", "hyperband"],
+            "'hyperband' is not one of 'random', 'kbatch', 'bayesian', 'grid'",
+        ),
         (["--micro-batch-size", "0"], "at least 1"),
     ],
 )

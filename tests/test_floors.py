@@ -57,15 +57,15 @@ FLOORS = {
     "tuner": 4,
     "hypermodel": 6,
     "sources": 5,
-    "driver": 7,
+    "driver": 8,
     "page": 6,
     "testing": 7,
     "search_tuner": 7,
-    "case_study": 8,
-    "gpu_checks": 9,
-    "studies": 9,
-    "cli": 10,
-    "__main__": 11,
+    "case_study": 9,
+    "gpu_checks": 10,
+    "studies": 10,
+    "cli": 11,
+    "__main__": 12,
 }
 CHARTS = {
     f"results.charts.{name}"

@@ -60,21 +60,20 @@ def goal_of(project):
     return json.loads((project / "kbatch" / "project.json").read_text())["goal"]
 
 
-def test_the_baseline_is_known_and_its_neighbours_come_first(points, tmp_path):
+def test_the_baseline_is_known_and_no_trial(points, tmp_path):
     baseline = kbatch.Recipe(64, "adam", 0.001)
     space = dataclasses.replace(SPACE, baseline=baseline)
     tuner = tuner_in(tmp_path, space=space, build=uncompiled, **LOSS)
     search(tuner, points, max_trials=3)
     first, *trials = load_records(tmp_path / "p")
     assert (first.purpose, first.recipe.batch_size) == ("baseline", 64)
-    start = {"batch_size": 64, "optimizer": "adam", "learning_rate_adam": 0.001 / 2**0.5}
-    start["width"] = 8
-    for record in trials:
-        shared = record.values.keys() & start.keys()
-        if record.values["optimizer"] == "sgd":
-            shared -= {"learning_rate_adam"}
-        changed = [name for name in shared if record.values[name] != pytest.approx(start[name])]
-        assert len(changed) == 1
+    known = tuner.oracle._known
+    assert known.score == first.score
+    assert len(known.rungs) == 2
+    assert known.values["batch_size"] == 64
+    assert known.values["learning_rate_adam"] == pytest.approx(0.001 / 2**0.5)
+    assert known.values["width"] == 8  # the default of `build`
+    assert [record.recipe == first.recipe for record in trials] == [False] * 3
 
 
 LOSS = {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
@@ -181,6 +180,10 @@ def test_arguments_are_those_of_the_hypermodel(tmp_path):
         tuner_in(tmp_path, space="wide")
     with pytest.raises(TypeError):
         tuner_in(tmp_path, colour="red")
+    hypermodel = kbatch.HyperModel(build, SPACE, seconds_per_trial=SECONDS)
+    assert kbatch.Tuner(hypermodel, directory=tmp_path, project_name="h").hypermodel is hypermodel
+    with pytest.raises(SearchError, match="seconds_per_trial, space beside it"):
+        tuner_in(tmp_path, build=hypermodel)
 
 
 def test_seconds_of_a_budget():

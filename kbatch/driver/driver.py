@@ -157,7 +157,7 @@ def _search_and_confirm(
 ) -> None:
     """Train the baseline, the trials and the confirmations that the project does not have yet."""
     from kbatch.driver.live import Live
-    from kbatch.driver.tuners import opened
+    from kbatch.driver.tuners import ending, opened
     from kbatch.training.confirmation import confirm
 
     hypermodel, examples = _hypermodel(options, space, max_batch, searched), searched.examples
@@ -187,7 +187,7 @@ def _search_and_confirm(
         search.project.store.records(),
     ) as live:
         hypermodel.watcher = LivePage(folder, live)
-        tuner.search(*examples.train, **fit_arguments)
+        tuner.search(*examples.train, **fit_arguments, **ending(options.tuner, options.trials))
         if options.confirm:
             confirm(
                 tuner,

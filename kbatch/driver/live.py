@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
-from kbatch.results.words import ended_text, score_text
+from kbatch.results.words import ended_by, score_text
 from kbatch.training.progress import Watcher
 
 # Wall-clock seconds per training second, until a training was measured. Chosen by hand, not tuned.
@@ -134,8 +134,8 @@ class Live(Watcher):
     def _line(self, record: Record) -> str:
         """A training and its result in words."""
         value = "" if record.outcome.value is None else f"{record.outcome.value:.3f} held, "
-        words = ended_text(record.outcome)
-        ended = "" if words == "horizon" else f", ended by {words}"
+        words = ended_by(record.outcome)
+        ended = "" if words == "ended by horizon" else f", {words}"
         names = {
             "search": f"trial {record.trial} ({record.trial + 1} of {self._trials})",
             "confirmation": f"confirmation, seed {record.seed}",

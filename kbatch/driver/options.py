@@ -72,8 +72,10 @@ class Options:
         ),
     ] = None
     tuner: Annotated[
-        Literal["random", "bayesian", "grid"],
-        typer.Option(help="A grid takes three learning rates an optimizer."),
+        Literal["random", "kbatch", "bayesian", "grid"],
+        typer.Option(
+            help="'kbatch' stops poor trials early; a grid takes three learning rates an optimizer."
+        ),
     ] = "random"
     model: str
     target: float | None = None

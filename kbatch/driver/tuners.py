@@ -1,4 +1,4 @@
-"""The stock KerasTuner tuners of the driver, and the repair of their broken files."""
+"""The tuners of the driver, and the repair of their broken files."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kbatch.driver.options import PROJECT
 from kbatch.errors import RecordError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.records import atomic_file, disk
+from kbatch.search_tuner import Tuner
 
 # The Gaussian process takes about a third of the variance of normalized scores for noise. Of 69
 # recipes of the case study, each trained with two seeds (photographs, 20 s, one core), the rankings
@@ -52,15 +53,18 @@ TRIAL: dict[str, Any] = {
 def tuner_of(
     kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int
 ) -> keras_tuner.Tuner:
-    """Return a stock tuner over the hypermodel, in the folder `search`.
+    """Return a tuner over the hypermodel, in the folder `search`.
 
     Args:
-        kind: `"random"`, `"bayesian"` or `"grid"`.
+        kind: `"kbatch"`, `"random"`, `"bayesian"` or `"grid"`.
         hypermodel: The hypermodel.
         trials: Integer, how many trials at most.
         folder: Folder of the results.
         seed: Integer, seed of the tuner's draws.
     """
+    if kind == "kbatch":
+        with contextlib.redirect_stdout(io.StringIO()):  # as below
+            return Tuner(hypermodel, directory=str(folder), project_name=PROJECT, tuner_seed=seed)
     common = {
         "objective": objective(),
         "max_trials": trials,
@@ -78,6 +82,16 @@ def tuner_of(
         )
 
 
+def ending(kind: str, trials: int) -> dict[str, int]:
+    """Return the arguments that end the search of a tuner: stock ones were told when made.
+
+    Args:
+        kind: `"kbatch"`, `"random"`, `"bayesian"` or `"grid"`.
+        trials: Integer, how many trials at most.
+    """
+    return {"max_trials": trials} if kind == "kbatch" else {}
+
+
 def opened(
     kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int
 ) -> tuple[keras_tuner.Tuner, Path | None]:
@@ -88,7 +102,7 @@ def opened(
     same trials again, which the records answer.
 
     Args:
-        kind: `"random"`, `"bayesian"` or `"grid"`.
+        kind: `"kbatch"`, `"random"`, `"bayesian"` or `"grid"`.
         hypermodel: The hypermodel.
         trials: Integer, how many trials at most.
         folder: Folder of the results.

@@ -48,5 +48,15 @@ def ended_text(outcome: Outcome) -> str:
     return words
 
 
+def ended_by(outcome: Outcome) -> str:
+    """Return what ended a training, as the end of a sentence about it.
+
+    >>> ended_by(Outcome("horizon")), ended_by(Outcome("stopped", train_seconds=0.5))
+    ('ended by horizon', 'stopped at a rung after 0.5 s')
+    """
+    words = ended_text(outcome)
+    return words if outcome.ended in ENDED else f"ended by {words}"
+
+
 def _changed(rate: float | None, final: float | None) -> bool:
     return rate is not None and final is not None and not math.isclose(rate, final, rel_tol=CHANGED)

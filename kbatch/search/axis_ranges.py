@@ -1,9 +1,9 @@
-"""Axis ranges: KerasTuner's hyperparameters as Optuna's distributions, and steps along them."""
+"""Axis ranges: KerasTuner's hyperparameters as Optuna's distributions, and distances in them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras_tuner
@@ -12,7 +12,6 @@ from optuna import distributions
 
 Hyperparameter = Any  # keras_tuner's base class has no public name
 HIGHEST = 1 - 1e-9  # of a place in a range; KerasTuner finds no value at 1
-STEP = 0.25  # of the range of a number, to a neighbour; chosen by hand, not tuned
 
 
 def is_fixed(axis: Hyperparameter) -> bool:
@@ -73,22 +72,6 @@ def parameter(axis: Hyperparameter, value: Any) -> tuple[Any, Any]:
     return choices.index(value), distributions.CategoricalDistribution(every)
 
 
-def neighbours(space: list[Hyperparameter], values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Iterate over the values that differ from given ones by one step of one axis.
-
-    Hyperparameters that become active take their defaults.
-
-    Args:
-        space: List of hyperparameters.
-        values: Dict, the values of all active ones.
-    """
-    for axis in space:
-        if axis.name not in values or is_fixed(axis):
-            continue
-        for value in _next_to(axis, values[axis.name]):
-            yield completed(space, {**values, axis.name: value})
-
-
 def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values of the active hyperparameters, by default where none is given.
 
@@ -97,17 +80,6 @@ def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[st
         values: Mapping of values; those of inactive ones are left out.
     """
     return drawn(space, lambda axis: values.get(axis.name, axis.default))
-
-
-def _next_to(axis: Hyperparameter, value: Any) -> list[Any]:
-    if _is_range(axis):
-        places = [_place(axis, value) - STEP, _place(axis, value) + STEP]
-        return [axis.prob_to_value(each) for each in places if 0 < each < HIGHEST]
-    choices = _choices(axis)
-    if not _is_ordered(axis):
-        return [each for each in choices if each != value]
-    at = choices.index(value)
-    return [choices[each] for each in (at - 1, at + 1) if 0 <= each < len(choices)]
 
 
 def distance(

@@ -10,7 +10,7 @@ import numpy as np
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Observation
 
-REACH = 0.35  # ranges of the axes: neighbours nearer than this count most; chosen by hand
+REACH = 0.15  # ranges of the axes: neighbours nearer than this count most; chosen by hand
 
 
 def ranking(space: list[Any], observations: Sequence[Observation]) -> list[int]:

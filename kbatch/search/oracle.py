@@ -8,18 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras_tuner
-import numpy as np
 
 from kbatch.search import axis_ranges, choice, rungs
 from kbatch.search.observation import Observation
 from kbatch.search.proposals import propose
 
-NEIGHBOURS = 3  # of the start, before the model is asked; chosen by hand, not tuned
 ATTEMPTS = 30  # to propose what was not tried yet
 
 
 class Oracle(keras_tuner.Oracle):
-    """Proposes recipes near the start first, then by a model, and stops trials at rungs.
+    """Proposes the start first, then what a model says, and stops trials at rungs.
 
     Args:
         start: Mapping, values of the hyperparameters to begin with, such as those of the baseline;
@@ -47,8 +45,8 @@ class Oracle(keras_tuner.Oracle):
 
         Args:
             start: Mapping of values; those that are missing take their defaults.
-            trained_apart: Boolean, whether a training of exactly these values is no trial, so that
-                their neighbours come first. `know_start` tells what it gave.
+            trained_apart: Boolean, whether a training of exactly these values is no trial.
+                `know_start` tells what it gave.
         """
         self._start, self._start_apart = dict(start), trained_apart
 
@@ -134,14 +132,10 @@ class Oracle(keras_tuner.Oracle):
         self._stopped = set(state["stopped"])
 
     def _first(self) -> dict[str, Any] | None:
-        """The start and its neighbours, as far as they were not tried yet."""
-        space = self.get_space().space
-        start = axis_ranges.completed(space, self._start)
-        if not self.start_order and not self._start_apart:
-            return start
-        near = list(axis_ranges.neighbours(space, start))
-        order = np.random.default_rng(self.seed).permutation(len(near))[:NEIGHBOURS]
-        return next((near[at] for at in order if not self._is_tried(near[at])), None)
+        """The start, if it was not tried yet."""
+        if self.start_order or self._start_apart:
+            return None
+        return axis_ranges.completed(self.get_space().space, self._start)
 
     def _proposed(self) -> dict[str, Any] | None:
         """What the model proposes and was not tried yet; `None` if nothing is left."""

@@ -55,7 +55,7 @@ class Replay:
 
     Use it to compare tuners without training: each recipe was trained once with each of some seeds,
     and a replayed trial is answered with one of these trainings. A tuner that draws other values is
-    given the nearest recipe that it has not been given yet.
+    given the nearest recipe that it has not been given yet, and the search ends with the last one.
 
     Args:
         trainings: Sequence of `RecordedTraining`, of one horizon. Every recipe should have the same
@@ -93,7 +93,11 @@ class Replay:
             )
         self.horizon = horizons[0]
         self._points = RecipePoints(self.recipes)
-        self._best = max(map(self.mean, self.recipes))
+        self._means = {
+            recipe: float(np.mean([each.gain(self.horizon) for each in own]))
+            for recipe, own in self._of.items()
+        }
+        self._best = max(self._means.values())
         if not self._best:
             raise SearchError(
                 "A table must have a recipe that learned something",
@@ -140,7 +144,7 @@ class Replay:
         Args:
             recipe: `Recipe` of the table.
         """
-        return float(np.mean([each.gain(self.horizon) for each in self._of[recipe]]))
+        return self._means[recipe]
 
     def regret(self, recipe: Recipe) -> float:
         """Return the share of the best mean score that is lost with a recipe, from 0 to 1.
@@ -217,15 +221,15 @@ class Replay:
     def _replayed(
         self, oracle: keras_tuner.Oracle, horizons: float, numbers: list[Any]
     ) -> list[Replayed]:
-        """Answer the trials of an oracle until the next one would be too long."""
+        """Answer the trials of an oracle until the next may be too long, or no recipe is left."""
         spent, replayed = 0.0, list[Replayed]()
         untried, given = set(range(len(self.recipes))), dict[str, Recipe]()
-        while spent + 1 <= horizons + LEAST:
+        while untried and spent + 1 <= horizons + LEAST:
             trial = oracle.create_trial("tuner0")
             if trial.status != "RUNNING":
                 break
             drawn = {each.name: trial.hyperparameters.get(each.name) for each in _active(trial)}
-            place = self._points.nearest(drawn, untried or range(len(self.recipes)))
+            place = self._points.nearest(drawn, untried)
             untried.discard(place)
             recipe = given[trial.trial_id] = self.recipes[place]
             if not isinstance(oracle, keras_tuner.oracles.GridSearchOracle):

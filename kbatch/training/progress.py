@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from kbatch import notebook
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
-from kbatch.results.words import ended_text, score_text
+from kbatch.results.words import ended_by, score_text
 
 
 class Watcher:
@@ -103,6 +103,6 @@ class ProgressBar(Watcher):
         held = record.outcome.value
         value = "nothing measured" if held is None else f"{held:.3f} held"
         score = f"score {score_text(record.score)} per second"
-        print(f"    ended by {ended_text(record.outcome)}: {value}, {score}", flush=True)
+        print(f"    {ended_by(record.outcome)}: {value}, {score}", flush=True)
         for remark in record.outcome.remarks:
             print(f"    {remark}", flush=True)

@@ -246,6 +246,19 @@ def test_the_ladder_says_epoch_seconds_and_the_best_epoch():
     assert techniques.tables(measured(begun))[0].frame["its epoch"].tolist() == ["0.0", "0.0"]
 
 
+def test_the_largest_batch_is_found_with_what_is_trained():
+    found = techniques.rungs(techniques.STUDY.published)
+    largest = dict.fromkeys(found, 8)
+    cells = techniques.cells(techniques.STUDY.published, largest)
+    assert {cell.group for cell in cells} == found.keys()
+    for cell in cells:
+        rung = found[cell.group]
+        # gradients that are added up take memory of their own
+        assert rung.accumulation_steps == cell.recipe.accumulation_steps
+        assert (rung.policy, rung.recompute) == (cell.recipe.policy, cell.recipe.recompute)
+    assert sum(rung.accumulation_steps > 1 for rung in found.values()) == 2
+
+
 @pytest.mark.parametrize(
     ("combined", "wanted"), [(7, [NOT, NOT]), (8, [HOLDS, NOT]), (32, [HOLDS, HOLDS])]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -47,10 +48,19 @@ def model_of(setting: Setting) -> str:
 def rungs(setting: Setting) -> dict[str, Recipe]:
     """Return the recipe of each technique, whose largest batch is found first."""
     names = QUICK if setting.quick else tuple(RUNGS)
-    return {
-        name: Recipe(1, "sgd", RATE, weight_decay=DECAY, **RUNGS[name][0])  # type: ignore[arg-type]
-        for name in names
-    }
+    return {name: _rung(name) for name in names}
+
+
+def _rung(name: str) -> Recipe:
+    """The recipe of a technique; it accumulates where the technique does, which takes memory."""
+    axes: dict[str, Any] = {**RUNGS[name][0], "weight_decay": DECAY}
+    if _accumulates(name):
+        axes["micro_batch_size"] = 1
+    return Recipe(STEPS if _accumulates(name) else 1, "sgd", RATE, **axes)
+
+
+def _accumulates(name: str) -> bool:
+    return name.startswith("accumulation") or name == COMBINED
 
 
 def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
@@ -77,7 +87,7 @@ def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
 
 def _at(recipe: Recipe, name: str, largest: int) -> Recipe:
     """The recipe at its largest batch, accumulated where the technique is accumulation."""
-    steps = STEPS if name.startswith("accumulation") or name == COMBINED else 1
+    steps = STEPS if _accumulates(name) else 1
     micro = None if steps == 1 else largest
     return replace(recipe, batch_size=largest * steps, micro_batch_size=micro)
 

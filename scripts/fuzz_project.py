@@ -88,7 +88,7 @@ def nothing_trained() -> Iterator[None]:
     with replaced(
         **stands,
         driver__limits__has_limit=lambda: False,
-        training__confirmation__validation_batches=lambda *rest, **named: None,
+        training__confirmation__held_out_batches=lambda *rest, **named: (None, {}),
     ):
         yield
 

@@ -25,14 +25,14 @@ SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 class Tuner(keras_tuner.Tuner):
-    """A KerasTuner tuner that finds a better recipe in the same seconds.
+    """A KerasTuner tuner that stops poor trials early, and proposes by what it has seen.
 
     Use it instead of a stock tuner, which goes on working with a `kbatch.HyperModel`. It begins
     with random recipes, and then asks a model of what it has seen (Optuna's tree-structured Parzen
-    estimator). A trial that is not among the best third at a ninth or a third of
-    the horizon is stopped there, and nothing is proposed twice. `get_best_hyperparameters`,
-    `results_summary`, callbacks and resuming are KerasTuner's, and `kbatch.confirm`,
-    `kbatch.report` and `kbatch.best_recipe` take the tuner as any other. A trial that was stopped
+    estimator). A trial that is not among the best third at a ninth or a third of the horizon is
+    stopped there, and nothing is proposed twice. `get_best_hyperparameters`, `results_summary`,
+    callbacks and resuming are KerasTuner's, and `kbatch.confirm`, `kbatch.report` and
+    `kbatch.best_recipe` take the tuner as any other. A trial that was stopped
     has no weights worth loading and is never among the best.
 
     Args:

@@ -13,9 +13,8 @@ from optuna.trial import TrialState
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Observation
 
-# Before the estimator begins, which is Optuna's own default. On a table of 61 recipes on drawn
-# pictures (scripts/results/replay_drawn.jsonl.gz), 10 loses a little less than 5 or 3 do. Trials
-# next to the baseline instead of random ones lose twice as much after 6 horizons.
+# Before the estimator begins; Optuna's own default. Compared by hand with 3 and 5, and with trials
+# next to the baseline, on one table (see docs/benchmarks.md): a choice, not a finding.
 RANDOM_TRIALS = 10
 
 

@@ -136,6 +136,32 @@ def test_other_data_or_another_setting_are_refused(made, other):
             run(made[0], setting=dataclasses.replace(SETTING, epochs=9))
 
 
+def test_more_seeds_go_on_with_what_was_trained(tmp_path, monkeypatch):
+    lengths = []
+
+    def trained(cell, image_size, data):
+        lengths.append((cell.seed, cell.length.unit, cell.length.amount))
+        return Outcome("horizon", train_seconds=1.0 + 5 * cell.seed), {}
+
+    def seeded(cells):
+        return lambda setting, known: [
+            dataclasses.replace(cell, seed=seed)
+            for seed in range(setting.seeds)
+            for cell in cells(setting, known)
+        ]
+
+    monkeypatch.setattr(trainings, "trained", trained)
+    study = dataclasses.replace(STUDY, cells=seeded(cells), timed_cells=seeded(timed_cells))
+    monkeypatch.setitem(run.__globals__, "STUDY", study)
+    run(tmp_path)
+    begun, seconds = len(lengths), lengths[-1][2]
+    said = run(tmp_path, setting=dataclasses.replace(SETTING, seeds=3))[1]
+    assert said.count("(from its record)") == begun + 1  # of the batch above the data
+    assert {seed for seed, *_ in lengths[begun:]} == {1, 2}
+    assert {each[2] for each in lengths if each[1] == "seconds"} == {seconds}
+    assert run(tmp_path)[1].count("(from its record)") == begun + 1
+
+
 def altered(part):
     """The tiny pictures, one of which has another pixel in a part."""
     data = pictures()

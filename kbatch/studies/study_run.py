@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -55,7 +56,7 @@ def run(
             {
                 "study": study.name,
                 "pictures": pictures.name,
-                "setting": dict(vars(setting)),
+                "setting": _agreed(setting),
                 "data": trainings.facts(),
                 "device": meter.device_words(),
             }
@@ -71,6 +72,11 @@ def run(
     records = [record for _, record in pairs]
     measured = Measured(frame_of(pairs), setting, trainings.sample)
     return study_page.write(folder, study, measured, records, facts)
+
+
+def _agreed(setting: Setting) -> dict[str, Any]:
+    """What a folder keeps of its setting; more seeds, or fewer, go on with the same trainings."""
+    return {name: value for name, value in vars(setting).items() if name != "seeds"}
 
 
 def _largest(
@@ -100,7 +106,10 @@ def equal_seconds(pairs: Sequence[tuple[Cell, Record]]) -> float:
 
 
 def _begun_seconds(project: Project) -> float | None:
-    """The seconds of cells at equal time that an older version, with another median, began."""
+    """The seconds of cells at equal time that were begun, though the median may now be another.
+
+    It is another with more seeds, and by an older version's rule.
+    """
     values = [record.values for record in project.store.records()]
     return next((float(each["seconds"]) for each in values if "seconds" in each), None)
 

@@ -19,8 +19,7 @@ from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.idle import idle, sentence
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
-from kbatch.device import strategy
-from kbatch.errors import SearchError
+from kbatch.device import gpus, strategy
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
@@ -90,6 +89,9 @@ class HyperModel(keras_tuner.HyperModel):
             is.
         max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
             leads to. Defaults to `16`.
+        isolated: Boolean, whether each training is made in a worker process, which is renewed
+            before it grows. One that kills its process twice ends as `crashed`, and the search goes
+            on. Data and callbacks must be able to travel. Defaults to `False`.
         **arguments: `loss`, `metrics`, `seed` and `declare`; see `kbatch.ModelSpec`. The seed is
             the same for all trials.
 
@@ -124,14 +126,17 @@ class HyperModel(keras_tuner.HyperModel):
         target: float | None = None,
         max_batch: int | Table | None = None,
         max_accumulation_steps: int = _micro_batch.MOST_STEPS,
+        isolated: bool = False,
         **arguments: Unpack[ModelArguments],
     ) -> None:
         super().__init__()
+        if isolated:
+            gpus.leave_to_workers()
         space = Space() if space is None else space
         check_space(space)
         space = _micro_batch.of_table(space, max_batch)
         check_metric(metric, space.label_smoothing)
-        spec = _without_values(ModelSpec.of(build, **arguments))
+        spec = keras_tuners.without_values(ModelSpec.of(build, **arguments))
         self.terms = Terms(
             model_maker=ModelMaker.of(spec, space.reserved),
             space=space,
@@ -139,6 +144,7 @@ class HyperModel(keras_tuner.HyperModel):
             seconds_per_trial=None if seconds_per_trial is None else horizon_of(seconds_per_trial),
             max_batch=_micro_batch.check(max_batch, space),
             max_accumulation_steps=_micro_batch.check_steps(max_accumulation_steps),
+            isolated=isolated,
         )
         self.watcher: Watcher | None = None
         self._trial: Trial | None = None
@@ -182,6 +188,8 @@ class HyperModel(keras_tuner.HyperModel):
                 warnings.warn(words, UserWarning, stacklevel=3)
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
+            if self.terms.isolated and self._search is not None:
+                return self._trial.leave_to_worker()
             return self._trial.make(self.terms.model_maker, fitted, hp)
 
     def fit(
@@ -223,6 +231,7 @@ class HyperModel(keras_tuner.HyperModel):
                 checkpoint = Checkpoint(path, written, largest_bytes(model))
                 ask = keras_tuners.question(of_trial, search.goal, search.baseline())
                 record = search.train(job, trial, own, checkpoint, ask=ask)
+                keras_tuners.declare(hp, trial.declared)
                 keras_tuners.tell(of_trial, search.goal, record)
                 if record.checkpoint:
                     keras_tuners.bring(search.project.directory / record.checkpoint, path)
@@ -267,10 +276,13 @@ class HyperModel(keras_tuner.HyperModel):
                 yield {**kwargs, **left}
             finally:
                 self._search = None
+                search.trainer.close()
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:
         problems, project = Problems(), Project(tuner.project_dir)
         problems.of(lambda: keras_tuners.check(tuner))
+        if self.terms.isolated:
+            problems.of(lambda: keras_tuners.check_isolated(tuner))
         prepared = self.prepared.matching(project, args, kwargs, self.watcher)
         if prepared is None:
             return self.terms.open(project, args, kwargs, self.watcher, problems)
@@ -284,17 +296,6 @@ class HyperModel(keras_tuner.HyperModel):
         )
         if names:
             warnings.warn(sentence(names), stacklevel=2)
-
-
-def _without_values(spec: ModelSpec) -> ModelSpec:
-    """The specification of a search, which draws the values of hyperparameters itself."""
-    if spec.values:
-        raise SearchError(
-            "A search must draw the values of the hyperparameters of `build` itself",
-            f"values of {', '.join(sorted(spec.values))}",
-            "Use dataclasses.replace(spec, values=None), or keras_tuner's hp.Fixed",
-        )
-    return spec
 
 
 watch_searches(HyperModel, HyperModel.searching)

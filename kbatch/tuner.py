@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from kbatch.axis import is_fixed
 from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
+from kbatch.model_spec import ModelSpec
 from kbatch.option import Range
 from kbatch.outcome import STOPPED
 from kbatch.recipe import Recipe
@@ -103,6 +103,33 @@ def check(tuner: Any) -> None:
         )
 
 
+def check_isolated(tuner: Any) -> None:
+    """Refuse what a tuner cannot do if the models of its trials are made in other processes."""
+    if strategy_of(tuner) is not None:
+        raise SearchError(
+            "Each isolated trial must train on one device",
+            f"distribution_strategy={type(strategy_of(tuner)).__name__}",
+            "Leave out the strategy, or isolated=True",
+        )
+    if getattr(tuner, "max_model_size", None) is not None:
+        raise SearchError(
+            "The models of isolated trials are not made where the tuner could count their weights",
+            f"max_model_size={tuner.max_model_size}",
+            "Leave it out, or isolated=True",
+        )
+
+
+def without_values(spec: ModelSpec) -> ModelSpec:
+    """Return the specification of a search, which draws the values of hyperparameters itself."""
+    if spec.values:
+        raise SearchError(
+            "A search must draw the values of the hyperparameters of `build` itself",
+            f"values of {', '.join(sorted(spec.values))}",
+            "Use dataclasses.replace(spec, values=None), or keras_tuner's hp.Fixed",
+        )
+    return spec
+
+
 def strategy_of(tuner: Any) -> Any:
     """Return the `tf.distribute.Strategy` that a tuner was given, or `None`."""
     return getattr(tuner, "distribution_strategy", None)
@@ -140,6 +167,17 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
     )
 
 
+def declare(hp: keras_tuner.HyperParameters, found: Mapping[str, Any]) -> None:
+    """Declare the hyperparameters of a trial that `build` declared in another process.
+
+    Args:
+        hp: Hyperparameters of the trial.
+        found: Mapping, `get_config()` of those in the other process; empty for none.
+    """
+    if found:
+        hp.merge(keras_tuner.HyperParameters.from_config(dict(found)), overwrite=False)
+
+
 def declared(tuner: Any) -> Callable[[], list[Any]]:
     """Return a function that returns the hyperparameters that a tuner knows by then."""
     return lambda: list(tuner.oracle.hyperparameters.space)
@@ -161,7 +199,7 @@ def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[int, floa
     if not isinstance(oracle, Oracle):
         return None
     oracle.know_start(_values_at_rungs(goal, baseline), baseline.score)
-    return functools.partial(oracle.goes_on, of_trial.trial.trial_id)
+    return oracle.standing(of_trial.trial.trial_id)
 
 
 def tell(of_trial: Any, goal: Goal, record: Record) -> None:

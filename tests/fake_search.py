@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from kbatch import Outcome
-from kbatch.training import search
+from kbatch.training import search, trainer
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher
 
@@ -23,6 +23,7 @@ def once(project, job, train=trained, forget=lambda: None):
     trial = SimpleNamespace(
         failure=None, model=None, measured=lambda outcome: outcome, forget=forget
     )
-    made = search.Search(project, model_maker, None, None, goal, FitArguments(x=None), Watcher())
-    with mock.patch.object(search, "run", side_effect=lambda *_: train()):
+    shared = (project, model_maker, None, None, goal, FitArguments(x=None), Watcher())
+    made = search.Search(*shared, trainer.LocalTrainer(model_maker, None, goal))
+    with mock.patch.object(trainer, "run", side_effect=lambda *_: train()):
         return made.train(job, trial, callbacks=[])

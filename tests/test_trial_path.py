@@ -86,7 +86,7 @@ def searched(build, points, tmp_path_factory):
     return told.of, list(Notes.seen), len(opened)
 
 
-def test_from_a_tuner_to_keras_there_are_three_frames(searched):
+def test_from_a_tuner_to_keras_there_are_four_frames(searched):
     baseline, *trials = searched[1]
     assert len(trials) == 2
     for each in trials:
@@ -94,9 +94,11 @@ def test_from_a_tuner_to_keras_there_are_three_frames(searched):
             ("tuner_border", "watched"),
             ("hypermodel", "fit"),
             ("search", "train"),
+            ("trainer", "train"),
             ("run", "run"),
         ]
-    assert baseline[-3:] == [("search", "baseline"), ("search", "train"), ("run", "run")]
+    last = [("search", "baseline"), ("search", "train"), ("trainer", "train"), ("run", "run")]
+    assert baseline[-4:] == last
 
 
 def test_a_search_is_opened_once_for_all_trials(searched):

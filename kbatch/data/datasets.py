@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,10 @@ class DatasetSource:
         remedy: String, advice for a user whose training waits for the dataset. Found out if empty
             (the default).
 
+    Attributes:
+        given: `tf.data.Dataset`, as it was passed.
+        one_by_one: `tf.data.Dataset` of single examples.
+
     Raises:
         DataError: If the dataset is empty or endless, or has examples of several shapes that kbatch
             cannot batch again.
@@ -57,11 +62,11 @@ class DatasetSource:
                 "a dataset that repeats for ever",
                 "Leave out `repeat()`: kbatch repeats it",
             )
-        self._given = dataset
-        self._one_by_one = dataset.unbatch() if batched else dataset
-        self.element_spec = self._one_by_one.element_spec
+        self.given = dataset
+        self.one_by_one = dataset.unbatch() if batched else dataset
+        self.element_spec = self.one_by_one.element_spec
         known = known or self._survey(batched)
-        self.examples = known.examples if known else int(self._one_by_one.cardinality())
+        self.examples = known.examples if known else int(self.one_by_one.cardinality())
         if self.examples == 0:
             raise DataError(
                 "A training dataset must hold examples",
@@ -76,21 +81,27 @@ class DatasetSource:
         self.remarks = tuple(self._remarks(bytes_of_example))
         self.remedy = remedy or _remedy(dataset)
 
+    def with_examples(self, examples: tf.data.Dataset | None) -> DatasetSource:
+        """Return the same source with other examples, or with none, so that it can be pickled."""
+        other = copy.copy(self)
+        other.one_by_one = other.given = examples
+        return other
+
     def _survey(self, batched: bool) -> Survey | None:
-        counted = int(self._one_by_one.cardinality()) != tf.data.UNKNOWN_CARDINALITY
+        counted = int(self.one_by_one.cardinality()) != tf.data.UNKNOWN_CARDINALITY
         told = counted and bytes_of_one(self.element_spec) is not None
-        if told and not pipeline.is_cached(self._given):
+        if told and not pipeline.is_cached(self.given):
             return None
-        return survey(self._given, batched=batched)
+        return survey(self.given, batched=batched)
 
     def _remarks(self, bytes_of_example: int) -> Sequence[str]:
         found = []
-        if int(self._given.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
+        if int(self.given.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
             found.append(
                 "the dataset did not tell how many examples it holds: "
                 f"{self.examples} were counted in one pass before training"
             )
-        if self._buffer < self.examples and not pipeline.is_shuffled(self._given):
+        if self._buffer < self.examples and not pipeline.is_shuffled(self.given):
             mebibytes = self._buffer * bytes_of_example / 2**20
             found.append(
                 f"the shuffle buffer holds {self._buffer} of {self.examples} examples "
@@ -106,12 +117,12 @@ class DatasetSource:
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         """Return an endless dataset of full batches; see `Source.stream`."""
-        shuffled = self._one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
+        shuffled = self.one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
         return self._batches(shuffled.repeat(), batch_size)
 
     def cut(self, cuts: tf.data.Dataset, seed: int) -> tf.data.Dataset:
         """Return batches of given sizes; see `Source.cut`."""
-        examples = self._one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
+        examples = self.one_by_one.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=True)
         if int(cuts.cardinality()) == tf.data.INFINITE_CARDINALITY:
             examples = examples.repeat()
 
@@ -131,7 +142,7 @@ class DatasetSource:
 
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
         """Return the same batches in the order of the dataset; see `Source.unshuffled`."""
-        return self._batches(self._one_by_one.repeat(), batch_size)
+        return self._batches(self.one_by_one.repeat(), batch_size)
 
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         batches = _batched(examples, batch_size, self._padding, drop_remainder=True)
@@ -152,12 +163,12 @@ class DatasetSource:
                 [*part.shape.as_list(), part.dtype.name]
                 for part in tf.nest.flatten(self.element_spec)
             ],
-            "checksum": self._checksum() if pipeline.has_fixed_order(self._given) else None,
+            "checksum": self._checksum() if pipeline.has_fixed_order(self.given) else None,
         }
 
     def _checksum(self) -> int | None:
         first, again = (
-            [tf.nest.flatten(example) for example in self._one_by_one.take(COMPARED_EXAMPLES)]
+            [tf.nest.flatten(example) for example in self.one_by_one.take(COMPARED_EXAMPLES)]
             for _ in range(2)
         )
         if [checksum(parts) for parts in first] != [checksum(parts) for parts in again]:

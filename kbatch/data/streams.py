@@ -81,6 +81,9 @@ class ArraySource:
     Args:
         arrays: Tuple `(x, y)` or `(x, y, sample_weight)` of arrays in tuples and dicts, with the
             same first dimension.
+
+    Attributes:
+        arrays: The same arrays.
     """
 
     remedy = (
@@ -91,7 +94,7 @@ class ArraySource:
     def __init__(self, arrays: Any) -> None:
         self.examples = common_length(arrays)
         self.remarks: tuple[str, ...] = ()
-        self._given = arrays
+        self.arrays = arrays
         self._arrays = as_tensors(arrays)
         self.element_spec = keras.tree.map_structure(
             lambda array: tf.TensorSpec(array.shape[1:], array.dtype), self._arrays
@@ -131,7 +134,7 @@ class ArraySource:
 
     def _batches_at_once(self, batch_size: int) -> int:
         """Return how many batches one call gathers: for small batches the call itself is slow."""
-        total_bytes = sum(array.nbytes for array in keras.tree.flatten(self._given))
+        total_bytes = sum(array.nbytes for array in keras.tree.flatten(self.arrays))
         bytes_of_example = max(total_bytes // self.examples, 1)
         gathered = min(GATHERED_EXAMPLES, GATHERED_BYTES // bytes_of_example)
         return max(gathered // batch_size, 1)
@@ -139,7 +142,7 @@ class ArraySource:
     def fingerprint(self) -> dict[str, Any]:
         """Return number, shapes, types and a checksum; see `Source.fingerprint`."""
         rows = np.unique(np.linspace(0, self.examples - 1, FINGERPRINT_EXAMPLES).astype(int))
-        flat, inputs = keras.tree.flatten(self._given), keras.tree.flatten(self._given[0])
+        flat, inputs = keras.tree.flatten(self.arrays), keras.tree.flatten(self.arrays[0])
         labels = flat[len(inputs) :]  # all labels and weights, but only some rows of the inputs
         return {
             "examples": self.examples,
@@ -149,7 +152,7 @@ class ArraySource:
 
     def labels(self) -> np.ndarray | None:
         """Return the labels; see `Source.labels`."""
-        arrays = keras.tree.flatten(self._given[1])
+        arrays = keras.tree.flatten(self.arrays[1])
         return np.asarray(arrays[0]) if len(arrays) == 1 else None
 
 

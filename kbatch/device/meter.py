@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbatch.device import card, limit, processor, strategy
+from kbatch.device import card, gpus, limit, processor, strategy
 
 TF32 = (8, 0)  # compute capability of Ampere, the first GPUs with it
 
@@ -42,9 +42,9 @@ def device_words() -> str:
 
 
 def _one_device() -> str:
-    gpus = tf.config.get_visible_devices("GPU")
-    if gpus:
-        details = tf.config.experimental.get_device_details(gpus[0])
+    cards = gpus.of_trainings()
+    if cards:
+        details = tf.config.experimental.get_device_details(cards[0])
         name = details.get("device_name", "GPU")
         return f"{name}, float32 as TF32" if _has_tf32(details) else str(name)
     return f"CPU {processor.name() or platform.machine()}, {os.cpu_count()} cores"

@@ -28,8 +28,10 @@ def _capability() -> tuple[int, int]:
     """The compute capability of the GPU; (0, 0) without one."""
     import tensorflow as tf
 
-    gpus = tf.config.get_visible_devices("GPU")
-    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    from kbatch.device import gpus
+
+    cards = gpus.of_trainings()
+    details = tf.config.experimental.get_device_details(cards[0]) if cards else {}
     return tuple(details.get("compute_capability", (0, 0)))
 
 
@@ -38,6 +40,6 @@ def compilations() -> tuple[bool, ...]:
 
     On a GPU Keras' own default, `jit_compile="auto"`, compiles every model that XLA can compile.
     """
-    import tensorflow as tf
+    from kbatch.device import gpus
 
-    return (False, True) if tf.config.get_visible_devices("GPU") else (False,)
+    return (False, True) if gpus.of_trainings() else (False,)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from loky import ProcessPoolExecutor
+from loky import ProcessPoolExecutor, wrap_non_picklable_objects
 from loky.process_executor import BrokenProcessPool
 
 from kbatch.runtime import loky_private
 
 ORPHAN_CHECK_SECONDS = 0.5  # chosen by hand, not tuned
+LOOK_SECONDS = 0.1  # from one look after a call to the next; chosen by hand
 SAID_CHARACTERS = 2000  # kept of a dead worker's output; chosen by hand, not tuned
 INTERRUPTED = 130  # exit code in a shell of a program that Ctrl-C ended
 
@@ -86,10 +88,27 @@ class Worker:
         Raises:
             Exception: The exception that the function raised.
         """
+        ends_at = time.monotonic() + timeout_seconds
+        return self.watched(function, *args, goes_on=lambda: time.monotonic() < ends_at)
+
+    def watched(
+        self, function: Callable[..., Any] | str, *args: Any, goes_on: Callable[[], bool]
+    ) -> Any:
+        """Call a function in the worker, and look after it every tenth of a second.
+
+        Args:
+            function: See `call`.
+            *args: Arguments of the function.
+            goes_on: Function that tells whether to wait on. If it does not, the process is ended.
+
+        Returns:
+            See `call`.
+
+        Raises:
+            Exception: The exception that the function raised.
+        """
         try:
-            ended = self._ready().submit(_called, function, args).result(timeout=timeout_seconds)
-        except FutureTimeout:
-            return self._bury(None)
+            ended = self._awaited(self._ready().submit(_called, function, args), goes_on)
         except BrokenProcessPool as error:
             return self._bury(loky_private.exit_code(error))
         except KeyboardInterrupt:
@@ -98,6 +117,13 @@ class Worker:
         if isinstance(ended, Death):
             self.close()
         return ended
+
+    def _awaited(self, future: Any, goes_on: Callable[[], bool]) -> Any:
+        """The result of a call, or the death of a process that is not waited for any longer."""
+        while not wait([future], LOOK_SECONDS).done:
+            if not goes_on():
+                return self._bury(None)
+        return future.result()
 
     def prepare(self, function: Callable[..., Any] | str, *args: Any) -> None:
         """Start the process and call a function in it, without waiting for its result.
@@ -157,6 +183,15 @@ class Worker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def travelling(value: Any) -> bytes:
+    """Return a value as it travels to a worker.
+
+    Raises:
+        Exception: If it cannot travel; its parts raise errors of any kind.
+    """
+    return pickle.dumps(wrap_non_picklable_objects(value))
 
 
 def _called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:

@@ -77,14 +77,21 @@ class Oracle(keras_tuner.Oracle):
             rung: Integer, which of the rungs, from 0.
             value: Float, what it holds above chance.
         """
-        every = [reached for other, reached in self._rungs.items() if other != trial_id]
-        if self._known is not None:
-            every.append(list(self._known.rungs))
-        others = [reached[rung] for reached in every if len(reached) > rung]
         self._rungs[trial_id] = [*self._rungs.get(trial_id, [])[:rung], value]
+        return self.standing(trial_id)(rung, value)
+
+    def standing(self, trial_id: str) -> rungs.Standing:
+        """Return what the other trials held by now, which tells whether this one goes on.
+
+        Args:
+            trial_id: String, KerasTuner's name of the trial.
+        """
+        others = [tuple(reached) for other, reached in self._rungs.items() if other != trial_id]
+        if self._known is not None:
+            others.append(self._known.rungs)
         # All others are compared with the start, so it always trains to the horizon.
         is_start = not self._start_apart and trial_id == self.start_order[0]
-        return is_start or rungs.goes_on(value, others)
+        return rungs.Standing(tuple(others), is_start)
 
     def keep(self, trial_id: str, values: Sequence[float], stopped: bool) -> None:
         """Keep how a trial went, which a record of an earlier process may tell.

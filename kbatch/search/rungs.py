@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from kbatch.scoring import Curve, marks
 
@@ -57,6 +58,29 @@ class Questions:
         values = values_at_rungs(curve, self._horizon, self._gain)
         first, self._asked = self._asked, len(values)
         return all(self._ask(rung, values[rung]) for rung in range(first, len(values)))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the other trials had held at their rungs when a trial began; it can be pickled.
+
+    Attributes:
+        others: Tuple of tuples of floats, what each other trial held at the rungs that it reached.
+        is_start: Boolean, whether the trial is the one that all others are compared with.
+    """
+
+    others: tuple[tuple[float, ...], ...]
+    is_start: bool
+
+    def __call__(self, rung: int, value: float) -> bool:
+        """Tell whether the trial is to go on after a rung.
+
+        Args:
+            rung: Integer, which of the rungs, from 0.
+            value: Float, what the trial holds above chance.
+        """
+        others = [reached[rung] for reached in self.others if len(reached) > rung]
+        return self.is_start or goes_on(value, others)
 
 
 def goes_on(value: float, others: Sequence[float]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pandas as pd
@@ -102,6 +103,7 @@ def confirm(
         candidates = [search.baseline(), *chosen]
         # Seed by seed: if the machine's speed changes meanwhile, it changes for all recipes alike.
         confirmations = []
-        for seed in range(terms.model_maker.seed + 1, terms.model_maker.seed + seeds + 1):
-            confirmations += [search.again(record, seed, test) for record in candidates]
+        with contextlib.closing(search.trainer):
+            for seed in range(terms.model_maker.seed + 1, terms.model_maker.seed + seeds + 1):
+                confirmations += [search.again(record, seed, test) for record in candidates]
     return rows(confirmations, search.goal.metric)

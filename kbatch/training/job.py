@@ -78,6 +78,7 @@ class Job:
         score: float,
         test: Mapping[str, float] | None = None,
         checkpoint: str = "",
+        device: str = "",
     ) -> Record:
         """Return the record of this training.
 
@@ -86,6 +87,7 @@ class Job:
             score: Float, its score.
             test: Metrics of the kept weights on test data. Optional.
             checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
+            device: String, the training device in words. Defaults to that of this process.
         """
         return Record(
             key=self.key,
@@ -100,6 +102,6 @@ class Job:
             test=dict(test or {}),
             checkpoint=checkpoint,
             versions=versions(),
-            device=meter.device_words(),
+            device=device or meter.device_words(),
             finished_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )

@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from kbatch.building.model_maker import ModelMaker
-from kbatch.callbacks.validation_pass import evaluated, numbers
 from kbatch.data.batches import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
@@ -20,7 +19,8 @@ from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.records import disk
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.rules import warmup
-from kbatch.search.rungs import Questions
+from kbatch.runtime.oom import is_out_of_memory
+from kbatch.runtime.worker import Death
 from kbatch.space import Space
 from kbatch.training import user_callbacks
 from kbatch.training.checkpoint import Checkpoint
@@ -28,8 +28,7 @@ from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.job import Job, name_of
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
-from kbatch.training.run import run
-from kbatch.training.run_options import RunOptions
+from kbatch.training.trainer import Order, Trained, Trainer
 from kbatch.training.trial import Trial
 
 
@@ -45,6 +44,7 @@ class Search:
         goal: `Goal` of every trial.
         arguments: The user's other arguments of `fit`.
         watcher: `Watcher` that is told of every training.
+        trainer: `Trainer` that makes the trainings.
     """
 
     project: Project
@@ -54,6 +54,7 @@ class Search:
     goal: Goal
     arguments: FitArguments
     watcher: Watcher
+    trainer: Trainer
 
     def train(
         self,
@@ -86,26 +87,13 @@ class Search:
                     trial.forget()
                 return known
             record = self.project.trainings.crashed(job)
-            if record is None:
+            while record is None:
                 with self.project.trainings.training(job):
                     if checkpoint is not None:
                         disk.check_room(self.project.directory, checkpoint.bytes)
-                    trial = trial or self._new_trial(job)
-                    options = self._options(job, callbacks, checkpoint)
-                    if ask is not None:
-                        questions = Questions(self.goal.seconds, self.goal.gain, ask)
-                        options = dataclasses.replace(options, goes_on=questions)
-                    self.watcher.started(job.purpose, job.trial, job.recipe, self.goal.seconds)
-                    outcome = trial.failure or run(
-                        trial.model, job.recipe, self.data, self.goal, options
-                    )
-                    outcome = self._completed(job, trial.measured(outcome))
-                    record = job.record(
-                        outcome,
-                        self.goal.score(outcome),
-                        _test_metrics(trial.model, outcome, test),
-                        self._relative_path(checkpoint),
-                    )
+                    order = self._order(job, callbacks, checkpoint, test, ask)
+                    trained = self.trainer.train(order, self.watcher, trial, checkpoint)
+                record = self._record(job, trained, checkpoint)
             self.project.trainings.end(record)
         self.watcher.ended(record)
         if trial is not None:
@@ -125,14 +113,7 @@ class Search:
                 anything is trained.
         """
         recipe = self.baseline_recipe
-        job = Job(
-            "baseline",
-            BASELINE_TRIAL,
-            self.model_maker.seed,
-            recipe,
-            {},
-            self.space.rate_at_32(recipe),
-        )
+        job = baseline_job(self.model_maker, self.space, recipe)
         if self.project.trainings.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
                 apply_recipe(self.model_maker.raw(recipe.policy), strategy)
@@ -172,33 +153,49 @@ class Search:
         share = f"{warmup.MOST_OF_HORIZON:.0%} of the horizon"
         return recipe, (f"warm-up was cut {updates}, {share}",)
 
-    def _new_trial(self, job: Job) -> Trial:
-        """A trial outside KerasTuner, with its model."""
-        trial = Trial()
-        trial.make(
-            dataclasses.replace(self.model_maker, seed=job.seed),
-            job.recipe,
-            self.model_maker.hyperparameters(job.values),
-        )
-        return trial
-
-    def _options(
-        self, job: Job, callbacks: Sequence[Any] | None, checkpoint: Checkpoint | None
-    ) -> RunOptions:
+    def _order(
+        self,
+        job: Job,
+        callbacks: Sequence[Any] | None,
+        checkpoint: Checkpoint | None,
+        test: tf.data.Dataset | None,
+        ask: Callable[[int, float], bool] | None,
+    ) -> Order:
         if callbacks is None:
             callbacks = user_callbacks.copies(
                 self.arguments.callbacks, name_of(job.purpose, job.trial, job.seed)
             )
-        return RunOptions(
-            seed=job.seed,
-            own_policy=self.model_maker.own_policy,
-            callbacks=callbacks,
-            checkpoint_callbacks=() if checkpoint is None else checkpoint.callbacks,
-            class_weight=self.arguments.class_weight,
-            verbose=self.arguments.verbose or 0,
-            on_progress=self.watcher.progress,
-            largest_passed=self.project.largest_passed(),
+        return Order(
+            job,
+            callbacks,
+            self.arguments.class_weight,
+            self.arguments.verbose or 0,
+            self.project.largest_passed(),
+            None if checkpoint is None else checkpoint.path,
+            test,
+            ask,
         )
+
+    def _record(
+        self, job: Job, trained: Trained | Death, checkpoint: Checkpoint | None
+    ) -> Record | None:
+        """The record of a training that ended; `None` if it is to be made once more."""
+        if isinstance(trained, Death):
+            return self._after_death(job, trained)
+        outcome = self._completed(job, trained.outcome)
+        path = self._relative_path(checkpoint)
+        return job.record(outcome, self.goal.score(outcome), trained.test, path, trained.device)
+
+    def _after_death(self, job: Job, death: Death) -> Record | None:
+        """The record of a training that killed its process: out of memory, or the second time."""
+        if death.exit_code is not None and is_out_of_memory(RuntimeError(death.said)):
+            return job.record(Outcome("out_of_memory", message=f"{death}: {death.said}"), 0.0)
+        record = self.project.trainings.crashed(job)
+        if record is None:
+            return None
+        message = f"{record.outcome.message}; the last time {death}: {death.said}"
+        outcome = dataclasses.replace(record.outcome, message=message)
+        return dataclasses.replace(record, outcome=outcome)
 
     def _completed(self, job: Job, outcome: Outcome) -> Outcome:
         """The outcome with the recipe's learning rate and all remarks."""
@@ -227,13 +224,6 @@ class Search:
         return os.path.relpath(checkpoint.path, self.project.directory)
 
 
-def _test_metrics(model: Any, outcome: Outcome, test: tf.data.Dataset | None) -> dict[str, float]:
-    """The metrics of the kept weights on test data, if there are both."""
-    if test is None or outcome.value is None:
-        return {}
-    return numbers(evaluated(model, test))
-
-
 def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> Recipe:
     """Return the baseline of the user's model, which is read of the model once and then kept."""
     stored = project.facts().get("baseline")
@@ -241,3 +231,9 @@ def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> 
         stored = model_maker.baseline(space.baseline).to_dict()
         project.agree({"baseline": stored})
     return Recipe.from_dict(stored)
+
+
+def baseline_job(model_maker: ModelMaker, space: Space, recipe: Recipe) -> Job:
+    """Return the training of the baseline."""
+    rate = space.rate_at_32(recipe)
+    return Job("baseline", BASELINE_TRIAL, model_maker.seed, recipe, {}, rate)

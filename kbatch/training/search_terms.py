@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -31,19 +31,17 @@ from kbatch.rules import micro_batch
 from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
-from kbatch.training import agreement, rehearsal, user_callbacks
-from kbatch.training.endless_fit import median_update_seconds
+from kbatch.training import agreement, isolated_trainer, rehearsal, user_callbacks
+from kbatch.training.epochs_horizon import seconds_of_epochs
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of
+from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.metrics import Measured
 from kbatch.training.progress import ProgressBar, Watcher
 from kbatch.training.project import Project
 from kbatch.training.run import check_sizes
-from kbatch.training.run_options import RunOptions
-from kbatch.training.search import Search, baseline_recipe
-from kbatch.training.trial import Trial
-
-CALIBRATION_UPDATES = range(5, 41)  # of the baseline, for a horizon in epochs; chosen by hand
+from kbatch.training.search import Search, baseline_job, baseline_recipe
+from kbatch.training.trainer import LocalTrainer, Trainer
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,7 @@ class Terms:
         max_batch: The largest micro-batch that fits: an integer, a `Table`, or `None`.
         max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
             leads to.
+        isolated: Boolean, whether each training is made in a worker process.
     """
 
     model_maker: ModelMaker
@@ -66,6 +65,7 @@ class Terms:
     seconds_per_trial: float | None
     max_batch: int | Table | None
     max_accumulation_steps: int
+    isolated: bool = False
 
     def fitted(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a micro-batch that fits into memory; `None` if none does."""
@@ -117,7 +117,8 @@ class Terms:
         self._agree(project, arguments, model, data)
         goal = self._goal_of(project, data, arguments, model)
         own = ProgressBar() if arguments.verbose is None else Watcher()
-        return Search(project, self.model_maker, self.space, data, goal, arguments, watcher or own)
+        shared = (project, self.model_maker, self.space, data, goal, arguments)
+        return Search(*shared, watcher or own, self._trainer(data, goal))
 
     def sizes_that_fit(self, examples: int) -> list[int]:
         """Return the batch sizes to search: of the default ones, those that are possible.
@@ -149,6 +150,8 @@ class Terms:
         problems.of(lambda: self._check_horizon(arguments))
         problems.of(lambda: strategy.check(strategy.entered()))
         problems.of(lambda: replicas.check_space(self.space))
+        if self.isolated:
+            problems.of(lambda: isolated_trainer.check_callbacks(arguments.callbacks))
         if model is not None:
             rehearsal.check(self.model_maker, model, self.space, problems)
         schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
@@ -252,23 +255,17 @@ class Terms:
             project.agree({"goal": stored})
         return Goal.from_dict(stored)
 
-    def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
-        """The horizon that lets the baseline see the data `epochs` times.
+    def _trainer(self, data: Data, goal: Goal | None) -> Trainer:
+        if self.isolated:
+            return IsolatedTrainer(self.model_maker, data, self.space.augmentation, goal)
+        return LocalTrainer(self.model_maker, data, goal)
 
-        It is `epochs * ceil(n / batch) * m`, with `m` the median of the baseline's updates 5 to 40,
-        input included. It is measured once, and then kept with the project.
-        """
-        stored = project.facts().get("measured_horizon_seconds")
-        if stored is None:
-            recipe, trial = baseline_recipe(project, self.model_maker, self.space), Trial()
-            options = RunOptions(seed=self.model_maker.seed, own_policy=self.model_maker.own_policy)
-            median = median_update_seconds(
-                trial.make(self.model_maker, recipe), recipe, data, CALIBRATION_UPDATES, options
-            )
-            trial.forget()
-            stored = epochs * math.ceil(data.training.examples / recipe.batch_size) * median
-            project.agree({"measured_horizon_seconds": stored})
-        return float(stored)
+    def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
+        """The horizon that lets the baseline see the data `epochs` times."""
+        recipe = baseline_recipe(project, self.model_maker, self.space)
+        job = baseline_job(self.model_maker, self.space, recipe)
+        with contextlib.closing(self._trainer(data, None)) as trainer:
+            return seconds_of_epochs(project, job, data.training.examples, epochs, trainer)
 
 
 def check_space(space: Any) -> None:

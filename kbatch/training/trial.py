@@ -26,6 +26,8 @@ class Trial:
         model: The compiled model; an empty one if it did not fit into memory; `None` until it is
             made.
         failure: `Outcome` of a model that did not fit into memory when it was built, else `None`.
+        declared: Dict, the hyperparameters that `build` declared in another process; empty if it
+            was called in this one.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class Trial:
         self._bytes_before = meter.bytes_now()
         self.model: keras.Model | None = None
         self.failure: Outcome | None = None
+        self.declared: dict[str, Any] = {}
 
     def make(self, model_maker: ModelMaker, recipe: Recipe, hp: Any = None) -> keras.Model:
         """Make and return the compiled model, or an empty one if memory ran out."""
@@ -54,6 +57,10 @@ class Trial:
     def refuse(self, message: str) -> keras.Model:
         """Note that the recipe does not fit into memory, and return an empty model."""
         self.failure = Outcome(ended="out_of_memory", message=message)
+        return self.leave_to_worker()
+
+    def leave_to_worker(self) -> keras.Model:
+        """Return an empty model, in place of one that is not made in this process."""
         self.model = keras.Sequential()
         return self.model
 

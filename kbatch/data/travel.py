@@ -1,0 +1,151 @@
+"""Travel: prepared data, on their way to the process that trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.data.batches import Data
+from kbatch.data.datasets import DatasetSource
+from kbatch.data.streams import ArraySource, Source
+from kbatch.errors import DataError
+
+MAPPED_BYTES = 1 << 20  # arrays of fewer bytes travel with the rest; chosen by hand
+PYTHON = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
+DO = (
+    "Use TensorFlow's own operations instead of Python's (no from_generator, py_function or "
+    "PyDataset), or leave out isolated=True"
+)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A `tf.data.Dataset` as the graph of its steps: they run again elsewhere, random ones too.
+
+    Attributes:
+        definition: Bytes of a `GraphDef`.
+        element_spec: `tf.TensorSpec` structure of an element.
+    """
+
+    definition: bytes
+    element_spec: Any
+
+    @classmethod
+    def of(cls, dataset: tf.data.Dataset, words: str) -> Graph:
+        """Return the graph of a dataset.
+
+        Args:
+            dataset: The dataset.
+            words: String, what it holds, for the error.
+
+        Raises:
+            DataError: If a step calls Python, or the dataset holds over 2 GB itself.
+        """
+        try:
+            definition = tf.raw_ops.DatasetToGraphV2(
+                input_dataset=tf.data.experimental.to_variant(dataset), strip_device_assignment=True
+            ).numpy()
+        except (tf.errors.OpError, ValueError) as error:
+            received = f"{words} that cannot: {str(error).splitlines()[0]}"
+            raise DataError(_MUST, received, DO) from error
+        python = sorted(PYTHON & set(_operations(definition)))
+        if python:
+            raise DataError(_MUST, f"{words} with a step that calls Python ({python[0]})", DO)
+        return cls(definition, dataset.element_spec)
+
+    def dataset(self) -> tf.data.Dataset:
+        """Return the dataset."""
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=self.definition)
+        return tf.data.experimental.from_variant(variant, self.element_spec)
+
+
+_MUST = "The data of an isolated trial must be able to travel to another process"
+
+
+def _operations(definition: bytes) -> Iterator[str]:
+    graph = tf.compat.v1.GraphDef.FromString(definition)
+    yield from (node.op for node in graph.node)
+    for function in graph.library.function:
+        yield from (node.op for node in function.node_def)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """An array in a file, which each process maps into its memory instead of copying it.
+
+    Attributes:
+        path: String, path of the file.
+    """
+
+    path: str
+
+    def array(self) -> np.ndarray:
+        """Return the array."""
+        return np.load(self.path, mmap_mode="r")  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Training and validation data that can be pickled.
+
+    Attributes:
+        training: Arrays, or `Mapped` in their place; or a `DatasetSource` without its dataset.
+        graph: `Graph` of the training examples of a dataset; `None` for arrays.
+        validation: `Graph` of the validation batches.
+        remarks: Tuple of strings, sentences for the user about the data.
+    """
+
+    training: Any
+    graph: Graph | None
+    validation: Graph
+    remarks: tuple[str, ...]
+
+    def data(self) -> Data:
+        """Return the data, ready to be streamed and measured on."""
+        if self.graph is None:
+            source: Source = ArraySource(keras.tree.map_structure(_brought, self.training))
+        else:
+            source = self.training.with_examples(self.graph.dataset())
+        return Data(source, self.validation.dataset(), _no_labels, {}, remarks=self.remarks)
+
+
+def parcel(data: Data, folder: Path) -> Parcel:
+    """Return data as a parcel, with large arrays in files of a folder.
+
+    Args:
+        data: The data.
+        folder: Folder for the files, which must be there as long as the parcel is used.
+
+    Raises:
+        DataError: If a dataset cannot travel.
+    """
+    validation = Graph.of(data.validation, "validation data")
+    source = data.training
+    if isinstance(source, DatasetSource):
+        examples = Graph.of(source.one_by_one, "training data")
+        return Parcel(source.with_examples(None), examples, validation, data.remarks)
+    names = iter(range(len(keras.tree.flatten(source.arrays))))  # type: ignore[attr-defined]
+
+    def stored(array: Any) -> Any:
+        array, path = np.asarray(array), folder / f"{next(names)}.npy"
+        if array.dtype.hasobject or array.nbytes < MAPPED_BYTES:
+            return array
+        np.save(path, array)
+        return Mapped(str(path))
+
+    arrays = keras.tree.map_structure(stored, source.arrays)  # type: ignore[attr-defined]
+    return Parcel(arrays, None, validation, data.remarks)
+
+
+def _brought(part: Any) -> Any:
+    return part.array() if isinstance(part, Mapped) else part
+
+
+def _no_labels() -> np.ndarray:
+    raise NotImplementedError("labels stay in the process that prepared the data")

@@ -157,6 +157,7 @@ def train(
         examples=_examples(length, recipe, data.training.examples),
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
+    trial.forget()  # TensorFlow would hold the model after the caller has dropped it
     noted = (goal.note,) if goal.note else ()
     board.write_training(callbacks, recipe, outcome, metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 import keras
 import keras_tuner
 
-from kbatch import number_text
 from kbatch.errors import SearchError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.model_spec import ModelSpec
 from kbatch.recipe_fields import whole_number
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
+from kbatch.training.budget import seconds_of
 
 if TYPE_CHECKING:
     import os
-
-SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 class Tuner(keras_tuner.Tuner):
@@ -127,27 +124,3 @@ class Tuner(keras_tuner.Tuner):
         self.oracle.most_trials = max_trials
         self.oracle.ends_at = time.monotonic() + seconds
         super().search(*args, **fit_arguments)
-
-
-def seconds_of(budget: str | float) -> float:
-    """Return the seconds of a budget.
-
-    Args:
-        budget: String such as `"30min"`, or a number of seconds.
-
-    Raises:
-        SearchError: If it is neither.
-
-    >>> seconds_of("30min"), seconds_of("1.5h"), seconds_of("90 s"), seconds_of(20)
-    (1800.0, 5400.0, 90.0, 20.0)
-    """
-    text = str(budget).strip()
-    parts = re.fullmatch(r"(.*?)\s*(s|min|h)?", text)
-    amount = number_text.number(parts[1]) if parts and not isinstance(budget, bool) else None
-    if parts is None or amount is None or amount <= 0:
-        raise SearchError(
-            "`budget` must be a time above 0",
-            budget,
-            'Pass "90s", "30min", "2h" or a number of seconds',
-        )
-    return amount * SECONDS[parts[2] or "s"]

@@ -6,14 +6,12 @@ import time
 
 import keras
 import keras_tuner
-import numpy as np
 import pytest
 from short_searches import SECONDS, SPACE, build
 
 import kbatch
 from kbatch.errors import ProjectChangedError, SearchError, SpaceError
 from kbatch.results.loading import load_records
-from kbatch.search_tuner import seconds_of
 
 
 def tuner_in(directory, **arguments):
@@ -184,12 +182,6 @@ def test_arguments_are_those_of_the_hypermodel(tmp_path):
     assert kbatch.Tuner(hypermodel, directory=tmp_path, project_name="h").hypermodel is hypermodel
     with pytest.raises(SearchError, match="seconds_per_trial, space beside it"):
         tuner_in(tmp_path, build=hypermodel)
-
-
-def test_seconds_of_a_budget():
-    assert [seconds_of(text) for text in ("45s", "2 h", "0.5min", 7, np.float32(3))] == [
-        *(45, 7200, 30, 7, 3)
-    ]
 
 
 def test_a_small_space_comes_to_an_end(points, tmp_path):

@@ -56,6 +56,7 @@ class Facts(TypedDict, total=False):
     data: dict[str, DataFacts]
     epochs: Whole | None
     measured_horizon_seconds: float
+    looks: list[Whole]
     overlap: OverlapFacts | None
     table: dict[str, Any]
 

@@ -80,6 +80,7 @@ class Claim:
             few seeds for one.
         own_run: Float, the score of the search's own training of the baseline; `None` if there is
             none.
+        looks: Tuple of integers, the numbers of seeds at which the recipes could be compared.
     """
 
     baseline: Side
@@ -88,6 +89,7 @@ class Claim:
     difference: float
     half_width: float
     own_run: float | None
+    looks: tuple[int, ...] = ()
 
     @property
     def contradicted(self) -> bool:
@@ -132,21 +134,27 @@ def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
     return groups
 
 
-def claim_of(records: Sequence[Record], goal: Goal, examples: int) -> Claim | None:
+def claim_of(
+    records: Sequence[Record], goal: Goal, examples: int, looks: Sequence[int] = ()
+) -> Claim | None:
     """Return the claim on the best confirmed recipe.
 
     It is `None` if the baseline, or every other recipe, was not confirmed.
 
     The interval is Welch's (The generalization of "Student's" problem, 1947), for recipes of
     unequal spread. Its level is divided by the number of recipes (Bonferroni), since the best of
-    them is chosen by the same runs. Pairing by seed would halve the degrees of freedom and gain
-    little: one seed gives two recipes two different trainings. A claim must also hold against the
-    search's own run of the baseline, which nobody chose.
+    them is chosen by the same runs, and by the number of looks, since a race ends at the first that
+    shows a difference. A recipe that dropped out of a race is not the best. Pairing by seed would
+    halve the degrees of freedom and gain little: one seed gives two recipes two different
+    trainings. A claim must also hold against the search's own run of the baseline, which nobody
+    chose.
 
     Args:
         records: Records of a search and its confirmation.
         goal: The goal of the search.
         examples: Integer, how many validation examples the metric was measured on.
+        looks: Sequence of integers, the numbers of seeds at which the recipes could be compared.
+            Defaults to the number that there is.
     """
     groups = list(confirmed(records).values())
     own = [group for group in groups if group[0].baseline]
@@ -157,14 +165,16 @@ def claim_of(records: Sequence[Record], goal: Goal, examples: int) -> Claim | No
     if aim is None:
         aim = statistics.fmean(_values(own[0], goal.chance))
     baseline = _baseline(own[0], aim, goal)
-    rest.sort(key=lambda group: -statistics.fmean(_scores(group)))
+    most = max(map(len, rest))
+    # Ctrl-C leaves some with a seed less.
+    rest.sort(key=lambda group: (len(group) < most - 1, -statistics.fmean(_scores(group))))
     sides = [_side(group, aim, goal) for group in rest]
     half_width = interval(
         _scores(own[0]),
         _scores(rest[0]),
         measuring_error(own[0], goal, examples),
         measuring_error(rest[0], goal, examples),
-        len(rest),
+        len(rest) * max(sum(look >= FEWEST_SEEDS for look in looks), 1),
     )
     once = next((record.score for record in records if record.purpose == "baseline"), None)
     return Claim(
@@ -174,6 +184,7 @@ def claim_of(records: Sequence[Record], goal: Goal, examples: int) -> Claim | No
         sides[0].score.mean - baseline.score.mean,
         float(half_width),
         once,
+        tuple(looks),
     )
 
 

@@ -105,6 +105,12 @@ def load_validation_examples(source: Any) -> int:
     return int(facts.get("data", {}).get("validation", {}).get("examples") or 0)
 
 
+def load_looks(source: Any) -> list[int]:
+    """Return the numbers of seeds at which confirmations of a project compared their recipes."""
+    facts = fingerprint.load(folder_of(source)) or {}
+    return list(facts.get("looks", []))
+
+
 def load_own_optimizer(source: Any) -> str:
     """Return the name of the optimizer of the user's model; empty if unknown or there is none."""
     facts = fingerprint.load(folder_of(source)) or {}

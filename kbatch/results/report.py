@@ -25,6 +25,7 @@ from kbatch.results.loading import (
     load,
     load_confirmations,
     load_goal,
+    load_looks,
     load_own_optimizer,
     load_records,
     load_validation_examples,
@@ -130,7 +131,7 @@ def report(tuner_or_directory: Any) -> Report:
         goal,
         examples,
         ranking(records, goal, examples),
-        claim_of(records, goal, examples),
+        claim_of(records, goal, examples, load_looks(tuner_or_directory)),
         _load_run(root_of(tuner_or_directory)),
     )
 

@@ -51,6 +51,8 @@ def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
         f"score per second: {scores}{_interval(claim)}",
         f"{metric} held within {goal.seconds:.4g} training seconds: {values}",
     ]
+    if len(claim.looks) > 1:
+        sentences.append(_race(claim))
     compiled = [side for side in (base, best) if "jit" in side.recipe.split(", ")]
     if len(compiled) == 1:
         only = "the baseline" if compiled[0] is base else f"trial {best.trial}"
@@ -80,6 +82,16 @@ def goal_words(goal: Goal) -> str:
     target = f", target {goal.target:.4g}" if goal.target is not None else ""
     seconds = f"{goal.seconds:.4g} training seconds a trial"
     return f"{goal.metric} held, {seconds}, chance {goal.chance:.4g}{target}"
+
+
+def _race(claim: Claim) -> str:
+    """Where a race compared its recipes, and how far it went."""
+    looks = claim.looks
+    places = f"{', '.join(map(str, looks[:-1]))} and {looks[-1]} seeds"
+    return (
+        f"a race: recipes could be compared after {places}, which the interval allows for; it "
+        f"ended after {claim.best.seeds}"
+    )
 
 
 def _contradiction(claim: Claim, own_run: float) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,9 +14,11 @@ from kbatch import tuner as keras_tuners
 from kbatch.data.batches import held_out_batches
 from kbatch.device import strategy
 from kbatch.errors import SearchError
+from kbatch.recipe_fields import whole_number
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders
-from kbatch.training import board
+from kbatch.training import board, race
+from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project
 from kbatch.training.search_terms import Terms
 
@@ -24,8 +29,9 @@ def confirm(
     y: Any = None,
     validation_data: Any = None,
     top: int = 3,
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
     *,
+    budget: str | float | None = None,
     test_data: Any = None,
     **fit_arguments: Any,
 ) -> pd.DataFrame:
@@ -42,7 +48,12 @@ def confirm(
         validation_data: As for `search`.
         top: Integer, how many of the best-scored recipes. Defaults to `3`.
         seeds: Integer, fresh seeds per recipe. Fewer than three claim nothing; five find most
-            gains that are worth having. Defaults to `3`.
+            gains that are worth having. Several, such as `(3, 5, 8, 12)`, make a race: after so
+            many seeds the recipes are compared, the better half goes on, and the race ends once the
+            best is told from the baseline. Its interval allows for all of these looks. Defaults to
+            `3`.
+        budget: String such as `"30min"`, or a float of seconds, after which no training is begun.
+            Optional.
         test_data: Data like `validation_data` that the kept weights are evaluated on too. Optional.
         **fit_arguments: The other arguments of `search`, such as `epochs` or `class_weight`.
 
@@ -62,12 +73,10 @@ def confirm(
     print(kbatch.report(tuner))  # what may be claimed
     ```
     """
-    if top < 1 or seeds < 1:
-        raise SearchError(
-            "`top` and `seeds` must be at least 1",
-            f"top={top}, seeds={seeds}",
-            "Pass whole numbers such as 3",
-        )
+    looks = race.looks_of(seeds)
+    if (whole_number(top) or 0) < 1:
+        raise SearchError("`top` must be a whole number of at least 1", top, "Pass 3, say")
+    ends_at = time.monotonic() + (math.inf if budget is None else seconds_of(budget))
     hypermodel = getattr(tuner, "hypermodel", None)
     terms = getattr(hypermodel, "terms", None)
     if hypermodel is None or not isinstance(terms, Terms):
@@ -100,10 +109,8 @@ def confirm(
             spec = search.data.training.element_spec
             test, facts = held_out_batches(test_data, element_spec=spec)
             project.agree({"test_data": facts})
-        candidates = [search.baseline(), *chosen]
-        # Seed by seed: if the machine's speed changes meanwhile, it changes for all recipes alike.
-        confirmations = []
+        noted = {*looks, *project.facts().get("looks", [])}
+        project.note({"looks": sorted(noted)})
         with contextlib.closing(search.trainer):
-            for seed in range(terms.model_maker.seed + 1, terms.model_maker.seed + seeds + 1):
-                confirmations += [search.again(record, seed, test) for record in candidates]
+            confirmations = race.run(search, chosen, looks, ends_at, test)
     return rows(confirmations, search.goal.metric)

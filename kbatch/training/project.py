@@ -76,6 +76,10 @@ class Project:
         if not facts.keys() <= stored.keys():
             fingerprint.save(self.folder, {**facts, **stored})
 
+    def note(self, facts: dict[str, Any]) -> None:
+        """Keep facts that may differ from the project's, in their place."""
+        fingerprint.save(self.folder, {**self.facts(), **facts})
+
     def largest_passed(self) -> int:
         """Return the largest micro-batch that has trained in this project; 0 if none has."""
         passed = [record for record in self.store.records() if not record.outcome.failed]

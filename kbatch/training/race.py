@@ -1,0 +1,101 @@
+"""The race of a confirmation: fresh seeds go to the leaders, until the best is told apart."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from kbatch.errors import SearchError
+from kbatch.recipe_fields import whole_number
+from kbatch.records.record import Record
+from kbatch.results.claim import claim_of
+from kbatch.results.loading import load_looks, load_validation_examples
+from kbatch.training.search import Search
+
+DECIDED = ("better", "worse")  # verdicts of a claim after which no seed is needed
+
+
+def looks_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of seeds after which the recipes are compared.
+
+    Args:
+        seeds: Integer, or a rising sequence of integers.
+
+    Raises:
+        SearchError: If it is neither.
+
+    >>> looks_of(3), looks_of([3, 5, 8])
+    ((3,), (3, 5, 8))
+    """
+    given = tuple(seeds) if isinstance(seeds, (list, tuple, range)) else (seeds,)
+    looks = tuple(whole_number(look) or 0 for look in given)
+    if not looks or looks[0] < 1 or list(looks) != sorted(set(looks)):
+        raise SearchError(
+            "`seeds` must be a whole number of at least 1, or rising ones",
+            seeds,
+            "Pass 3 or (3, 5, 8, 12), say",
+        )
+    return looks
+
+
+def run(
+    search: Search,
+    candidates: Sequence[Record],
+    looks: Sequence[int],
+    ends_at: float,
+    test: tf.data.Dataset | None,
+) -> list[Record]:
+    """Train the baseline and the candidates with fresh seeds, and return the records.
+
+    Args:
+        search: The search.
+        candidates: Records of the recipes' first trainings.
+        looks: Rising integers, the numbers of seeds after which the recipes are compared.
+        ends_at: Float, time on `time.monotonic` after which no training is begun.
+        test: Batches that the kept weights are evaluated on too. Optional.
+    """
+    left, made = list(candidates), list[Record]()
+    first = search.model_maker.seed + 1
+    for begun, look in zip((0, *looks), looks, strict=False):
+        # Seed by seed: if the machine's speed changes meanwhile, it changes for all recipes alike.
+        for seed in range(first + begun, first + look):
+            for record in (search.baseline(), *left):
+                if time.monotonic() > ends_at:
+                    return made
+                made.append(search.again(record, seed, test))
+        if _is_decided(search):
+            return made
+        left = better_half(left, made)
+    return made
+
+
+def better_half(candidates: Sequence[Record], made: Sequence[Record]) -> list[Record]:
+    """Return the candidates with the higher mean scores, rounded up, in their order.
+
+    Args:
+        candidates: Records of the recipes' first trainings.
+        made: Records of their trainings with fresh seeds, and of others.
+    """
+    means = [
+        statistics.fmean(
+            again.score
+            for again in made
+            if (again.trial, again.recipe) == (candidate.trial, candidate.recipe)
+        )
+        for candidate in candidates
+    ]
+    kept = sorted(means, reverse=True)[: math.ceil(len(means) / 2)]
+    pairs = zip(candidates, means, strict=True)
+    return [candidate for candidate, mean in pairs if mean >= kept[-1]]
+
+
+def _is_decided(search: Search) -> bool:
+    """Whether the best recipe is told from the baseline."""
+    records, folder = search.project.store.records(), search.project.directory
+    examples = load_validation_examples(folder)
+    claim = claim_of(records, search.goal, examples, load_looks(folder))
+    return claim is not None and claim.verdict in DECIDED

@@ -1,0 +1,11 @@
+"""The budget of a search in words."""
+
+import numpy as np
+
+from kbatch.training.budget import seconds_of
+
+
+def test_seconds_of_a_budget():
+    assert [seconds_of(text) for text in ("45s", "2 h", "0.5min", 7, np.float32(3))] == [
+        *(45, 7200, 30, 7, 3)
+    ]

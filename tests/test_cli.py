@@ -14,6 +14,8 @@ from tensorboard_view import View
 
 from kbatch.case_study.options import Options
 from kbatch.driver import options as of_options
+from kbatch.driver.announcement import number_of_trainings
+from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 
 SMALL = [
@@ -282,3 +284,23 @@ def test_default_policies_are_of_the_machine_or_the_project(monkeypatch):
     )
     monkeypatch.setattr(of_options, "may_be_used", lambda: True)
     assert options().space().policy == ("float32", "mixed_float16")
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds", "trainings"),
+    [
+        ("0", (), 1 + 6),
+        ("3", (3,), 1 + 6 + 3 * 6),
+        ("3,5,8", (3, 5, 8), 1 + 6 + 3 * 6 + 2 * 4 + 3 * 3),
+    ],
+)
+def test_confirm_is_a_number_of_seeds_or_a_race(text, seeds, trainings):
+    own = options(confirm=text, trials=6, confirm_top=5)
+    assert own.confirm_seeds() == seeds
+    assert number_of_trainings(own, own.space()) == trainings
+
+
+@pytest.mark.parametrize("text", ["", "-1", "3,", "5,3", "3,3", "0,3", "1001", "3.5", "1_0", "٣"])
+def test_other_seeds_to_confirm_are_refused(text):
+    with pytest.raises(SearchError, match="--confirm must be"):
+        options(confirm=text).confirm_seeds()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from rich.console import Console
@@ -66,9 +67,16 @@ def number_of_trials(options: Options, space: Space) -> int:
 
 
 def number_of_trainings(options: Options, space: Space) -> int:
-    """Return how many trainings the command makes: baseline, trials and confirmations."""
-    trials = number_of_trials(options, space)
-    return 1 + trials + options.confirm * (1 + min(options.confirm_top, trials))
+    """Return how many trainings the command makes: baseline, trials and confirmations.
+
+    A race may end before; in each of its parts the better half of the recipes goes on.
+    """
+    trials, looks = number_of_trials(options, space), options.confirm_seeds()
+    left, count = min(options.confirm_top, trials), 1 + trials
+    for begun, look in zip((0, *looks), looks, strict=False):
+        count += (look - begun) * (1 + left)
+        left = math.ceil(left / 2)
+    return count
 
 
 def _trainings_kept(folder: Path) -> int:

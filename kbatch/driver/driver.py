@@ -188,12 +188,12 @@ def _search_and_confirm(
     ) as live:
         hypermodel.watcher = LivePage(folder, live)
         tuner.search(*examples.train, **fit_arguments, **ending(options.tuner, options.trials))
-        if options.confirm:
+        if options.confirm_seeds():
             confirm(
                 tuner,
                 *examples.train,
                 top=options.confirm_top,
-                seeds=options.confirm,
+                seeds=options.confirm_seeds(),
                 test_data=examples.test,
                 **fit_arguments,
             )
@@ -220,6 +220,7 @@ def _hypermodel(
         seconds_per_trial=options.seconds_per_trial,
         target=options.target,
         max_batch=max_batch,
+        isolated=options.isolated,
     )
 
 

@@ -26,7 +26,6 @@ PROJECT = "search"
 BATCH_SIZES = "16,32,64,128,256"
 BOUNDS: dict[str, tuple[float, float]] = {
     "trials": (1, 10_000),
-    "confirm": (0, 1_000),
     "confirm_top": (1, 1_000),
     "image_size": (8, 1024),
     "seed": (0, 2_000_000_000),  # the seeds of a confirmation are larger, NumPy's largest is 2**32
@@ -34,6 +33,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "epochs": (1, 100_000),
     "micro_batch_size": (1, number_text.MOST),
 }
+MOST_SEEDS = 1_000
 LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
 JIT = {
     frozenset((False,)): "off",
@@ -80,17 +80,23 @@ class Options:
     model: str
     target: float | None = None
     confirm: Annotated[
-        int,
+        str,
         typer.Option(
-            **WHOLE,
-            help="Fresh seeds per recipe for the confirmation; a claim needs 3, and 0 skips it.",
+            help="Fresh seeds per recipe for the confirmation; a claim needs 3, and 0 skips it. "
+            "Several, such as 3,5,8, make a race: the better half goes on.",
         ),
-    ] = 3
+    ] = "3"
     confirm_top: Annotated[
         int, typer.Option(**WHOLE, help="Leading recipes to confirm, besides the baseline.")
     ] = 2
     seed: int = 0
     out: str
+    isolated: Annotated[
+        bool,
+        typer.Option(
+            "--isolated", help="Train each recipe in a process of its own, which may die."
+        ),
+    ] = False
     tensorboard: Annotated[
         bool,
         typer.Option(
@@ -136,6 +142,25 @@ class Options:
                 "One of --seconds-per-trial and --epochs must be given", received, "Leave one out"
             )
         self.max_batch_number()
+        self.confirm_seeds()
+
+    def confirm_seeds(self) -> tuple[int, ...]:
+        """Return the numbers of `--confirm`; none if it is 0.
+
+        Raises:
+            SearchError: If they are out of range, or do not rise.
+        """
+        seeds = [number_text.whole(part) for part in self.confirm.split(",")]
+        if seeds == [0]:
+            return ()
+        known = [seed for seed in seeds if seed is not None and 1 <= seed <= MOST_SEEDS]
+        if len(known) < len(seeds) or known != sorted(set(known)):
+            raise SearchError(
+                f"--confirm must be at least 0 and at most {MOST_SEEDS:,}, or rising numbers",
+                self.confirm,
+                "Pass 3, or 3,5,8,12 for a race",
+            )
+        return tuple(known)
 
     def max_batch_number(self) -> int | None:
         """Return the number of `--max-batch`; `None` for `auto` and `off`.

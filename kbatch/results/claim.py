@@ -134,6 +134,19 @@ def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
     return groups
 
 
+def best_first(groups: Sequence[list[Record]]) -> list[list[Record]]:
+    """Return the trainings of recipes by their mean scores, those that left a race behind.
+
+    Args:
+        groups: Sequence of lists, the trainings of each recipe with fresh seeds.
+    """
+    most = max(map(len, groups), default=0)
+    # Ctrl-C leaves some of those that race on with a seed less.
+    return sorted(
+        groups, key=lambda group: (len(group) < most - 1, -statistics.fmean(_scores(group)))
+    )
+
+
 def claim_of(
     records: Sequence[Record], goal: Goal, examples: int, looks: Sequence[int] = ()
 ) -> Claim | None:
@@ -165,9 +178,7 @@ def claim_of(
     if aim is None:
         aim = statistics.fmean(_values(own[0], goal.chance))
     baseline = _baseline(own[0], aim, goal)
-    most = max(map(len, rest))
-    # Ctrl-C leaves some with a seed less.
-    rest.sort(key=lambda group: (len(group) < most - 1, -statistics.fmean(_scores(group))))
+    rest = best_first(rest)
     sides = [_side(group, aim, goal) for group in rest]
     half_width = interval(
         _scores(own[0]),

@@ -10,7 +10,7 @@ from typing import Any
 from kbatch.errors import RecordError
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
-from kbatch.results.claim import confirmed
+from kbatch.results.claim import best_first, confirmed
 from kbatch.results.loading import load_records, root_of
 from kbatch.results.ranking import leaders
 from kbatch.results.words import score_text
@@ -77,7 +77,7 @@ def best_of(records: Sequence[Record]) -> Record | None:
     candidates = [group for group in confirmed(records).values() if not group[0].baseline]
     if not candidates:
         return next(iter(leaders(records, 1)), None)
-    best = max(candidates, key=lambda group: statistics.fmean(record.score for record in group))
+    best = best_first(candidates)[0]
     own = [record for record in _same_recipe(records, best[0]) if record.purpose == "search"]
     # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
     return (own or best)[0]

@@ -89,9 +89,8 @@ class HyperModel(keras_tuner.HyperModel):
             is.
         max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
             leads to. Defaults to `16`.
-        isolated: Boolean, whether each training is made in a worker process, which is renewed
-            before it grows. One that kills its process twice ends as `crashed`, and the search goes
-            on. Data and callbacks must be able to travel. Defaults to `False`.
+        isolated: Boolean, whether each training is made in a worker process, which may die and is
+            renewed before it grows. Data and callbacks must travel there. Defaults to `False`.
         **arguments: `loss`, `metrics`, `seed` and `declare`; see `kbatch.ModelSpec`. The seed is
             the same for all trials.
 
@@ -266,7 +265,7 @@ class HyperModel(keras_tuner.HyperModel):
                 search = self._open(tuner, args, kwargs)
                 examples = search.data.training.examples
                 sizes = self.space.batch_size
-                keras_tuners.begin_at(tuner, self.space, search.baseline_recipe)
+                keras_tuners.begin_at(tuner, self.space, search.baseline_recipe, self.terms.fitted)
                 keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if "compiled" not in self.space.optimizer and not project.store.records():
                     self._warn_of_idle(tuner)

@@ -14,15 +14,17 @@ import keras
 import keras_tuner
 
 from kbatch.axis import is_fixed
+from kbatch.building.hyperparameters import fresh
+from kbatch.combination import Combination
 from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.model_spec import ModelSpec
 from kbatch.option import Range
-from kbatch.outcome import STOPPED
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.runtime import keras_tuner_private
+from kbatch.search.observation import Load
 from kbatch.search.oracle import Oracle
 from kbatch.search.rungs import values_at_rungs
 from kbatch.space import Space
@@ -203,7 +205,7 @@ def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[int, floa
 
 
 def tell(of_trial: Any, goal: Goal, record: Record) -> None:
-    """Tell the oracle what a trial held at its rungs, and whether it was stopped at one.
+    """Tell the oracle what a trial held at its rungs, and how it ended.
 
     Args:
         of_trial: The callback that KerasTuner gives to a trial.
@@ -212,21 +214,24 @@ def tell(of_trial: Any, goal: Goal, record: Record) -> None:
     """
     oracle = of_trial.tuner.oracle
     if isinstance(oracle, Oracle):
-        stopped = record.outcome.ended == STOPPED
-        oracle.keep(of_trial.trial.trial_id, _values_at_rungs(goal, record), stopped)
+        reached = _values_at_rungs(goal, record)
+        oracle.keep(of_trial.trial.trial_id, reached, record.outcome.ended)
 
 
 def _values_at_rungs(goal: Goal, record: Record) -> tuple[float, ...]:
     return values_at_rungs(record.outcome.curve, goal.seconds, goal.gain)
 
 
-def begin_at(tuner: Any, space: Space, recipe: Recipe) -> None:
+def begin_at(
+    tuner: Any, space: Space, recipe: Recipe, fitted: Callable[[Recipe], Recipe | None]
+) -> None:
     """Let the oracle of kbatch begin at the baseline, as far as the space can draw it.
 
     Args:
         tuner: The tuner; any other oracle is left alone.
         space: The space of the search.
         recipe: The recipe of the baseline, which is trained apart.
+        fitted: Function that returns a recipe with passes that fit into memory, or `None`.
     """
     if not isinstance(tuner.oracle, Oracle):
         return
@@ -239,7 +244,18 @@ def begin_at(tuner: Any, space: Space, recipe: Recipe) -> None:
             whole = whole and drawable
             if drawable:
                 start[axis.name] = held
-    tuner.oracle.begin_at(start, trained_apart=whole)
+
+    def load(values: Mapping[str, Any]) -> Load | None:
+        hp = fresh(values)
+        space.declare(hp)
+        drawn = fitted(space.recipe(hp))
+        if drawn is None:
+            return None
+        own = {name: value for name, value in values.items() if name not in space.reserved}
+        kind = (Combination.of(drawn), drawn.augmentation, own)
+        return Load(kind, drawn.examples_per_pass)
+
+    tuner.oracle.begin_at(start, whole, load)
 
 
 def _holds(values: Any, value: Any) -> bool:

@@ -4,7 +4,9 @@ import keras_tuner
 import pytest
 
 from kbatch.runtime import keras_tuner_private
+from kbatch.search.observation import Load, Observation
 from kbatch.search.oracle import Oracle
+from kbatch.search.proposals import propose
 
 SCORE = keras_tuner.Objective("score", "max")
 
@@ -123,7 +125,7 @@ def test_a_start_that_was_trained_apart_is_known_and_no_trial(tmp_path):
     assert trial.hyperparameters.values != start
     oracle.know_start((0.2, 0.3), 0.4)
     assert not oracle.goes_on(trial.trial_id, 0, 0.1)  # below the start, which leads its rung
-    oracle.keep(trial.trial_id, [0.1], stopped=True)
+    oracle.keep(trial.trial_id, [0.1], "stopped")
     trial.status = "COMPLETED"
     oracle.end_trial(trial)
     assert trial.status == "STOPPED"
@@ -139,3 +141,61 @@ def test_a_search_ends_at_its_limits(tmp_path):
     assert oracle.create_trial("t").status == "STOPPED"
     oracle.most_trials, oracle.ends_at = None, 0.0
     assert oracle.create_trial("t").status == "STOPPED"
+
+
+def load_of(values):
+    return Load("model", values["batch_size"])
+
+
+def batch_sizes(oracle, trials, limit=128):
+    """The batch sizes of so many trials, of which those above a limit run out of memory."""
+    found = []
+    for _ in range(trials):
+        trial = oracle.create_trial("t")
+        if trial.status == "STOPPED":
+            break
+        values = trial.hyperparameters.values
+        found.append(values["batch_size"])
+        if values["batch_size"] > limit:
+            oracle.keep(trial.trial_id, [], "out_of_memory")
+        end(oracle, trial, 0.0 if values["batch_size"] > limit else score_of(values))
+    return found
+
+
+def test_what_is_known_not_to_fit_is_never_proposed(tmp_path):
+    oracle = oracle_in(tmp_path, {"batch_size": 16})
+    known = {16: Load("model", 16), 32: Load("model", 32)}
+    oracle.begin_at({"batch_size": 16}, False, lambda values: known.get(values["batch_size"]))
+    assert set(batch_sizes(oracle, 30)) == {16, 32}
+
+
+def test_nothing_above_what_ran_out_of_memory_is_proposed(tmp_path):
+    oracle = oracle_in(tmp_path, {"batch_size": 16})
+    oracle.begin_at({"batch_size": 16}, False, load_of)
+    found = batch_sizes(oracle, 30, limit=32)
+    assert sum(size > 32 for size in found) <= 2  # 128 and then 64, at most
+    oracle.save()
+    again = oracle_in(tmp_path, {"batch_size": 16}, max_trials=80)
+    again.reload()
+    again.begin_at({"batch_size": 16}, False, load_of)
+    assert set(batch_sizes(again, 10, limit=32)) <= {16, 32}
+
+
+def test_another_kind_of_load_tells_nothing(tmp_path):
+    oracle = oracle_in(tmp_path, {"batch_size": 16})
+    oracle.begin_at({"batch_size": 16}, False, lambda values: Load(values["rate"], 1))
+    assert sum(size > 32 for size in batch_sizes(oracle, 9, limit=32)) >= 3
+
+
+def test_the_estimator_keeps_away_from_what_ran_out_of_memory():
+    hp = keras_tuner.HyperParameters()
+    hp.Float("rate", 0.0, 1.0)
+    seen = [Observation({"rate": place / 40}, (), 0.5, False, place >= 20) for place in range(40)]
+    rates = [propose(hp.space, seen, seed)["rate"] for seed in range(40)]
+    assert sum(rate < 0.5 for rate in rates) > 30
+
+
+def test_a_space_that_does_not_fit_ends_the_search(tmp_path):
+    oracle = oracle_in(tmp_path, {"batch_size": 16})
+    oracle.begin_at({"batch_size": 16}, False, lambda values: None)
+    assert batch_sizes(oracle, 5) == [16]  # the start is trained as it is

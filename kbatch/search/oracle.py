@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras_tuner
 
 from kbatch.search import axis_ranges, choice, rungs
-from kbatch.search.observation import Observation
+from kbatch.search.observation import Load, Observation
 from kbatch.search.proposals import propose
 
 ATTEMPTS = 30  # to propose what was not tried yet
+STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
 
 
 class Oracle(keras_tuner.Oracle):
@@ -38,17 +39,27 @@ class Oracle(keras_tuner.Oracle):
         self._start, self._start_apart = dict(start or {}), False
         self._known: Observation | None = None  # the start, if it is no trial
         self._rungs: dict[str, list[float]] = {}
-        self._stopped: set[str] = set()
+        self._ended: dict[str, str] = {}  # of trials without a score of their own
+        self._load: Callable[[Mapping[str, Any]], Load | None] = _unknown_load
 
-    def begin_at(self, start: Mapping[str, Any], trained_apart: bool) -> None:
+    def begin_at(
+        self,
+        start: Mapping[str, Any],
+        trained_apart: bool,
+        load: Callable[[Mapping[str, Any]], Load | None] | None = None,
+    ) -> None:
         """Begin at these values of the hyperparameters.
 
         Args:
             start: Mapping of values; those that are missing take their defaults.
             trained_apart: Boolean, whether a training of exactly these values is no trial.
                 `know_start` tells what it gave.
+            load: Function that returns the `Load` of a trial's values, or `None` if they are known
+                not to fit into memory. Such values are never proposed, nor are those of a load
+                above one that ran out of memory. Optional.
         """
         self._start, self._start_apart = dict(start), trained_apart
+        self._load = load or _unknown_load
 
     def know_start(self, values: Sequence[float], score: float) -> None:
         """Take up what the start gave, if it was trained apart.
@@ -93,17 +104,17 @@ class Oracle(keras_tuner.Oracle):
         is_start = not self._start_apart and trial_id == self.start_order[0]
         return rungs.Standing(tuple(others), is_start)
 
-    def keep(self, trial_id: str, values: Sequence[float], stopped: bool) -> None:
+    def keep(self, trial_id: str, values: Sequence[float], ended: str) -> None:
         """Keep how a trial went, which a record of an earlier process may tell.
 
         Args:
             trial_id: String, KerasTuner's name of the trial.
             values: Sequence of floats, what it held above chance at each rung that it reached.
-            stopped: Boolean, whether it was stopped at the last of them.
+            ended: String, how it ended; see `kbatch.Outcome`.
         """
         self._rungs[trial_id] = list(values)
-        if stopped:
-            self._stopped.add(trial_id)
+        if ended in (STOPPED, OUT_OF_MEMORY):
+            self._ended[trial_id] = ended
 
     def end_trial(self, trial: Any) -> None:
         """End a trial; KerasTuner calls this. One that was stopped at a rung gets no score.
@@ -111,7 +122,7 @@ class Oracle(keras_tuner.Oracle):
         Args:
             trial: KerasTuner's trial.
         """
-        if trial.trial_id in self._stopped:
+        if self._ended.get(trial.trial_id) == STOPPED:
             trial.status = "STOPPED"
         super().end_trial(trial)
 
@@ -130,13 +141,13 @@ class Oracle(keras_tuner.Oracle):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that KerasTuner stores."""
-        return {**super().get_state(), "rungs": self._rungs, "stopped": sorted(self._stopped)}
+        return {**super().get_state(), "rungs": self._rungs, "ended": self._ended}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take up a stored state."""
         super().set_state(state)
         self._rungs = {name: list(values) for name, values in state["rungs"].items()}
-        self._stopped = set(state["stopped"])
+        self._ended = dict(state["ended"])
 
     def _first(self) -> dict[str, Any] | None:
         """The start, if it was not tried yet."""
@@ -153,9 +164,24 @@ class Oracle(keras_tuner.Oracle):
         for attempt in range(ATTEMPTS):
             seed = self.seed * 10**6 + len(self.start_order) * ATTEMPTS + attempt
             values = propose(space, seen, seed % 2**32)
-            if not self._is_tried(values):
+            if not self._is_tried(values) and self._may_fit(values):
                 return values
-        return self._random_values()  # type: ignore[no-any-return]
+        return self._random()
+
+    def _random(self) -> dict[str, Any] | None:
+        """Random values that were not tried and may fit into memory; `None` if none are found."""
+        for _ in range(ATTEMPTS):
+            values = self._random_values()
+            if values is None or self._may_fit(values):
+                return values  # type: ignore[no-any-return]
+        return None
+
+    def _may_fit(self, values: Mapping[str, Any]) -> bool:
+        """Whether nothing is known of these values that says that they do not fit into memory."""
+        load = self._load(values)
+        failed = [name for name, ended in self._ended.items() if ended == OUT_OF_MEMORY]
+        loads = [self._load(self._active(self.trials[name])) for name in failed]
+        return load is not None and not any(load.is_above(each) for each in loads if each)
 
     def _is_tried(self, values: dict[str, Any]) -> bool:
         tried = [self._active(trial) for trial in self.trials.values()]
@@ -172,8 +198,14 @@ class Oracle(keras_tuner.Oracle):
             tuple(self._rungs.get(trial.trial_id, ())),
             trial.score,
             trial.status == "RUNNING",
+            self._ended.get(trial.trial_id) == OUT_OF_MEMORY,
         )
 
     def _active(self, trial: Any) -> dict[str, Any]:
         """The values of the active hyperparameters of a trial."""
         return axis_ranges.completed(self.get_space().space, trial.hyperparameters.values)
+
+
+def _unknown_load(values: Mapping[str, Any]) -> Load:
+    """A load of no other kind, so that nothing is known of it."""
+    return Load(object(), 1)

@@ -24,6 +24,7 @@ def propose(space: list[Any], observations: Sequence[Observation], seed: int) ->
     The estimator is Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (2011), of all
     axes together, in groups that are active together (Falkner et al., 2018, by Optuna). It ranks
     a trial that was stopped below all that were not, and among the stopped by its last rung.
+    Running out of memory breaks a constraint: the estimator keeps away from where that happened.
 
     Args:
         space: List of KerasTuner's hyperparameters, parents first.
@@ -65,4 +66,5 @@ def _as_optuna(space: list[Any], observation: Observation) -> optuna.trial.Froze
         params={name: value for name, (value, _) in known.items()},
         distributions={name: distribution for name, (_, distribution) in known.items()},
         intermediate_values=dict(enumerate(observation.rungs)),
+        constraints={"memory": float(observation.out_of_memory)},
     )

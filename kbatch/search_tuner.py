@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import keras_tuner
@@ -15,10 +16,9 @@ from kbatch.model_spec import ModelSpec
 from kbatch.recipe_fields import whole_number
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
+from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
-
-if TYPE_CHECKING:
-    import os
+from kbatch.training.project import Project
 
 
 class Tuner(keras_tuner.Tuner):
@@ -42,6 +42,8 @@ class Tuner(keras_tuner.Tuner):
         project_name: String, name of the project in it. Defaults to `"untitled_project"`.
         overwrite: Boolean, whether to begin anew instead of resuming. Defaults to `False`.
         tuner_seed: Integer, seed of what is proposed. Defaults to `0`.
+        warm_start: Path of the project of an earlier search of the same model, or a list of them:
+            what they have seen tells what to propose. Optional.
         distribution_strategy: `tf.distribute.Strategy` of several GPUs. Optional.
         **arguments: The other arguments of `kbatch.HyperModel`, such as `metric`, `max_batch`,
             `loss` and `seed`.
@@ -67,6 +69,7 @@ class Tuner(keras_tuner.Tuner):
         project_name: str | None = None,
         overwrite: bool = False,
         tuner_seed: int = 0,
+        warm_start: Any = (),
         distribution_strategy: Any = None,
         **arguments: Any,
     ) -> None:
@@ -79,6 +82,8 @@ class Tuner(keras_tuner.Tuner):
                 f"{', '.join(given)} beside it",
                 "Pass them to the HyperModel",
             )
+        single = isinstance(warm_start, (str, os.PathLike))
+        self._warm_start = [warm_start] if single else list(warm_start or ())
         super().__init__(
             # KerasTuner takes 0 for no seed at all
             oracle=Oracle(objective=objective(), seed=tuner_seed + 1),
@@ -124,3 +129,11 @@ class Tuner(keras_tuner.Tuner):
         self.oracle.most_trials = max_trials
         self.oracle.ends_at = time.monotonic() + seconds
         super().search(*args, **fit_arguments)
+
+    def on_search_begin(self) -> None:
+        """Take up what earlier searches have seen; KerasTuner calls this."""
+        super().on_search_begin()
+        facts, seen = Project(self.project_dir).facts(), []
+        for folder in self._warm_start:
+            seen += earlier_searches.observations(folder, facts, self.oracle.get_space().space)
+        self.oracle.know_earlier(seen)

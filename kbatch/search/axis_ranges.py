@@ -72,6 +72,18 @@ def parameter(axis: Hyperparameter, value: Any) -> tuple[Any, Any]:
     return choices.index(value), distributions.CategoricalDistribution(every)
 
 
+def can_draw(space: list[Hyperparameter], values: Mapping[str, Any]) -> bool:
+    """Tell whether a space can draw these values, with one for each active hyperparameter.
+
+    Args:
+        space: List of hyperparameters.
+        values: Mapping of values; those of inactive ones are left out.
+    """
+    by_name = {axis.name: axis for axis in space}
+    active = completed(space, values)
+    return all(is_fixed(by_name[name]) or _takes(by_name[name], values) for name in active)
+
+
 def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values of the active hyperparameters, by default where none is given.
 
@@ -98,6 +110,17 @@ def distance(
         if axis.name in one and axis.name in other:
             total += _apart(axis, one[axis.name], other[axis.name]) ** 2
     return math.sqrt(total)
+
+
+def _takes(axis: Hyperparameter, values: Mapping[str, Any]) -> bool:
+    """Whether there is a value for a hyperparameter, and it is one of its own."""
+    if axis.name not in values:
+        return False
+    value = values[axis.name]
+    if not _is_range(axis):
+        return value in _choices(axis)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and axis.min_value <= value <= axis.max_value
 
 
 def _apart(axis: Hyperparameter, one: Any, other: Any) -> float:

@@ -38,6 +38,7 @@ class Oracle(keras_tuner.Oracle):
         self.ends_at = math.inf
         self._start, self._start_apart = dict(start or {}), False
         self._known: Observation | None = None  # the start, if it is no trial
+        self._earlier: list[Observation] = []
         self._rungs: dict[str, list[float]] = {}
         self._ended: dict[str, str] = {}  # of trials without a score of their own
         self._load: Callable[[Mapping[str, Any]], Load | None] = _unknown_load
@@ -71,6 +72,17 @@ class Oracle(keras_tuner.Oracle):
         if self._start_apart:
             start = axis_ranges.completed(self.get_space().space, self._start)
             self._known = Observation(start, tuple(values), score)
+
+    def know_earlier(self, observations: Sequence[Observation]) -> None:
+        """Take up what an earlier search of the same model has seen.
+
+        Proposals follow it. Rungs and the best trials do not, since other data may have been
+        trained on.
+
+        Args:
+            observations: Sequence of `Observation`.
+        """
+        self._earlier = list(observations)
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Return values for a new trial; KerasTuner calls this."""
@@ -158,7 +170,7 @@ class Oracle(keras_tuner.Oracle):
     def _proposed(self) -> dict[str, Any] | None:
         """What the model proposes and was not tried yet; `None` if nothing is left."""
         space = self.get_space().space
-        seen = [self._observation(trial) for trial in self._in_order()]
+        seen = [*self._earlier, *(self._observation(trial) for trial in self._in_order())]
         if self._known is not None:
             seen.insert(0, self._known)
         for attempt in range(ATTEMPTS):

@@ -1,0 +1,126 @@
+"""Warm starts: what an earlier search tells, at another horizon and in another space."""
+
+import dataclasses
+import json
+
+import keras
+import keras_tuner
+import pytest
+from result_records import GOAL, failed, record
+from short_searches import SECONDS, SPACE, build
+
+import kbatch
+from kbatch.errors import RecordError, SearchError
+from kbatch.search import axis_ranges
+from kbatch.training import warm_start
+
+
+def space_of(sizes=(16, 32)):
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("batch_size", list(sizes))
+    hp.Float("rate", 1e-3, 1e-1, sampling="log")
+    with hp.conditional_scope("batch_size", [sizes[0]]):
+        hp.Boolean("small")
+    return hp.space
+
+
+VALUES = {"batch_size": 32, "rate": 0.01}
+FITTING = {
+    "as drawn": (VALUES, True),
+    "with what is inactive": ({**VALUES, "small": True}, True),
+    "another size": ({**VALUES, "batch_size": 64}, False),
+    "out of the range": ({**VALUES, "rate": 0.5}, False),
+    "no rate": ({"batch_size": 32}, False),
+    "a part is missing": ({**VALUES, "batch_size": 16}, False),
+    "of another type": ({**VALUES, "rate": "high"}, False),
+}
+
+
+@pytest.mark.parametrize("kind", FITTING)
+def test_only_values_that_the_space_draws_are_of_use(kind):
+    values, drawn = FITTING[kind]
+    assert axis_ranges.can_draw(space_of(), values) == drawn
+
+
+def test_a_curve_is_scored_at_the_new_horizon():
+    one = record(0, 0.4, values=VALUES)
+    same = warm_start.observation(one, GOAL, space_of())
+    assert same.score == pytest.approx(one.score)
+    assert len(same.rungs) == 2
+    half = dataclasses.replace(GOAL, seconds=GOAL.seconds / 2)
+    shorter = warm_start.observation(one, half, space_of())
+    cut = [point for point in one.outcome.curve if point[0] <= half.seconds * warm_start.LATE]
+    assert shorter.score == pytest.approx(kbatch.score(cut, half.seconds, half.chance))
+    assert shorter.rungs != same.rungs
+    longer = warm_start.observation(one, dataclasses.replace(GOAL, seconds=40.0), space_of())
+    assert longer.score is None
+    assert len(longer.rungs) == 1
+
+
+def test_what_was_stopped_has_its_rungs_only():
+    one = record(0, 0.4, values=VALUES, ended="stopped")
+    assert warm_start.observation(one, GOAL, space_of()).score is None
+
+
+@pytest.fixture(scope="module")
+def earlier(points, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("earlier")
+    (x, y), validation = points
+    tuner = keras_tuner.RandomSearch(
+        kbatch.HyperModel(build, SPACE, seconds_per_trial=SECONDS),
+        kbatch.objective(),
+        4,
+        directory=folder,
+        project_name="p",
+    )
+    tuner.search(x, y, validation_data=validation, verbose=0)
+    return folder / "p"
+
+
+def tuner_in(folder, model=build, **arguments):
+    return kbatch.Tuner(
+        model, SPACE, seconds_per_trial=SECONDS, directory=folder, project_name="q", **arguments
+    )
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_tuner_begins_with_what_was_seen(earlier, points, tmp_path, capsys, many):
+    (x, y), validation = points
+    before = [str(earlier), earlier] if many else earlier
+    tuner = tuner_in(tmp_path, warm_start=before)
+    tuner.search(x, y, validation_data=validation, max_trials=2, verbose=0)
+    said = capsys.readouterr().out
+    assert said.count(f"warm start: 4 of 4 trainings in {earlier} are of use") == 1 + many
+    assert len(tuner.oracle._earlier) == 4 * (1 + many)
+    assert len(tuner.oracle.trials) == 2
+    assert len(tuner.oracle.get_best_trials(9)) <= 2  # none of the earlier ones
+
+
+def test_another_model_is_refused(earlier, points, tmp_path):
+    def wider():
+        layers = [keras.layers.Dense(50, "relu"), keras.layers.Dense(1, "sigmoid")]
+        model = keras.Sequential([keras.Input((12,)), *layers])
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    (x, y), validation = points
+    with pytest.raises(SearchError, match=r"same model.*with another signature"):
+        tuner_in(tmp_path, wider, warm_start=earlier).search(
+            x, y, validation_data=validation, max_trials=1, verbose=0
+        )
+
+
+def test_a_folder_without_records_is_refused(points, tmp_path):
+    (x, y), validation = points
+    with pytest.raises(RecordError, match="must hold the records"):
+        tuner_in(tmp_path, warm_start=tmp_path / "none").search(
+            x, y, validation_data=validation, max_trials=1, verbose=0
+        )
+
+
+def test_what_failed_tells_nothing(earlier, tmp_path):
+    facts = json.loads((earlier / "kbatch" / "project.json").read_text())
+    one = record(0, 0.4, values=VALUES)
+    assert warm_start._is_sound(one, space_of())
+    assert not warm_start._is_sound(failed(one), space_of())
+    assert warm_start.observations(earlier, facts, space_of()) == []  # of another space

@@ -10,6 +10,7 @@ import pytest
 
 import kbatch
 from kbatch import Recipe, Space, find_max_batch, max_batches
+from kbatch.results.loading import load_records
 
 CODE = """
 import tensorflow as tf
@@ -189,3 +190,36 @@ def test_the_driver_searches_on_a_gpu(fake_gpu, tmp_path):
     )
     assert said.returncode == 0, said.stderr
     assert "device: FAKE GPU" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_isolated_trials_leave_the_gpu_to_their_worker(fake_gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_GPU_LOG", str(tmp_path / "log"))
+    small = "--image-size 16 --trials 1 --seconds-per-trial 0.3 --confirm 0 --max-batch off"
+    axes = "--model cnn --policies float32 --jit off --batch-sizes 32 --isolated"
+    command = [sys.executable, "-m", "kbatch", "cats-vs-dogs", *small.split(), *axes.split()]
+    command += ["--out", str(tmp_path / "out")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert "device: FAKE GPU" in (tmp_path / "out" / "report.md").read_text()
+    devices = {record.device for record in load_records(tmp_path / "out")}
+    assert devices == {"FAKE GPU"}
+    assert (tmp_path / "log").read_text().splitlines() == ["0 of 1 visible"]  # in the parent
+
+
+HELD = """
+import tensorflow as tf
+from kbatch import HyperModel
+tf.config.list_logical_devices("GPU")
+try:
+    HyperModel(lambda: None, isolated=True, seconds_per_trial=1)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_gpu_that_is_held_already_is_no_workers(fake_gpu):
+    said = subprocess.run(
+        [sys.executable, "-c", HELD], capture_output=True, text=True, check=False
+    ).stdout
+    assert said.startswith("SearchError Isolated trials must come before anything else uses")

@@ -61,7 +61,7 @@ def study(
         )
         _make(folder)
         with ctrl_c.at_once(), quiet_import.turned_away():
-            from kbatch.driver.driver import import_tensorflow
+            from kbatch.driver.driver import import_tensorflow, start_tensorflow
             from kbatch.studies import study_run
             from kbatch.studies.catalogue import STUDIES
         chosen = STUDIES[name]
@@ -70,6 +70,7 @@ def study(
         )
         if "memory_limit" not in chosen.takes:  # else each cell has a process of its own
             import_tensorflow()
+            start_tensorflow()
         console = new_console()
         pictures = sources.pictures(data, setting.image_size)
         facts = [f"command: kbatch {shlex.join(sys.argv[1:])}"]

@@ -60,6 +60,9 @@ def run(options: Options, task: Task, console: Console) -> None:
         announce(options, space, folder, console)
         max_batch = limits.of_options(options, task, space, folder, console)
         import_tensorflow()
+        if options.isolated:
+            _leave_gpus_to_workers()
+        start_tensorflow()
         searched = task.searched(_load(task, console))
         if searched.words:
             console.print(searched.words, highlight=False, soft_wrap=True)
@@ -74,22 +77,28 @@ def run(options: Options, task: Task, console: Console) -> None:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow quietly, on a CPU with an allocator that counts its bytes.
+    """Import TensorFlow and all that a search needs, quietly."""
+    warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+    with ctrl_c.at_once(), quiet_import.turned_away():
+        import tensorflow as tf  # noqa: F401
+
+        import kbatch.hypermodel  # noqa: F401
+
+
+def start_tensorflow() -> None:
+    """Let TensorFlow set up its devices quietly, a CPU with an allocator that counts its bytes.
 
     Beside a GPU that allocator would limit the memory of the host, where batches wait.
     """
-    warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+    import tensorflow as tf
+
+    from kbatch.device import meter
+
     with ctrl_c.at_once(), quiet_import.turned_away():
-        import tensorflow as tf
-
-        import kbatch.hypermodel  # noqa: F401  so that all of it is imported quietly
-
         if not tf.config.list_physical_devices("GPU"):
             # TensorFlow reads it when it makes its first allocator
             os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
         tf.config.list_logical_devices()
-    from kbatch.device import meter
-
     meter.tell_of_unused_card()
 
 
@@ -144,6 +153,13 @@ def _without_large_batches(
         highlight=False,
     )
     return dataclasses.replace(space, batch_size=sizes)
+
+
+def _leave_gpus_to_workers() -> None:
+    """Hide the GPUs before the first operation of TensorFlow, such as of the user's data."""
+    from kbatch.device import gpus
+
+    gpus.leave_to_workers()
 
 
 def _search_and_confirm(

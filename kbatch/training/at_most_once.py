@@ -66,6 +66,18 @@ class AtMostOnce:
                 self._store.interrupt(job.key)
             raise
 
+    @contextlib.contextmanager
+    def isolated(self, job: Job) -> Iterator[None]:
+        """Note that a training begins in a worker: that this process ends is no crash of it."""
+        self._store.start(job.key)
+        self._store.interrupt(job.key)
+        with ctrl_c.terminable():
+            yield
+
+    def died(self, job: Job) -> None:
+        """Note that the worker of a training died: a start that has no end."""
+        self._store.start(job.key)
+
     def end(self, record: Record) -> Record:
         """Keep the record of a training that ended."""
         self._store.end(record)

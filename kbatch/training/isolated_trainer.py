@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
@@ -46,6 +46,8 @@ class IsolatedTrainer:
         names: Tuple of strings, the augmentation pipelines of the space.
         goal: `Goal` of every trial; `None` before its seconds are known.
     """
+
+    isolated: ClassVar[bool] = True
 
     def __init__(
         self, model_maker: ModelMaker, data: Data, names: tuple[str, ...], goal: Goal | None

@@ -87,8 +87,11 @@ class Search:
                     trial.forget()
                 return known
             record = self.project.trainings.crashed(job)
+            begun = self.project.trainings.training
+            if self.trainer.isolated:
+                begun = self.project.trainings.isolated
             while record is None:
-                with self.project.trainings.training(job):
+                with begun(job):
                     if checkpoint is not None:
                         disk.check_room(self.project.directory, checkpoint.bytes)
                     order = self._order(job, callbacks, checkpoint, test, ask)
@@ -190,6 +193,7 @@ class Search:
         """The record of a training that killed its process: out of memory, or the second time."""
         if death.exit_code is not None and is_out_of_memory(RuntimeError(death.said)):
             return job.record(Outcome("out_of_memory", message=f"{death}: {death.said}"), 0.0)
+        self.project.trainings.died(job)
         record = self.project.trainings.crashed(job)
         if record is None:
             return None

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import tensorflow as tf
 
@@ -100,7 +100,13 @@ class Trained:
 
 
 class Trainer(Protocol):
-    """Makes the trainings of a search, one at a time."""
+    """Makes the trainings of a search, one at a time.
+
+    Attributes:
+        isolated: Boolean, whether it makes them in another process, whose death it survives.
+    """
+
+    isolated: ClassVar[bool]
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None
@@ -139,6 +145,7 @@ class LocalTrainer:
         goal: `Goal` of every trial; `None` before its seconds are known.
     """
 
+    isolated: ClassVar[bool] = False
     model_maker: ModelMaker
     data: Data
     goal: Goal | None

@@ -129,8 +129,6 @@ class HyperModel(keras_tuner.HyperModel):
         **arguments: Unpack[ModelArguments],
     ) -> None:
         super().__init__()
-        if isolated:
-            gpus.leave_to_workers()
         space = Space() if space is None else space
         check_space(space)
         space = _micro_batch.of_table(space, max_batch)
@@ -149,6 +147,8 @@ class HyperModel(keras_tuner.HyperModel):
         self._trial: Trial | None = None
         self._search: Search | None = None  # the running one
         self.prepared = PreparedSearch(self.terms)
+        if isolated:
+            gpus.leave_to_workers()
 
     @property
     def space(self) -> Space:

@@ -248,11 +248,13 @@ def begin_at(
     def load(values: Mapping[str, Any]) -> Load | None:
         hp = fresh(values)
         space.declare(hp)
-        drawn = fitted(space.recipe(hp))
+        with scope(tuner):  # the oracle proposes outside of it, and it has several devices
+            drawn = fitted(space.recipe(hp))
         if drawn is None:
             return None
         own = {name: value for name, value in values.items() if name not in space.reserved}
-        kind = (Combination.of(drawn), drawn.augmentation, own)
+        accumulates = drawn.accumulation_steps > 1  # which takes memory of its own
+        kind = (Combination.of(drawn), accumulates, drawn.augmentation, own)
         return Load(kind, drawn.examples_per_pass)
 
     tuner.oracle.begin_at(start, whole, load)

@@ -15,6 +15,7 @@ import kbatch
 from kbatch.errors import DataError, SearchError
 from kbatch.results.loading import load_records
 from kbatch.training import isolated_trainer
+from kbatch.training.progress import Watcher
 
 SMALL = dataclasses.replace(SPACE, batch_size=(32,), optimizer=("adam",))
 KILLED = "process died with exit code -9"
@@ -115,6 +116,7 @@ def test_a_training_that_is_killed_is_tried_twice(points, tmp_path, times):
     assert ended(tmp_path) == ["horizon", "horizon" if times == 1 else "crashed"]
     record = load_records(tmp_path / "p")[-1]
     assert (KILLED in record.outcome.message) == (times == 2)
+    assert any(KILLED in remark for remark in record.outcome.remarks) == (times == 1)
     assert (tmp_path / "deaths").read_text() == "x" * times
 
 
@@ -184,8 +186,71 @@ def test_a_callback_that_cannot_travel_is_refused_by_name(points, tmp_path):
         def __deepcopy__(self, memo):
             return self
 
-    with pytest.raises(SearchError, match=r"able to travel.*Holding"):
+    with pytest.raises(SearchError, match=r"must arrive in another process.*Holding"):
         search(tuner_in(tmp_path), points, callbacks=[Holding()])
+
+
+class TwoPart(Exception):
+    """An error that cannot be unpickled: its text comes of two parts."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} {second}")
+
+
+@pytest.mark.slow
+def test_an_error_that_cannot_travel_is_told_too(points, tmp_path):
+    parent = os.getpid()
+
+    def wrong(hp):
+        if os.getpid() != parent:
+            raise TwoPart("no", "room")
+        return build(hp)
+
+    with pytest.raises(Exception, match="TwoPart: no room"):
+        search(tuner_in(tmp_path, wrong), points)
+    assert ended(tmp_path) == []
+
+
+def raw(hp=None):
+    return keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+
+
+@keras.saving.register_keras_serializable("isolated")
+class Forgetful(keras.losses.Loss):
+    """A loss whose configuration lacks its number."""
+
+    def __init__(self, gamma=2.0, **arguments):
+        super().__init__(**arguments)
+        self.gamma = gamma
+
+    def call(self, y_true, y_pred):
+        return keras.losses.binary_crossentropy(y_true, y_pred) ** self.gamma
+
+
+class Unregistered(Forgetful):
+    """A loss that Keras does not find in another process."""
+
+    def get_config(self):
+        return {**super().get_config(), "gamma": self.gamma}
+
+
+LOSSES = {
+    "forgetful": (Forgetful(5.0), r"must arrive in another process.*Forgetful whose gamma"),
+    "unregistered": (Unregistered(5.0), r"another process.*Unregistered"),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_that_would_not_arrive_as_it_is_is_refused(points, tmp_path, kind):
+    loss, words = LOSSES[kind]
+    hypermodel = kbatch.HyperModel(
+        raw, SMALL, seconds_per_trial=SECONDS, isolated=True, loss=loss, metrics=["accuracy"]
+    )
+    tuner = keras_tuner.RandomSearch(
+        hypermodel, kbatch.objective(), 1, directory=tmp_path, project_name="p"
+    )
+    with pytest.raises(SearchError, match=words):
+        search(tuner, points)
 
 
 @pytest.mark.slow
@@ -248,8 +313,14 @@ def test_kbatchs_tuner_stops_isolated_trials_at_rungs(points, tmp_path):
 
 
 @pytest.mark.slow
-def test_large_arrays_are_mapped_and_not_sent(points, tmp_path, monkeypatch):
+def test_large_arrays_are_mapped_and_their_files_removed(points, tmp_path, monkeypatch):
     (x, y), validation = points
+    folder, seen = tmp_path / "p" / "kbatch" / "isolated", []
     monkeypatch.setattr("kbatch.data.travel.MAPPED_BYTES", 1)
-    search(tuner_in(tmp_path), ((np.repeat(x, 3, 0), np.repeat(y, 3, 0)), validation))
+    tuner = tuner_in(tmp_path)
+    tuner.hypermodel.watcher = Watcher()
+    tuner.hypermodel.watcher.ended = lambda record: seen.append(sorted(folder.iterdir()))
+    search(tuner, ((np.repeat(x, 3, 0), np.repeat(y, 3, 0)), validation))
     assert ended(tmp_path) == ["horizon"] * 2
+    assert [[path.name for path in files] for files in seen] == [["0.npy", "1.npy", "progress"]] * 2
+    assert not folder.exists()

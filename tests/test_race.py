@@ -12,7 +12,7 @@ import kbatch
 from kbatch.errors import SearchError
 from kbatch.records import fingerprint
 from kbatch.records.store import Store
-from kbatch.results.claim import claim_of, interval
+from kbatch.results.claim import Race, claim_of, interval
 from kbatch.results.sentences import claim_sentences
 from kbatch.training import race
 from kbatch.training.project import Project
@@ -21,11 +21,10 @@ LOOKS = (3, 5, 8, 12)
 NEVER = math.inf
 
 
-def searched(folder, level_of, looks=LOOKS):
+def searched(folder, level_of):
     """A search whose trainings give a level of `level_of(trial, seed)`, and what was trained."""
     project, made = Project(folder / "p"), []
     project.agree({"goal": GOAL.to_dict(), "data": {"validation": {"examples": 10_000}}})
-    project.note({"looks": list(looks)})
 
     def again(first, seed, test=None):
         one = record(first.trial, level_of(first.trial, seed), "confirmation", seed)
@@ -42,6 +41,10 @@ def searched(folder, level_of, looks=LOOKS):
         again=again,
     )
     return search, made
+
+
+def race_of(search):
+    return Race.of(search.project.facts())
 
 
 def candidates(count):
@@ -76,8 +79,42 @@ def test_it_ends_once_the_best_is_told_from_the_baseline(tmp_path):
     assert seeds_of(made)[-1] == 3  # none is better than the baseline
 
 
+def test_who_dropped_out_is_kept_and_may_come_back(tmp_path):
+    search, made = searched(tmp_path, wobbling)
+    race.run(search, candidates(4), LOOKS, NEVER, None)
+    counts = seeds_of(made)
+    out = race_of(search).dropped
+    assert {trial for trial, count in counts.items() if count < 12} == set(out)
+    race.run(search, [record(out[0], 0.3)], (3,), NEVER, None)
+    assert out[0] not in race_of(search).dropped
+    assert race_of(search).looks == LOOKS
+
+
+def test_an_older_claim_ends_no_race_of_others(tmp_path):
+    search, made = searched(tmp_path, lambda trial, seed: wobbling(trial, seed) + (trial == 0))
+    race.run(search, candidates(1), (5,), NEVER, None)
+    made.clear()
+    race.run(search, candidates(3)[1:], LOOKS, NEVER, None)
+    assert max(seeds_of(made).values()) == 12
+
+
+def test_whoever_stops_a_race_has_looked_at_it(tmp_path):
+    search, made = searched(tmp_path, wobbling)
+    again = search.again
+
+    def stopped(*args):
+        if len(made) == 4 * 3:
+            raise KeyboardInterrupt
+        return again(*args)
+
+    search.again = stopped
+    with pytest.raises(KeyboardInterrupt):
+        race.run(search, candidates(2), (12,), NEVER, None)
+    assert race_of(search).looks == (4, 12)
+
+
 def test_one_number_of_seeds_is_no_race(tmp_path):
-    search, made = searched(tmp_path, wobbling, (4,))
+    search, made = searched(tmp_path, wobbling)
     race.run(search, candidates(3), (4,), NEVER, None)
     assert set(seeds_of(made).values()) == {4}
 
@@ -98,9 +135,10 @@ def test_a_recipe_that_dropped_out_is_not_the_best():
     runs += [record(0, 0.4, "confirmation", seed) for seed in range(3)]
     runs += [record(1, 0.3, "confirmation", seed) for seed in range(4)]  # Ctrl-C
     runs += [record(2, 0.25, "confirmation", seed) for seed in range(5)]
-    claim = claim_of(runs, GOAL, 400, LOOKS)
+    claim = claim_of(runs, GOAL, 400, Race(LOOKS, (0,)))
     assert claim.best.trial == 1
     assert [side.trial for side in claim.others] == [2, 0]
+    assert claim_of(runs, GOAL, 400).best.trial == 0  # with fewer seeds, but in no race
 
 
 def test_the_interval_allows_for_all_looks():
@@ -109,9 +147,10 @@ def test_the_interval_allows_for_all_looks():
         for trial in (-1, 0)
         for seed in range(5)
     ]
-    half = [claim_of(runs, GOAL, 400, looks).half_width for looks in ((), (5,), (2, 5), LOOKS)]
+    races = [Race(looks) for looks in ((), (5,), (2, 5), LOOKS)]
+    half = [claim_of(runs, GOAL, 400, race).half_width for race in races]
     assert half[0] == half[1] == half[2] < half[3]
-    text = " ".join(claim_sentences(claim_of(runs, GOAL, 400, LOOKS), GOAL))
+    text = " ".join(claim_sentences(claim_of(runs, GOAL, 400, Race(LOOKS)), GOAL))
     assert "after 3, 5, 8 and 12 seeds, which the interval allows for; it ended after 5" in text
 
 

@@ -1,6 +1,7 @@
 """A whole study on a few tiny pictures: its records, its page, going on and being refused."""
 
 import dataclasses
+import gc
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from rich.console import Console
 from study_frames import measured, rows
 
 from kbatch.case_study.pictures import split
+from kbatch.device import meter
 from kbatch.errors import KbatchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -206,6 +208,15 @@ def test_a_folder_begun_before_goes_on_and_is_told_apart(made, tmp_path):
     assert json.loads(file.read_text()).keys() >= {"data", "device"}
     with pytest.raises(KbatchError, match="checksum"):
         run(old, altered("train"))
+
+
+def test_the_models_of_cells_are_freed():
+    held = []
+    for _ in range(3):
+        gc.collect()
+        held.append(meter.bytes_now())
+        trainings.trained(cells(SETTING, {})[0], 8, pictures())
+    assert held[2] < held[1] + 200_000  # of 2.4 MB with Adam's slots
 
 
 def test_ctrl_c_loses_nothing_that_ended(tmp_path, monkeypatch):

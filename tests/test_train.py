@@ -1,7 +1,5 @@
 """One recipe trained without a tuner: the path that every trial takes."""
 
-import gc
-
 import keras
 import keras_tuner
 import numpy as np
@@ -10,7 +8,6 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
-from kbatch.device import meter
 from kbatch.errors import DataError, KbatchError, SearchError
 from kbatch.training import run as running
 
@@ -450,23 +447,3 @@ def test_epochs_count_updates_not_micro_batches(accumulated):
 
 def test_what_is_worth_knowing_of_accumulation_is_a_remark(accumulated):
     assert any("batch normalization sees passes of 16" in remark for remark in accumulated.remarks)
-
-
-def wide():
-    layers = [keras.layers.Dense(1000, "relu"), keras.layers.Dense(1, "sigmoid")]
-    return keras.Sequential([keras.Input((12,)), *layers])
-
-
-@pytest.mark.parametrize("axes", [{}, {"recompute": "sqrt"}])
-def test_a_dropped_model_is_freed_and_a_kept_one_trains_on(points, axes):
-    recipe, held = Recipe(32, "adam", 0.01, **axes), []
-    own = {"epochs": 1, "loss": "binary_crossentropy", "metrics": ["accuracy"]}
-    for _ in range(3):
-        model = None
-        gc.collect()
-        held.append(meter.bytes_now())
-        model, _ = kbatch.train(recipe, wide, *points[0], points[1], **own)
-    bytes_of_model = 4 * model.count_params()
-    assert held[2] < held[1] + bytes_of_model / 2
-    first, last = model.fit(*points[0], batch_size=50, epochs=5, verbose=0).history["loss"][::4]
-    assert last < first

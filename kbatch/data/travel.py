@@ -45,7 +45,7 @@ class Graph:
             words: String, what it holds, for the error.
 
         Raises:
-            DataError: If a step calls Python, or the dataset holds over 2 GB itself.
+            DataError: If a step calls Python, or the dataset holds 2 GB of arrays or more itself.
         """
         try:
             definition = tf.raw_ops.DatasetToGraphV2(
@@ -53,7 +53,8 @@ class Graph:
             ).numpy()
         except (tf.errors.OpError, ValueError) as error:
             received = f"{words} that cannot: {str(error).splitlines()[0]}"
-            raise DataError(_MUST, received, DO) from error
+            do = f"Let it read files instead of holding 2 GB or more itself. {DO}"
+            raise DataError(_MUST, received, do) from error
         python = sorted(PYTHON & set(_operations(definition)))
         if python:
             raise DataError(_MUST, f"{words} with a step that calls Python ({python[0]})", DO)
@@ -124,6 +125,7 @@ def parcel(data: Data, folder: Path) -> Parcel:
 
     Raises:
         DataError: If a dataset cannot travel.
+        OSError: If the disk is full.
     """
     validation = Graph.of(data.validation, "validation data")
     source = data.training
@@ -134,7 +136,8 @@ def parcel(data: Data, folder: Path) -> Parcel:
 
     def stored(array: Any) -> Any:
         array, path = np.asarray(array), folder / f"{next(names)}.npy"
-        if array.dtype.hasobject or array.nbytes < MAPPED_BYTES:
+        # NumPy's files keep no types of other libraries, such as bfloat16
+        if array.dtype.hasobject or array.dtype.kind == "V" or array.nbytes < MAPPED_BYTES:
             return array
         np.save(path, array)
         return Mapped(str(path))

@@ -36,3 +36,17 @@ def leave_to_workers() -> None:
     if gpus:
         _left[:] = gpus
         tf.config.set_visible_devices([], "GPU")
+
+
+def check_not_left() -> None:
+    """Refuse a training in this process whose GPUs were left to workers.
+
+    Raises:
+        SearchError: If they were.
+    """
+    if _left:
+        raise SearchError(
+            "A training must have the GPU of this process",
+            "a process whose hypermodel with isolated=True left it to its workers",
+            "Restart Python, or train with isolated=True too",
+        )

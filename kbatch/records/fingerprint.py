@@ -57,6 +57,7 @@ class Facts(TypedDict, total=False):
     epochs: Whole | None
     measured_horizon_seconds: float
     looks: list[Whole]
+    dropped: list[Whole]
     overlap: OverlapFacts | None
     table: dict[str, Any]
 

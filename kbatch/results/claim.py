@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,32 @@ FALSE_CLAIMS = 0.05
 # seeds do not reduce it, since they are measured on the same examples. Measured: 5 % (three
 # recipes, eight seeds each, 2,000 drawn pets; 54 % is the seed's).
 SAME_EXAMPLES = 0.05
+
+
+@dataclass(frozen=True)
+class Race:
+    """How a confirmation gave its seeds.
+
+    Attributes:
+        looks: Tuple of integers, the numbers of seeds at which the recipes could be compared.
+        dropped: Tuple of integers, the trials whose recipes dropped out.
+    """
+
+    looks: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Race:
+        """Return how the confirmations of a project with these facts gave their seeds."""
+        return cls(tuple(facts.get("looks", ())), tuple(facts.get("dropped", ())))
+
+    @property
+    def claims(self) -> int:
+        """Integer, how many chances there were to claim something of a recipe."""
+        return max(sum(look >= FEWEST_SEEDS for look in self.looks), 1)
+
+
+NO_RACE = Race()
 
 
 @dataclass(frozen=True)
@@ -80,7 +106,7 @@ class Claim:
             few seeds for one.
         own_run: Float, the score of the search's own training of the baseline; `None` if there is
             none.
-        looks: Tuple of integers, the numbers of seeds at which the recipes could be compared.
+        race: `Race` of the confirmation.
     """
 
     baseline: Side
@@ -89,7 +115,7 @@ class Claim:
     difference: float
     half_width: float
     own_run: float | None
-    looks: tuple[int, ...] = ()
+    race: Race = NO_RACE
 
     @property
     def contradicted(self) -> bool:
@@ -134,21 +160,21 @@ def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
     return groups
 
 
-def best_first(groups: Sequence[list[Record]]) -> list[list[Record]]:
+def best_first(groups: Sequence[list[Record]], dropped: Sequence[int] = ()) -> list[list[Record]]:
     """Return the trainings of recipes by their mean scores, those that left a race behind.
 
     Args:
         groups: Sequence of lists, the trainings of each recipe with fresh seeds.
+        dropped: Sequence of integers, the trials whose recipes left a race.
     """
-    most = max(map(len, groups), default=0)
-    # Ctrl-C leaves some of those that race on with a seed less.
     return sorted(
-        groups, key=lambda group: (len(group) < most - 1, -statistics.fmean(_scores(group)))
+        groups,
+        key=lambda group: (group[0].trial in dropped, -statistics.fmean(_scores(group))),
     )
 
 
 def claim_of(
-    records: Sequence[Record], goal: Goal, examples: int, looks: Sequence[int] = ()
+    records: Sequence[Record], goal: Goal, examples: int, race: Race = NO_RACE
 ) -> Claim | None:
     """Return the claim on the best confirmed recipe.
 
@@ -166,8 +192,7 @@ def claim_of(
         records: Records of a search and its confirmation.
         goal: The goal of the search.
         examples: Integer, how many validation examples the metric was measured on.
-        looks: Sequence of integers, the numbers of seeds at which the recipes could be compared.
-            Defaults to the number that there is.
+        race: `Race` of the confirmation. Defaults to none.
     """
     groups = list(confirmed(records).values())
     own = [group for group in groups if group[0].baseline]
@@ -178,14 +203,14 @@ def claim_of(
     if aim is None:
         aim = statistics.fmean(_values(own[0], goal.chance))
     baseline = _baseline(own[0], aim, goal)
-    rest = best_first(rest)
+    rest = best_first(rest, race.dropped)
     sides = [_side(group, aim, goal) for group in rest]
     half_width = interval(
         _scores(own[0]),
         _scores(rest[0]),
         measuring_error(own[0], goal, examples),
         measuring_error(rest[0], goal, examples),
-        len(rest) * max(sum(look >= FEWEST_SEEDS for look in looks), 1),
+        len(rest) * race.claims,
     )
     once = next((record.score for record in records if record.purpose == "baseline"), None)
     return Claim(
@@ -195,7 +220,7 @@ def claim_of(
         sides[0].score.mean - baseline.score.mean,
         float(half_width),
         once,
-        tuple(looks),
+        race,
     )
 
 

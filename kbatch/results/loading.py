@@ -15,6 +15,7 @@ from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
 from kbatch.records.record import Record
 from kbatch.records.store import FILE, read
+from kbatch.results.claim import Race
 from kbatch.results.frame import OWN, Trials
 from kbatch.results.own_values import own_values
 
@@ -105,10 +106,9 @@ def load_validation_examples(source: Any) -> int:
     return int(facts.get("data", {}).get("validation", {}).get("examples") or 0)
 
 
-def load_looks(source: Any) -> list[int]:
-    """Return the numbers of seeds at which confirmations of a project compared their recipes."""
-    facts = fingerprint.load(folder_of(source)) or {}
-    return list(facts.get("looks", []))
+def load_race(source: Any) -> Race:
+    """Return how the confirmations of a project gave their seeds."""
+    return Race.of(fingerprint.load(folder_of(source)) or {})
 
 
 def load_own_optimizer(source: Any) -> str:

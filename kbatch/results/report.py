@@ -25,8 +25,8 @@ from kbatch.results.loading import (
     load,
     load_confirmations,
     load_goal,
-    load_looks,
     load_own_optimizer,
+    load_race,
     load_records,
     load_validation_examples,
     root_of,
@@ -70,7 +70,8 @@ class Report:
 
         Its `values` are the trial's hyperparameters, your own among them.
         """
-        return best_of(self.records)
+        dropped = () if self.claim is None else self.claim.race.dropped
+        return best_of(self.records, dropped)
 
     @property
     def sentences(self) -> list[str]:
@@ -131,7 +132,7 @@ def report(tuner_or_directory: Any) -> Report:
         goal,
         examples,
         ranking(records, goal, examples),
-        claim_of(records, goal, examples, load_looks(tuner_or_directory)),
+        claim_of(records, goal, examples, load_race(tuner_or_directory)),
         _load_run(root_of(tuner_or_directory)),
     )
 

@@ -51,7 +51,7 @@ def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
         f"score per second: {scores}{_interval(claim)}",
         f"{metric} held within {goal.seconds:.4g} training seconds: {values}",
     ]
-    if len(claim.looks) > 1:
+    if len(claim.race.looks) > 1:
         sentences.append(_race(claim))
     compiled = [side for side in (base, best) if "jit" in side.recipe.split(", ")]
     if len(compiled) == 1:
@@ -86,7 +86,7 @@ def goal_words(goal: Goal) -> str:
 
 def _race(claim: Claim) -> str:
     """Where a race compared its recipes, and how far it went."""
-    looks = claim.looks
+    looks = claim.race.looks
     places = f"{', '.join(map(str, looks[:-1]))} and {looks[-1]} seeds"
     return (
         f"a race: recipes could be compared after {places}, which the interval allows for; it "

@@ -11,7 +11,7 @@ from kbatch.errors import RecordError
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.results.claim import best_first, confirmed
-from kbatch.results.loading import load_records, root_of
+from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.ranking import leaders
 from kbatch.results.words import score_text
 
@@ -42,7 +42,7 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     ```
     """
     records = load_records(tuner_or_directory)
-    best = best_of(records)
+    best = best_of(records, load_race(tuner_or_directory).dropped)
     if best is None:
         failed = sum(record.purpose == "search" for record in records)
         received = f"{failed} trials that failed" if records else "no trial"
@@ -68,16 +68,17 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     return best.recipe
 
 
-def best_of(records: Sequence[Record]) -> Record | None:
+def best_of(records: Sequence[Record], dropped: Sequence[int] = ()) -> Record | None:
     """Return the trial of the best recipe, or `None` if no trial ended well.
 
     Args:
         records: Records of a search, and of its confirmation if there is one.
+        dropped: Sequence of integers, the trials whose recipes dropped out of a race.
     """
     candidates = [group for group in confirmed(records).values() if not group[0].baseline]
     if not candidates:
         return next(iter(leaders(records, 1)), None)
-    best = best_first(candidates)[0]
+    best = best_first(candidates, dropped)[0]
     own = [record for record in _same_recipe(records, best[0]) if record.purpose == "search"]
     # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
     return (own or best)[0]

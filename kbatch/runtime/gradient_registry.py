@@ -23,8 +23,8 @@ def purge(before: frozenset[str]) -> int:
     """Remove the custom gradients that were registered since, and free the models they held.
 
     Args:
-        before: Frozenset of names, what `registered()` returned before the model was built. It can
-            be trained on: what is traced anew is registered anew.
+        before: Frozenset of names, what `registered()` returned before the model was built. The
+            model must not be trained any more.
 
     Returns:
         Integer, number of custom gradients that were removed.

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from loky import ProcessPoolExecutor, wrap_non_picklable_objects
+import cloudpickle
+from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool
 
 from kbatch.runtime import loky_private
@@ -191,7 +192,7 @@ def travelling(value: Any) -> bytes:
     Raises:
         Exception: If it cannot travel; its parts raise errors of any kind.
     """
-    return pickle.dumps(wrap_non_picklable_objects(value))
+    return bytes(cloudpickle.dumps(value))
 
 
 def _called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
@@ -207,6 +208,20 @@ def _called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
         return Death(code, f"sys.exit({error.code!r})")
     except KeyboardInterrupt:
         return Death(INTERRUPTED, "KeyboardInterrupt")
+    except Exception as error:
+        if _travels(error):
+            raise
+        # It would break the pool where it is unpickled, as a death of the process does.
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
+
+
+def _travels(value: Any) -> bool:
+    """Whether a value can be pickled and unpickled."""
+    try:
+        pickle.loads(travelling(value))
+    except Exception:  # objects raise errors of any kind here
+        return False
+    return True
 
 
 def _named(text: str) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from kbatch.data.arrays import checksum
 from kbatch.device import limit
 from kbatch.outcome import SCORED, Outcome
 from kbatch.records.record import Record
+from kbatch.runtime import gradient_registry
 from kbatch.runtime.worker import Death, Worker
 from kbatch.sources.examples import Examples, Part
 from kbatch.studies.cell import CROPPED, Cell
@@ -133,6 +134,14 @@ def trained(cell: Cell, image_size: int, pictures: Examples) -> tuple[Outcome, d
         image_size: Integer, height and width of the pictures.
         pictures: The data.
     """
+    registered = gradient_registry.registered()
+    try:
+        return _trained(cell, image_size, pictures)
+    finally:
+        gradient_registry.purge(registered)  # it would hold the models of all cells
+
+
+def _trained(cell: Cell, image_size: int, pictures: Examples) -> tuple[Outcome, dict[str, float]]:
     data = pictures.train
     if cell.data == CROPPED:
         data = with_crops(*data, seed=cell.seed)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import keras
+import tensorflow as tf
+
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.travel import Graph, Parcel
-from kbatch.errors import DataError
+from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
 from kbatch.records import disk
 from kbatch.training._progress_file import ProgressFile
@@ -24,6 +28,36 @@ from kbatch.training.trial import Trial
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What the user may have set for all of Keras and TensorFlow in a process.
+
+    Attributes:
+        floatx: String, Keras' default type of floats.
+        image_data_format: String, where Keras expects the channels.
+        has_tf32: Boolean, whether TensorFlow may multiply float32 as TF32.
+    """
+
+    floatx: str
+    image_data_format: str
+    has_tf32: bool
+
+    @classmethod
+    def of_process(cls) -> Settings:
+        """Return those of this process."""
+        return cls(
+            keras.config.floatx(),
+            keras.config.image_data_format(),
+            tf.config.experimental.tensor_float_32_execution_enabled(),
+        )
+
+    def apply(self) -> None:
+        """Set them in this process."""
+        keras.config.set_floatx(self.floatx)
+        keras.config.set_image_data_format(self.image_data_format)
+        tf.config.experimental.enable_tensor_float_32_execution(self.has_tf32)
+
+
+@dataclass(frozen=True)
 class Setup:
     """What all trainings of a search share, on its way to a worker.
 
@@ -32,12 +66,14 @@ class Setup:
         parcel: `Parcel` of the data.
         goal: `Goal` of every trial; `None` before its seconds are known.
         pipelines: The user's own augmentation pipelines by name.
+        settings: `Settings` of Keras and TensorFlow.
     """
 
     model_maker: ModelMaker
     parcel: Parcel
     goal: Goal | None
     pipelines: Mapping[str, Any]
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -51,17 +87,24 @@ class _Prepared:
 _prepared: list[_Prepared] = []
 
 
-def begin(setup: Setup) -> None:
+def begin(payload: bytes) -> None:
     """Prepare this process for trainings.
 
+    Args:
+        payload: Bytes of the `Setup`.
+
     Raises:
+        SearchError: If a part of it does not come out of its bytes.
         DataError: If the data do not work here.
     """
+    setup: Setup = _received(payload)
+    setup.settings.apply()
     for name in setup.pipelines.keys() - set(augmentation.names()):
         augmentation.register_augmentation(name, setup.pipelines[name])
     data = setup.parcel.data()
     try:
         next(iter(data.training.unshuffled(1)))
+        next(iter(data.validation))
     except Exception as error:  # steps of the user's dataset raise errors of any kind
         raise DataError(
             "The data of an isolated trial must work in another process",
@@ -71,14 +114,29 @@ def begin(setup: Setup) -> None:
     _prepared[:] = [_Prepared(setup, data)]
 
 
-def train(order: Order, test: Graph | None, progress: Path) -> Trained:
+def _received(payload: bytes) -> Any:
+    """Return what travelled here as bytes."""
+    try:
+        return pickle.loads(payload)
+    except Exception as error:  # the user's objects raise errors of any kind
+        raise SearchError(
+            "What an isolated trial needs must come out of its bytes in another process",
+            f"{type(error).__name__}: {error}",
+            "Make the losses, metrics and callbacks inside of `build`, register their classes with "
+            "keras.saving.register_keras_serializable in a module that `build` imports, or leave "
+            "out isolated=True",
+        ) from error
+
+
+def train(payload: bytes, test: Graph | None, progress: Path) -> Trained:
     """Make a training in this process, and write its kept weights.
 
     Args:
-        order: The training, without its test batches.
+        payload: Bytes of the `Order`, without its test batches.
         test: `Graph` of them. Optional.
         progress: Path of the file that tells how it goes.
     """
+    order: Order = _received(payload)
     maker, job, trial = _prepared[0].setup.model_maker, order.job, Trial()
     hp = maker.hyperparameters(job.values)
     trial.make(dataclasses.replace(maker, seed=job.seed), job.recipe, hp)

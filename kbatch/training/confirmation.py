@@ -109,8 +109,6 @@ def confirm(
             spec = search.data.training.element_spec
             test, facts = held_out_batches(test_data, element_spec=spec)
             project.agree({"test_data": facts})
-        noted = {*looks, *project.facts().get("looks", [])}
-        project.note({"looks": sorted(noted)})
         with contextlib.closing(search.trainer):
             confirmations = race.run(search, chosen, looks, ends_at, test)
     return rows(confirmations, search.goal.metric)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import tempfile
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import keras
+
+from kbatch.building.compiled import CompileArguments
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
@@ -17,15 +20,18 @@ from kbatch.data.travel import Graph, parcel
 from kbatch.device import meter
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
+from kbatch.records import disk
 from kbatch.runtime.worker import Death, Worker, travelling
-from kbatch.training._isolated_worker import Setup
+from kbatch.training._isolated_worker import Settings, Setup
 from kbatch.training._progress_file import ProgressFile
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
+from kbatch.training.run import FullOfProgramsError
 from kbatch.training.trainer import Order, Trained
 from kbatch.training.trial import Trial
 
+FOLDER = "isolated"
 SIDE = "kbatch.training._isolated_worker"
 # A process grows by 16 MB and 170 memory maps a trial, of the 65,530 that Linux allows
 # (TensorFlow 2.21.0). Chosen by hand.
@@ -45,17 +51,23 @@ class IsolatedTrainer:
         data: Training and validation data.
         names: Tuple of strings, the augmentation pipelines of the space.
         goal: `Goal` of every trial; `None` before its seconds are known.
+        folder: Folder of the project's records, where files of the data lie meanwhile.
     """
 
     isolated: ClassVar[bool] = True
 
     def __init__(
-        self, model_maker: ModelMaker, data: Data, names: tuple[str, ...], goal: Goal | None
+        self,
+        model_maker: ModelMaker,
+        data: Data,
+        names: tuple[str, ...],
+        goal: Goal | None,
+        folder: Path,
     ) -> None:
         self._model_maker, self._data, self._names, self._goal = model_maker, data, names, goal
         self._worker = Worker()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._setup: Setup | None = None
+        self._folder = folder / FOLDER
+        self._payload: bytes | None = None  # of the setup
         self._trainings = 0  # of the worker that lives
 
     def train(
@@ -68,9 +80,12 @@ class IsolatedTrainer:
             return Trained(trial.failure, {}, meter.device_words())
         test = None if order.test is None else Graph.of(order.test, "test data")
         watcher.started(job.purpose, job.trial, job.recipe, self._goal_seconds())
-        made: Trained | Death = self._call(
-            "train", dataclasses.replace(order, test=None), test, on_progress=watcher.progress
-        )
+        payload = _bytes_of(dataclasses.replace(order, test=None), "callbacks")
+        try:
+            made = self._call("train", payload, test, on_progress=watcher.progress)
+        except FullOfProgramsError:  # a new process has room
+            self._worker.close()
+            made = self._call("train", payload, test, on_progress=watcher.progress)
         self._trainings += 1
         if isinstance(made, Trained):
             if trial is not None:
@@ -98,10 +113,8 @@ class IsolatedTrainer:
     def close(self) -> None:
         """End the worker, and remove the files of the data."""
         self._worker.close()
-        self._setup = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._payload = None
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _goal_seconds(self) -> float:
         return 0.0 if self._goal is None else self._goal.seconds
@@ -132,44 +145,73 @@ class IsolatedTrainer:
 
     def _begun(self) -> ProgressFile | Death:
         """A worker that has the data, and the file of its progress."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(
-                prefix="kbatch-data-", ignore_cleanup_errors=True
-            )
-        folder = Path(self._folder.name)
-        if self._setup is None:
+        if self._payload is None:
+            shutil.rmtree(self._folder, ignore_errors=True)  # of a process that was killed
+            self._folder.mkdir(parents=True)
             pipelines = augmentation.registered(self._names)
-            data = parcel(self._data, folder)
-            self._setup = Setup(self._model_maker, data, self._goal, pipelines)
+            try:
+                data = parcel(self._data, self._folder)
+            except OSError as error:
+                raise disk.refusal(error, self._folder) from error
+            settings = Settings.of_process()
+            setup = Setup(self._model_maker, data, self._goal, pipelines, settings)
+            self._payload = _bytes_of(setup, "build, loss, metrics or an augmentation")
         if not self._worker.alive:
             self._trainings = 0
-            try:
-                died = self._worker.call(
-                    f"{SIDE}:begin", self._setup, timeout_seconds=SILENT_SECONDS
-                )
-            except (pickle.PicklingError, TypeError, AttributeError) as error:
-                raise SearchError(
-                    "What an isolated trial needs must be able to travel to another process",
-                    f"build, loss, metrics or an augmentation that cannot: {error}",
-                    "Move what they hold into the functions, or leave out isolated=True",
-                ) from error
+            died = self._worker.call(f"{SIDE}:begin", self._payload, timeout_seconds=SILENT_SECONDS)
             if isinstance(died, Death):
                 return died
-        return ProgressFile(folder / "progress", "w+")
+        return ProgressFile(self._folder / "progress", "w+")
 
 
-def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Refuse callbacks that cannot travel to another process, by name.
+def _bytes_of(value: Any, words: str) -> bytes:
+    """Return a value as it travels to a worker.
 
     Raises:
-        SearchError: If one cannot.
+        SearchError: If it cannot.
     """
-    for callback in callbacks:
+    try:
+        return travelling(value)
+    except Exception as error:  # the user's objects raise errors of any kind
+        raise SearchError(
+            "What an isolated trial needs must be able to travel to another process",
+            f"{words} that cannot: {error}",
+            "Move what they hold into the functions, or leave out isolated=True",
+        ) from error
+
+
+def check(callbacks: Sequence[Any], arguments: CompileArguments) -> None:
+    """Refuse callbacks, losses and metrics that would not arrive as they are, by name.
+
+    Args:
+        callbacks: The user's callbacks.
+        arguments: Loss and metrics beside `build`.
+
+    Raises:
+        SearchError: If one would not.
+    """
+    own = [each for each in keras.tree.flatten([arguments.loss, arguments.metrics]) if each]
+    for part in [*callbacks, *own]:
         try:
-            travelling(callback)
+            arrived = pickle.loads(travelling(part))
         except Exception as error:  # objects raise errors of any kind when they are pickled
-            raise SearchError(
-                "The callbacks of isolated trials must be able to travel to another process",
-                f"{type(callback).__name__}: {error}",
-                "Leave it out, or isolated=True",
-            ) from error
+            raise SearchError(_MUST, f"{type(part).__name__}: {error}", _DO) from error
+        lost = [name for name, value in _plain(part).items() if _plain(arrived).get(name) != value]
+        if lost:
+            words = f"{type(part).__name__} whose {', '.join(lost)} would be lost"
+            do = f"Return it from get_config of the class. {_DO}"
+            raise SearchError(_MUST, words, do)
+
+
+_MUST = "The callbacks, losses and metrics of isolated trials must arrive in another process"
+_DO = "Make it inside of `build`, leave it out, or leave out isolated=True"
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    """The attributes of an object that are numbers and texts."""
+    kinds = (str, int, float, bool)
+    return {
+        name: value
+        for name, value in getattr(part, "__dict__", {}).items()
+        if isinstance(value, kinds) and not name.startswith("_")
+    }

@@ -17,7 +17,7 @@ from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.elements import inputs_of
-from kbatch.device import meter, strategy
+from kbatch.device import gpus, meter, strategy
 from kbatch.errors import RecipeError, SearchError
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
@@ -110,6 +110,7 @@ def train(
     """
     check_recipe(recipe)
     meter.tell_of_unused_card()
+    gpus.check_not_left()
     strategy.check(strategy.entered())
     length = _length(seconds, epochs, updates)
     check_growth(recipe, updates)
@@ -157,7 +158,6 @@ def train(
         examples=_examples(length, recipe, data.training.examples),
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
-    trial.forget()  # TensorFlow would hold the model after the caller has dropped it
     noted = (goal.note,) if goal.note else ()
     board.write_training(callbacks, recipe, outcome, metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate

@@ -69,6 +69,8 @@ class ProgressBar(Watcher):
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Print the recipe in words and begin its bar."""
+        if self._bar is not None:
+            self._bar.stop()  # of a training whose process died
         name = f"trial {trial}" if purpose == "search" else purpose
         columns = (
             TextColumn("{task.description}", markup=False),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
 from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
 from kbatch.records.record import Record
-from kbatch.results.claim import claim_of
-from kbatch.results.loading import load_looks, load_validation_examples
+from kbatch.results.claim import Race, claim_of
+from kbatch.results.loading import load_validation_examples
 from kbatch.training.search import Search
 
 DECIDED = ("better", "worse")  # verdicts of a claim after which no seed is needed
@@ -60,17 +61,36 @@ def run(
     """
     left, made = list(candidates), list[Record]()
     first = search.model_maker.seed + 1
-    for begun, look in zip((0, *looks), looks, strict=False):
-        # Seed by seed: if the machine's speed changes meanwhile, it changes for all recipes alike.
-        for seed in range(first + begun, first + look):
-            for record in (search.baseline(), *left):
-                if time.monotonic() > ends_at:
-                    return made
-                made.append(search.again(record, seed, test))
-        if _is_decided(search):
-            return made
-        left = better_half(left, made)
+    _note(search, looks, returned=left)
+    try:
+        for begun, look in zip((0, *looks), looks, strict=False):
+            # Seed by seed: if the machine's speed changes, it changes for all recipes alike.
+            for seed in range(first + begun, first + look):
+                for record in (search.baseline(), *left):
+                    if time.monotonic() > ends_at:
+                        return made
+                    made.append(search.again(record, seed, test))
+            if _is_decided(search, left):
+                return made
+            racing, left = left, better_half(left, made)
+            if look != looks[-1]:
+                _note(search, looks, dropped=[each for each in racing if each not in left])
+    finally:
+        # Whoever stops a race, by a budget or Ctrl-C, looks at it there.
+        _note(search, {sum(again.baseline for again in made)} - {0})
     return made
+
+
+def _note(
+    search: Search,
+    looks: Iterable[int],
+    returned: Sequence[Record] = (),
+    dropped: Sequence[Record] = (),
+) -> None:
+    """Keep where recipes can be compared, and which of them race."""
+    race = Race.of(search.project.facts())
+    out = {*race.dropped, *(each.trial for each in dropped)} - {each.trial for each in returned}
+    search.project.note({"looks": sorted({*race.looks, *looks}), "dropped": sorted(out)})
 
 
 def better_half(candidates: Sequence[Record], made: Sequence[Record]) -> list[Record]:
@@ -93,9 +113,11 @@ def better_half(candidates: Sequence[Record], made: Sequence[Record]) -> list[Re
     return [candidate for candidate, mean in pairs if mean >= kept[-1]]
 
 
-def _is_decided(search: Search) -> bool:
-    """Whether the best recipe is told from the baseline."""
+def _is_decided(search: Search, left: Sequence[Record]) -> bool:
+    """Whether the best of the recipes that race is told from the baseline."""
     records, folder = search.project.store.records(), search.project.directory
-    examples = load_validation_examples(folder)
-    claim = claim_of(records, search.goal, examples, load_looks(folder))
+    racing = {each.trial for each in left}
+    others = {record.trial for record in records if not record.baseline} - racing
+    race = replace(Race.of(search.project.facts()), dropped=tuple(others))
+    claim = claim_of(records, search.goal, load_validation_examples(folder), race)
     return claim is not None and claim.verdict in DECIDED

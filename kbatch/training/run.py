@@ -32,6 +32,10 @@ INPUT_BATCHES, INPUT_SECONDS = 8, 1.0
 MESSAGE_LENGTH = 2000  # characters of an error that a record keeps
 
 
+class FullOfProgramsError(SearchError):
+    """A GPU that has no room for one more program of XLA, which only a new process empties."""
+
+
 def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
     """Refuse batch sizes above the number of examples.
 
@@ -101,7 +105,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         full_rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
     except Exception as error:  # as above
         if _compiled_before and is_full_of_programs(error):
-            raise SearchError(
+            raise FullOfProgramsError(
                 "A GPU must have room for the programs that XLA compiles",
                 str(error).splitlines()[0],
                 "Begin again in a new process: what has finished is kept, and TensorFlow keeps "

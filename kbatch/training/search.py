@@ -97,6 +97,9 @@ class Search:
                     order = self._order(job, callbacks, checkpoint, test, ask)
                     trained = self.trainer.train(order, self.watcher, trial, checkpoint)
                 record = self._record(job, trained, checkpoint)
+                if isinstance(trained, Death):
+                    words = f"{trained} during this training, which was made again"
+                    job = dataclasses.replace(job, remarks=(*job.remarks, words))
             self.project.trainings.end(record)
         self.watcher.ended(record)
         if trial is not None:

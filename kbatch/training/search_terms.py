@@ -118,7 +118,7 @@ class Terms:
         goal = self._goal_of(project, data, arguments, model)
         own = ProgressBar() if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)
-        return Search(*shared, watcher or own, self._trainer(data, goal))
+        return Search(*shared, watcher or own, self._trainer(project, data, goal))
 
     def sizes_that_fit(self, examples: int) -> list[int]:
         """Return the batch sizes to search: of the default ones, those that are possible.
@@ -151,7 +151,8 @@ class Terms:
         problems.of(lambda: strategy.check(strategy.entered()))
         problems.of(lambda: replicas.check_space(self.space))
         if self.isolated:
-            problems.of(lambda: isolated_trainer.check_callbacks(arguments.callbacks))
+            own = self.model_maker.arguments
+            problems.of(lambda: isolated_trainer.check(arguments.callbacks, own))
         if model is not None:
             rehearsal.check(self.model_maker, model, self.space, problems)
         schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
@@ -255,16 +256,17 @@ class Terms:
             project.agree({"goal": stored})
         return Goal.from_dict(stored)
 
-    def _trainer(self, data: Data, goal: Goal | None) -> Trainer:
-        if self.isolated:
-            return IsolatedTrainer(self.model_maker, data, self.space.augmentation, goal)
-        return LocalTrainer(self.model_maker, data, goal)
+    def _trainer(self, project: Project, data: Data, goal: Goal | None) -> Trainer:
+        if not self.isolated:
+            return LocalTrainer(self.model_maker, data, goal)
+        shared = (self.model_maker, data, self.space.augmentation, goal)
+        return IsolatedTrainer(*shared, project.folder)
 
     def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
         """The horizon that lets the baseline see the data `epochs` times."""
         recipe = baseline_recipe(project, self.model_maker, self.space)
         job = baseline_job(self.model_maker, self.space, recipe)
-        with contextlib.closing(self._trainer(data, None)) as trainer:
+        with contextlib.closing(self._trainer(project, data, None)) as trainer:
             return seconds_of_epochs(project, job, data.training.examples, epochs, trainer)
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.validation_pass import evaluated, numbers
 from kbatch.data.batches import Data
-from kbatch.device import meter
+from kbatch.device import gpus, meter
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.runtime.worker import Death
@@ -149,6 +149,9 @@ class LocalTrainer:
     model_maker: ModelMaker
     data: Data
     goal: Goal | None
+
+    def __post_init__(self) -> None:
+        gpus.check_not_left()
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None

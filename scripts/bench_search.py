@@ -6,7 +6,9 @@ Usage: python scripts/bench_search.py TABLE… [--policies random,bayesian,kbatc
 A table holds the trainings of many recipes with several seeds (see `kbatch.testing.Replay`). Each
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
 milliseconds. The regret is the share of the best mean score that the recommended recipe loses.
-`--noise 0.25` moves each training to a quarter of its distance from the mean of its recipe.
+`kbatch:kept=2+random=5` is kbatch's own search with other settings: one of two trials goes on at a
+rung, and five random ones come first. `--noise 0.25` moves each training to a quarter of its
+distance from the mean of its recipe.
 
 A row holds the median regret over the seeds after so many horizons of training seconds, and the
 first numbers of horizons after which the median is at most that of random search after 20, and at
@@ -15,14 +17,17 @@ most 5 %; empty if it never is. To make a table: `kbatch cats-vs-dogs --trials 6
 """
 
 import argparse
+import contextlib
 import os
 from pathlib import Path
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import rows
 
+from kbatch.search import proposals, rungs
 from kbatch.testing import Replay
 
 SHOWN = (2, 5, 10, 20, 30)  # horizons
@@ -33,6 +38,21 @@ COLUMNS = (
     *(f"regret_{horizons}" for horizons in SHOWN),
     *("to_random_20", "to_5_percent", "trials_of_10_horizons"),
 )
+
+
+# Settings of kbatch's search that `--policies` can change, each a number of a module.
+SETTINGS = {"kept": (rungs, "KEPT"), "random": (proposals, "RANDOM_TRIALS")}
+
+
+@contextlib.contextmanager
+def settled(policy):
+    """Change the settings that the text of a policy names, and give the policy's own name."""
+    name, _, changes = policy.partition(":")
+    with contextlib.ExitStack() as stack:
+        for change in filter(None, changes.split("+")):
+            setting, _, number = change.partition("=")
+            stack.enter_context(mock.patch.object(*SETTINGS[setting], int(number)))
+        yield name
 
 
 def regrets(replay, replayed, horizons):
@@ -59,7 +79,8 @@ def bench(replay, policies, seeds, horizons):
     """Return the medians of each policy over the seeds, and its rows without the table's name."""
     medians, found = {}, []
     for policy in policies:
-        searches = [replay.trials(policy, horizons, seed) for seed in range(seeds)]
+        with settled(policy) as name:
+            searches = [replay.trials(name, horizons, seed) for seed in range(seeds)]
         every = np.array([regrets(replay, each, horizons) for each in searches])
         medians[policy] = np.median(every, axis=0)
         within = [trials_within(each, 10 * replay.horizon) for each in searches]

@@ -1,6 +1,7 @@
 """Isolated trials: the same trainings, each in a worker process that may die."""
 
 import dataclasses
+import gc
 import os
 import signal
 
@@ -258,6 +259,17 @@ def test_epochs_are_timed_in_a_worker(points, tmp_path):
     tuner = tuner_in(tmp_path, seconds_per_trial=None)
     search(tuner, points, epochs=40)
     assert ended(tmp_path) == ["horizon"] * 2
+
+
+def test_a_trainer_that_nobody_closes_leaves_nothing_behind(tmp_path):
+    trainer = isolated_trainer.IsolatedTrainer(None, None, (), None, tmp_path)
+    folder, worker = tmp_path / "isolated", trainer._worker
+    folder.mkdir()
+    assert worker.call(os.getpid, timeout_seconds=60) != os.getpid()
+    del trainer
+    gc.collect()
+    assert not worker.alive
+    assert not folder.exists()
 
 
 @pytest.mark.slow

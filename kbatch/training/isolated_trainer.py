@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,6 +70,8 @@ class IsolatedTrainer:
         self._folder = folder / FOLDER
         self._payload: bytes | None = None  # of the setup
         self._trainings = 0  # of the worker that lives
+        # A search that nobody closes, or an error before, leaves nothing behind either.
+        weakref.finalize(self, _end, self._worker, self._folder)
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None
@@ -112,9 +115,8 @@ class IsolatedTrainer:
 
     def close(self) -> None:
         """End the worker, and remove the files of the data."""
-        self._worker.close()
         self._payload = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        _end(self._worker, self._folder)
 
     def _goal_seconds(self) -> float:
         return 0.0 if self._goal is None else self._goal.seconds
@@ -162,6 +164,12 @@ class IsolatedTrainer:
             if isinstance(died, Death):
                 return died
         return ProgressFile(self._folder / "progress", "w+")
+
+
+def _end(worker: Worker, folder: Path) -> None:
+    """End a worker, and remove the files of its data."""
+    worker.close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _bytes_of(value: Any, words: str) -> bytes:

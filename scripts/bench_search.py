@@ -1,7 +1,7 @@
 """Ways of search compared on recorded trainings: the regret after some horizons of training.
 
 Usage: python scripts/bench_search.py TABLE… [--policies random,bayesian,kbatch] [--seeds 100]
-[--horizons 40] [--noise 1,0.25] [--out FILE]
+[--horizons 40] [--noise 1,0.25] [--out FILE] [--early]
 
 A table holds the trainings of many recipes with several seeds (see `kbatch.testing.Replay`). Each
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
@@ -9,6 +9,10 @@ milliseconds. The regret is the share of the best mean score that the recommende
 `kbatch:kept=2+random=5` is kbatch's own search with other settings: one of two trials goes on at a
 rung, and five random ones come first. `--noise 0.25` moves each training to a quarter of its
 distance from the mean of its recipe.
+
+`--early` searches nothing: it tells for each table how far the best recipe is ahead, and for each
+rung and seed the rank correlation, over the recipes, of what a trial holds there with the mean
+score at the horizon.
 
 A row holds the median regret over the seeds after so many horizons of training seconds, and the
 first numbers of horizons after which the median is at most that of random search after 20, and at
@@ -26,9 +30,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import rows
+from scipy.stats import spearmanr
 
+from kbatch import scoring
 from kbatch.search import proposals, rungs
 from kbatch.testing import Replay
+from kbatch.testing._table import read
 
 SHOWN = (2, 5, 10, 20, 30)  # horizons
 CLOSE = 0.05
@@ -101,6 +108,23 @@ def bench(replay, policies, seeds, horizons):
     return found
 
 
+def early(table):
+    """Return lines on what the trainings of a table tell early."""
+    replay, trainings = Replay.load(table), {}
+    for training in read(table):
+        trainings.setdefault(training.recipe, []).append(training)
+    means = [replay.mean(recipe) for recipe in trainings]
+    second, best = sorted(means)[-2:]
+    lines = [f"{table.name}: the best recipe scores {best / second - 1:.1%} more than the next"]
+    for mark in rungs.RUNG_MARKS:
+        seconds = scoring.marks(replay.horizon)[mark - 1]
+        held = [[each.gain(seconds) for each in of_recipe] for of_recipe in trainings.values()]
+        found = [spearmanr(of_seed, means)[0] for of_seed in zip(*held, strict=True)]
+        texts = ", ".join(f"{value:.2f}" for value in found)
+        lines.append(f"{table.name}: rank correlation after {seconds:.2f} s: {texts}")
+    return lines
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="+", type=Path)
@@ -109,7 +133,12 @@ def main():
     parser.add_argument("--horizons", type=int, default=40)
     parser.add_argument("--noise", default="1,0.25")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--early", action="store_true")
     options = parser.parse_args()
+    if options.early:
+        for table in options.tables:
+            print(*early(table), sep="\n")
+        return
     policies = ["random", *(each for each in options.policies.split(",") if each != "random")]
     for table in options.tables:
         for noise in map(float, options.noise.split(",")):

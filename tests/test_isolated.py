@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import os
 import signal
+from unittest import mock
 
 import keras
 import keras_tuner
@@ -13,8 +14,10 @@ import tensorflow as tf
 from short_searches import SECONDS, SPACE, build, search
 
 import kbatch
+from kbatch.data.batches import prepare
 from kbatch.errors import DataError, SearchError
 from kbatch.results.loading import load_records
+from kbatch.runtime.worker import Worker
 from kbatch.training import isolated_trainer
 from kbatch.training.progress import Watcher
 
@@ -263,13 +266,34 @@ def test_epochs_are_timed_in_a_worker(points, tmp_path):
 
 def test_a_trainer_that_nobody_closes_leaves_nothing_behind(tmp_path):
     trainer = isolated_trainer.IsolatedTrainer(None, None, (), None, tmp_path)
-    folder, worker = tmp_path / "isolated", trainer._worker
+    folder, worker = trainer._folder, trainer._worker
     folder.mkdir()
     assert worker.call(os.getpid, timeout_seconds=60) != os.getpid()
     del trainer
     gc.collect()
     assert not worker.alive
     assert not folder.exists()
+
+
+def test_a_trainer_leaves_the_files_of_others_alone(points, tmp_path):
+    (x, y), validation = points
+    data = prepare(x, y, validation_data=validation)
+    first, second = (
+        isolated_trainer.IsolatedTrainer(None, data, (), None, tmp_path) for _ in range(2)
+    )
+    killed = tmp_path / "isolated-1-0"  # of another process, which held the project before
+    killed.mkdir()
+    for trainer in (first, second):
+        with mock.patch.object(Worker, "call", return_value=None):
+            trainer._begun()
+    assert not killed.exists()
+    kept = second._folder
+    del first, trainer
+    second_files = sorted(kept.iterdir())
+    gc.collect()
+    assert sorted(kept.iterdir()) == second_files != []
+    second.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -327,12 +351,12 @@ def test_kbatchs_tuner_stops_isolated_trials_at_rungs(points, tmp_path):
 @pytest.mark.slow
 def test_large_arrays_are_mapped_and_their_files_removed(points, tmp_path, monkeypatch):
     (x, y), validation = points
-    folder, seen = tmp_path / "p" / "kbatch" / "isolated", []
+    folder, seen = tmp_path / "p" / "kbatch", []
     monkeypatch.setattr("kbatch.data.travel.MAPPED_BYTES", 1)
     tuner = tuner_in(tmp_path)
     tuner.hypermodel.watcher = Watcher()
-    tuner.hypermodel.watcher.ended = lambda record: seen.append(sorted(folder.iterdir()))
+    tuner.hypermodel.watcher.ended = lambda record: seen.append(sorted(folder.glob("isolated-*/*")))
     search(tuner, ((np.repeat(x, 3, 0), np.repeat(y, 3, 0)), validation))
     assert ended(tmp_path) == ["horizon"] * 2
     assert [[path.name for path in files] for files in seen] == [["0.npy", "1.npy", "progress"]] * 2
-    assert not folder.exists()
+    assert not list(folder.glob("isolated-*"))

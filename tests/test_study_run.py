@@ -216,7 +216,7 @@ def test_the_models_of_cells_are_freed():
         gc.collect()
         held.append(meter.bytes_now())
         trainings.trained(cells(SETTING, {})[0], 8, pictures())
-    assert held[2] < held[1] + 200_000  # of 2.4 MB with Adam's slots
+    assert held[2] < held[1] + 200_000  # a model with Adam's slots has 800,000
 
 
 def test_ctrl_c_loses_nothing_that_ended(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from kbatch.errors import DataError
 
 MAPPED_BYTES = 1 << 20  # arrays of fewer bytes travel with the rest; chosen by hand
 PYTHON = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
+_MUST = "The data of an isolated trial must be able to travel to another process"
 DO = (
     "Use TensorFlow's own operations instead of Python's (no from_generator, py_function or "
     "PyDataset), or leave out isolated=True"
@@ -64,9 +65,6 @@ class Graph:
         """Return the dataset."""
         variant = tf.raw_ops.DatasetFromGraph(graph_def=self.definition)
         return tf.data.experimental.from_variant(variant, self.element_spec)
-
-
-_MUST = "The data of an isolated trial must be able to travel to another process"
 
 
 def _operations(definition: bytes) -> Iterator[str]:

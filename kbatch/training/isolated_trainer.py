@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import pickle
 import shutil
 import time
@@ -33,6 +35,7 @@ from kbatch.training.trainer import Order, Trained
 from kbatch.training.trial import Trial
 
 FOLDER = "isolated"
+_numbers = itertools.count()
 SIDE = "kbatch.training._isolated_worker"
 # A process grows by 16 MB and 170 memory maps a trial, of the 65,530 that Linux allows
 # (TensorFlow 2.21.0). Chosen by hand.
@@ -40,6 +43,9 @@ TRAININGS_OF_A_WORKER = 20
 # A training that says nothing for so long is taken to hang; XLA may compile for minutes, and a
 # validation of much data takes as long. Chosen by hand.
 SILENT_SECONDS = 3600.0
+
+_MUST = "The callbacks, losses and metrics of isolated trials must arrive in another process"
+_DO = "Make it inside of `build`, leave it out, or leave out isolated=True"
 
 
 class IsolatedTrainer:
@@ -67,7 +73,8 @@ class IsolatedTrainer:
     ) -> None:
         self._model_maker, self._data, self._names, self._goal = model_maker, data, names, goal
         self._worker = Worker()
-        self._folder = folder / FOLDER
+        # Another trainer of this process may be at work in the project, or be collected meanwhile.
+        self._folder = folder / f"{FOLDER}-{os.getpid()}-{next(_numbers)}"
         self._payload: bytes | None = None  # of the setup
         self._trainings = 0  # of the worker that lives
         # A search that nobody closes, or an error before, leaves nothing behind either.
@@ -148,8 +155,10 @@ class IsolatedTrainer:
     def _begun(self) -> ProgressFile | Death:
         """A worker that has the data, and the file of its progress."""
         if self._payload is None:
-            shutil.rmtree(self._folder, ignore_errors=True)  # of a process that was killed
-            self._folder.mkdir(parents=True)
+            for left in self._folder.parent.glob(f"{FOLDER}-*"):
+                if not left.name.startswith(f"{FOLDER}-{os.getpid()}-"):  # its process was killed
+                    shutil.rmtree(left, ignore_errors=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
             pipelines = augmentation.registered(self._names)
             try:
                 data = parcel(self._data, self._folder)
@@ -209,10 +218,6 @@ def check(callbacks: Sequence[Any], arguments: CompileArguments) -> None:
             words = f"{type(part).__name__} whose {', '.join(lost)} would be lost"
             do = f"Return it from get_config of the class. {_DO}"
             raise SearchError(_MUST, words, do)
-
-
-_MUST = "The callbacks, losses and metrics of isolated trials must arrive in another process"
-_DO = "Make it inside of `build`, leave it out, or leave out isolated=True"
 
 
 def _plain(part: Any) -> dict[str, Any]:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kbatch.search_tuner import Tuner
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
+    from kbatch.training.executor import LocalExecutor, RayExecutor
     from kbatch.training.noise_measurement import noise_scale
     from kbatch.training.one_recipe import train
 
@@ -58,9 +59,11 @@ _HOME = {
     "Advice": "kbatch.advice.advice",
     "CutMix": "kbatch.data.mixture",
     "HyperModel": "kbatch.hypermodel",
+    "LocalExecutor": "kbatch.training.executor",
     "MixUp": "kbatch.data.mixture",
     "ModelSpec": "kbatch.model_spec",
     "Outcome": "kbatch.outcome",
+    "RayExecutor": "kbatch.training.executor",
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
     "Tuner": "kbatch.search_tuner",
@@ -89,9 +92,11 @@ __all__ = [
     "Advice",
     "CutMix",
     "HyperModel",
+    "LocalExecutor",
     "MixUp",
     "ModelSpec",
     "Outcome",
+    "RayExecutor",
     "Recipe",
     "Space",
     "Tuner",

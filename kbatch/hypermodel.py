@@ -13,10 +13,10 @@ import keras
 import keras_tuner
 
 from kbatch import tuner as keras_tuners
+from kbatch.building import idle
 from kbatch.building.compilable import compilable
 from kbatch.building.compiled import lacking
 from kbatch.building.hyperparameters import GuardedHyperParameters
-from kbatch.building.idle import idle, sentence
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.device import gpus, strategy
@@ -28,13 +28,15 @@ from kbatch.runtime import keras_tuner_private
 from kbatch.space import Space
 from kbatch.training import board, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
+from kbatch.training.executor import Executor, LocalExecutor
 from kbatch.training.goal import horizon_of, judged_by
 from kbatch.training.job import Job
 from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 from kbatch.training.search import Search
-from kbatch.training.search_terms import Terms, check_space
+from kbatch.training.search_terms import Terms
+from kbatch.training.space_check import check_space
 from kbatch.training.trial import Trial
 from kbatch.tuner_border import border, called_by_a_tuner, watch_searches
 
@@ -141,14 +143,13 @@ class HyperModel(keras_tuner.HyperModel):
             seconds_per_trial=None if seconds_per_trial is None else horizon_of(seconds_per_trial),
             max_batch=_micro_batch.check(max_batch, space),
             max_accumulation_steps=_micro_batch.check_steps(max_accumulation_steps),
-            isolated=isolated,
         )
         self.watcher: Watcher | None = None
         self._trial: Trial | None = None
-        self._search: Search | None = None  # the running one
+        self.running: Search | None = None
         self.prepared = PreparedSearch(self.terms)
         if isolated:
-            gpus.leave_to_workers()
+            self.train_in(LocalExecutor(workers=1))
 
     @property
     def space(self) -> Space:
@@ -167,8 +168,16 @@ class HyperModel(keras_tuner.HyperModel):
         """Leave XLA out of a default space if it cannot compile the model."""
         space = compilable(self.space, self.terms.model_maker)
         if space != self.space:
-            self.terms = dataclasses.replace(self.terms, space=space)
-            self.prepared = PreparedSearch(self.terms)
+            self._replace(space=space)
+
+    def train_in(self, executor: Executor) -> None:
+        """Let an executor's workers make the trainings from now on."""
+        self._replace(executor=executor)
+        gpus.leave_to_workers()
+
+    def _replace(self, **changed: Any) -> None:
+        self.terms = dataclasses.replace(self.terms, **changed)
+        self.prepared = PreparedSearch(self.terms)
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """Build the user's model, compiled for the recipe of `hp`; tuners call this.
@@ -187,7 +196,7 @@ class HyperModel(keras_tuner.HyperModel):
                 warnings.warn(words, UserWarning, stacklevel=3)
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
-            if self.terms.isolated and self._search is not None:
+            if self.terms.executor is not None and self.running is not None:
                 return self._trial.leave_to_worker()
             return self._trial.make(self.terms.model_maker, fitted, hp)
 
@@ -214,15 +223,13 @@ class HyperModel(keras_tuner.HyperModel):
             saving = keras_tuners.only(callbacks, keras_tuner_private.save_best_epoch())
             keras_tuners.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, saving)]
-            # KerasTuner enters the scope for `build` alone
-            with keras_tuners.scope(of_trial.tuner):
+            with keras_tuners.scope(of_trial.tuner):  # KerasTuner enters it for `build` alone
                 with trial.part("data"), trial.leave_out_bytes():
                     known = {**kwargs, "callbacks": user_callbacks.without_trial(own)}
-                    search = self._search or self._open(of_trial.tuner, args, known)
+                    search = self.running or self._open(of_trial.tuner, args, known)
                 number = keras_tuners.number(of_trial.trial)
-                if self._search is not None:  # `searching` kept TensorBoard from KerasTuner
-                    given = search.arguments.callbacks
-                    own = user_callbacks.with_boards(own, given, str(number))
+                if self.running is not None:  # `searching` kept TensorBoard from KerasTuner
+                    own = user_callbacks.with_boards(own, search.arguments.callbacks, str(number))
                 job = self._job(search, hp, trial, number)
                 announce = keras_tuners.Announcement()
                 written = [announce.before, of_trial, saving, announce.after]
@@ -268,33 +275,26 @@ class HyperModel(keras_tuner.HyperModel):
                 keras_tuners.begin_at(tuner, self.space, search.baseline_recipe, self.terms.fitted)
                 keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if "compiled" not in self.space.optimizer and not project.store.records():
-                    self._warn_of_idle(tuner)
-            self._search = board.shown(search, keras_tuners.declared(tuner))
+                    axes = tuner.oracle.get_space().space
+                    idle.warn(self.terms.model_maker, self.space.baseline.policy, axes)
+            self.running = board.shown(search, keras_tuners.declared(tuner))
             left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:
                 yield {**kwargs, **left}
             finally:
-                self._search = None
+                self.running = None
                 search.trainer.close()
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:
         problems, project = Problems(), Project(tuner.project_dir)
         problems.of(lambda: keras_tuners.check(tuner))
-        if self.terms.isolated:
+        if self.terms.executor is not None:
             problems.of(lambda: keras_tuners.check_isolated(tuner))
         prepared = self.prepared.matching(project, args, kwargs, self.watcher)
         if prepared is None:
             return self.terms.open(project, args, kwargs, self.watcher, problems)
         problems.raise_all()
         return prepared
-
-    def _warn_of_idle(self, tuner: Any) -> None:
-        """Warn of the user's hyperparameters that no recipe uses."""
-        names = idle(
-            self.terms.model_maker, self.space.baseline.policy, tuner.oracle.get_space().space
-        )
-        if names:
-            warnings.warn(sentence(names), stacklevel=2)
 
 
 watch_searches(HyperModel, HyperModel.searching)

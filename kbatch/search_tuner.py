@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -14,11 +15,16 @@ from kbatch.errors import SearchError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.model_spec import ModelSpec
 from kbatch.recipe_fields import whole_number
+from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
 from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
+from kbatch.training.crew import Crew
+from kbatch.training.executor import executor_of
+from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.project import Project
+from kbatch.tuner_border import border
 
 
 class Tuner(keras_tuner.Tuner):
@@ -44,6 +50,10 @@ class Tuner(keras_tuner.Tuner):
         tuner_seed: Integer, seed of what is proposed. Defaults to `0`.
         warm_start: Path of the project of an earlier search of the same model, or a list of them:
             what they have seen tells what to propose. Optional.
+        executor: `"local"` to train in a worker process for each GPU of this machine, several
+            recipes at once; `"ray"` for a Ray cluster; or an `Executor`, such as
+            `kbatch.LocalExecutor(workers=2)`. Data and callbacks must travel there. Defaults to
+            `None`, this process.
         distribution_strategy: `tf.distribute.Strategy` of several GPUs. Optional.
         **arguments: The other arguments of `kbatch.HyperModel`, such as `metric`, `max_batch`,
             `loss` and `seed`.
@@ -70,6 +80,7 @@ class Tuner(keras_tuner.Tuner):
         overwrite: bool = False,
         tuner_seed: int = 0,
         warm_start: Any = (),
+        executor: Any = None,
         distribution_strategy: Any = None,
         **arguments: Any,
     ) -> None:
@@ -82,6 +93,8 @@ class Tuner(keras_tuner.Tuner):
                 f"{', '.join(given)} beside it",
                 "Pass them to the HyperModel",
             )
+        if executor is not None:
+            hypermodel.train_in(executor_of(executor))
         single = isinstance(warm_start, (str, os.PathLike))
         self._warm_start = [warm_start] if single else list(warm_start or ())
         super().__init__(
@@ -129,6 +142,21 @@ class Tuner(keras_tuner.Tuner):
         self.oracle.most_trials = max_trials
         self.oracle.ends_at = time.monotonic() + seconds
         super().search(*args, **fit_arguments)
+
+    def beside(self, *args: Any, **fit_arguments: Any) -> AbstractContextManager[Any]:
+        """Return a context in which other threads search too, one for each further worker."""
+        search = self.hypermodel.running
+        trainer = None if search is None else search.trainer
+        if not isinstance(trainer, IsolatedTrainer) or trainer.workers == 1:
+            return nullcontext()
+        with border():
+            search.baseline()
+
+        def work(number: int) -> None:
+            name = f"{self.tuner_id}-{number}"
+            keras_tuner_private.search_as(self, name, args, fit_arguments)
+
+        return Crew(trainer.turns, work, trainer.workers - 1)
 
     def on_search_begin(self) -> None:
         """Take up what earlier searches have seen; KerasTuner calls this."""

@@ -69,7 +69,7 @@ def check_one_process() -> None:
         raise SearchError(
             "A search must run in one process",
             "KERASTUNER_ORACLE_IP is set (chief and workers)",
-            "Unset it",
+            'Unset it, and use kbatch.Tuner(executor="local") or "ray" for several GPUs',
         )
 
 

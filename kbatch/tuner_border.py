@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras_tuner
@@ -48,6 +48,9 @@ def watch_searches(
         around: Function that takes the hypermodel, the tuner, and the positional and keyword
             arguments of `search`. It returns a context manager, which is entered around the search
             and gives the arguments by name to search with.
+
+    A tuner with a method `beside`, which takes the same arguments, enters the context manager that
+    it returns around KerasTuner's loop.
     """
     search = keras_tuner.engine.base_tuner.BaseTuner.search
 
@@ -57,11 +60,17 @@ def watch_searches(
             return search(self, *args, **kwargs)
         try:
             with around(self.hypermodel, self, args, kwargs) as left:
-                return search(self, *args, **left)
+                beside = getattr(self, "beside", _nothing)
+                with beside(*args, **left):
+                    return search(self, *args, **left)
         except KbatchError as error:
             raise error.with_traceback(None) from None  # the message is enough
 
     keras_tuner.engine.base_tuner.BaseTuner.search = watched
+
+
+def _nothing(*args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def called_by_a_tuner() -> bool:

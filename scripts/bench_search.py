@@ -48,7 +48,11 @@ COLUMNS = (
 
 
 # Settings of kbatch's search that `--policies` can change, each a number of a module.
-SETTINGS = {"kept": (rungs, "KEPT"), "random": (proposals, "RANDOM_TRIALS")}
+SETTINGS = {
+    "kept": (rungs, "KEPT"),
+    "whole": (rungs, "WHOLE"),
+    "random": (proposals, "RANDOM_TRIALS"),
+}
 
 
 @contextlib.contextmanager

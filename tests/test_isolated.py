@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import os
 import signal
-from unittest import mock
 
 import keras
 import keras_tuner
@@ -17,8 +16,8 @@ import kbatch
 from kbatch.data.batches import prepare
 from kbatch.errors import DataError, SearchError
 from kbatch.results.loading import load_records
-from kbatch.runtime.worker import Worker
 from kbatch.training import isolated_trainer
+from kbatch.training.executor import LocalExecutor
 from kbatch.training.progress import Watcher
 
 SMALL = dataclasses.replace(SPACE, batch_size=(32,), optimizer=("adam",))
@@ -265,8 +264,8 @@ def test_epochs_are_timed_in_a_worker(points, tmp_path):
 
 
 def test_a_trainer_that_nobody_closes_leaves_nothing_behind(tmp_path):
-    trainer = isolated_trainer.IsolatedTrainer(None, None, (), None, tmp_path)
-    folder, worker = trainer._folder, trainer._worker
+    trainer = isolated_trainer.IsolatedTrainer(None, None, (), None, tmp_path, LocalExecutor())
+    folder, worker = trainer._folder, trainer._seats[0].worker
     folder.mkdir()
     assert worker.call(os.getpid, timeout_seconds=60) != os.getpid()
     del trainer
@@ -279,19 +278,18 @@ def test_a_trainer_leaves_the_files_of_others_alone(points, tmp_path):
     (x, y), validation = points
     data = prepare(x, y, validation_data=validation)
     first, second = (
-        isolated_trainer.IsolatedTrainer(None, data, (), None, tmp_path) for _ in range(2)
+        isolated_trainer.IsolatedTrainer(None, data, (), None, tmp_path, LocalExecutor())
+        for _ in range(2)
     )
     killed = tmp_path / "isolated-1-0"  # of another process, which held the project before
     killed.mkdir()
     for trainer in (first, second):
-        with mock.patch.object(Worker, "call", return_value=None):
-            trainer._begun()
+        trainer._prepare()
     assert not killed.exists()
     kept = second._folder
     del first, trainer
-    second_files = sorted(kept.iterdir())
     gc.collect()
-    assert sorted(kept.iterdir()) == second_files != []
+    assert kept.exists()
     second.close()
     assert list(tmp_path.iterdir()) == []
 

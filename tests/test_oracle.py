@@ -86,15 +86,23 @@ def test_rungs_stop_all_but_the_best_third_and_never_the_start(tmp_path):
     end(oracle, start, 0.0)
     better = oracle.create_trial("t")
     assert oracle.goes_on(better.trial_id, 0, 0.3)
-    assert oracle.goes_on(better.trial_id, 1, 0.4)  # the first at this rung
+    assert oracle.goes_on(better.trial_id, 1, 0.4)
     end(oracle, better, 0.5)
+    third = oracle.create_trial("t")
+    assert oracle.goes_on(third.trial_id, 0, 0.1)  # the first three go on
+    assert oracle.goes_on(third.trial_id, 1, 0.1)
+    end(oracle, third, 0.1)
     worse = oracle.create_trial("t")
-    assert not oracle.goes_on(worse.trial_id, 0, 0.2)
+    assert not oracle.goes_on(worse.trial_id, 0, 0.05)
     end(oracle, worse)
     assert worse.trial_id not in {each.trial_id for each in oracle.get_best_trials(9)}
     again = oracle.create_trial("t")
     assert oracle.goes_on(again.trial_id, 0, 0.35)
-    assert not oracle.goes_on(again.trial_id, 1, 0.3)
+    assert oracle.goes_on(again.trial_id, 1, 0.3)  # the third at this rung
+    end(oracle, again, 0.2)
+    last = oracle.create_trial("t")
+    assert oracle.goes_on(last.trial_id, 0, 0.4)
+    assert not oracle.goes_on(last.trial_id, 1, 0.2)
 
 
 def test_a_trial_that_is_asked_again_at_a_rung_counts_once(tmp_path):
@@ -124,7 +132,7 @@ def test_a_start_that_was_trained_apart_is_known_and_no_trial(tmp_path):
     start = {"batch_size": 32, "rate": 1e-2}
     assert trial.hyperparameters.values != start
     oracle.know_start((0.2, 0.3), 0.4)
-    assert not oracle.goes_on(trial.trial_id, 0, 0.1)  # below the start, which leads its rung
+    assert oracle.standing(trial.trial_id).others == ((0.2, 0.3),)
     oracle.keep(trial.trial_id, [0.1], "stopped")
     trial.status = "COMPLETED"
     oracle.end_trial(trial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,6 +44,13 @@ def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str
             if _differ_in_the_optimizer_alone(first, second, model_maker):
                 found.append(axis.name)
     return tuple(dict.fromkeys(found))
+
+
+def warn(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> None:
+    """Warn of the idle hyperparameters; see `idle`."""
+    names = idle(model_maker, policy, axes)
+    if names:
+        warnings.warn(sentence(names), stacklevel=3)
 
 
 def sentence(names: Iterable[str]) -> str:

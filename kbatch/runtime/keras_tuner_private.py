@@ -56,6 +56,19 @@ def tuner_callback() -> type[Any]:
     return TunerCallback  # type: ignore[no-any-return]
 
 
+def search_as(tuner: Any, name: str, args: Any, kwargs: Any) -> None:
+    """Let a tuner make trials under another name, until its oracle has no more.
+
+    The loop of `BaseTuner.search` and `BaseTuner._try_run_and_update_trial`,
+    keras_tuner/src/engine/base_tuner.py, KerasTuner 1.4.8.
+    """
+    while (trial := tuner.oracle.create_trial(name)).status != "STOPPED":
+        if trial.status != "IDLE":
+            tuner.on_trial_begin(trial)
+            tuner._try_run_and_update_trial(trial, *args, **kwargs)
+            tuner.on_trial_end(trial)
+
+
 def set_project_folder(oracle: Any, folder: str) -> None:
     """Give an oracle that has no tuner the folder of its project.
 

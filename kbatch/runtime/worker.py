@@ -109,7 +109,7 @@ class Worker:
             Exception: The exception that the function raised.
         """
         try:
-            ended = self._awaited(self._ready().submit(_called, function, args), goes_on)
+            ended = self._awaited(self._ready().submit(called, function, args), goes_on)
         except BrokenProcessPool as error:
             return self._bury(loky_private.exit_code(error))
         except KeyboardInterrupt:
@@ -133,7 +133,7 @@ class Worker:
             function: See `call`.
             *args: Arguments of the function.
         """
-        self._ready().submit(_called, function, args)
+        self._ready().submit(called, function, args)
 
     @property
     def alive(self) -> bool:
@@ -195,7 +195,7 @@ def travelling(value: Any) -> bytes:
     return bytes(cloudpickle.dumps(value))
 
 
-def _called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
+def called(function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
     """Call a function in the worker, and return its result.
 
     A function that exits ends the worker only; loky would end the parent too.

@@ -11,6 +11,8 @@ from kbatch.scoring import Curve, marks
 # third of the horizon.
 RUNG_MARKS = (4, 7)
 KEPT = 3  # one trial in so many goes on
+# The first trainings all go on, so that there is soon more to recommend than the baseline.
+WHOLE = 3
 
 
 def values_at_rungs(
@@ -86,18 +88,17 @@ class Standing:
 def goes_on(value: float, others: Sequence[float]) -> bool:
     """Tell whether a trial is among the best third of those that reached its rung.
 
-    The first two trials at a rung have nobody to lead but each other: the better one goes on. This
-    is asynchronous successive halving in its stopping form, Li et al., "A System for Massively
-    Parallel Hyperparameter Tuning" (2020): a trial goes on at once or not at all, so that going on
-    needs no stored state, and is the same to the bit as never having been asked.
+    The first three all go on. This is asynchronous successive halving in its stopping form, Li et
+    al., "A System for Massively Parallel Hyperparameter Tuning" (2020): a trial goes on at once or
+    not at all, so that going on needs no stored state, and is the same to the bit as never having
+    been asked. A third is rounded up, so that a rung that tells nothing loses little.
 
     Args:
         value: Float, what the trial holds above chance.
         others: Sequence of floats, what the other trials held at this rung.
 
-    >>> goes_on(0.2, []), goes_on(0.2, [0.3]), goes_on(0.2, [0.3, 0.1, 0.1, 0.1, 0.1])
+    >>> goes_on(0.2, [0.3, 0.3]), goes_on(0.2, [0.3, 0.3, 0.1]), goes_on(0.2, [0.3, 0.1, 0.1])
     (True, False, True)
     """
-    places = max((len(others) + 1) // KEPT, 1)
     better = sum(other > value for other in others)
-    return better < places
+    return len(others) < WHOLE or better < (len(others) + 1) / KEPT

@@ -6,7 +6,6 @@ import dataclasses
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -128,13 +127,13 @@ def _received(payload: bytes) -> Any:
         ) from error
 
 
-def train(payload: bytes, test: Graph | None, progress: Path) -> Trained:
+def train(payload: bytes, test: Graph | None, progress: ProgressFile) -> Trained:
     """Make a training in this process, and write its kept weights.
 
     Args:
         payload: Bytes of the `Order`, without its test batches.
         test: `Graph` of them. Optional.
-        progress: Path of the file that tells how it goes.
+        progress: `ProgressFile` that tells how it goes.
     """
     order: Order = _received(payload)
     maker, job, trial = _prepared[0].setup.model_maker, order.job, Trial()
@@ -158,8 +157,8 @@ def update_seconds(job: Job, updates: range) -> float:
 class _Written(Watcher):
     """Writes the progress of a training into a file."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = ProgressFile(path, "r+")
+    def __init__(self, file: ProgressFile) -> None:
+        self._file = file
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         self._file.write(train_seconds, value)

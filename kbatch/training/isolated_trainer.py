@@ -1,4 +1,4 @@
-"""The isolated trainer: each training of a search is made in a worker process."""
+"""The isolated trainer: the trainings of a search are made in the workers of an executor."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pickle
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import keras
 
@@ -24,10 +26,12 @@ from kbatch.device import meter
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.records import disk
-from kbatch.runtime.worker import Death, Worker, travelling
+from kbatch.runtime.turns import Turns
+from kbatch.runtime.worker import Death, travelling
 from kbatch.training._isolated_worker import Settings, Setup
 from kbatch.training._progress_file import ProgressFile
 from kbatch.training.checkpoint import Checkpoint
+from kbatch.training.executor import Executor, TrainingWorker
 from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
 from kbatch.training.run import FullOfProgramsError
@@ -48,10 +52,24 @@ _MUST = "The callbacks, losses and metrics of isolated trials must arrive in ano
 _DO = "Make it inside of `build`, leave it out, or leave out isolated=True"
 
 
+@dataclass
+class _Seat:
+    """A worker, with the file of its progress and the number of its trainings."""
+
+    worker: TrainingWorker
+    progress: Path
+    trainings: int = 0
+
+    def close(self) -> None:
+        self.worker.close()
+        self.trainings = 0
+
+
 class IsolatedTrainer:
     """Makes each training in a worker process, which is renewed before it grows.
 
-    A training that kills its process ends that process only.
+    A training that kills its process ends that process only. Each of several threads trains in a
+    worker of its own, and hands the turn over while it waits for it.
 
     Args:
         model_maker: `ModelMaker` that makes the models.
@@ -59,6 +77,11 @@ class IsolatedTrainer:
         names: Tuple of strings, the augmentation pipelines of the space.
         goal: `Goal` of every trial; `None` before its seconds are known.
         folder: Folder of the project's records, where files of the data lie meanwhile.
+        executor: `Executor` that has the workers.
+
+    Attributes:
+        workers: Integer, how many trainings can be made at once.
+        turns: `Turns` of the threads that train.
     """
 
     isolated: ClassVar[bool] = True
@@ -70,15 +93,20 @@ class IsolatedTrainer:
         names: tuple[str, ...],
         goal: Goal | None,
         folder: Path,
+        executor: Executor,
     ) -> None:
         self._model_maker, self._data, self._names, self._goal = model_maker, data, names, goal
-        self._worker = Worker()
+        self.workers, self.turns = executor.workers, Turns()
         # Another trainer of this process may be at work in the project, or be collected meanwhile.
         self._folder = folder / f"{FOLDER}-{os.getpid()}-{next(_numbers)}"
         self._payload: bytes | None = None  # of the setup
-        self._trainings = 0  # of the worker that lives
+        self._seats = [
+            _Seat(executor.worker(number), self._folder / f"progress-{number}")
+            for number in range(executor.workers)
+        ]
+        self._free = list(reversed(self._seats))
         # A search that nobody closes, or an error before, leaves nothing behind either.
-        weakref.finalize(self, _end, self._worker, self._folder)
+        weakref.finalize(self, _end, self._seats, self._folder)
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None
@@ -91,19 +119,20 @@ class IsolatedTrainer:
         test = None if order.test is None else Graph.of(order.test, "test data")
         watcher.started(job.purpose, job.trial, job.recipe, self._goal_seconds())
         payload = _bytes_of(dataclasses.replace(order, test=None), "callbacks")
-        try:
-            made = self._call("train", payload, test, on_progress=watcher.progress)
-        except FullOfProgramsError:  # a new process has room
-            self._worker.close()
-            made = self._call("train", payload, test, on_progress=watcher.progress)
-        self._trainings += 1
-        if isinstance(made, Trained):
-            if trial is not None:
-                trial.declared = made.hyperparameters
-            # An out of memory inside a compiled program damages the process.
-            if made.outcome.failed or self._trainings >= TRAININGS_OF_A_WORKER:
-                self._worker.close()
-        return made
+        with self._seat() as seat:
+            try:
+                made = self._call(seat, "train", payload, test, on_progress=watcher.progress)
+            except FullOfProgramsError:  # a new process has room
+                seat.close()
+                made = self._call(seat, "train", payload, test, on_progress=watcher.progress)
+            seat.trainings += 1
+            if isinstance(made, Trained):
+                if trial is not None:
+                    trial.declared = made.hyperparameters
+                # An out of memory inside a compiled program damages the process.
+                if made.outcome.failed or seat.trainings >= TRAININGS_OF_A_WORKER:
+                    seat.close()
+        return cast(Trained | Death, made)
 
     def update_seconds(self, job: Job, updates: range) -> float:
         """Return the median seconds of some updates of a recipe; see `Trainer.update_seconds`.
@@ -111,7 +140,8 @@ class IsolatedTrainer:
         Raises:
             SearchError: If the process dies.
         """
-        median = self._call("update_seconds", job, updates)
+        with self._seat() as seat:
+            median = self._call(seat, "update_seconds", job, updates)
         if isinstance(median, Death):
             raise SearchError(
                 "The baseline must train, so that the horizon can be measured",
@@ -121,63 +151,91 @@ class IsolatedTrainer:
         return float(median)
 
     def close(self) -> None:
-        """End the worker, and remove the files of the data."""
+        """End the workers, and remove the files of the data."""
         self._payload = None
-        _end(self._worker, self._folder)
+        _end(self._seats, self._folder)
+
+    @contextmanager
+    def _seat(self) -> Iterator[_Seat]:
+        """A worker that no other thread uses."""
+        seat = self._free.pop()
+        try:
+            yield seat
+        finally:
+            self._free.append(seat)
 
     def _goal_seconds(self) -> float:
         return 0.0 if self._goal is None else self._goal.seconds
 
     def _call(
         self,
+        seat: _Seat,
         name: str,
         *args: Any,
-        on_progress: Callable[[float, float | None], None] | None = None,
+        on_progress: Callable[[float, float | None], None] = lambda *progress: None,
     ) -> Any:
         """Call a function of the worker's side, in a worker that has the data."""
-        progress = self._begun()
-        if isinstance(progress, Death):
-            return progress
-        last, since = 0, time.monotonic()
+        self._prepare()
+        progress = ProgressFile(seat.progress)
+        if not seat.worker.alive:
+            seat.trainings = 0
+            died = self._awaited(seat, "begin", self._payload)
+            if isinstance(died, Death):
+                return died
+        last = progress.write(0.0, None)
+        since = time.monotonic()
 
         def goes_on() -> bool:
             nonlocal last, since
             times, train_seconds, value = progress.read()
-            if times > last:
+            if times != last:
                 last, since = times, time.monotonic()
-                if on_progress is not None:
-                    on_progress(train_seconds, value)
+                on_progress(train_seconds, value)
             return time.monotonic() - since < SILENT_SECONDS
 
-        own = () if on_progress is None else (progress.path,)
-        return self._worker.watched(f"{SIDE}:{name}", *args, *own, goes_on=goes_on)
+        own = (progress,) if name == "train" else ()
+        return self._awaited(seat, name, *args, *own, goes_on=goes_on)
 
-    def _begun(self) -> ProgressFile | Death:
-        """A worker that has the data, and the file of its progress."""
-        if self._payload is None:
-            for left in self._folder.parent.glob(f"{FOLDER}-*"):
-                if not left.name.startswith(f"{FOLDER}-{os.getpid()}-"):  # its process was killed
-                    shutil.rmtree(left, ignore_errors=True)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            pipelines = augmentation.registered(self._names)
-            try:
-                data = parcel(self._data, self._folder)
-            except OSError as error:
-                raise disk.refusal(error, self._folder) from error
-            settings = Settings.of_process()
-            setup = Setup(self._model_maker, data, self._goal, pipelines, settings)
-            self._payload = _bytes_of(setup, "build, loss, metrics or an augmentation")
-        if not self._worker.alive:
-            self._trainings = 0
-            died = self._worker.call(f"{SIDE}:begin", self._payload, timeout_seconds=SILENT_SECONDS)
-            if isinstance(died, Death):
-                return died
-        return ProgressFile(self._folder / "progress", "w+")
+    def _awaited(
+        self,
+        seat: _Seat,
+        name: str,
+        *args: Any,
+        goes_on: Callable[[], bool] | None = None,
+    ) -> Any:
+        """What a worker returns, while other threads have the turn."""
+        ends_at = time.monotonic() + SILENT_SECONDS
+
+        def looked() -> bool:
+            with self.turns.taken():
+                self.turns.check()
+                return time.monotonic() < ends_at if goes_on is None else goes_on()
+
+        with self.turns.given():
+            return seat.worker.watched(f"{SIDE}:{name}", *args, goes_on=looked)
+
+    def _prepare(self) -> None:
+        """Write the files of the data, which all workers read, and what else travels to them."""
+        if self._payload is not None:
+            return
+        for left in self._folder.parent.glob(f"{FOLDER}-*"):
+            if not left.name.startswith(f"{FOLDER}-{os.getpid()}-"):  # its process was killed
+                shutil.rmtree(left, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        pipelines = augmentation.registered(self._names)
+        try:
+            data = parcel(self._data, self._folder)
+        except OSError as error:
+            raise disk.refusal(error, self._folder) from error
+        settings = Settings.of_process()
+        setup = Setup(self._model_maker, data, self._goal, pipelines, settings)
+        self._payload = _bytes_of(setup, "build, loss, metrics or an augmentation")
 
 
-def _end(worker: Worker, folder: Path) -> None:
-    """End a worker, and remove the files of its data."""
-    worker.close()
+def _end(seats: Sequence[_Seat], folder: Path) -> None:
+    """End workers, and remove the files of their data."""
+    for seat in seats:
+        seat.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 

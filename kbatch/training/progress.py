@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch import notebook
 from kbatch.recipe import Recipe
@@ -71,20 +72,11 @@ class ProgressBar(Watcher):
         """Print the recipe in words and begin its bar."""
         if self._bar is not None:
             self._bar.stop()  # of a training whose process died
-        name = f"trial {trial}" if purpose == "search" else purpose
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn(
-                "{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}", markup=False
-            ),
-        )
+        name = _name(purpose, trial)
         print(f"{name}: {recipe}", flush=True)
         console = Console(markup=False, emoji=False)  # names of augmentations are the user's
         self._line, self._seconds = notebook.Line() if console.is_jupyter else None, seconds
-        self._bar = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal
-        )
+        self._bar = _bars(console)
         self._bar.start()
         self._task = self._bar.add_task(name, total=seconds, value="")
 
@@ -102,9 +94,75 @@ class ProgressBar(Watcher):
             self._bar.stop()
         if self._line is not None:
             self._line.clear()
-        held = record.outcome.value
-        value = "nothing measured" if held is None else f"{held:.3f} held"
-        score = f"score {score_text(record.score)} per second"
-        print(f"    {ended_by(record.outcome)}: {value}, {score}", flush=True)
+        print(f"    {_end_of(record)}", flush=True)
         for remark in record.outcome.remarks:
             print(f"    {remark}", flush=True)
+
+
+class SeveralBars(Watcher):
+    """Prints two lines for each training that ended, and bars of all that run on a terminal.
+
+    Each training is told by the thread that waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
+        self._tasks: dict[int, TaskID] = {}
+
+    def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
+        """Begin its bar."""
+        if self._bars is None:
+            self._bars = _bars(Console(markup=False, emoji=False))
+            self._bars.start()
+        self._close()  # of a training whose process died
+        task = self._bars.add_task(_name(purpose, trial), total=seconds, value="")
+        self._tasks[threading.get_ident()] = task
+
+    def progress(self, train_seconds: float, value: float | None) -> None:
+        """Move its bar."""
+        task = self._tasks.get(threading.get_ident())
+        if self._bars is not None and task is not None:
+            shown = "" if value is None else f"{value:.3f}"
+            self._bars.update(task, completed=train_seconds, value=shown)
+
+    def ended(self, record: Record) -> None:
+        """Close its bar, and print the recipe in words and how the training ended."""
+        self._close()
+        if self._bars is not None and not self._tasks:
+            self._bars.stop()
+            self._bars = None
+        print(f"{_name(record.purpose, record.trial)}: {record.recipe}", flush=True)
+        print(f"    {_end_of(record)}", flush=True)
+        for remark in record.outcome.remarks:
+            print(f"    {remark}", flush=True)
+
+    def _close(self) -> None:
+        task = self._tasks.pop(threading.get_ident(), None)
+        if self._bars is not None and task is not None:
+            self._bars.remove_task(task)
+
+
+def bars_of(workers: int) -> Watcher:
+    """Return the watcher that shows so many trainings at once."""
+    return SeveralBars() if workers > 1 else ProgressBar()
+
+
+def _name(purpose: str, trial: int) -> str:
+    return f"trial {trial}" if purpose == "search" else purpose
+
+
+def _end_of(record: Record) -> str:
+    """How a training ended, in words."""
+    held = record.outcome.value
+    value = "nothing measured" if held is None else f"{held:.3f} held"
+    return f"{ended_by(record.outcome)}: {value}, score {score_text(record.score)} per second"
+
+
+def _bars(console: Console) -> Progress:
+    """Bars of training seconds, shown on a terminal only."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}", markup=False),
+    )
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -20,7 +20,7 @@ from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
 from kbatch.device import meter, strategy
-from kbatch.errors import SearchError, SpaceError
+from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
@@ -33,11 +33,12 @@ from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
 from kbatch.training import agreement, isolated_trainer, rehearsal, user_callbacks
 from kbatch.training.epochs_horizon import seconds_of_epochs
+from kbatch.training.executor import Executor
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of
 from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.metrics import Measured
-from kbatch.training.progress import ProgressBar, Watcher
+from kbatch.training.progress import Watcher, bars_of
 from kbatch.training.project import Project
 from kbatch.training.run import check_sizes
 from kbatch.training.search import Search, baseline_job, baseline_recipe
@@ -56,7 +57,7 @@ class Terms:
         max_batch: The largest micro-batch that fits: an integer, a `Table`, or `None`.
         max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
             leads to.
-        isolated: Boolean, whether each training is made in a worker process.
+        executor: `Executor` whose workers make the trainings; `None` for this process.
     """
 
     model_maker: ModelMaker
@@ -65,7 +66,7 @@ class Terms:
     seconds_per_trial: float | None
     max_batch: int | Table | None
     max_accumulation_steps: int
-    isolated: bool = False
+    executor: Executor | None = None
 
     def fitted(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a micro-batch that fits into memory; `None` if none does."""
@@ -116,7 +117,8 @@ class Terms:
         arguments, data = cast(FitArguments, arguments), cast(Data, data)
         self._agree(project, arguments, model, data)
         goal = self._goal_of(project, data, arguments, model)
-        own = ProgressBar() if arguments.verbose is None else Watcher()
+        workers = 1 if self.executor is None else self.executor.workers
+        own = bars_of(workers) if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)
         return Search(*shared, watcher or own, self._trainer(project, data, goal))
 
@@ -150,7 +152,7 @@ class Terms:
         problems.of(lambda: self._check_horizon(arguments))
         problems.of(lambda: strategy.check(strategy.entered()))
         problems.of(lambda: replicas.check_space(self.space))
-        if self.isolated:
+        if self.executor is not None:
             own = self.model_maker.arguments
             problems.of(lambda: isolated_trainer.check(arguments.callbacks, own))
         if model is not None:
@@ -257,10 +259,10 @@ class Terms:
         return Goal.from_dict(stored)
 
     def _trainer(self, project: Project, data: Data, goal: Goal | None) -> Trainer:
-        if not self.isolated:
+        if self.executor is None:
             return LocalTrainer(self.model_maker, data, goal)
         shared = (self.model_maker, data, self.space.augmentation, goal)
-        return IsolatedTrainer(*shared, project.folder)
+        return IsolatedTrainer(*shared, project.folder, self.executor)
 
     def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
         """The horizon that lets the baseline see the data `epochs` times."""
@@ -268,25 +270,6 @@ class Terms:
         job = baseline_job(self.model_maker, self.space, recipe)
         with contextlib.closing(self._trainer(project, data, None)) as trainer:
             return seconds_of_epochs(project, job, data.training.examples, epochs, trainer)
-
-
-def check_space(space: Any) -> None:
-    """Refuse anything but a `Space` whose augmentations are registered.
-
-    Raises:
-        SpaceError: If it is anything else.
-    """
-    if not isinstance(space, Space):
-        raise SpaceError(
-            "`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say"
-        )
-    unknown = [name for name in space.augmentation if name not in augmentation.names()]
-    if unknown:
-        raise SpaceError(
-            f"`augmentation` must be among {', '.join(augmentation.names())}",
-            ", ".join(unknown),
-            "Register it first with kbatch.register_augmentation",
-        )
 
 
 def _overlap_facts(data: Data) -> dict[str, int] | None:

@@ -156,7 +156,7 @@ class Tuner(keras_tuner.Tuner):
             name = f"{self.tuner_id}-{number}"
             keras_tuner_private.search_as(self, name, args, fit_arguments)
 
-        return Crew(trainer.turns, work, trainer.workers - 1)
+        return Crew(trainer.turns, work, trainer.workers - 1, trainer.close_idle)
 
     def on_search_begin(self) -> None:
         """Take up what earlier searches have seen; KerasTuner calls this."""

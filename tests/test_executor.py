@@ -9,6 +9,7 @@ import keras
 import keras_tuner
 import pytest
 import ray
+import ray.cluster_utils
 from short_searches import build
 from test_search_tuner import search, trials_of, tuner_in
 
@@ -108,6 +109,34 @@ def test_a_trial_that_kills_its_process_ends_alone(executor, points, tmp_path):
     assert sum(record.outcome.ended in ("horizon", "stopped") for record in records) >= 4
 
 
+@pytest.mark.slow
+def test_a_node_that_dies_ends_one_training(points, tmp_path):
+    """Two machines, and what the lost one had begun is made again on the other."""
+    own = ray.cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    nodes = [own.add_node(num_cpus=1) for _ in range(2)]
+    ray.init(address=own.address, log_to_driver=False)
+    project = tmp_path / "p"
+    try:
+        tuner = tuner_in(tmp_path, executor=RayExecutor(workers=2), seconds_per_trial=4)
+        thread = threading.Thread(target=_lose_once_two_train, args=(project, own, nodes[0]))
+        thread.start()
+        search(tuner, points, max_trials=4)
+        thread.join()
+    finally:
+        ray.shutdown()
+        own.shutdown()
+    records = load_records(project)
+    assert sorted(record.trial for record in records) == [-1, 0, 1, 2, 3]
+    assert {record.outcome.ended for record in records} <= {"horizon", "stopped"}
+    again = [each for each in records if "made again" in " ".join(each.outcome.remarks)]
+    assert len(again) == 1
+
+
+def _lose_once_two_train(project, own, node):
+    _wait_for_two(project)
+    own.remove_node(node, allow_graceful=False)
+
+
 def failing(hp):
     if hp.Int("width", 8, 24, step=8) > 8:
         raise ZeroDivisionError("a bug of the user's")
@@ -136,11 +165,15 @@ def test_ctrl_c_ends_all_and_the_search_goes_on(executor, points, tmp_path):
     assert "crashed" not in [record.outcome.ended for record in records]
 
 
-def _interrupt_once_two_train(project):
+def _wait_for_two(project):
     ends_at = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < ends_at and len(list(project.glob("trial_*"))) < 2:
         time.sleep(0.05)
     time.sleep(1)
+
+
+def _interrupt_once_two_train(project):
+    _wait_for_two(project)
     os.kill(os.getpid(), signal.SIGINT)
 
 

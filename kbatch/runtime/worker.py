@@ -24,6 +24,7 @@ from kbatch.runtime import loky_private
 ORPHAN_CHECK_SECONDS = 0.5  # chosen by hand, not tuned
 LOOK_SECONDS = 0.1  # from one look after a call to the next; chosen by hand
 SAID_CHARACTERS = 2000  # kept of a dead worker's output; chosen by hand, not tuned
+LOST = "its machine was lost"
 INTERRUPTED = 130  # exit code in a shell of a program that Ctrl-C ended
 
 
@@ -36,12 +37,16 @@ class Death:
             of the signal that killed it. `None` if the watchdog ended it. If the function raised
             `SystemExit` or `KeyboardInterrupt`, the exit code that a program would have.
         said: String, the last output of the process, or the name of that exception.
+        is_of_machine: Boolean, whether the machine of the process was lost.
     """
 
     exit_code: int | None
     said: str
+    is_of_machine: bool = False
 
     def __str__(self) -> str:
+        if self.is_of_machine:
+            return LOST
         return (
             "it hung"
             if self.exit_code is None

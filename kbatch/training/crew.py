@@ -20,10 +20,17 @@ class Crew:
         turns: `Turns` that the work hands over where it waits.
         work: Function of a thread's number, from 1.
         helpers: Integer, how many threads there are besides the one of the block.
+        done: Function that is called in each thread once it has no more work. Defaults to nothing.
     """
 
-    def __init__(self, turns: Turns, work: Callable[[int], None], helpers: int) -> None:
-        self._turns, self._work = turns, work
+    def __init__(
+        self,
+        turns: Turns,
+        work: Callable[[int], None],
+        helpers: int,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._turns, self._work, self._done = turns, work, done
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"kbatch-{id(self)}-{number}")
             for number in range(1, helpers + 1)
@@ -43,7 +50,9 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
+        if kind is None:
+            self._done()
+        else:
             self._turns.end()
         self._turn.__exit__(None, None, None)
         try:
@@ -65,6 +74,7 @@ class Crew:
             with self._turns.taken():
                 self._turns.check()
                 self._work(number)
+                self._done()
         except Ended:
             pass
         except BaseException as error:  # the block raises it

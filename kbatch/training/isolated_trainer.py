@@ -150,6 +150,11 @@ class IsolatedTrainer:
             )
         return float(median)
 
+    def close_idle(self) -> None:
+        """End the workers that no thread uses, so that others can have what they held."""
+        for seat in self._free:
+            seat.close()
+
     def close(self) -> None:
         """End the workers, and remove the files of the data."""
         self._payload = None

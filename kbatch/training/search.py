@@ -20,7 +20,7 @@ from kbatch.records import disk
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.rules import warmup
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.runtime.worker import Death
+from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
 from kbatch.training import user_callbacks
 from kbatch.training.checkpoint import Checkpoint
@@ -30,6 +30,8 @@ from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 from kbatch.training.trainer import Order, Trained, Trainer
 from kbatch.training.trial import Trial
+
+MACHINES = 5  # that may be lost under a training before it is said to kill them; chosen by hand
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,9 @@ class Search:
         """The record of a training that killed its process: out of memory, or the second time."""
         if death.exit_code is not None and is_out_of_memory(RuntimeError(death.said)):
             return job.record(Outcome("out_of_memory", message=f"{death}: {death.said}"), 0.0)
+        lost = sum(LOST in remark for remark in job.remarks)
+        if death.is_of_machine and lost < MACHINES:
+            return None  # which says nothing of the training
         self.project.trainings.died(job)
         record = self.project.trainings.crashed(job)
         if record is None:

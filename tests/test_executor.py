@@ -99,6 +99,7 @@ class Killed(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_trial_that_kills_its_process_ends_alone(executor, points, tmp_path):
     tuner = tuner_in(tmp_path, executor=executor)
     search(tuner, points, max_trials=4, callbacks=[Killed(tmp_path / "deaths")])
@@ -143,6 +144,7 @@ def failing(hp):
     return build(hp)
 
 
+@pytest.mark.slow
 def test_an_error_of_one_thread_ends_the_search(executor, points, tmp_path):
     tuner = tuner_in(tmp_path, executor=executor, build=failing)
     with pytest.raises(keras_tuner.errors.FatalRuntimeError, match="a bug of the user's"):
@@ -150,6 +152,9 @@ def test_an_error_of_one_thread_ends_the_search(executor, points, tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("kbatch-")]
 
 
+@pytest.mark.parametrize(
+    "executor", ["local", pytest.param("ray", marks=pytest.mark.slow)], indirect=True
+)
 def test_ctrl_c_ends_all_and_the_search_goes_on(executor, points, tmp_path):
     tuner = tuner_in(tmp_path, executor=executor, seconds_per_trial=3)
     timer = threading.Timer(0, _interrupt_once_two_train, [tmp_path / "p"])

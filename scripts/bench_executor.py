@@ -3,7 +3,7 @@
 Usage: python scripts/bench_executor.py [--workers 1,4] [--seconds 20] [--trials 4]
 [--executor local] [--out FILE]
 
-A device is simulated: after each update a callback sleeps, as the processor does while a GPU works.
+A device is simulated: a layer sleeps for each batch, as the processor does while a GPU works.
 So the workers share the cores of this machine for all but that: input, tracing, validation,
 weights. A row holds the trials per second once every worker has ended its first trial, and how many
 times those of one worker that is.
@@ -21,19 +21,28 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import rows
+import tensorflow as tf
 
 import kbatch
 from kbatch.training.progress import Watcher
 
 COLUMNS = ("executor", "workers", "seconds_per_trial", "trials", "trials_per_second", "times_one")
-UPDATE_SECONDS = 0.02  # of the simulated device
+BATCH_SECONDS = 0.05  # of the simulated device
 
 
-class Device(keras.callbacks.Callback):
-    """Takes its time for each update, without the processor."""
+@keras.saving.register_keras_serializable()
+class Device(keras.layers.Layer):
+    """Takes its time for each batch, without the processor."""
 
-    def on_train_batch_end(self, batch, logs=None):
-        time.sleep(UPDATE_SECONDS)
+    def call(self, x):
+        y = tf.py_function(_slept, [x], x.dtype)
+        y.set_shape(x.shape)
+        return y
+
+
+def _slept(x):
+    time.sleep(BATCH_SECONDS)
+    return x
 
 
 class Ends(Watcher):
@@ -48,7 +57,8 @@ class Ends(Watcher):
 
 
 def build(hp):
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    layers = [Device(), keras.layers.Dense(1, "sigmoid")]
+    model = keras.Sequential([keras.Input((12,)), *layers])
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
     return model
 
@@ -59,15 +69,15 @@ def trials_per_second(kind, workers, seconds, trials, folder):
     x = rng.normal(size=(2000, 12)).astype("float32")
     y = (x[:, 0] > 0).astype("int32")
     executor = {"local": kbatch.LocalExecutor, "ray": kbatch.RayExecutor}[kind](workers)
-    space = kbatch.Space(batch_size=(16, 32, 64), optimizer="adam")
+    space = kbatch.Space(batch_size=(16, 32, 64), optimizer="adam", jit_compile=False)
     tuner = kbatch.Tuner(
         build, space, seconds_per_trial=seconds, executor=executor, directory=folder
     )
     tuner.hypermodel.watcher = Ends()
-    data = {"validation_data": (x[:500], y[:500])}
+    data = {"validation_data": (x[:64], y[:64])}
     # no trial is stopped at a rung, so that all take the same seconds
     with mock.patch("kbatch.tuner.question", return_value=None):
-        arguments = {**data, "callbacks": [Device()], "verbose": 0}
+        arguments = {**data, "verbose": 0}
         tuner.search(x, y, max_trials=trials * workers, **arguments)
     ends = tuner.hypermodel.watcher.seconds
     return (len(ends) - workers) / (ends[-1] - ends[workers - 1])

@@ -16,11 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-os.environ.setdefault(LIMIT, "64")
+os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", "64")
 
 import keras
 import keras_tuner
@@ -109,7 +108,7 @@ def main():
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     x, y = examples()
-    limit = f"{os.environ[LIMIT]}MiB"
+    limit = f"{os.environ['TF_CPU_BFC_MEM_LIMIT_IN_MB']}MiB"
     table = kbatch.max_batches(build, x, y, kbatch.Space(batch_size=SIZES), limit)
     print(table, flush=True)
     for known in (None, table):

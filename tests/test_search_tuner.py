@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 import time
 
 import keras
@@ -13,9 +16,13 @@ import kbatch
 from kbatch.errors import ProjectChangedError, SearchError, SpaceError
 from kbatch.results.loading import load_records
 
+# Set to "local" or "ray", these tests make their trainings there.
+EXECUTOR = os.environ.get("KBATCH_TEST_EXECUTOR")
+
 
 def tuner_in(directory, **arguments):
     given = {"seconds_per_trial": SECONDS, "project_name": "p", "space": SPACE, **arguments}
+    given.setdefault("executor", EXECUTOR)
     return kbatch.Tuner(given.pop("build", build), directory=directory, **given)
 
 
@@ -198,12 +205,24 @@ def narrow():
 
 
 def test_users_callbacks_see_every_trial(points, tmp_path):
-    search(tuner_in(tmp_path), points, max_trials=3, callbacks=[Counter()])
-    assert Counter.ends == 4  # with the baseline
+    search(tuner_in(tmp_path), points, max_trials=3, callbacks=[Counter(tmp_path / "ends")])
+    assert (tmp_path / "ends").read_text() == "x" * 4  # with the baseline
 
 
 class Counter(keras.callbacks.Callback):
-    ends = 0
+    def __init__(self, path):
+        super().__init__()
+        self.path = str(path)
 
     def on_train_end(self, logs=None):
-        Counter.ends += 1
+        with open(self.path, "a") as ends:
+            ends.write("x")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_the_same_holds_with_an_executor(executor):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "KBATCH_TEST_EXECUTOR": executor}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout

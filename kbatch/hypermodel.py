@@ -233,7 +233,7 @@ class HyperModel(keras_tuner.HyperModel):
                 job = self._job(search, hp, trial, number)
                 announce = keras_tuners.Announcement()
                 written = [announce.before, of_trial, saving, announce.after]
-                path = Path(saving.filepath)
+                path = Path(saving.filepath).resolve()  # for a worker elsewhere
                 checkpoint = Checkpoint(path, written, largest_bytes(model))
                 ask = keras_tuners.question(of_trial, search.goal, search.baseline())
                 record = search.train(job, trial, own, checkpoint, ask=ask)

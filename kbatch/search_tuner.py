@@ -18,9 +18,10 @@ from kbatch.recipe_fields import whole_number
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
+from kbatch.training import user_callbacks
 from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
-from kbatch.training.crew import Crew
+from kbatch.training.crew import crew
 from kbatch.training.executor import executor_of
 from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.project import Project
@@ -53,7 +54,7 @@ class Tuner(keras_tuner.Tuner):
         executor: `"local"` to train in a worker process for each GPU of this machine, several
             recipes at once; `"ray"` for a Ray cluster; or an `Executor`, such as
             `kbatch.LocalExecutor(workers=2)`. Data and callbacks must travel there. Defaults to
-            `None`, this process.
+            `None`, this process. A `kbatch.HyperModel` that was passed keeps it.
         distribution_strategy: `tf.distribute.Strategy` of several GPUs. Optional.
         **arguments: The other arguments of `kbatch.HyperModel`, such as `metric`, `max_batch`,
             `loss` and `seed`.
@@ -156,7 +157,16 @@ class Tuner(keras_tuner.Tuner):
             name = f"{self.tuner_id}-{number}"
             keras_tuner_private.search_as(self, name, args, fit_arguments)
 
-        return Crew(trainer.turns, work, trainer.workers - 1, trainer.close_idle)
+        keras_tuner_private.unlock(self.oracle)
+        return crew(trainer.turns, work, trainer.workers - 1, trainer.close_idle)
+
+    def run_trial(self, trial: Any, *args: Any, **fit_arguments: Any) -> Any:
+        """Build and train a trial; KerasTuner calls this."""
+        if getattr(self.hypermodel.terms.executor, "workers", 1) > 1:
+            # trials at once would write to the same files
+            own = fit_arguments.get("callbacks") or []
+            fit_arguments["callbacks"] = user_callbacks.copies(own, f"trial-{trial.trial_id}")
+        return super().run_trial(trial, *args, **fit_arguments)
 
     def on_search_begin(self) -> None:
         """Take up what earlier searches have seen; KerasTuner calls this."""

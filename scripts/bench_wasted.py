@@ -33,7 +33,7 @@ COLUMNS = (
     *("tuner", "known", "seed", "trials", "out_of_memory", "duplicates", "wasted"),
     *("own_seconds", "share"),
 )
-SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 KINDS = {
     "random": keras_tuner.RandomSearch,
     "bayesian": keras_tuner.BayesianOptimization,
@@ -50,7 +50,7 @@ def build(hp):
 
 def examples():
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(4608, 64)).astype("float32")
+    x = rng.normal(size=(33280, 64)).astype("float32")
     return x, (x[:, 0] + x[:, 1] ** 2 > 1).astype("int32")
 
 
@@ -87,8 +87,8 @@ def wasted(kind, table, seed, trials, seconds, folder):
         given = {"max_trials": trials, "directory": folder, "seed": seed + 1}
         tuner = KINDS[kind](hypermodel, kbatch.objective(), **given)
     spent = OwnSeconds(tuner.oracle)
-    data = {"validation_data": (x[4096:], y[4096:]), "verbose": 0}
-    tuner.search(x[:4096], y[:4096], **data, **ending)
+    data = {"validation_data": (x[32768:], y[32768:]), "verbose": 0}
+    tuner.search(x[:32768], y[:32768], **data, **ending)
     records = [r for r in load_records(tuner.project_dir) if r.purpose == "search"]
     failed = sum(record.outcome.ended == "out_of_memory" for record in records)
     duplicates = len(tuner.oracle.trials) - len(records)

@@ -1,12 +1,13 @@
 """Threads that search together: one at a time has the turn, and all end together."""
 
+import signal
 import threading
 import time
 
 import pytest
 
 from kbatch.runtime.turns import Ended, Turns
-from kbatch.training.crew import Crew
+from kbatch.training.crew import crew
 
 
 def waited(turns, seconds=0.01):
@@ -28,7 +29,7 @@ def test_one_thread_at_a_time_runs():
             inside.remove(number)
             waited(turns)
 
-    with Crew(turns, work, 3, lambda: done.append(1)):
+    with crew(turns, work, 3, lambda: done.append(1)):
         work(0)
     assert max(most) == 1
     assert len(most) == 80
@@ -42,7 +43,7 @@ def test_threads_wait_at_the_same_time():
         with turns.given():
             barrier.wait()
 
-    with Crew(turns, work, 2):
+    with crew(turns, work, 2):
         work(0)
 
 
@@ -60,7 +61,7 @@ def test_an_error_of_a_thread_ends_all_and_is_raised():
             ended.append(number)
             raise
 
-    with pytest.raises(ValueError, match="of thread 2"), Crew(turns, work, 2):
+    with pytest.raises(ValueError, match="of thread 2"), crew(turns, work, 2):
         work(0)
     assert sorted(ended) == [0, 1]
 
@@ -76,7 +77,7 @@ def test_an_error_of_the_block_ends_the_threads():
             ended.append(number)
             raise
 
-    with pytest.raises(KeyboardInterrupt), Crew(turns, work, 2):
+    with pytest.raises(KeyboardInterrupt), crew(turns, work, 2):
         waited(turns)
         raise KeyboardInterrupt
     assert sorted(ended) == [1, 2]
@@ -88,3 +89,36 @@ def test_a_thread_without_the_turn_has_none_to_give():
         pass
     with turns.taken(), turns.given(), turns.taken():
         pass
+
+
+def test_ctrl_c_waits_for_the_turn_and_ends_all():
+    turns, ended = Turns(), []
+
+    def work(number):
+        try:
+            while True:
+                time.sleep(0.05)  # with the turn, which the block waits for
+                waited(turns, 0.001)
+        except Ended:
+            ended.append(number)
+            raise
+
+    for delay in (0.1, 0.13, 0.16):
+        ended.clear()
+        threading.Timer(delay, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt), crew(turns, work, 2):
+            while True:
+                waited(turns, 0.001)
+        assert sorted(ended) == [1, 2]
+
+
+def test_an_error_of_the_end_of_the_block_ends_the_threads():
+    turns = Turns()
+
+    def done():
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"), crew(turns, lambda number: None, 2, done):
+        pass
+    with crew(turns, lambda number: None, 2):
+        waited(turns)

@@ -62,11 +62,26 @@ def search_as(tuner: Any, name: str, args: Any, kwargs: Any) -> None:
     The loop of `BaseTuner.search` and `BaseTuner._try_run_and_update_trial`,
     keras_tuner/src/engine/base_tuner.py, KerasTuner 1.4.8.
     """
-    while (trial := tuner.oracle.create_trial(name)).status != "STOPPED":
+    while True:
+        tuner.pre_create_trial()
+        trial = tuner.oracle.create_trial(name)
+        if trial.status == "STOPPED":
+            return
         if trial.status != "IDLE":
             tuner.on_trial_begin(trial)
             tuner._try_run_and_update_trial(trial, *args, **kwargs)
             tuner.on_trial_end(trial)
+
+
+def unlock(oracle: Any) -> None:
+    """Free the lock of an oracle, which an error inside of its methods leaves locked.
+
+    `LOCKS` and `THREADS`, keras_tuner/src/engine/oracle.py, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine import oracle as module
+
+    module.LOCKS.pop(oracle, None)
+    module.THREADS.pop(oracle, None)
 
 
 def set_project_folder(oracle: Any, folder: str) -> None:

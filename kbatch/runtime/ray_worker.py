@@ -67,6 +67,11 @@ class RayWorker:
             return Death(loky_private.UNKNOWN_EXIT_CODE, str(error), is_of_machine=lost)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
+        except ray.exceptions.RayError as error:
+            self.close()
+            of_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
+            said = f"out of memory: {error}" if of_memory else str(error)
+            return Death(loky_private.UNKNOWN_EXIT_CODE, said, is_of_machine=not of_memory)
         except KeyboardInterrupt:
             self.close()
             raise

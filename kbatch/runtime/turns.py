@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kbatch.runtime import ctrl_c
+
 
 class Ended(KeyboardInterrupt):
     """Another thread has ended the search, by an error or by Ctrl-C."""
@@ -26,15 +28,19 @@ class Turns:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Wait for the turn, and keep it inside the `with` block."""
-        self._take()
         try:
+            self._take()
             yield
         finally:
             self._give()
 
     @contextmanager
     def given(self) -> Iterator[None]:
-        """Hand the turn over inside the `with` block; a thread without it does nothing."""
+        """Hand the turn over inside the `with` block; a thread without it does nothing.
+
+        Raises:
+            Ended: If another thread has ended the search meanwhile.
+        """
         if not getattr(self._own, "has", False):
             yield
             return
@@ -43,6 +49,11 @@ class Turns:
             yield
         finally:
             self._take()
+        self.check()
+
+    def begin(self) -> None:
+        """Forget that an earlier search was ended."""
+        self._over.clear()
 
     def end(self) -> None:
         """Let `check` end all other threads."""
@@ -58,9 +69,12 @@ class Turns:
             raise Ended
 
     def _take(self) -> None:
-        self._lock.acquire()
-        self._own.has = True
+        # Ctrl-C waits, so that nobody goes on without the turn
+        with ctrl_c.undisturbed():
+            self._lock.acquire()
+            self._own.has = True
 
     def _give(self) -> None:
-        self._own.has = False
-        self._lock.release()
+        if getattr(self._own, "has", False):
+            self._own.has = False
+            self._lock.release()

@@ -86,6 +86,10 @@ class _Prepared:
 _prepared: list[_Prepared] = []
 
 
+def ready() -> None:
+    """Do nothing, in a process that has imported what it needs."""
+
+
 def begin(payload: bytes) -> None:
     """Prepare this process for trainings.
 

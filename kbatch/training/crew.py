@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from kbatch.runtime import ctrl_c
 from kbatch.runtime.turns import Ended, Turns
 
 LOOK_SECONDS = 0.1  # so that Ctrl-C is seen while the others end; chosen by hand
 
 
-class Crew:
-    """Lets threads do the same work as the `with` block, each while the others wait.
+class _Helper:
+    """One thread of a crew.
 
-    An error or Ctrl-C in one thread ends all. The block raises the first error.
+    Attributes:
+        error: The error that ended it, or `None`.
+    """
+
+    def __init__(self, turns: Turns, work: Callable[[], None], name: str) -> None:
+        self._turns, self._work = turns, work
+        self.error: BaseException | None = None
+        # `Thread.join` that Ctrl-C interrupts says of a thread that it has ended (Python 3.11).
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name=name).start()
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        while not self._ended.wait(LOOK_SECONDS):
+            pass
+
+    def _run(self) -> None:
+        try:
+            with self._turns.taken():
+                self._turns.check()
+                self._work()
+        except Ended:
+            pass
+        except BaseException as error:  # the block of the crew raises it
+            self.error = error
+            self._turns.end()
+        finally:
+            self._ended.set()
+
+
+@contextmanager
+def crew(
+    turns: Turns,
+    work: Callable[[int], None],
+    helpers: int,
+    done: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Let threads do the same work as the `with` block, each while the others wait.
+
+    An error or Ctrl-C in one thread ends all. The block raises the first error of another thread.
 
     Args:
         turns: `Turns` that the work hands over where it waits.
@@ -23,60 +64,29 @@ class Crew:
         done: Function that is called in each thread once it has no more work. Defaults to nothing.
     """
 
-    def __init__(
-        self,
-        turns: Turns,
-        work: Callable[[int], None],
-        helpers: int,
-        done: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._turns, self._work, self._done = turns, work, done
-        self._threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"kbatch-{id(self)}-{number}")
-            for number in range(1, helpers + 1)
-        ]
-        self._errors: list[BaseException] = []
-        self._turn = turns.taken()
+    def worked(number: int) -> None:
+        work(number)
+        done()
 
-    def __enter__(self) -> Crew:
-        self._turn.__enter__()
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self._done()
-        else:
-            self._turns.end()
-        self._turn.__exit__(None, None, None)
-        try:
-            self._join()
-        except KeyboardInterrupt:
-            self._turns.end()
-            self._join()
+    started: list[_Helper] = []
+    turns.begin()
+    try:
+        with turns.taken():
+            for number in range(1, helpers + 1):
+                started.append(
+                    _Helper(turns, functools.partial(worked, number), f"kbatch-{number}")
+                )
+            yield
+            done()
+        for each in started:
+            each.wait()
+    except BaseException as error:
+        turns.end()
+        with ctrl_c.undisturbed():
+            for each in started:
+                each.wait()
+        if not isinstance(error, Ended):
             raise
-        if self._errors and (error is None or isinstance(error, Ended)):
-            raise self._errors[0]
-
-    def _join(self) -> None:
-        for thread in self._threads:
-            while thread.is_alive():
-                thread.join(LOOK_SECONDS)
-
-    def _run(self, number: int) -> None:
-        try:
-            with self._turns.taken():
-                self._turns.check()
-                self._work(number)
-                self._done()
-        except Ended:
-            pass
-        except BaseException as error:  # the block raises it
-            self._errors.append(error)
-            self._turns.end()
+    for each in started:
+        if each.error is not None:
+            raise each.error

@@ -77,23 +77,25 @@ class LocalExecutor:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self._gpus = len(gpus.of_trainings())
-        self.workers = self._gpus or 1 if workers is None else checked(workers)
-        if self._gpus and self.workers > self._gpus:
+        # "/physical_device:GPU:3" is the fourth that TensorFlow sees
+        self._gpus = [int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus.of_trainings()]
+        self.workers = len(self._gpus) or 1 if workers is None else checked(workers)
+        if self._gpus and self.workers > len(self._gpus):
             raise SearchError(
                 "Each worker must have a GPU of its own",
-                f"{self.workers} workers, {self._gpus} GPUs",
-                f"Pass workers={self._gpus} at most",
+                f"{self.workers} workers, {len(self._gpus)} GPUs",
+                f"Pass workers={len(self._gpus)} at most",
             )
 
     def worker(self, number: int) -> Worker:
         """Return a worker; see `Executor.worker`."""
+        if len(self._gpus) > 1:
+            names = [each for each in os.environ.get(VISIBLE, "").split(",") if each]
+            place = self._gpus[number]
+            return Worker({VISIBLE: names[place] if names else str(place)})
         if self.workers == 1:
             return Worker()
-        if self._gpus:
-            names = [each for each in os.environ.get(VISIBLE, "").split(",") if each]
-            return Worker({VISIBLE: names[number] if names else str(number)})
-        own = str(max((os.cpu_count() or 1) // self.workers, 1))
+        own = str(max(_cores() // self.workers, 1))
         return Worker(dict.fromkeys(CORES, own))
 
 
@@ -146,6 +148,13 @@ class RayExecutor:
         return RayWorker(self._resources)
 
 
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def checked(workers: Any) -> int:
     """Return a number of workers, checked."""
     if (whole_number(workers) or 0) < 1:
@@ -172,4 +181,5 @@ def executor_of(executor: Any) -> Executor:
             executor,
             "Pass kbatch.LocalExecutor(workers=2), say",
         )
+    checked(executor.workers)
     return executor

@@ -98,14 +98,13 @@ class IsolatedTrainer:
         self._model_maker, self._data, self._names, self._goal = model_maker, data, names, goal
         self.workers, self.turns = executor.workers, Turns()
         # Another trainer of this process may be at work in the project, or be collected meanwhile.
-        self._folder = folder / f"{FOLDER}-{os.getpid()}-{next(_numbers)}"
+        self._folder = folder.resolve() / f"{FOLDER}-{os.getpid()}-{next(_numbers)}"
         self._payload: bytes | None = None  # of the setup
         self._seats = [
             _Seat(executor.worker(number), self._folder / f"progress-{number}")
             for number in range(executor.workers)
         ]
         self._free = list(reversed(self._seats))
-        # A search that nobody closes, or an error before, leaves nothing behind either.
         weakref.finalize(self, _end, self._seats, self._folder)
 
     def train(
@@ -184,7 +183,10 @@ class IsolatedTrainer:
         progress = ProgressFile(seat.progress)
         if not seat.worker.alive:
             seat.trainings = 0
-            died = self._awaited(seat, "begin", self._payload)
+            # A cluster may have no room for hours, which is no hanging training.
+            died = self._awaited(seat, "ready", goes_on=lambda: True)
+            if died is None:
+                died = self._awaited(seat, "begin", self._payload, goes_on=_limited())
             if isinstance(died, Death):
                 return died
         last = progress.write(0.0, None)
@@ -206,15 +208,14 @@ class IsolatedTrainer:
         seat: _Seat,
         name: str,
         *args: Any,
-        goes_on: Callable[[], bool] | None = None,
+        goes_on: Callable[[], bool],
     ) -> Any:
         """What a worker returns, while other threads have the turn."""
-        ends_at = time.monotonic() + SILENT_SECONDS
 
         def looked() -> bool:
             with self.turns.taken():
                 self.turns.check()
-                return time.monotonic() < ends_at if goes_on is None else goes_on()
+                return goes_on()
 
         with self.turns.given():
             return seat.worker.watched(f"{SIDE}:{name}", *args, goes_on=looked)
@@ -235,6 +236,12 @@ class IsolatedTrainer:
         settings = Settings.of_process()
         setup = Setup(self._model_maker, data, self._goal, pipelines, settings)
         self._payload = _bytes_of(setup, "build, loss, metrics or an augmentation")
+
+
+def _limited() -> Callable[[], bool]:
+    """A function that tells for so long as a training may be silent that it goes on."""
+    ends_at = time.monotonic() + SILENT_SECONDS
+    return lambda: time.monotonic() < ends_at
 
 
 def _end(seats: Sequence[_Seat], folder: Path) -> None:
@@ -270,7 +277,7 @@ def check(callbacks: Sequence[Any], arguments: CompileArguments) -> None:
     Raises:
         SearchError: If one would not.
     """
-    own = [each for each in keras.tree.flatten([arguments.loss, arguments.metrics]) if each]
+    own = filter(None, keras.tree.flatten([arguments.loss, arguments.metrics]))
     for part in [*callbacks, *own]:
         try:
             arrived = pickle.loads(travelling(part))

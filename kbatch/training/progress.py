@@ -17,7 +17,8 @@ from kbatch.results.words import ended_by, score_text
 class Watcher:
     """Is told of every training, and does nothing.
 
-    Override the methods whose events you want to show, and set `kbatch.HyperModel.watcher`.
+    Override the methods whose events you want to show, and set `kbatch.HyperModel.watcher`. With an
+    executor of several workers, a thread for each calls them, one at a time.
 
     Example:
     ```python

@@ -125,9 +125,7 @@ def test_an_error_of_one_thread_ends_the_search(executor, points, tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("kbatch-")]
 
 
-@pytest.mark.parametrize(
-    "executor", ["local", pytest.param("ray", marks=pytest.mark.slow)], indirect=True
-)
+@pytest.mark.slow
 def test_ctrl_c_ends_all_and_the_search_goes_on(executor, points, tmp_path):
     tuner = tuner_in(tmp_path, executor=executor, seconds_per_trial=3)
     timer = threading.Timer(0, _interrupt_once_two_train, [tmp_path / "p"])

@@ -335,6 +335,7 @@ def test_the_users_augmentation_travels(points, tmp_path):
     assert ended(tmp_path) == ["horizon"] * 2
 
 
+@pytest.mark.slow
 def test_kbatchs_tuner_stops_isolated_trials_at_rungs(points, tmp_path):
     space = dataclasses.replace(SPACE, batch_size=(16, 32, 64))
     tuner = kbatch.Tuner(

@@ -100,6 +100,7 @@ class _Process:
 def _ray() -> Any:
     try:
         import ray
+        import ray.exceptions  # a folder named ray passes for a module, and has none
     except ImportError as error:
         raise SearchError(
             "Ray must be installed for trainings on a Ray cluster",

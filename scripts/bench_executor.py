@@ -103,9 +103,7 @@ def main():
             *(round(rate, 4), round(rate / one, 2)),
         )
         line = dict(zip(COLUMNS, values, strict=True))
-        if options.out:
-            rows.append(options.out, COLUMNS, line)
-        print(", ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+        rows.tell(options.out, COLUMNS, line)
 
 
 if __name__ == "__main__":

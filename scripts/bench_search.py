@@ -150,10 +150,7 @@ def main():
             names = {"table": table.name.split(".")[0], "recipes": len(replay.recipes)}
             for row in bench(replay, policies, options.seeds, options.horizons):
                 line = {**names, "noise": noise, **row}
-                if options.out:
-                    rows.append(options.out, COLUMNS, line)
-                else:
-                    print(", ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+                rows.tell(options.out, COLUMNS, line)
 
 
 if __name__ == "__main__":

@@ -116,10 +116,7 @@ def main():
             for seed in range(options.seeds):
                 with tempfile.TemporaryDirectory() as folder:
                     line = wasted(kind, known, seed, options.trials, options.seconds, folder)
-                if options.out:
-                    rows.append(options.out, COLUMNS, line)
-                else:
-                    print(", ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+                rows.tell(options.out, COLUMNS, line)
 
 
 if __name__ == "__main__":

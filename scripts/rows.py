@@ -23,6 +23,14 @@ def known(path: Path, names: Sequence[str]) -> set[tuple[str, ...]]:
     return found
 
 
+def tell(path: Path | None, columns: Sequence[str], row: Mapping[str, object]) -> None:
+    """Append a row to a file; without one, print it."""
+    if path is not None:
+        append(path, columns, row)
+    else:
+        print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+
+
 def append(path: Path, columns: Sequence[str], row: Mapping[str, object]) -> None:
     """Append a row, to a new file after a line of names, and print it."""
     new = not path.exists()

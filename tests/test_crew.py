@@ -18,6 +18,16 @@ def waited(turns, seconds=0.01):
             turns.check()
 
 
+def until_ended(turns, number, ended):
+    """Wait again and again, and note that another thread has ended the search."""
+    try:
+        while True:
+            waited(turns)
+    except Ended:
+        ended.append(number)
+        raise
+
+
 def test_one_thread_at_a_time_runs():
     turns, inside, most, done = Turns(), [], [], []
 
@@ -54,12 +64,7 @@ def test_an_error_of_a_thread_ends_all_and_is_raised():
         if number == 2:
             waited(turns)
             raise ValueError("of thread 2")
-        try:
-            while True:
-                waited(turns)
-        except Ended:
-            ended.append(number)
-            raise
+        until_ended(turns, number, ended)
 
     with pytest.raises(ValueError, match="of thread 2"), crew(turns, work, 2):
         work(0)
@@ -70,12 +75,7 @@ def test_an_error_of_the_block_ends_the_threads():
     turns, ended = Turns(), []
 
     def work(number):
-        try:
-            while True:
-                waited(turns)
-        except Ended:
-            ended.append(number)
-            raise
+        until_ended(turns, number, ended)
 
     with pytest.raises(KeyboardInterrupt), crew(turns, work, 2):
         waited(turns)

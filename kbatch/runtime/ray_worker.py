@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbatch.errors import SearchError
-from kbatch.runtime import loky_private
+from kbatch.runtime import loky_private, ray_private
 from kbatch.runtime.worker import LOOK_SECONDS, Death, called
-
-# What Ray says only in the message of its error, of 2.60.0; `tests/test_executor.py` kills a node.
-NODE_DIED = "its node has died"
 
 
 def cluster() -> dict[str, float]:
@@ -62,8 +59,7 @@ class RayWorker:
             result = ray.get(ended)
         except ray.exceptions.RayActorError as error:
             self.close()
-            lost = isinstance(error, ray.exceptions.ActorUnavailableError)
-            lost = lost or NODE_DIED in str(error)
+            lost = ray_private.lost_a_machine(error)
             return Death(loky_private.UNKNOWN_EXIT_CODE, str(error), is_of_machine=lost)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None

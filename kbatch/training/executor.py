@@ -102,9 +102,10 @@ class LocalExecutor:
 class RayExecutor:
     """Makes trainings in worker processes of a Ray cluster, on several machines if it has them.
 
-    Use it as `kbatch.Tuner(executor=…)`. Call `ray.init(address="auto")` before, or Ray starts on
-    this machine. The folder of the project must be on a file system that all machines share: the
-    data and the kept weights go through it. Needs `pip install "kbatch[ray]"`.
+    Use it as `kbatch.Tuner(executor=…)`. Call `ray.init(address="auto")` before, or Ray takes the
+    cluster that it knows of, or starts one on this machine. The folder of the project must be on a
+    file system that all machines share: the data and the kept weights go through it. Needs
+    `pip install "kbatch[ray]"`.
 
     Args:
         workers: Integer, how many trainings are made at once. Defaults to one for each GPU of the

@@ -42,9 +42,8 @@ class Goal:
         return scoring.score(outcome.curve, self.seconds, self.chance, self.target, self.direction)
 
     def gain(self, curve: scoring.Curve) -> float:
-        """Return what a curve has held above chance so far, without the target."""
-        score = scoring.score(curve, self.seconds, self.chance, direction=self.direction)
-        return score * self.seconds
+        """Return what a curve has gained above chance so far, without the target."""
+        return scoring.gain(curve, self.chance, self.direction)
 
     def logs(self, outcome: Outcome, score: float) -> dict[str, float]:
         """Return the finite numbers of a trial for KerasTuner, in which NaN and `None` break."""

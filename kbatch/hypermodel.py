@@ -93,8 +93,8 @@ class HyperModel(keras_tuner.HyperModel):
             leads to. Defaults to `16`.
         isolated: Boolean, whether each training is made in a worker process, which may die and is
             renewed before it grows. Data and callbacks must travel there. Defaults to `False`.
-        **arguments: `loss`, `metrics`, `seed` and `declare`; see `kbatch.ModelSpec`. The seed is
-            the same for all trials.
+        **arguments: `loss`, `metrics`, `seed` and `declare`; see `kbatch.ModelSpec`. All trials
+            have this seed but those that repeat a recipe (see `kbatch.Tuner`).
 
     Attributes:
         watcher: A `kbatch.training.progress.Watcher` that is told of every training. `None` shows a
@@ -198,7 +198,7 @@ class HyperModel(keras_tuner.HyperModel):
                 return self._trial.refuse(self.terms.why_not(recipe))
             if self.terms.executor is not None and self.running is not None:
                 return self._trial.leave_to_worker()
-            return self._trial.make(self.terms.model_maker, fitted, hp)
+            return self._trial.make(keras_tuners.maker_of(self.terms.model_maker, hp), fitted, hp)
 
     def fit(
         self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any
@@ -248,8 +248,9 @@ class HyperModel(keras_tuner.HyperModel):
         with trial.leave_out():
             drawn, remarks = search.drawn(hp)
         recipe = self.terms.fitted(drawn) or drawn
-        seed, rate = self.terms.model_maker.seed, self.space.rate_at_32(recipe)
-        return Job("search", number, seed, recipe, dict(hp.values), rate, remarks)
+        maker = keras_tuners.maker_of(self.terms.model_maker, hp)
+        values, rate = keras_tuners.drawn_values(hp), self.space.rate_at_32(recipe)
+        return Job("search", number, maker.seed, recipe, values, rate, remarks)
 
     @contextmanager
     def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[dict[str, Any]]:
@@ -278,9 +279,11 @@ class HyperModel(keras_tuner.HyperModel):
                     axes = tuner.oracle.get_space().space
                     idle.warn(self.terms.model_maker, self.space.baseline.policy, axes)
             self.running = board.shown(search, keras_tuners.declared(tuner))
-            left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:
-                yield {**kwargs, **left}
+                yield {
+                    **kwargs,
+                    "callbacks": user_callbacks.without_boards(search.arguments.callbacks),
+                }
             finally:
                 self.running = None
                 search.trainer.close()

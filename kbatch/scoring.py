@@ -127,6 +127,24 @@ def held(curve: Curve, direction: str = "max") -> Held | None:
     return held_so_far(curve, direction)[-1] if curve else None
 
 
+def gain(curve: Curve, chance: float, direction: str = "max") -> float:
+    """Return what the best three consecutive measurements are better than chance by, on average.
+
+    Use it to compare two trainings of the same age. It tells more of the next training of a recipe
+    than the value held, which is the worst of three. It is 0 for fewer than three measurements, for
+    a value that is not finite, and for no value above chance.
+
+    >>> round(gain([(1, 0.5), (2, 0.75), (3, 0.8), (4, 0.7)], chance=0.5), 3)
+    0.25
+    """
+    sign, values = _sign(direction), [value for _, value in curve]
+    if len(values) < WINDOW or not all(map(math.isfinite, values)):
+        return 0.0
+    windows = [values[end - WINDOW : end] for end in range(WINDOW, len(values) + 1)]
+    best = max(sign * sum(window) / WINDOW for window in windows)
+    return _gain(sign * best, chance, sign)
+
+
 def seconds_to(curve: Curve, value: float, direction: str = "max") -> float | None:
     """Return the training seconds after which `value` was first held; `None` if it never was."""
     sign = _sign(direction)

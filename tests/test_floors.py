@@ -84,6 +84,7 @@ ONLY_IN = {
         "search_tuner",
         "testing._recipe_points",
         "testing._replay",
+        "testing._replayed_search",
     },
     "altair": CHARTS,
     "vl_convert": {"results.charts.canvas"},

@@ -25,6 +25,10 @@ def line(records, goal=GOAL):
         ([failed(record(0, 0.1)), failed(record(1, 0.1))], "None of 2 trials ended well, so"),
         ([BASELINE, record(0, 0.3)], "The only trial, trial 0 (batch 32, adam 0.001), held"),
         ([BASELINE, record(0, 0.3), record(1, 0.1)], "Of 2 trials, trial 0"),
+        (
+            [record(0, 0.3), record(1, 0.1), record(2, 0.2, seed=9)],
+            "trial 0 (batch 32, adam 0.001) scored highest as the mean of 3 trainings and held",
+        ),
         ([record(0, 0.3)], "nothing is claimed before fresh seeds confirm it"),
     ],
 )

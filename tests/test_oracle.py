@@ -5,7 +5,7 @@ import pytest
 
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.observation import Load, Observation
-from kbatch.search.oracle import Oracle
+from kbatch.search.oracle import REPEAT, REPEATED_FROM, Oracle
 from kbatch.search.proposals import propose
 
 SCORE = keras_tuner.Objective("score", "max")
@@ -20,6 +20,12 @@ def oracle_in(folder, start=None, seed=1, max_trials=50):
     hp.Float("rate", 1e-3, 1e-1, sampling="log", default=1e-2)
     oracle.update_space(hp)
     return oracle
+
+
+def drawn(trial):
+    """The values of a trial without the mark of a repeat."""
+    values = trial.hyperparameters.values
+    return {name: value for name, value in values.items() if name != REPEAT}
 
 
 def score_of(values):
@@ -49,7 +55,7 @@ def test_the_start_comes_first(tmp_path):
     assert found[0] not in found[1:]
 
 
-def test_nothing_is_proposed_twice_and_the_space_comes_to_an_end(tmp_path):
+def test_only_leaders_are_proposed_twice_and_the_space_ends(tmp_path):
     oracle = Oracle(objective=SCORE, max_trials=100, seed=1)
     keras_tuner_private.set_project_folder(oracle, str(tmp_path))
     oracle.verbose = 0
@@ -59,9 +65,11 @@ def test_nothing_is_proposed_twice_and_the_space_comes_to_an_end(tmp_path):
     oracle.update_space(hp)
     found = []
     while (trial := oracle.create_trial("t")).status == "RUNNING":
-        found.append(tuple(trial.hyperparameters.values.values()))
+        found.append(tuple(drawn(trial).values()))
         end(oracle, trial, 0.1)
-    assert len(found) == len(set(found)) == 6
+    assert len(set(found)) == 6
+    # of equal recipes the first leads
+    assert found == [*list(dict.fromkeys(found))[:5], found[0], found[-1]]
 
 
 def test_a_stored_search_goes_on_as_if_it_had_not_stopped(tmp_path):
@@ -103,6 +111,52 @@ def test_rungs_stop_all_but_the_best_third_and_never_the_start(tmp_path):
     last = oracle.create_trial("t")
     assert oracle.goes_on(last.trial_id, 0, 0.4)
     assert not oracle.goes_on(last.trial_id, 1, 0.2)
+
+
+def ended_with(oracle, scores):
+    """Trials that end with these scores; `None` for one that is stopped."""
+    trials = []
+    for score in scores:
+        trials.append(oracle.create_trial("t"))
+        end(oracle, trials[-1], score)
+    return trials
+
+
+def test_a_leader_is_trained_again_and_its_mean_counts(tmp_path):
+    oracle = oracle_in(tmp_path)
+    first = ended_with(oracle, [0.1, 0.2, None, 0.9, 0.3, 0.6])
+    assert not any(REPEAT in each.hyperparameters.values for each in first)
+    again = oracle.create_trial("t")
+    assert again.hyperparameters.values == {**first[3].hyperparameters.values, REPEAT: 1}
+    assert oracle.goes_on(again.trial_id, 0, -1.0)  # whatever it gains
+    other = oracle.create_trial("u")  # while it still runs, beside it
+    assert REPEAT not in other.hyperparameters.values
+    end(oracle, other)
+    end(oracle, again, 0.1)
+    best = [each.trial_id for each in oracle.get_best_trials(9)]
+    assert best == [first[number].trial_id for number in (5, 3, 4, 1, 0)]
+    # the mean of 0.9 and 0.1 is below 0.6, which leads by one training now
+    last = oracle.create_trial("t")
+    assert last.hyperparameters.values == {**first[5].hyperparameters.values, REPEAT: 1}
+    end(oracle, last, 0.5)
+    assert REPEAT not in oracle.create_trial("t").hyperparameters.values
+
+
+def test_a_stored_search_still_knows_its_repeats(tmp_path):
+    oracle = oracle_in(tmp_path)
+    ended_with(oracle, [0.1, 0.2, 0.9, 0.3, 0.4, 0.8])
+    oracle.save()
+    again = oracle_in(tmp_path)
+    again.reload()
+    assert [each.score for each in again.get_best_trials(9)] == [0.9, 0.4, 0.3, 0.2, 0.1]
+    assert REPEAT not in again.create_trial("t").hyperparameters.values
+
+
+@pytest.mark.parametrize("scores", [[0.1] * (REPEATED_FROM - 1), [0.0] * 8, [0.2, *[None] * 8]])
+def test_nothing_is_repeated_before_there_is_a_leader(tmp_path, scores):
+    oracle = oracle_in(tmp_path)
+    ended_with(oracle, scores)
+    assert REPEAT not in oracle.create_trial("t").hyperparameters.values
 
 
 def test_a_trial_that_is_asked_again_at_a_rung_counts_once(tmp_path):

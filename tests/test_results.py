@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ from kbatch import Recipe, scoring
 from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
 from kbatch.results import report
-from kbatch.results.ranking import ranking
+from kbatch.results.ranking import leaders, ranking
 from kbatch.results.words import ended_text, score_text
 
 OLD = Path("/work/shared/data/old-project")
@@ -214,6 +215,27 @@ def test_the_best_recipe_is_the_confirmations_else_the_searchs(tmp_path):
     assert kbatch.best_recipe(folder) == Recipe(batch_size=64)
     best = kbatch.report(folder).best
     assert (best.trial, best.purpose) == (0, "search")  # not the luckiest of its seeds
+
+
+def test_a_recipe_that_was_trained_twice_has_its_mean_score():
+    records = [
+        record(-1, 0.2, "baseline"),
+        record(0, 0.4, batch_size=64),
+        record(1, 0.3, batch_size=128),
+        record(2, 0.1, batch_size=64, seed=100_000),
+    ]
+    ranks = {rank.record.trial: rank for rank in ranking(records, GOAL, 400)}
+    assert ranks[1].verdict == "best"
+    assert ranks[2].verdict == "trial 0 again"
+    assert [rank.best for rank in ranks.values()].count(True) == 1
+    assert [each.trial for each in leaders(records, 9)] == [1, 0]
+    higher = [*records[:3], record(2, 0.36, batch_size=64, seed=100_000)]
+    ranks = {rank.record.trial: rank for rank in ranking(higher, GOAL, 400)}
+    assert ranks[0].best
+    assert re.fullmatch(r"best \(.*, mean of 2 trainings\)", ranks[0].verdict)
+    assert [each.trial for each in leaders(higher, 9)] == [0, 1]
+    below = [record(-1, 0.39, "baseline"), *higher[1:]]
+    assert "the baseline did better" in ranking(below, GOAL, 400)[1].verdict
 
 
 def test_the_best_recipe_says_when_the_baseline_is_better(tmp_path):

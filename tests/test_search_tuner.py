@@ -15,6 +15,7 @@ from short_searches import SECONDS, SPACE, build
 import kbatch
 from kbatch.errors import ProjectChangedError, SearchError, SpaceError
 from kbatch.results.loading import load_records
+from kbatch.search import oracle as kbatch_oracle
 
 # Set to "local" or "ray", these tests make their trainings there.
 EXECUTOR = os.environ.get("KBATCH_TEST_EXECUTOR")
@@ -53,6 +54,47 @@ def test_trials_are_stopped_at_rungs_and_the_best_third_is_not(searched):
         if record.outcome.ended == "stopped":
             assert record.outcome.train_seconds < 0.6 * SECONDS
             assert record.outcome.value is not None
+
+
+@pytest.fixture
+def repeating(monkeypatch, points, tmp_path):
+    """A search that trains its leader again after two recipes, and its folder."""
+    monkeypatch.setattr(kbatch_oracle, "REPEATED_FROM", 2)
+    return search(tuner_in(tmp_path, seed=5), points, max_trials=4), tmp_path / "p"
+
+
+def test_a_leader_is_trained_again_with_another_seed(repeating, points, capsys):
+    tuner, project = repeating
+    trials = trials_of(project)
+    again = [record for record in trials if record.seed != 5]
+    assert again
+    for record in again:
+        first, *_ = (other for other in trials if other.repeats(record))
+        assert (first.seed, record.seed) == (5, 100_005)
+        assert first.trial < record.trial
+        assert first.outcome.curve[-1][1] != record.outcome.curve[-1][1]
+        assert record.outcome.ended == "horizon"
+    best = kbatch.best_recipe(tuner)
+    assert best in [record.recipe for record in again]
+    (values,) = tuner.get_best_hyperparameters(1)
+    assert values.get("batch_size") == best.batch_size
+    assert "kbatch_repeat" not in values.values
+    verdicts = [rank.verdict for rank in kbatch.report(tuner).ranks]
+    assert any("mean of 2 trainings" in verdict for verdict in verdicts)
+    assert any(verdict.endswith(" again") for verdict in verdicts)
+    tuner.results_summary(99)
+    shown = capsys.readouterr().out.count("\nTrial ")
+    assert shown == sum(record.outcome.ended == "horizon" for record in trials) - len(again)
+    kbatch.confirm(tuner, *points[0], validation_data=points[1], top=4, seeds=1, verbose=0)
+    fresh = [record for record in load_records(project) if record.purpose == "confirmation"]
+    assert len(fresh) == len({str(record.recipe) for record in fresh})
+
+
+def test_a_repeat_is_made_once(repeating, points):
+    tuner, project = repeating
+    before = load_records(project)
+    search(tuner_in(project.parent, seed=5), points, max_trials=4)
+    assert load_records(project) == before
 
 
 def test_a_stopped_trial_keeps_what_it_is_worth_at_least(searched):

@@ -86,6 +86,10 @@ class Record:
         """String, the drawn values and the seed (see `drawn_of`)."""
         return drawn_of(self.values, self.seed)
 
+    def repeats(self, other: Record) -> bool:
+        """Tell whether this is a training of the same recipe and values as another."""
+        return self.recipe == other.recipe and dict(self.values) == dict(other.values)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as a dict that JSON can hold."""
         return asdict(self)

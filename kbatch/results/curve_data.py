@@ -13,6 +13,7 @@ from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results import noise
 from kbatch.results.claim import confirmed
+from kbatch.results.ranking import leaders
 from kbatch.results.winner import best_of
 
 Points = tuple[tuple[float, float], ...]
@@ -120,7 +121,7 @@ def _search_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
     """The trials, then the baseline, then the best trial."""
     measured = [record for record in records if record.outcome.curve]
     trials = [record for record in measured if record.purpose == "search"]
-    best = max(trials, key=lambda record: record.score, default=None)
+    best = next(iter(leaders(measured, 1)), None)
     infos = [
         _curve_info(f"trial {record.trial}: {record.recipe}", OTHER, [record], goal)
         for record in trials

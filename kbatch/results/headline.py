@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results.claim import Claim, Mean, Side
+from kbatch.results.ranking import trainings_of
 from kbatch.results.winner import best_of
 
 TAILS = {
@@ -36,6 +37,9 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
         return f"{_nothing(len(trials))}, so there is no best recipe."
     told = f"Of {len(trials)} trials, " if len(trials) > 1 else "The only trial, "
     own = f"trial {best.trial} ({best.recipe}) scored highest" if len(trials) > 1 else ""
+    trainings = len(trainings_of(records, best))
+    if trainings > 1:
+        own += f" as the mean of {trainings} trainings"
     words = f"{told}{own}" if own else f"{told}trial {best.trial} ({best.recipe}),"
     baseline = next((record for record in records if record.purpose == "baseline"), None)
     against = ""

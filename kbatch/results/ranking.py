@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,31 +32,48 @@ class Rank:
         standard_error: Float, of a value that is a share of the validation examples; `None` for
             any other value.
         verdict: A remark such as `"best"` or `"within noise of the best"`; may be empty.
+        best: Boolean, whether this is the training of the best recipe.
     """
 
     record: Record
     standard_error: float | None
     verdict: str
+    best: bool = False
 
-    @property
-    def best(self) -> bool:
-        """Whether this training has the highest score of the search."""
-        return self.verdict in (BEST, BELOW_BASELINE)
+
+def trainings_of(records: Sequence[Record], first: Record) -> list[Record]:
+    """Return the trainings that a search made of a recipe, one more if it led for a while.
+
+    Args:
+        records: Records of a search.
+        first: Record of a training of the recipe.
+    """
+    trials = [record for record in records if record.purpose == "search"]
+    return [record for record in trials if record.repeats(first)]
+
+
+def mean_score(records: Sequence[Record], first: Record) -> float:
+    """Return the mean score of the trainings that a search made of a recipe.
+
+    Args:
+        records: Records of a search.
+        first: Record of a training of the recipe.
+    """
+    return statistics.fmean(record.score for record in trainings_of(records, first))
 
 
 def leaders(records: Sequence[Record], top: int) -> list[Record]:
-    """Return the best-scored trials of a search, each recipe once, best first.
+    """Return the first trainings of the best-scored recipes of a search, best first.
 
-    Trials that failed are left out: they would fail again.
+    A recipe that was trained several times has the mean of its scores. Trials that failed are left
+    out: they would fail again.
     """
-    ended_well = (
-        record
-        for record in records
-        if record.purpose == "search" and record.outcome.ended in SCORED
-    )
-    trials = sorted(ended_well, key=lambda record: -record.score)
-    different = {record.key: record for record in reversed(trials)}
-    return [record for record in trials if different[record.key] is record][:top]
+    first: list[Record] = []
+    for record in records:
+        ended_well = record.purpose == "search" and record.outcome.ended in SCORED
+        if ended_well and not any(record.repeats(other) for other in first):
+            first.append(record)
+    return sorted(first, key=lambda record: -mean_score(records, record))[:top]
 
 
 def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
@@ -72,17 +90,18 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     baselines = [record for record in records if record.purpose == "baseline"]
     trials = [record for record in records if record.purpose == "search"]
     trials.sort(key=lambda record: -record.score)
-    sound = (record for record in trials if record.outcome.ended in SCORED)
-    best = next((record for record in sound if record.score > 0), None)
+    best = next((record for record in leaders(records, 1) if record.score > 0), None)
 
     def rank(record: Record, verdict: str) -> Rank:
         error = value_error(record.outcome.value, goal.metric, examples)
-        return Rank(record, error, verdict)
+        return Rank(record, error, verdict, record is best)
 
     def verdict(record: Record) -> str:
         if record is best:
-            beaten = any(baseline.score > record.score for baseline in baselines)
-            return BELOW_BASELINE if beaten else BEST
+            return _best(records, record, baselines)
+        again = [first for first in trainings_of(records, record) if first.seed < record.seed]
+        if again:
+            return f"trial {again[0].trial} again"
         if len(record.outcome.curve) < scoring.WINDOW and record.outcome.ended == "horizon":
             return TOO_SLOW
         near = best is not None and _within_noise(record, best, goal, examples)
@@ -90,6 +109,16 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
 
     ranks = [rank(record, NOT_RANKED) for record in baselines]
     return ranks + [rank(record, verdict(record)) for record in trials]
+
+
+def _best(records: Sequence[Record], best: Record, baselines: Sequence[Record]) -> str:
+    """The remark on the best recipe, which says if its score is a mean."""
+    trainings, mean = len(trainings_of(records, best)), mean_score(records, best)
+    beaten = any(baseline.score > mean for baseline in baselines)
+    verdict = BELOW_BASELINE if beaten else BEST
+    if trainings == 1:
+        return verdict
+    return f"{verdict} ({score_text(mean)}, mean of {trainings} trainings)"
 
 
 def _within_noise(record: Record, best: Record, goal: Goal, examples: int) -> bool:

@@ -12,7 +12,7 @@ from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.results.claim import best_first, confirmed
 from kbatch.results.loading import load_race, load_records, root_of
-from kbatch.results.ranking import leaders
+from kbatch.results.ranking import leaders, trainings_of
 from kbatch.results.words import score_text
 
 
@@ -79,16 +79,14 @@ def best_of(records: Sequence[Record], dropped: Sequence[int] = ()) -> Record | 
     if not candidates:
         return next(iter(leaders(records, 1)), None)
     best = best_first(candidates, dropped)[0]
-    own = [record for record in _same_recipe(records, best[0]) if record.purpose == "search"]
+    own = trainings_of(records, best[0])
     # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
     return (own or best)[0]
 
 
 def _same_recipe(records: Sequence[Record], best: Record) -> list[Record]:
     """All trainings of a trial's recipe."""
-    return [
-        record for record in records if (record.trial, record.recipe) == (best.trial, best.recipe)
-    ]
+    return [record for record in records if record.repeats(best) and not record.baseline]
 
 
 def _mean_score(records: Sequence[Record], own: Sequence[Record]) -> float:

@@ -13,7 +13,7 @@ class Observation:
 
     Attributes:
         values: Mapping from the name of each active hyperparameter to its value.
-        rungs: Tuple of floats, what the trial held above chance at each rung that it reached.
+        rungs: Tuple of floats, what the trial had gained above chance at each rung that it reached.
         score: Float, its score at the horizon; `None` if it was stopped before, or still runs.
         running: Boolean, whether it still runs.
         out_of_memory: Boolean, whether it ran out of memory.

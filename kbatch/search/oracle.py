@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras_tuner
 
-from kbatch.search import axis_ranges, choice, rungs
+from kbatch.search import axis_ranges, rungs
 from kbatch.search.observation import Load, Observation
 from kbatch.search.proposals import propose
 
 ATTEMPTS = 30  # to propose what was not tried yet
+# Recipes that reached the horizon before the leader is trained again; chosen on three tables (see
+# docs/benchmarks.md).
+REPEATED_FROM = 5
+REPEAT = "kbatch_repeat"  # name of the value that tells a leader's second training from its first
 STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
 
 
 class Oracle(keras_tuner.Oracle):
     """Proposes the start first, then what a model says, and stops trials at rungs.
+
+    A recipe that leads after one training only is proposed again, as a repeat with another seed:
+    the highest of many noisy scores flatters its recipe. Recipes are ranked by their mean scores.
 
     Args:
         start: Mapping, values of the hyperparameters to begin with, such as those of the baseline;
@@ -66,7 +74,7 @@ class Oracle(keras_tuner.Oracle):
         """Take up what the start gave, if it was trained apart.
 
         Args:
-            values: Sequence of floats, what it held above chance at each rung.
+            values: Sequence of floats, what it had gained above chance at each rung.
             score: Float, its score.
         """
         if self._start_apart:
@@ -89,22 +97,22 @@ class Oracle(keras_tuner.Oracle):
         begun = len(self.start_order)
         values = None
         if begun < (self.most_trials or math.inf) and time.monotonic() < self.ends_at:
-            values = self._first() or self._proposed()
+            values = self._first() or self._repeat() or self._proposed()
         return {"status": "STOPPED" if values is None else "RUNNING", "values": values}
 
     def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
-        """Tell whether a trial is to go on after a rung, and keep what it held there.
+        """Tell whether a trial is to go on after a rung, and keep what it had gained there.
 
         Args:
             trial_id: String, KerasTuner's name of the trial.
             rung: Integer, which of the rungs, from 0.
-            value: Float, what it holds above chance.
+            value: Float, what it has gained above chance.
         """
         self._rungs[trial_id] = [*self._rungs.get(trial_id, [])[:rung], value]
         return self.standing(trial_id)(rung, value)
 
     def standing(self, trial_id: str) -> rungs.Standing:
-        """Return what the other trials held by now, which tells whether this one goes on.
+        """Return what the other trials gained by now, which tells whether this one goes on.
 
         Args:
             trial_id: String, KerasTuner's name of the trial.
@@ -112,16 +120,18 @@ class Oracle(keras_tuner.Oracle):
         others = [tuple(reached) for other, reached in self._rungs.items() if other != trial_id]
         if self._known is not None:
             others.append(self._known.rungs)
-        # All others are compared with the start, so it always trains to the horizon.
+        # All others are compared with the start, and a repeat is asked for its score.
         is_start = not self._start_apart and trial_id == self.start_order[0]
-        return rungs.Standing(tuple(others), is_start)
+        is_repeat = REPEAT in self.trials[trial_id].hyperparameters.values
+        return rungs.Standing(tuple(others), is_start or is_repeat)
 
     def keep(self, trial_id: str, values: Sequence[float], ended: str) -> None:
         """Keep how a trial went, which a record of an earlier process may tell.
 
         Args:
             trial_id: String, KerasTuner's name of the trial.
-            values: Sequence of floats, what it held above chance at each rung that it reached.
+            values: Sequence of floats, what it had gained above chance at each rung that it
+                reached.
             ended: String, how it ended; see `kbatch.Outcome`.
         """
         self._rungs[trial_id] = list(values)
@@ -139,17 +149,13 @@ class Oracle(keras_tuner.Oracle):
         super().end_trial(trial)
 
     def get_best_trials(self, num_trials: int = 1) -> list[Any]:
-        """Return the best trials of those that reached the horizon, by their estimates.
+        """Return the first trials of the best recipes that reached the horizon, best first.
 
         Args:
             num_trials: Integer, how many at most. Defaults to `1`.
         """
-        finished = [trial for trial in self._in_order() if trial.score is not None]
-        seen = [self._observation(trial) for trial in finished]
-        if self._known is not None:
-            seen.append(self._known)
-        order = choice.ranking(self.get_space().space, seen)
-        return [finished[place] for place in order if place < len(finished)][:num_trials]
+        first = [_scored(trials)[0] for trials in self._leaders()]
+        return first[:num_trials]
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that KerasTuner stores."""
@@ -166,6 +172,26 @@ class Oracle(keras_tuner.Oracle):
         if self.start_order or self._start_apart:
             return None
         return axis_ranges.completed(self.get_space().space, self._start)
+
+    def _leaders(self) -> list[list[Any]]:
+        """The trials of each recipe with a score, the highest mean score first."""
+        recipes: list[tuple[dict[str, Any], list[Any]]] = []
+        for trial in self._in_order():
+            values = self._active(trial)
+            same = next((trials for known, trials in recipes if known == values), None)
+            if same is None:
+                recipes.append((values, [trial]))
+            else:
+                same.append(trial)
+        found = [trials for _, trials in recipes if _scored(trials)]
+        return sorted(found, key=lambda trials: -_mean(trials))
+
+    def _repeat(self) -> dict[str, Any] | None:
+        """The values of the leader, if it leads by one training only."""
+        leaders = self._leaders()
+        if len(leaders) < REPEATED_FROM or len(leaders[0]) > 1 or _mean(leaders[0]) <= 0:
+            return None
+        return {**leaders[0][0].hyperparameters.values, REPEAT: 1}
 
     def _proposed(self) -> dict[str, Any] | None:
         """What the model proposes and was not tried yet; `None` if nothing is left."""
@@ -216,6 +242,16 @@ class Oracle(keras_tuner.Oracle):
     def _active(self, trial: Any) -> dict[str, Any]:
         """The values of the active hyperparameters of a trial."""
         return axis_ranges.completed(self.get_space().space, trial.hyperparameters.values)
+
+
+def _scored(trials: Sequence[Any]) -> list[Any]:
+    """Those of some trials that reached the horizon."""
+    return [trial for trial in trials if trial.score is not None]
+
+
+def _mean(trials: Sequence[Any]) -> float:
+    """The mean score of the trials of a recipe."""
+    return statistics.fmean(trial.score for trial in _scored(trials))
 
 
 def _unknown_load(values: Mapping[str, Any]) -> Load:

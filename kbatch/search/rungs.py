@@ -18,14 +18,14 @@ WHOLE = 3
 def values_at_rungs(
     curve: Curve, horizon: float, gain: Callable[[Curve], float]
 ) -> tuple[float, ...]:
-    """Return what a curve had held above chance at each rung that it reached.
+    """Return what a curve had gained above chance at each rung that it reached.
 
     A rung is judged at the first measurement at or past its mark.
 
     Args:
         curve: Sequence of `(train_seconds, value)`.
         horizon: Float, training seconds of every trial.
-        gain: Function that returns what a curve has held above chance.
+        gain: Function that returns what a curve has gained above chance.
     """
     values = []
     for mark in RUNG_MARKS:
@@ -41,9 +41,9 @@ class Questions:
 
     Args:
         horizon: Float, training seconds of every trial.
-        gain: Function that returns what a curve has held above chance.
-        ask: Function of a rung's number and of what the trial held there, which tells whether it
-            goes on.
+        gain: Function that returns what a curve has gained above chance.
+        ask: Function of a rung's number and of what the trial had gained there, which tells
+            whether it goes on.
     """
 
     def __init__(
@@ -64,25 +64,26 @@ class Questions:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the other trials had held at their rungs when a trial began; it can be pickled.
+    """What the other trials had gained at their rungs when a trial began; it can be pickled.
 
     Attributes:
-        others: Tuple of tuples of floats, what each other trial held at the rungs that it reached.
-        is_start: Boolean, whether the trial is the one that all others are compared with.
+        others: Tuple of tuples of floats, what each other trial had gained at the rungs that it
+            reached.
+        whole: Boolean, whether the trial trains to the horizon whatever it gains.
     """
 
     others: tuple[tuple[float, ...], ...]
-    is_start: bool
+    whole: bool
 
     def __call__(self, rung: int, value: float) -> bool:
         """Tell whether the trial is to go on after a rung.
 
         Args:
             rung: Integer, which of the rungs, from 0.
-            value: Float, what the trial holds above chance.
+            value: Float, what the trial has gained above chance.
         """
         others = [reached[rung] for reached in self.others if len(reached) > rung]
-        return self.is_start or goes_on(value, others)
+        return self.whole or goes_on(value, others)
 
 
 def goes_on(value: float, others: Sequence[float]) -> bool:
@@ -94,8 +95,8 @@ def goes_on(value: float, others: Sequence[float]) -> bool:
     been asked. A third is rounded up, so that a rung that tells nothing loses little.
 
     Args:
-        value: Float, what the trial holds above chance.
-        others: Sequence of floats, what the other trials held at this rung.
+        value: Float, what the trial has gained above chance.
+        others: Sequence of floats, what the other trials gained at this rung.
 
     >>> goes_on(0.2, [0.3, 0.3]), goes_on(0.2, [0.3, 0.3, 0.1]), goes_on(0.2, [0.3, 0.1, 0.1])
     (True, False, True)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras_tuner
 import numpy as np
 
-from kbatch import scoring
 from kbatch.errors import SearchError
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import Oracle
-from kbatch.search.rungs import RUNG_MARKS
 from kbatch.testing import _table
 from kbatch.testing._recipe_points import RecipePoints
+from kbatch.testing._replayed_search import Replayed, ReplayedSearch
 from kbatch.testing._table import RecordedTraining
 from kbatch.tuner import OBJECTIVE
 
@@ -30,24 +26,6 @@ STOCK: dict[str, OracleFactory] = {
     "random": keras_tuner.oracles.RandomSearchOracle,
     "bayesian": keras_tuner.oracles.BayesianOptimizationOracle,
 }
-LEAST = 0.01  # horizons that a training costs at least, so that failures come to an end
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """One training of a replay.
-
-    Attributes:
-        recipe: `Recipe` that was trained.
-        seconds: Float, training seconds it took.
-        gain: Float, the value above chance that it held.
-        recommended: `Recipe` that the policy would recommend after it.
-    """
-
-    recipe: Recipe
-    seconds: float
-    gain: float
-    recommended: Recipe
 
 
 class Replay:
@@ -80,10 +58,10 @@ class Replay:
 
     def __init__(self, trainings: Sequence[RecordedTraining], noise: float = 1.0) -> None:
         self.trainings, self.noise = tuple(trainings), noise
-        self._of: dict[Recipe, list[RecordedTraining]] = {}
+        self.of: dict[Recipe, list[RecordedTraining]] = {}
         for each in self.trainings:
-            self._of.setdefault(each.recipe, []).append(each)
-        self.recipes = tuple(self._of)
+            self.of.setdefault(each.recipe, []).append(each)
+        self.recipes = tuple(self.of)
         horizons = sorted({each.horizon for each in self.trainings})
         if len(horizons) != 1:
             raise SearchError(
@@ -92,10 +70,10 @@ class Replay:
                 "Make a table for each",
             )
         self.horizon = horizons[0]
-        self._points = RecipePoints(self.recipes)
+        self.points = RecipePoints(self.recipes)
         self._means = {
-            recipe: float(np.mean([each.gain(self.horizon) for each in own]))
-            for recipe, own in self._of.items()
+            recipe: float(np.mean([each.held(self.horizon) for each in own]))
+            for recipe, own in self.of.items()
         }
         self._best = max(self._means.values())
         if not self._best:
@@ -154,15 +132,29 @@ class Replay:
         """
         return 1 - self.mean(recipe) / self._best
 
-    def gain(self, training: RecordedTraining, seconds: float) -> float:
+    def held(self, training: RecordedTraining) -> float:
         """Return the value above chance that a training held, with this replay's noise.
+
+        Args:
+            training: `RecordedTraining` of the table.
+        """
+        return self._moved(training, lambda each: each.held(self.horizon))
+
+    def gain(self, training: RecordedTraining, seconds: float) -> float:
+        """Return what a training had gained above chance, with this replay's noise.
 
         Args:
             training: `RecordedTraining` of the table.
             seconds: Float, training seconds after which it is stopped.
         """
-        mean = float(np.mean([each.gain(seconds) for each in self._of[training.recipe]]))
-        return mean + self.noise * (training.gain(seconds) - mean)
+        return self._moved(training, lambda each: each.gain(seconds))
+
+    def _moved(
+        self, training: RecordedTraining, measure: Callable[[RecordedTraining], float]
+    ) -> float:
+        """What is measured of a training, moved towards the mean of its recipe."""
+        mean = float(np.mean([measure(each) for each in self.of[training.recipe]]))
+        return mean + self.noise * (measure(training) - mean)
 
     def run(self, policy: str | OracleFactory, horizons: float = 10, seed: int = 0) -> Recipe:
         """Return the recipe that a policy recommends after some horizons of training seconds.
@@ -199,17 +191,17 @@ class Replay:
             objective=keras_tuner.Objective(OBJECTIVE, "max"), max_trials=10**6, seed=seed + 1
         )
         hp = keras_tuner.HyperParameters()
-        self._points.declare(hp)
-        numbers = [random.permutation(len(self._of[recipe])) for recipe in self.recipes]
+        self.points.declare(hp)
+        numbers = [random.permutation(len(self.of[recipe])) for recipe in self.recipes]
         with tempfile.TemporaryDirectory(prefix="kbatch-replay-") as folder:
             _settle(oracle, folder, hp)
-            return self._replayed(oracle, horizons, numbers)
+            return ReplayedSearch(self, oracle, numbers).trials(horizons)
 
     def _factory(self, policy: Any) -> OracleFactory:
         if callable(policy):
             return policy  # type: ignore[no-any-return]
         if policy == "kbatch":
-            return functools.partial(Oracle, start=self._points.values(self.recipes[0]))
+            return functools.partial(Oracle, start=self.points.values(self.recipes[0]))
         if policy not in STOCK:
             raise SearchError(
                 "`policy` must be the name of one, or a function that makes an oracle",
@@ -218,59 +210,9 @@ class Replay:
             )
         return STOCK[policy]
 
-    def _replayed(
-        self, oracle: keras_tuner.Oracle, horizons: float, numbers: list[Any]
-    ) -> list[Replayed]:
-        """Answer the trials of an oracle until the next may be too long, or no recipe is left."""
-        spent, replayed = 0.0, list[Replayed]()
-        untried, given = set(range(len(self.recipes))), dict[str, Recipe]()
-        while untried and spent + 1 <= horizons + LEAST:
-            trial = oracle.create_trial("tuner0")
-            if trial.status != "RUNNING":
-                break
-            drawn = {each.name: trial.hyperparameters.get(each.name) for each in _active(trial)}
-            place = self._points.nearest(drawn, untried)
-            untried.discard(place)
-            recipe = given[trial.trial_id] = self.recipes[place]
-            if not isinstance(oracle, keras_tuner.oracles.GridSearchOracle):
-                # so that a model learns of what was trained; a grid goes on from what it drew
-                trial.hyperparameters.values.update(self._points.values(recipe))
-            training = self._of[recipe][numbers[place][0]]
-            seconds = self._until(oracle, trial, training)
-            spent += max(training.seconds(seconds) / self.horizon, LEAST)
-            gain = self.gain(training, seconds)
-            _end(oracle, trial, gain / self.horizon if seconds == self.horizon else None)
-            best = given[oracle.get_best_trials(1)[0].trial_id]
-            replayed.append(Replayed(recipe, training.seconds(seconds), gain, best))
-        return replayed
-
-    def _until(self, oracle: Any, trial: Any, training: RecordedTraining) -> float:
-        """The seconds after which an oracle stops a training; the horizon if it does not."""
-        if isinstance(oracle, Oracle):
-            for rung, mark in enumerate(RUNG_MARKS):
-                seconds = scoring.marks(self.horizon)[mark - 1]
-                if not oracle.goes_on(trial.trial_id, rung, self.gain(training, seconds)):
-                    return seconds
-        return self.horizon
-
 
 def _settle(oracle: Any, folder: str, hp: keras_tuner.HyperParameters) -> None:
     """Give an oracle a folder and a space, as a tuner does, and keep it quiet."""
     keras_tuner_private.set_project_folder(oracle, folder)
     oracle.verbose = 0
     oracle.update_space(hp)
-
-
-def _active(trial: Any) -> list[Any]:
-    """The hyperparameters of a trial whose conditions hold."""
-    hp = trial.hyperparameters
-    return [each for each in hp.space if hp.is_active(each)]
-
-
-def _end(oracle: Any, trial: Any, score: float | None) -> None:
-    """Tell an oracle the score of a trial, as a tuner does; `None` for one that it stopped."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        if score is not None:
-            oracle.update_trial(trial.trial_id, {OBJECTIVE: score}, step=0)
-        trial.status = "STOPPED" if score is None else "COMPLETED"
-        oracle.end_trial(trial)

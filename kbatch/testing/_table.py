@@ -38,7 +38,7 @@ class RecordedTraining:
     curve: tuple[tuple[float, float], ...]
     peak_bytes: Whole | None = None
 
-    def gain(self, seconds: float) -> float:
+    def held(self, seconds: float) -> float:
         """Return the value held above chance within so many training seconds.
 
         Args:
@@ -46,6 +46,14 @@ class RecordedTraining:
                 measurement, the next one of the curve.
         """
         return scoring.score(self._until(seconds), self.horizon, self.chance) * self.horizon
+
+    def gain(self, seconds: float) -> float:
+        """Return what it has gained above chance within so many seconds; see `kbatch.goal.Goal`.
+
+        Args:
+            seconds: Float, training seconds; see `held`.
+        """
+        return scoring.gain(self._until(seconds), self.chance)
 
     def seconds(self, seconds: float) -> float:
         """Return the training seconds that it takes until it is stopped; 0 if it failed.

@@ -39,8 +39,8 @@ class Order:
         largest_passed: Integer, the largest micro-batch that has trained in the project.
         checkpoint: Path of the file for the kept weights. Optional.
         test: Batches that the kept weights are evaluated on too. Optional.
-        ask: Function of a rung's number and of what the trial held there, which tells whether it
-            goes on. Optional.
+        ask: Function of a rung's number and of what the trial had gained there, which tells
+            whether it goes on. Optional.
     """
 
     job: Job

@@ -33,11 +33,13 @@ class Tuner(keras_tuner.Tuner):
 
     Use it instead of a stock tuner, which goes on working with a `kbatch.HyperModel`. It begins
     with random recipes, and then asks a model of what it has seen (Optuna's tree-structured Parzen
-    estimator). A trial that is not among the best third at a ninth or a third of the horizon is
-    stopped there, and nothing is proposed twice. `get_best_hyperparameters`, `results_summary`,
-    callbacks and resuming are KerasTuner's, and `kbatch.confirm`, `kbatch.report` and
-    `kbatch.best_recipe` take the tuner as any other. A trial that was stopped
-    has no weights worth loading and is never among the best.
+    estimator). A trial is stopped at a ninth of the horizon if it is not in the better half there,
+    and at a third of it if not in the best third. A recipe that leads by one training only is
+    trained again with another seed, and recipes are ranked by their mean scores; nothing else is
+    proposed twice.
+    `get_best_hyperparameters`, `results_summary`, callbacks and resuming are KerasTuner's, and
+    `kbatch.confirm`, `kbatch.report` and `kbatch.best_recipe` take the tuner as any other. A trial
+    that was stopped has no weights worth loading and is never among the best.
 
     Args:
         build: See `kbatch.HyperModel`; or a `kbatch.HyperModel`, which has the other arguments of

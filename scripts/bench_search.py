@@ -6,8 +6,8 @@ Usage: python scripts/bench_search.py TABLE… [--policies random,bayesian,kbatc
 A table holds the trainings of many recipes with several seeds (see `kbatch.testing.Replay`). Each
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
 milliseconds. The regret is the share of the best mean score that the recommended recipe loses.
-`kbatch:kept=2+random=5` is kbatch's own search with other settings: one of two trials goes on at a
-rung, and five random ones come first. `--noise 0.25` moves each training to a quarter of its
+`kbatch:kept=3/3+random=5` is kbatch's own search with other settings: one of three trials goes on
+at both rungs, and five random ones come first. `--noise 0.25` moves each training to a quarter of its
 distance from the mean of its recipe.
 
 `--early` searches nothing: it tells for each table how far the best recipe is ahead, and for each
@@ -33,7 +33,7 @@ import rows
 from scipy.stats import spearmanr
 
 from kbatch import scoring
-from kbatch.search import proposals, rungs
+from kbatch.search import oracle, proposals, rungs
 from kbatch.testing import Replay
 from kbatch.testing._table import read
 
@@ -47,11 +47,17 @@ COLUMNS = (
 )
 
 
-# Settings of kbatch's search that `--policies` can change, each a number of a module.
+def rates(text):
+    """Return the numbers in a text such as 2/3."""
+    return tuple(map(int, text.split("/")))
+
+
+# Settings of kbatch's search that `--policies` can change: module, name and how it is read.
 SETTINGS = {
-    "kept": (rungs, "KEPT"),
-    "whole": (rungs, "WHOLE"),
-    "random": (proposals, "RANDOM_TRIALS"),
+    "kept": (rungs, "KEPT", rates),
+    "whole": (rungs, "WHOLE", int),
+    "random": (proposals, "RANDOM_TRIALS", int),
+    "repeated": (oracle, "REPEATED_FROM", int),
 }
 
 
@@ -61,8 +67,9 @@ def settled(policy):
     name, _, changes = policy.partition(":")
     with contextlib.ExitStack() as stack:
         for change in filter(None, changes.split("+")):
-            setting, _, number = change.partition("=")
-            stack.enter_context(mock.patch.object(*SETTINGS[setting], int(number)))
+            setting, _, text = change.partition("=")
+            module, attribute, read = SETTINGS[setting]
+            stack.enter_context(mock.patch.object(module, attribute, read(text)))
         yield name
 
 

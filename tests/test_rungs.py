@@ -1,4 +1,4 @@
-"""Who goes on at a rung: the first three, then the best third."""
+"""Who goes on at a rung: the first three, then the best half or third."""
 
 import math
 
@@ -9,21 +9,22 @@ from kbatch.scoring import marks
 from kbatch.search import rungs
 
 
+@pytest.mark.parametrize("kept", [2, 3])
 @pytest.mark.parametrize("count", range(1, 30))
-def test_the_best_third_goes_on(count):
+def test_the_best_share_goes_on(count, kept):
     values = list(np.random.default_rng(count).permutation(count) / count)
     gone = [
-        rungs.goes_on(value, values[:place] + values[place + 1 :])
+        rungs.goes_on(value, values[:place] + values[place + 1 :], kept)
         for place, value in enumerate(values)
     ]
-    assert sum(gone) == (count if count <= 3 else math.ceil(count / 3))
+    assert sum(gone) == (count if count <= 3 else math.ceil(count / kept))
     assert min(v for v, g in zip(values, gone, strict=True) if g) > max(
         [v for v, g in zip(values, gone, strict=True) if not g], default=-1
     )
 
 
 def test_equal_trials_go_on_together():
-    assert all(rungs.goes_on(0.2, [0.2] * others) for others in range(10))
+    assert all(rungs.goes_on(0.2, [0.2] * others, 3) for others in range(10))
 
 
 def held(curve):
@@ -55,3 +56,10 @@ def test_each_rung_is_asked_once_and_a_no_ends_the_questions():
 def test_rungs_are_a_ninth_and_a_third_of_the_horizon():
     shares = [marks(1.0)[mark - 1] for mark in rungs.RUNG_MARKS]
     assert shares == pytest.approx([1 / 9, 1 / 3], abs=0.01)
+
+
+def test_half_go_on_at_the_first_rung_and_a_third_at_the_second():
+    standing = rungs.Standing(tuple((value, value) for value in (0.1, 0.2, 0.3, 0.4)), False)
+    assert [standing(0, value) for value in (0.15, 0.25, 0.35)] == [False, True, True]
+    assert [standing(1, value) for value in (0.15, 0.25, 0.35)] == [False, False, True]
+    assert rungs.Standing(standing.others, True)(1, 0.0)

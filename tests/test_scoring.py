@@ -121,3 +121,24 @@ def test_a_horizon_must_be_above_zero(horizon):
 def test_times_must_not_fall():
     with pytest.raises(ValueError, match="must not fall"):
         kbatch.score([(2, 0.5), (1, 0.6)], HORIZON, 0.5)
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_a_gain_is_the_best_mean_of_three_measurements(direction):
+    random = np.random.default_rng(3)
+    sign = 1 if direction == "max" else -1
+    for _ in range(50):
+        values = random.uniform(0, 1, random.integers(3, 13))
+        curve = list(enumerate(values.tolist(), 1))
+        means = [sign * (np.mean(values[at : at + 3]) - 0.5) for at in range(len(values) - 2)]
+        found = scoring.gain(curve, 0.5, direction)
+        assert found == pytest.approx(max(0, *means))
+        # the worst of three is no more than their mean
+        assert scoring.score(curve, 20.0, 0.5, direction=direction) * 20 <= found + 1e-9
+
+
+def test_a_gain_is_0_for_what_tells_nothing():
+    assert scoring.gain([(1, 0.9), (2, 0.9)], 0.5) == 0
+    assert scoring.gain([(1, 0.9), (2, 0.9), (3, float("nan")), (4, 0.9)], 0.5) == 0
+    assert scoring.gain([(1, 0.4), (2, 0.3), (3, 0.2)], 0.5) == 0
+    assert scoring.gain([], 0.5) == 0

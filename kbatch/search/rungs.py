@@ -10,7 +10,9 @@ from kbatch.scoring import Curve, marks
 # Marks of the curve (see `kbatch.scoring.marks`) after which a trial may be stopped: a ninth and a
 # third of the horizon.
 RUNG_MARKS = (4, 7)
-KEPT = 3  # one trial in so many goes on
+# One trial in so many goes on. At a ninth, curves tell less than at a third; halves there lost less
+# than thirds on one of four tables, and no more on the others (see docs/benchmarks.md).
+KEPT = (2, 3)
 # The first trainings all go on, so that there is soon more to recommend than the baseline.
 WHOLE = 3
 
@@ -83,23 +85,26 @@ class Standing:
             value: Float, what the trial has gained above chance.
         """
         others = [reached[rung] for reached in self.others if len(reached) > rung]
-        return self.whole or goes_on(value, others)
+        return self.whole or goes_on(value, others, KEPT[rung])
 
 
-def goes_on(value: float, others: Sequence[float]) -> bool:
-    """Tell whether a trial is among the best third of those that reached its rung.
+def goes_on(value: float, others: Sequence[float], kept: int) -> bool:
+    """Tell whether a trial is among the best of those that reached its rung.
 
     The first three all go on. This is asynchronous successive halving in its stopping form, Li et
     al., "A System for Massively Parallel Hyperparameter Tuning" (2020): a trial goes on at once or
     not at all, so that going on needs no stored state, and is the same to the bit as never having
-    been asked. A third is rounded up, so that a rung that tells nothing loses little.
+    been asked. Their number is rounded up, so that a rung that tells nothing loses little.
 
     Args:
         value: Float, what the trial has gained above chance.
         others: Sequence of floats, what the other trials gained at this rung.
+        kept: Integer, one trial in so many goes on.
 
-    >>> goes_on(0.2, [0.3, 0.3]), goes_on(0.2, [0.3, 0.3, 0.1]), goes_on(0.2, [0.3, 0.1, 0.1])
-    (True, False, True)
+    >>> goes_on(0.2, [0.3, 0.3], 3)
+    True
+    >>> goes_on(0.2, [0.3, 0.3, 0.1], 3), goes_on(0.2, [0.3, 0.1, 0.1], 3)
+    (False, True)
     """
     better = sum(other > value for other in others)
-    return len(others) < WHOLE or better < (len(others) + 1) / KEPT
+    return len(others) < WHOLE or better < (len(others) + 1) / kept

@@ -32,8 +32,9 @@ class Replay:
     """Recorded trainings of many recipes, given again to a way of search.
 
     Use it to compare tuners without training: each recipe was trained once with each of some seeds,
-    and a replayed trial is answered with one of these trainings. A tuner that draws other values is
-    given the nearest recipe that it has not been given yet, and the search ends with the last one.
+    and a replayed trial is answered with one of these trainings. The trials of one search all have
+    one seed, as those of a real one. A tuner that draws other values is given the nearest recipe
+    that it has not been given yet, and the search ends with the last one.
 
     Args:
         trainings: Sequence of `RecordedTraining`, of one horizon. Every recipe should have the same
@@ -192,10 +193,10 @@ class Replay:
         )
         hp = keras_tuner.HyperParameters()
         self.points.declare(hp)
-        numbers = [random.permutation(len(self.of[recipe])) for recipe in self.recipes]
+        seeds = random.permutation(max(map(len, self.of.values()))).tolist()
         with tempfile.TemporaryDirectory(prefix="kbatch-replay-") as folder:
             _settle(oracle, folder, hp)
-            return ReplayedSearch(self, oracle, numbers).trials(horizons)
+            return ReplayedSearch(self, oracle, seeds).trials(horizons)
 
     def _factory(self, policy: Any) -> OracleFactory:
         if callable(policy):

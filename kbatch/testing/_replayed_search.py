@@ -59,13 +59,12 @@ class ReplayedSearch:
     Args:
         table: The table.
         oracle: `keras_tuner.Oracle` whose space has the table's dimensions.
-        numbers: For each recipe the numbers of its trainings, in the order they are given.
+        seeds: Sequence of integers, which of a recipe's trainings its first trial is given, as
+            those of a search all have one seed, and which a repeat is given.
     """
 
-    def __init__(
-        self, table: Table, oracle: keras_tuner.Oracle, numbers: Sequence[Sequence[int]]
-    ) -> None:
-        self._table, self._oracle, self._numbers = table, oracle, numbers
+    def __init__(self, table: Table, oracle: keras_tuner.Oracle, seeds: Sequence[int]) -> None:
+        self._table, self._oracle, self._seeds = table, oracle, seeds
         self._untried = set(range(len(table.recipes)))
         self._given: dict[str, Recipe] = {}
 
@@ -108,8 +107,8 @@ class ReplayedSearch:
         if not isinstance(self._oracle, keras_tuner.oracles.GridSearchOracle):
             # so that a model learns of what was trained; a grid goes on from what it drew
             hp.values.update(self._table.points.values(recipe))
-        numbers = self._numbers[place]
-        return self._table.of[recipe][numbers[1 if repeated and len(numbers) > 1 else 0]]
+        trainings = self._table.of[recipe]
+        return trainings[self._seeds[min(int(repeated), len(self._seeds) - 1)] % len(trainings)]
 
     def _rungs(self) -> list[float]:
         """The seconds of the rungs."""

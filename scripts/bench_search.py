@@ -7,8 +7,8 @@ A table holds the trainings of many recipes with several seeds (see `kbatch.test
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
 milliseconds. The regret is the share of the best mean score that the recommended recipe loses.
 `kbatch:kept=3/3+random=5` is kbatch's own search with other settings: one of three trials goes on
-at both rungs, and five random ones come first. `--noise 0.25` moves each training to a quarter of its
-distance from the mean of its recipe.
+at both rungs, and five random ones come first. `--noise 0.25` moves each training to a quarter of
+its distance from the mean of its recipe.
 
 `--early` searches nothing: it tells for each table how far the best recipe is ahead, and for each
 rung and seed the rank correlation, over the recipes, of what a trial holds there with the mean

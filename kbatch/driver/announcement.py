@@ -47,7 +47,7 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
     earlier = f", {kept} of them kept from an earlier run" if kept else ""
     console.print(
         f"{trainings} trainings of {options.seconds_per_trial:g} s each ({parts}){earlier}: "
-        f"about {minutes:.1f} minutes.",
+        f"about {minutes:.1f} minutes{_at_most(options)}.",
         highlight=False,
         soft_wrap=True,
     )
@@ -57,8 +57,14 @@ def announce_horizon(options: Options, space: Space, seconds: float, console: Co
     """Print the horizon that the epochs were found to take, and how many minutes all trainings."""
     minutes = _minutes(number_of_trainings(options, space), seconds)
     console.print(
-        f"Every training gets {seconds:.2f} s: about {minutes:.1f} minutes.", highlight=False
+        f"Every training gets {seconds:.2f} s: about {minutes:.1f} minutes{_at_most(options)}.",
+        highlight=False,
     )
+
+
+def _at_most(options: Options) -> str:
+    """What shortens a search; empty if nothing does."""
+    return " at most, since poor trials are stopped" if options.tuner == "kbatch" else ""
 
 
 def number_of_trials(options: Options, space: Space) -> int:

@@ -56,7 +56,7 @@ class Options:
 
     data: str
     image_size: int | None
-    trials: Annotated[int, typer.Option(**WHOLE, help="Recipes to try.")] = 6
+    trials: Annotated[int, typer.Option(**WHOLE, help="Recipes to try.")] = 10
     seconds_per_trial: Annotated[
         float | None,
         typer.Option(
@@ -72,11 +72,11 @@ class Options:
         ),
     ] = None
     tuner: Annotated[
-        Literal["random", "kbatch", "bayesian", "grid"],
+        Literal["kbatch", "random", "bayesian", "grid"],
         typer.Option(
             help="'kbatch' stops poor trials early; a grid takes three learning rates an optimizer."
         ),
-    ] = "random"
+    ] = "kbatch"
     model: str
     target: float | None = None
     confirm: Annotated[

@@ -78,7 +78,7 @@ class Oracle(keras_tuner.Oracle):
             score: Float, its score.
         """
         if self._start_apart:
-            start = axis_ranges.completed(self.get_space().space, self._start)
+            start = axis_ranges.completed(self.hyperparameters.space, self._start)
             self._known = Observation(start, tuple(values), score)
 
     def know_earlier(self, observations: Sequence[Observation]) -> None:
@@ -171,7 +171,7 @@ class Oracle(keras_tuner.Oracle):
         """The start, if it was not tried yet."""
         if self.start_order or self._start_apart:
             return None
-        return axis_ranges.completed(self.get_space().space, self._start)
+        return axis_ranges.completed(self.hyperparameters.space, self._start)
 
     def _leaders(self) -> list[list[Any]]:
         """The trials of each recipe with a score, the highest mean score first."""
@@ -195,7 +195,7 @@ class Oracle(keras_tuner.Oracle):
 
     def _proposed(self) -> dict[str, Any] | None:
         """What the model proposes and was not tried yet; `None` if nothing is left."""
-        space = self.get_space().space
+        space = self.hyperparameters.space
         seen = [*self._earlier, *(self._observation(trial) for trial in self._in_order())]
         if self._known is not None:
             seen.insert(0, self._known)
@@ -224,7 +224,7 @@ class Oracle(keras_tuner.Oracle):
     def _is_tried(self, values: dict[str, Any]) -> bool:
         tried = [self._active(trial) for trial in self.trials.values()]
         if self._start_apart:
-            tried.append(axis_ranges.completed(self.get_space().space, self._start))
+            tried.append(axis_ranges.completed(self.hyperparameters.space, self._start))
         return values in tried
 
     def _in_order(self) -> list[Any]:
@@ -241,7 +241,7 @@ class Oracle(keras_tuner.Oracle):
 
     def _active(self, trial: Any) -> dict[str, Any]:
         """The values of the active hyperparameters of a trial."""
-        return axis_ranges.completed(self.get_space().space, trial.hyperparameters.values)
+        return axis_ranges.completed(self.hyperparameters.space, trial.hyperparameters.values)
 
 
 def _scored(trials: Sequence[Any]) -> list[Any]:

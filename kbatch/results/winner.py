@@ -79,7 +79,7 @@ def best_of(records: Sequence[Record], dropped: Sequence[int] = ()) -> Record | 
     if not candidates:
         return next(iter(leaders(records, 1)), None)
     best = best_first(candidates, dropped)[0]
-    own = trainings_of(records, best[0])
+    own = [each for each in trainings_of(records, best[0]) if each.trial == best[0].trial]
     # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
     return (own or best)[0]
 

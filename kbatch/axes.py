@@ -247,4 +247,4 @@ AXES = (
     ),
 )
 AXIS = {axis.name: axis for axis in AXES}
-RESERVED = frozenset((*AXIS, "micro_batch_size", "learning_rate"))
+RESERVED = frozenset((*AXIS, "micro_batch_size", "learning_rate", "kbatch_repeat"))

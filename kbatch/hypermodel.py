@@ -26,7 +26,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.runtime import keras_tuner_private
 from kbatch.space import Space
-from kbatch.training import board, user_callbacks
+from kbatch.training import board, repeat, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
 from kbatch.training.executor import Executor, LocalExecutor
 from kbatch.training.goal import horizon_of, judged_by
@@ -198,7 +198,7 @@ class HyperModel(keras_tuner.HyperModel):
                 return self._trial.refuse(self.terms.why_not(recipe))
             if self.terms.executor is not None and self.running is not None:
                 return self._trial.leave_to_worker()
-            return self._trial.make(keras_tuners.maker_of(self.terms.model_maker, hp), fitted, hp)
+            return self._trial.make(repeat.maker_of(self.terms.model_maker, hp), fitted, hp)
 
     def fit(
         self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any
@@ -248,9 +248,8 @@ class HyperModel(keras_tuner.HyperModel):
         with trial.leave_out():
             drawn, remarks = search.drawn(hp)
         recipe = self.terms.fitted(drawn) or drawn
-        maker = keras_tuners.maker_of(self.terms.model_maker, hp)
-        values, rate = keras_tuners.drawn_values(hp), self.space.rate_at_32(recipe)
-        return Job("search", number, maker.seed, recipe, values, rate, remarks)
+        rate = self.space.rate_at_32(recipe)
+        return repeat.job_of(hp, self.terms.model_maker, number, recipe, rate, remarks)
 
     @contextmanager
     def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[dict[str, Any]]:
@@ -279,11 +278,9 @@ class HyperModel(keras_tuner.HyperModel):
                     axes = tuner.oracle.get_space().space
                     idle.warn(self.terms.model_maker, self.space.baseline.policy, axes)
             self.running = board.shown(search, keras_tuners.declared(tuner))
+            left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:
-                yield {
-                    **kwargs,
-                    "callbacks": user_callbacks.without_boards(search.arguments.callbacks),
-                }
+                yield {**kwargs, **left}
             finally:
                 self.running = None
                 search.trainer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import warnings
@@ -16,7 +15,6 @@ import keras_tuner
 
 from kbatch.axis import is_fixed
 from kbatch.building.hyperparameters import fresh
-from kbatch.building.model_maker import ModelMaker
 from kbatch.combination import Combination
 from kbatch.device import strategy
 from kbatch.errors import SearchError
@@ -27,12 +25,11 @@ from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.observation import Load
-from kbatch.search.oracle import REPEAT, Oracle
+from kbatch.search.oracle import Oracle
 from kbatch.search.rungs import values_at_rungs
 from kbatch.space import Space
 
 OBJECTIVE = "score"
-REPEAT_SEED = 100_000  # far from the seeds of a confirmation, which are to be fresh
 UNSCORED = -1.0  # below every score, so that KerasTuner writes only the first and the last weights
 
 
@@ -181,26 +178,6 @@ def declare(hp: keras_tuner.HyperParameters, found: Mapping[str, Any]) -> None:
     """
     if found:
         hp.merge(keras_tuner.HyperParameters.from_config(dict(found)), overwrite=False)
-
-
-def drawn_values(hp: keras_tuner.HyperParameters) -> dict[str, Any]:
-    """Return the drawn values of a trial, those that its model and its recipe are made of.
-
-    Args:
-        hp: Hyperparameters of the trial.
-    """
-    return {name: value for name, value in hp.values.items() if name != REPEAT}
-
-
-def maker_of(model_maker: ModelMaker, hp: keras_tuner.HyperParameters) -> ModelMaker:
-    """Return the maker of a trial's model: the search's, with another seed for a repeat.
-
-    Args:
-        model_maker: Maker of the models of the search.
-        hp: Hyperparameters of the trial.
-    """
-    seed = model_maker.seed + REPEAT_SEED * hp.values.get(REPEAT, 0)
-    return dataclasses.replace(model_maker, seed=seed)
 
 
 def declared(tuner: Any) -> Callable[[], list[Any]]:

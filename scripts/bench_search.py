@@ -16,8 +16,9 @@ score at the horizon.
 
 A row holds the median regret over the seeds after so many horizons of training seconds, and the
 first numbers of horizons after which the median is at most that of random search after 20, and at
-most 5 %; empty if it never is. To make a table: `kbatch cats-vs-dogs --trials 60 --confirm 2
---confirm-top 60 --out DIR`, then `kbatch.testing.Replay.of_project("DIR/search").save(TABLE)`.
+most 5 %; empty if it never is. To make a table: `kbatch cats-vs-dogs --tuner random --trials 60
+--confirm 2 --confirm-top 60 --out DIR`, then
+`kbatch.testing.Replay.of_project("DIR/search").save(TABLE)`.
 """
 
 import argparse
@@ -48,8 +49,9 @@ COLUMNS = (
 
 
 def rates(text):
-    """Return the numbers in a text such as 2/3."""
-    return tuple(map(int, text.split("/")))
+    """Return the numbers of both rungs in a text such as 2/3, or 3 for 3/3."""
+    first, _, second = text.partition("/")
+    return int(first), int(second or first)
 
 
 # Settings of kbatch's search that `--policies` can change: module, name and how it is read.

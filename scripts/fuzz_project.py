@@ -47,7 +47,7 @@ TARGETS = (
     "search/kbatch/project.json",
     "search/oracle.json",
     "search/tuner0.json",
-    "search/trial_0/trial.json",
+    "search/trial_0000/trial.json",
     "run.json",
 )
 ODD: tuple[Any, ...] = (

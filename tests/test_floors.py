@@ -85,6 +85,7 @@ ONLY_IN = {
         "testing._recipe_points",
         "testing._replay",
         "testing._replayed_search",
+        "training.repeat",
     },
     "altair": CHARTS,
     "vl_convert": {"results.charts.canvas"},

@@ -26,8 +26,8 @@ def line(records, goal=GOAL):
         ([BASELINE, record(0, 0.3)], "The only trial, trial 0 (batch 32, adam 0.001), held"),
         ([BASELINE, record(0, 0.3), record(1, 0.1)], "Of 2 trials, trial 0"),
         (
-            [record(0, 0.3), record(1, 0.1), record(2, 0.2, seed=9)],
-            "trial 0 (batch 32, adam 0.001) scored highest as the mean of 3 trainings and held",
+            [record(0, 0.4), record(1, 0.1), replace(record(2, 0.2, seed=9), repeats=0)],
+            "scored highest as the mean of 2 trainings and held val_accuracy 0.770",
         ),
         ([record(0, 0.3)], "nothing is claimed before fresh seeds confirm it"),
     ],

@@ -87,7 +87,7 @@ def test_a_stored_search_goes_on_as_if_it_had_not_stopped(tmp_path):
     assert trial.hyperparameters.values == expected[6]
 
 
-def test_rungs_stop_all_but_the_best_third_and_never_the_start(tmp_path):
+def test_rungs_stop_all_but_the_best_and_never_the_start(tmp_path):
     oracle = oracle_in(tmp_path)
     start = oracle.create_trial("t")
     assert oracle.goes_on(start.trial_id, 0, 0.0)
@@ -127,7 +127,10 @@ def test_a_leader_is_trained_again_and_its_mean_counts(tmp_path):
     first = ended_with(oracle, [0.1, 0.2, None, 0.9, 0.3, 0.6])
     assert not any(REPEAT in each.hyperparameters.values for each in first)
     again = oracle.create_trial("t")
-    assert again.hyperparameters.values == {**first[3].hyperparameters.values, REPEAT: 1}
+    assert again.hyperparameters.values == {
+        **first[3].hyperparameters.values,
+        REPEAT: first[3].trial_id,
+    }
     assert oracle.goes_on(again.trial_id, 0, -1.0)  # whatever it gains
     other = oracle.create_trial("u")  # while it still runs, beside it
     assert REPEAT not in other.hyperparameters.values
@@ -137,7 +140,7 @@ def test_a_leader_is_trained_again_and_its_mean_counts(tmp_path):
     assert best == [first[number].trial_id for number in (5, 3, 4, 1, 0)]
     # the mean of 0.9 and 0.1 is below 0.6, which leads by one training now
     last = oracle.create_trial("t")
-    assert last.hyperparameters.values == {**first[5].hyperparameters.values, REPEAT: 1}
+    assert last.hyperparameters.values[REPEAT] == first[5].trial_id
     end(oracle, last, 0.5)
     assert REPEAT not in oracle.create_trial("t").hyperparameters.values
 
@@ -150,6 +153,36 @@ def test_a_stored_search_still_knows_its_repeats(tmp_path):
     again.reload()
     assert [each.score for each in again.get_best_trials(9)] == [0.9, 0.4, 0.3, 0.2, 0.1]
     assert REPEAT not in again.create_trial("t").hyperparameters.values
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leader_is_repeated_once_where_the_space_grows(tmp_path, seed):
+    oracle = oracle_in(tmp_path, seed=seed)
+    drawn_values = []
+    for number in range(14):
+        trial = oracle.create_trial("t")
+        hp = trial.hyperparameters
+        for layer in range(hp.Int("layers", 1, 4)):
+            hp.Float(f"dropout_{layer}", 0.0, 0.5)
+        oracle.update_space(hp)
+        drawn_values.append(hp.values)
+        end(oracle, trial, 0.9 if number == 3 else 0.1)
+    repeated = [values[REPEAT] for values in drawn_values if REPEAT in values]
+    assert repeated[0] == oracle.start_order[3]
+    assert len(repeated) == len(set(repeated))
+    # with one good training of two it leads on, and is never repeated again
+    assert oracle.get_best_trials(1)[0].trial_id == repeated[0]
+    assert not any(REPEAT in trial.hyperparameters.values for trial in oracle.get_best_trials(99))
+
+
+def test_trials_that_failed_do_not_make_a_leader(tmp_path):
+    oracle = oracle_in(tmp_path)
+    ended_with(oracle, [0.5])
+    for _ in range(2 * REPEATED_FROM):
+        trial = oracle.create_trial("t")
+        assert REPEAT not in trial.hyperparameters.values
+        oracle.keep(trial.trial_id, [], "nan")
+        end(oracle, trial, 0.0)
 
 
 @pytest.mark.parametrize("scores", [[0.1] * (REPEATED_FROM - 1), [0.0] * 8, [0.2, *[None] * 8]])

@@ -10,10 +10,12 @@ from result_records import GOAL, confirmation, failed, keep, record
 
 import kbatch
 from kbatch import Recipe, scoring
+from kbatch.advice.past_results import results_of
 from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
 from kbatch.results import report
 from kbatch.results.ranking import leaders, ranking
+from kbatch.results.searched_side import side_of
 from kbatch.results.words import ended_text, score_text
 
 OLD = Path("/work/shared/data/old-project")
@@ -217,19 +219,38 @@ def test_the_best_recipe_is_the_confirmations_else_the_searchs(tmp_path):
     assert (best.trial, best.purpose) == (0, "search")  # not the luckiest of its seeds
 
 
+def again(trial, level, repeats=0, **recipe):
+    """The repeat of a trial in a search."""
+    return replace(record(trial, level, seed=100_000, **recipe), repeats=repeats)
+
+
+def test_what_reads_a_search_takes_means_over_repeats(tmp_path):
+    trials = [record(0, 0.4, batch_size=64), record(1, 0.3, batch_size=128)]
+    base = record(-1, 0.1, "baseline")
+    folder = keep(tmp_path / "search", [base, *trials, again(2, 0.05, batch_size=64)])
+    past = results_of([kbatch.results.load(folder)]).trainings
+    (mean,) = (each for each in past if each.recipe.batch_size == 64)
+    assert mean.score == pytest.approx((trials[0].score + again(2, 0.05).score) / 2)
+    assert kbatch.best_recipe(folder).batch_size == 128
+    side = side_of(folder)
+    assert [each.trial for each in side.trained["best"].records] == [1]
+    folder = keep(tmp_path / "leads", [base, *trials, again(2, 0.35, batch_size=64)])
+    assert [each.trial for each in side_of(folder).trained["best"].records] == [0, 2]
+
+
 def test_a_recipe_that_was_trained_twice_has_its_mean_score():
     records = [
         record(-1, 0.2, "baseline"),
         record(0, 0.4, batch_size=64),
         record(1, 0.3, batch_size=128),
-        record(2, 0.1, batch_size=64, seed=100_000),
+        again(2, 0.1, batch_size=64),
     ]
     ranks = {rank.record.trial: rank for rank in ranking(records, GOAL, 400)}
     assert ranks[1].verdict == "best"
     assert ranks[2].verdict == "trial 0 again"
     assert [rank.best for rank in ranks.values()].count(True) == 1
     assert [each.trial for each in leaders(records, 9)] == [1, 0]
-    higher = [*records[:3], record(2, 0.36, batch_size=64, seed=100_000)]
+    higher = [*records[:3], again(2, 0.36, batch_size=64)]
     ranks = {rank.record.trial: rank for rank in ranking(higher, GOAL, 400)}
     assert ranks[0].best
     assert re.fullmatch(r"best \(.*, mean of 2 trainings\)", ranks[0].verdict)

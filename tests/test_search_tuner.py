@@ -36,17 +36,17 @@ def search(tuner, points, **arguments):
 @pytest.fixture(scope="module")
 def searched(points, tmp_path_factory):
     directory = tmp_path_factory.mktemp("searched")
-    return search(tuner_in(directory), points, max_trials=8), directory / "p"
+    return search(tuner_in(directory), points, max_trials=12), directory / "p"
 
 
 def trials_of(project):
     return [record for record in load_records(project) if record.purpose == "search"]
 
 
-def test_trials_are_stopped_at_rungs_and_the_best_third_is_not(searched):
+def test_trials_are_stopped_at_rungs_and_the_best_are_not(searched):
     tuner, project = searched
     ended = [record.outcome.ended for record in trials_of(project)]
-    assert len(ended) == 8
+    assert len(ended) == 12
     assert set(ended) == {"horizon", "stopped"}
     for record in trials_of(project):
         status = tuner.oracle.trials[f"{record.trial:04d}"].status
@@ -69,10 +69,11 @@ def test_a_leader_is_trained_again_with_another_seed(repeating, points, capsys):
     again = [record for record in trials if record.seed != 5]
     assert again
     for record in again:
-        first, *_ = (other for other in trials if other.repeats(record))
+        (first,) = (other for other in trials if other.trial == record.repeats)
         assert (first.seed, record.seed) == (5, 100_005)
-        assert first.trial < record.trial
-        assert first.outcome.curve[-1][1] != record.outcome.curve[-1][1]
+        assert (first.recipe, first.repeats) == (record.recipe, None)
+        values = [[value for _, value in each.outcome.curve] for each in (first, record)]
+        assert values[0] != values[1]
         assert record.outcome.ended == "horizon"
     best = kbatch.best_recipe(tuner)
     assert best in [record.recipe for record in again]
@@ -90,11 +91,16 @@ def test_a_leader_is_trained_again_with_another_seed(repeating, points, capsys):
     assert len(fresh) == len({str(record.recipe) for record in fresh})
 
 
-def test_a_repeat_is_made_once(repeating, points):
-    tuner, project = repeating
+def test_a_repeat_is_made_once_and_answered_from_its_record(repeating, points):
+    _, project = repeating
     before = load_records(project)
+    for file in (*project.glob("*.json"), *project.glob("trial_*/trial.json")):
+        file.unlink()
     search(tuner_in(project.parent, seed=5), points, max_trials=4)
     assert load_records(project) == before
+    search(tuner_in(project.parent, seed=5), points, max_trials=6)
+    repeated = [record.repeats for record in trials_of(project) if record.repeats is not None]
+    assert len(repeated) == len(set(repeated))
 
 
 def test_a_stopped_trial_keeps_what_it_is_worth_at_least(searched):

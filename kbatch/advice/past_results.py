@@ -11,6 +11,7 @@ from typing import Any
 from kbatch.errors import KbatchError, RecordError
 from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
+from kbatch.records.record import BASELINE_TRIAL
 from kbatch.results import noise
 from kbatch.results.frame import OWN
 
@@ -141,13 +142,13 @@ def _trainings(frame: Any, metric: str, own: Sequence[str]) -> Iterator[PastTrai
 
 
 def averaged(trainings: Iterable[PastTraining]) -> tuple[PastTraining, ...]:
-    """Return one training for each trial, with the means over its seeds.
+    """Return one training for each recipe and own hyperparameters, with the means over its seeds.
 
     The best of several seeds would flatter a recipe that was trained more often.
     """
     groups: dict[Any, list[PastTraining]] = {}
     for each in trainings:
-        groups.setdefault((each.trial, each.recipe), []).append(each)
+        groups.setdefault((each.trial == BASELINE_TRIAL, each.recipe, each.own), []).append(each)
     return tuple(
         replace(
             group[0],

@@ -203,7 +203,8 @@ def _search_and_confirm(
         search.project.store.records(),
     ) as live:
         hypermodel.watcher = LivePage(folder, live)
-        tuner.search(*examples.train, **fit_arguments, **ending(options.tuner, options.trials))
+        ends = ending(options.tuner, number_of_trials(options, space))
+        tuner.search(*examples.train, **fit_arguments, **ends)
         if options.confirm_seeds():
             confirm(
                 tuner,

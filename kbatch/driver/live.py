@@ -60,9 +60,8 @@ class Live(Watcher):
             (record.trial + 1 for record in earlier if record.purpose == "search"), default=0
         )
         self._best: Record | None = None
-        self._trial_records = list[Record]()
         for record in earlier:
-            self._note(record)
+            self._compare(record)
 
     def __enter__(self) -> Live:
         self._progress.start()
@@ -127,7 +126,7 @@ class Live(Watcher):
             self._search_done = max(self._search_done, record.trial + 1)
         else:
             self._baseline_and_confirmations.add(record.key)
-        self._note(record)
+        self._compare(record)
         self._console.print(f"{self._line(record)}{note}", highlight=False, soft_wrap=True)
         for remark in record.outcome.remarks:
             self._console.print(f"    {remark}", style="yellow", highlight=False, soft_wrap=True)
@@ -137,25 +136,17 @@ class Live(Watcher):
         value = "" if record.outcome.value is None else f"{record.outcome.value:.3f} held, "
         words = ended_by(record.outcome)
         ended = "" if words == "ended by horizon" else f", {words}"
+        again = "" if record.repeats is None else f", trial {record.repeats} again"
         names = {
-            "search": f"trial {record.trial} ({record.trial + 1} of {self._trials})"
-            f"{self._again(record)}",
+            "search": f"trial {record.trial} ({record.trial + 1} of {self._trials}){again}",
             "confirmation": f"confirmation, seed {record.seed}",
         }
         name = names.get(record.purpose, record.purpose)
         score = f"score {score_text(record.score)} per second"
         return f"{name}: {record.recipe}: {value}{score}{ended}"
 
-    def _again(self, record: Record) -> str:
-        """Which trial's recipe a trial repeats, in words; empty for none."""
-        before = [each for each in self._trial_records if each.seed < record.seed]
-        first = next((each for each in before if each.repeats(record)), None)
-        return "" if first is None else f", trial {first.trial} again"
-
-    def _note(self, record: Record) -> None:
-        """Keep the records of trials, and that of the highest score, confirmations excepted."""
-        if record.purpose == "search":
-            self._trial_records.append(record)
+    def _compare(self, record: Record) -> None:
+        """Keep the record of the highest score, confirmations excepted."""
         if record.purpose != "confirmation" and (
             self._best is None or record.score > self._best.score
         ):

@@ -50,6 +50,8 @@ class Record:
         outcome: `Outcome` of the training.
         score: Float, score of the outcome; 0 if the training ended in an error, NaN or a crash.
         values: Dict, values of all hyperparameters of the trial, including the user's own.
+        repeats: Integer, number of the trial whose recipe a search trained again; `None` for any
+            other training.
         learning_rate_at_32: Float, the learning rate scaled back to batch 32. `None` if the
             optimizer has a rate of its own.
         test: Dict, metrics of the kept weights on test data, such as `{"accuracy": 0.71}`; empty
@@ -69,6 +71,7 @@ class Record:
     outcome: Outcome
     score: float
     values: Mapping[str, Any] = field(default_factory=dict)
+    repeats: Whole | None = None
     learning_rate_at_32: float | None = None
     test: Mapping[str, float] = field(default_factory=dict)
     checkpoint: str = ""
@@ -86,9 +89,10 @@ class Record:
         """String, the drawn values and the seed (see `drawn_of`)."""
         return drawn_of(self.values, self.seed)
 
-    def repeats(self, other: Record) -> bool:
-        """Tell whether this is a training of the same recipe and values as another."""
-        return self.recipe == other.recipe and dict(self.values) == dict(other.values)
+    @property
+    def first_trial(self) -> int:
+        """Integer, number of the trial that trained the recipe first."""
+        return self.trial if self.repeats is None else self.repeats
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as a dict that JSON can hold."""

@@ -121,7 +121,7 @@ def _search_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
     """The trials, then the baseline, then the best trial."""
     measured = [record for record in records if record.outcome.curve]
     trials = [record for record in measured if record.purpose == "search"]
-    best = next(iter(leaders(measured, 1)), None)
+    best = next((record for record in leaders(records, 1) if record.outcome.curve), None)
     infos = [
         _curve_info(f"trial {record.trial}: {record.recipe}", OTHER, [record], goal)
         for record in trials
@@ -132,7 +132,7 @@ def _search_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
             infos.append(_curve_info(f"baseline: {record.recipe}", BASELINE, [record], goal))
     if best:
         infos.append(_curve_info(f"trial {best.trial}: {best.recipe}", BEST, [best], goal))
-    return PanelInfo(SEARCH, "The search: each recipe once", tuple(infos))
+    return PanelInfo(SEARCH, "The search: each trial", tuple(infos))
 
 
 def _confirmation_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:

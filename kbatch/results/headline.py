@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from kbatch.goal import Goal
@@ -45,7 +46,9 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
     against = ""
     if baseline is not None and baseline.outcome.value is not None:
         against = f" where the baseline ({baseline.recipe}) held {baseline.outcome.value:.3f}"
-    held = f"{goal.metric} {best.outcome.value:.3f}"
+    values = [each.outcome.value for each in trainings_of(records, best)]
+    mean = statistics.fmean(goal.chance if value is None else value for value in values)
+    held = f"{goal.metric} {mean:.3f}"
     joint = " and" if own else ""
     return f"{words}{joint} held {held}{against}: {UNCONFIRMED}."
 

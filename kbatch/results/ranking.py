@@ -49,7 +49,7 @@ def trainings_of(records: Sequence[Record], first: Record) -> list[Record]:
         first: Record of a training of the recipe.
     """
     trials = [record for record in records if record.purpose == "search"]
-    return [record for record in trials if record.repeats(first)]
+    return [record for record in trials if record.first_trial == first.first_trial]
 
 
 def mean_score(records: Sequence[Record], first: Record) -> float:
@@ -68,12 +68,13 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
     A recipe that was trained several times has the mean of its scores. Trials that failed are left
     out: they would fail again.
     """
-    first: list[Record] = []
-    for record in records:
-        ended_well = record.purpose == "search" and record.outcome.ended in SCORED
-        if ended_well and not any(record.repeats(other) for other in first):
-            first.append(record)
-    return sorted(first, key=lambda record: -mean_score(records, record))[:top]
+    first = {
+        record.key: record
+        for record in reversed(records)
+        if record.purpose == "search" and record.repeats is None and record.outcome.ended in SCORED
+    }
+    in_order = [record for record in records if first.get(record.key) is record]
+    return sorted(in_order, key=lambda record: -mean_score(records, record))[:top]
 
 
 def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
@@ -91,6 +92,7 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     trials = [record for record in records if record.purpose == "search"]
     trials.sort(key=lambda record: -record.score)
     best = next((record for record in leaders(records, 1) if record.score > 0), None)
+    mean = 0.0 if best is None else mean_score(records, best)
 
     def rank(record: Record, verdict: str) -> Rank:
         error = value_error(record.outcome.value, goal.metric, examples)
@@ -99,12 +101,11 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     def verdict(record: Record) -> str:
         if record is best:
             return _best(records, record, baselines)
-        again = [first for first in trainings_of(records, record) if first.seed < record.seed]
-        if again:
-            return f"trial {again[0].trial} again"
+        if record.repeats is not None:
+            return f"trial {record.repeats} again"
         if len(record.outcome.curve) < scoring.WINDOW and record.outcome.ended == "horizon":
             return TOO_SLOW
-        near = best is not None and _within_noise(record, best, goal, examples)
+        near = best is not None and _within_noise(record, best, mean, goal, examples)
         return NEAR if near else ""
 
     ranks = [rank(record, NOT_RANKED) for record in baselines]
@@ -121,8 +122,8 @@ def _best(records: Sequence[Record], best: Record, baselines: Sequence[Record]) 
     return f"{verdict} ({score_text(mean)}, mean of {trainings} trainings)"
 
 
-def _within_noise(record: Record, best: Record, goal: Goal, examples: int) -> bool:
-    """Whether two scores are within two standard errors of their difference."""
+def _within_noise(record: Record, best: Record, mean: float, goal: Goal, examples: int) -> bool:
+    """Whether a score is within two standard errors of the best recipe's mean score."""
     if record.outcome.ended not in SCORED:
         return False
     errors = []
@@ -131,7 +132,7 @@ def _within_noise(record: Record, best: Record, goal: Goal, examples: int) -> bo
         if error is None:
             return False
         errors.append(error)
-    return best.score - record.score <= 2 * math.hypot(*errors)
+    return mean - record.score <= 2 * math.hypot(*errors)
 
 
 def headings(ranks: Sequence[Rank], metric: str) -> list[str]:

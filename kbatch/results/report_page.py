@@ -14,7 +14,7 @@ from kbatch.results.ranking import Rank, headings, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, seconds_heading
 
 CURVES, BATCHES = "accuracy_over_seconds.png", "batch_size.png"
-RANKING_TITLE = "Recipes by score, each trained once"
+RANKING_TITLE = "Recipes by score"
 MESSAGE_LENGTH = 200  # characters of an error that the page shows
 
 

@@ -20,6 +20,7 @@ from kbatch.results.loading import (
     load_validation_examples,
     root_of,
 )
+from kbatch.results.ranking import trainings_of
 from kbatch.results.winner import best_of
 
 BASELINE, BEST = "baseline", "best"
@@ -116,7 +117,7 @@ def side_of(source: Any) -> SearchedSide:
     best = best_of(records)
     if best is not None:
         fresh = _confirmed_of(groups, best)
-        trained[BEST] = Trained(fresh or (best,), bool(fresh))
+        trained[BEST] = Trained(fresh or tuple(trainings_of(records, best)), bool(fresh))
     return SearchedSide(
         str(root_of(source)),
         load_goal(source),

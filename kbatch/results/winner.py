@@ -20,9 +20,9 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     """Return the best recipe of a search: of its confirmation if there is one, else of its trials.
 
     Use it to train the recipe for longer, or on more data. After `kbatch.confirm` it is the
-    confirmed recipe with the highest mean score over fresh seeds. Before, it is the recipe of the
-    best-scored trial. It is never the baseline's, which you have already. If the baseline scored
-    higher, a warning says so.
+    confirmed recipe with the highest mean score over fresh seeds. Before, it is the one with the
+    highest mean score of the search. It is never the baseline's, which you have already. If the
+    baseline scored higher, a warning says so.
 
     Args:
         tuner_or_directory: The tuner after `search`, or the folder of the search.
@@ -79,14 +79,14 @@ def best_of(records: Sequence[Record], dropped: Sequence[int] = ()) -> Record | 
     if not candidates:
         return next(iter(leaders(records, 1)), None)
     best = best_first(candidates, dropped)[0]
-    own = [each for each in trainings_of(records, best[0]) if each.trial == best[0].trial]
+    own = trainings_of(records, best[0])
     # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
     return (own or best)[0]
 
 
 def _same_recipe(records: Sequence[Record], best: Record) -> list[Record]:
     """All trainings of a trial's recipe."""
-    return [record for record in records if record.repeats(best) and not record.baseline]
+    return [record for record in records if record.first_trial == best.trial]
 
 
 def _mean_score(records: Sequence[Record], own: Sequence[Record]) -> float:

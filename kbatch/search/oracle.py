@@ -10,6 +10,7 @@ from typing import Any
 
 import keras_tuner
 
+from kbatch.outcome import SCORED
 from kbatch.search import axis_ranges, rungs
 from kbatch.search.observation import Load, Observation
 from kbatch.search.proposals import propose
@@ -18,7 +19,7 @@ ATTEMPTS = 30  # to propose what was not tried yet
 # Recipes that reached the horizon before the leader is trained again; chosen on three tables (see
 # docs/benchmarks.md).
 REPEATED_FROM = 5
-REPEAT = "kbatch_repeat"  # name of the value that tells a leader's second training from its first
+REPEAT = "kbatch_repeat"  # the name of a repeat's value that holds the id of the first trial
 STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
 
 
@@ -48,7 +49,7 @@ class Oracle(keras_tuner.Oracle):
         self._known: Observation | None = None  # the start, if it is no trial
         self._earlier: list[Observation] = []
         self._rungs: dict[str, list[float]] = {}
-        self._ended: dict[str, str] = {}  # of trials without a score of their own
+        self._ended: dict[str, str] = {}
         self._load: Callable[[Mapping[str, Any]], Load | None] = _unknown_load
 
     def begin_at(
@@ -135,8 +136,7 @@ class Oracle(keras_tuner.Oracle):
             ended: String, how it ended; see `kbatch.Outcome`.
         """
         self._rungs[trial_id] = list(values)
-        if ended in (STOPPED, OUT_OF_MEMORY):
-            self._ended[trial_id] = ended
+        self._ended[trial_id] = ended
 
     def end_trial(self, trial: Any) -> None:
         """End a trial; KerasTuner calls this. One that was stopped at a rung gets no score.
@@ -154,8 +154,7 @@ class Oracle(keras_tuner.Oracle):
         Args:
             num_trials: Integer, how many at most. Defaults to `1`.
         """
-        first = [_scored(trials)[0] for trials in self._leaders()]
-        return first[:num_trials]
+        return [trials[0] for trials in self._leaders()][:num_trials]
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that KerasTuner stores."""
@@ -175,23 +174,25 @@ class Oracle(keras_tuner.Oracle):
 
     def _leaders(self) -> list[list[Any]]:
         """The trials of each recipe with a score, the highest mean score first."""
-        recipes: list[tuple[dict[str, Any], list[Any]]] = []
+        recipes: dict[str, list[Any]] = {}
         for trial in self._in_order():
-            values = self._active(trial)
-            same = next((trials for known, trials in recipes if known == values), None)
-            if same is None:
-                recipes.append((values, [trial]))
-            else:
-                same.append(trial)
-        found = [trials for _, trials in recipes if _scored(trials)]
+            first = trial.hyperparameters.values.get(REPEAT, trial.trial_id)
+            recipes.setdefault(first, []).append(trial)
+        found = [trials for trials in recipes.values() if trials[0].score is not None]
         return sorted(found, key=lambda trials: -_mean(trials))
 
     def _repeat(self) -> dict[str, Any] | None:
         """The values of the leader, if it leads by one training only."""
-        leaders = self._leaders()
+        leaders = [trials for trials in self._leaders() if self._is_sound(trials[0])]
         if len(leaders) < REPEATED_FROM or len(leaders[0]) > 1 or _mean(leaders[0]) <= 0:
             return None
-        return {**leaders[0][0].hyperparameters.values, REPEAT: 1}
+        first = leaders[0][0]
+        # what another trial's model declared since then has its default here
+        return {**self._active(first), **first.hyperparameters.values, REPEAT: first.trial_id}
+
+    def _is_sound(self, trial: Any) -> bool:
+        """Whether a trial with a score did not fail."""
+        return self._ended.get(trial.trial_id) in (None, *SCORED)
 
     def _proposed(self) -> dict[str, Any] | None:
         """What the model proposes and was not tried yet; `None` if nothing is left."""
@@ -244,14 +245,9 @@ class Oracle(keras_tuner.Oracle):
         return axis_ranges.completed(self.hyperparameters.space, trial.hyperparameters.values)
 
 
-def _scored(trials: Sequence[Any]) -> list[Any]:
-    """Those of some trials that reached the horizon."""
-    return [trial for trial in trials if trial.score is not None]
-
-
 def _mean(trials: Sequence[Any]) -> float:
-    """The mean score of the trials of a recipe."""
-    return statistics.fmean(trial.score for trial in _scored(trials))
+    """The mean score of the trials of a recipe, of those that have ended."""
+    return statistics.fmean(trial.score for trial in trials if trial.score is not None)
 
 
 def _unknown_load(values: Mapping[str, Any]) -> Load:

@@ -44,6 +44,8 @@ class Replay:
 
     Attributes:
         recipes: Tuple of the `Recipe`s of the table.
+        of: Dict from each recipe to its trainings.
+        points: `RecipePoints`, the recipes as hyperparameters.
         horizon: Float, training seconds of every trial.
 
     Raises:

@@ -44,13 +44,25 @@ class Table(Protocol):
     recipes: tuple[Recipe, ...]
     horizon: float
     points: RecipePoints
-    of: Mapping[Recipe, Sequence[RecordedTraining]]
+
+    @property
+    def of(self) -> Mapping[Recipe, Sequence[RecordedTraining]]:
+        """The trainings of each recipe."""
 
     def held(self, training: RecordedTraining) -> float:
-        """Return the value above chance that a training held."""
+        """Return the value above chance that a training held.
+
+        Args:
+            training: A training of the table.
+        """
 
     def gain(self, training: RecordedTraining, seconds: float) -> float:
-        """Return what a training had gained above chance after so many seconds."""
+        """Return what a training had gained above chance.
+
+        Args:
+            training: A training of the table.
+            seconds: Float, training seconds after which it is stopped.
+        """
 
 
 class ReplayedSearch:
@@ -100,10 +112,13 @@ class ReplayedSearch:
         hp = trial.hyperparameters
         drawn = {each.name: hp.get(each.name) for each in hp.space if hp.is_active(each)}
         repeated = REPEAT in hp.values
-        among = range(len(self._table.recipes)) if repeated else self._untried
-        place = self._table.points.nearest(drawn, among)
-        self._untried.discard(place)
-        recipe = self._given[trial.trial_id] = self._table.recipes[place]
+        if repeated:
+            recipe = self._given[hp.values[REPEAT]]
+        else:
+            place = self._table.points.nearest(drawn, self._untried)
+            self._untried.discard(place)
+            recipe = self._table.recipes[place]
+        self._given[trial.trial_id] = recipe
         if not isinstance(self._oracle, keras_tuner.oracles.GridSearchOracle):
             # so that a model learns of what was trained; a grid goes on from what it drew
             hp.values.update(self._table.points.values(recipe))

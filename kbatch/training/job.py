@@ -57,6 +57,7 @@ class Job:
         values: Values of all hyperparameters of the trial.
         learning_rate_at_32: Float, the learning rate carried back to batch 32, or `None`.
         remarks: Sentences on the recipe itself.
+        repeats: Integer, number of the trial whose recipe is trained again; `None` for any other.
     """
 
     purpose: str
@@ -66,6 +67,7 @@ class Job:
     values: Mapping[str, Any] = field(default_factory=dict)
     learning_rate_at_32: float | None = None
     remarks: tuple[str, ...] = ()
+    repeats: int | None = None
 
     @property
     def key(self) -> str:
@@ -98,6 +100,7 @@ class Job:
             outcome=outcome,
             score=score,
             values=dict(self.values),
+            repeats=self.repeats,
             learning_rate_at_32=self.learning_rate_at_32,
             test=dict(test or {}),
             checkpoint=checkpoint,

@@ -76,8 +76,8 @@ class Search:
                 search.
             checkpoint: `Checkpoint` for the kept weights. Optional.
             test: Batches that the kept weights are evaluated on too. Optional.
-            ask: Function of a rung's number and of what the trial held there, which tells whether
-                it goes on. Optional.
+            ask: Function of a rung's number and of what the trial had gained there, which tells
+                whether it goes on. Optional.
         """
         with self.project.hold():
             known = self.project.trainings.known(job)

@@ -83,7 +83,7 @@ def curve_charts(panels: Sequence[PanelInfo], goal: Goal, examples: int) -> list
         examples: Integer, validation examples, which decide the error of one measurement.
     """
     found = [_chart(panel, goal, examples) for panel in panels]
-    return found or [_chart(PanelInfo(SEARCH, "The search: each recipe once", ()), goal, examples)]
+    return found or [_chart(PanelInfo(SEARCH, "The search: each trial", ()), goal, examples)]
 
 
 def draw_curves(panels: Sequence[PanelInfo], goal: Goal, examples: int, path: str | Path) -> None:

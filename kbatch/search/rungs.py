@@ -11,7 +11,7 @@ from kbatch.scoring import Curve, marks
 # third of the horizon.
 RUNG_MARKS = (4, 7)
 # One trial in so many goes on. At a ninth, curves tell less than at a third; halves there lost less
-# than thirds on one of four tables, and no more on the others (see docs/benchmarks.md).
+# than thirds on one of four tables, and hardly more on the others (see docs/benchmarks.md).
 KEPT = (2, 3)
 # The first trainings all go on, so that there is soon more to recommend than the baseline.
 WHOLE = 3

@@ -35,8 +35,9 @@ class Tuner(keras_tuner.Tuner):
     with random recipes, and then asks a model of what it has seen (Optuna's tree-structured Parzen
     estimator). A trial is stopped at a ninth of the horizon if it is not in the better half there,
     and at a third of it if not in the best third. A recipe that leads by one training only is
-    trained again with another seed, and recipes are ranked by their mean scores; nothing else is
+    trained again with another seed, and recipes are ranked by their mean scores. Nothing else is
     proposed twice.
+
     `get_best_hyperparameters`, `results_summary`, callbacks and resuming are KerasTuner's, and
     `kbatch.confirm`, `kbatch.report` and `kbatch.best_recipe` take the tuner as any other. A trial
     that was stopped has no weights worth loading and is never among the best.

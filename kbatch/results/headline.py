@@ -38,15 +38,14 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
         return f"{_nothing(len(trials))}, so there is no best recipe."
     told = f"Of {len(trials)} trials, " if len(trials) > 1 else "The only trial, "
     own = f"trial {best.trial} ({best.recipe}) scored highest" if len(trials) > 1 else ""
-    trainings = len(trainings_of(records, best))
-    if trainings > 1:
-        own += f" as the mean of {trainings} trainings"
+    values = [each.outcome.value for each in trainings_of(records, best)]
+    if len(values) > 1:
+        own += f" as the mean of {len(values)} trainings"
     words = f"{told}{own}" if own else f"{told}trial {best.trial} ({best.recipe}),"
     baseline = next((record for record in records if record.purpose == "baseline"), None)
     against = ""
     if baseline is not None and baseline.outcome.value is not None:
         against = f" where the baseline ({baseline.recipe}) held {baseline.outcome.value:.3f}"
-    values = [each.outcome.value for each in trainings_of(records, best)]
     mean = statistics.fmean(goal.chance if value is None else value for value in values)
     held = f"{goal.metric} {mean:.3f}"
     joint = " and" if own else ""

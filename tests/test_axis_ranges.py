@@ -54,6 +54,22 @@ def test_fixed_axes_are_those_of_one_value(space):
     assert fixed == ["version", "only"]
 
 
+def test_variations_differ_in_one_axis_without_an_order(space):
+    start = axis_ranges.completed(space, {"optimizer": "adam", "rate_adam": 0.005, "layers": 5})
+    found = axis_ranges.variations(space, start)
+    by_optimizer = {**start, "optimizer": "sgd", "rate_sgd": 1e-3}
+    del by_optimizer["rate_adam"]
+    assert found == [by_optimizer, {**start, "jit": True}]
+
+
+def test_an_axis_of_two_numbers_has_variations():
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("label_smoothing", [0.0, 0.1])
+    hp.Choice("batch_size", [16, 32, 64])
+    found = axis_ranges.variations(hp.space, {})
+    assert found == [{"label_smoothing": 0.1, "batch_size": 16}]
+
+
 def test_given_values_are_completed_by_defaults(space):
     values = axis_ranges.completed(space, {"batch_size": 32, "rate_sgd": 0.05, "rate_adam": 0.005})
     assert values["batch_size"] == 32

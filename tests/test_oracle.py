@@ -96,18 +96,19 @@ def test_rungs_stop_all_but_the_best_and_never_the_start(tmp_path):
     assert oracle.goes_on(better.trial_id, 0, 0.3)
     assert oracle.goes_on(better.trial_id, 1, 0.4)
     end(oracle, better, 0.5)
-    third = oracle.create_trial("t")
-    assert oracle.goes_on(third.trial_id, 0, 0.1)  # the first three go on
-    assert oracle.goes_on(third.trial_id, 1, 0.1)
-    end(oracle, third, 0.1)
+    for _ in range(2):
+        early = oracle.create_trial("t")
+        assert oracle.goes_on(early.trial_id, 0, 0.1)  # the first four go on
+        assert oracle.goes_on(early.trial_id, 1, 0.1)
+        end(oracle, early, 0.1)
     worse = oracle.create_trial("t")
     assert not oracle.goes_on(worse.trial_id, 0, 0.05)
     end(oracle, worse)
     assert worse.trial_id not in {each.trial_id for each in oracle.get_best_trials(9)}
     again = oracle.create_trial("t")
     assert oracle.goes_on(again.trial_id, 0, 0.35)
-    assert oracle.goes_on(again.trial_id, 1, 0.3)  # the third at this rung
-    end(oracle, again, 0.2)
+    assert oracle.goes_on(again.trial_id, 1, 0.3)  # the fourth at this rung
+    end(oracle, again)
     last = oracle.create_trial("t")
     assert oracle.goes_on(last.trial_id, 0, 0.4)
     assert not oracle.goes_on(last.trial_id, 1, 0.2)

@@ -94,6 +94,24 @@ def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[st
     return drawn(space, lambda axis: values.get(axis.name, axis.default))
 
 
+def variations(space: list[Hyperparameter], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the values that differ in one axis whose values have no order.
+
+    An axis of two values has none either. What depends on the axis takes its default.
+
+    Args:
+        space: List of hyperparameters.
+        values: Mapping of values; those of inactive ones are left out.
+    """
+    active = completed(space, values)
+    found = []
+    for axis in space:
+        if axis.name in active and not _is_range(axis) and _has_no_order(axis):
+            others = [each for each in _choices(axis) if each != active[axis.name]]
+            found += [completed(space, {**active, axis.name: other}) for other in others]
+    return found
+
+
 def distance(
     space: list[Hyperparameter], one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> float:
@@ -140,6 +158,10 @@ def _is_range(axis: Hyperparameter) -> bool:
 
 def _is_ordered(axis: Hyperparameter) -> bool:
     return bool(getattr(axis, "ordered", False))
+
+
+def _has_no_order(axis: Hyperparameter) -> bool:
+    return not _is_ordered(axis) or len(_choices(axis)) == 2
 
 
 def _choices(axis: Hyperparameter) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,10 @@ STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
 
 
 class Oracle(keras_tuner.Oracle):
-    """Proposes the start first, then what a model says, and stops trials at rungs.
+    """Proposes the start and its variations, then what a model says, and stops trials at rungs.
+
+    A variation differs in one axis whose values have no order, such as the optimizer. Those of the
+    start come first. Later those of the recipe that leads take turns with the model.
 
     A recipe that leads after one training only is proposed again, as a repeat with another seed:
     the highest of many noisy scores flatters its recipe. Recipes are ranked by their mean scores.
@@ -50,6 +54,7 @@ class Oracle(keras_tuner.Oracle):
         self._earlier: list[Observation] = []
         self._rungs: dict[str, list[float]] = {}
         self._ended: dict[str, str] = {}
+        self._varied: list[dict[str, Any]] = []  # the variations that were proposed
         self._load: Callable[[Mapping[str, Any]], Load | None] = _unknown_load
 
     def begin_at(
@@ -98,7 +103,7 @@ class Oracle(keras_tuner.Oracle):
         begun = len(self.start_order)
         values = None
         if begun < (self.most_trials or math.inf) and time.monotonic() < self.ends_at:
-            values = self._first() or self._repeat() or self._proposed()
+            values = self._first() or self._repeat() or self._variation() or self._proposed()
         return {"status": "STOPPED" if values is None else "RUNNING", "values": values}
 
     def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
@@ -158,13 +163,15 @@ class Oracle(keras_tuner.Oracle):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that KerasTuner stores."""
-        return {**super().get_state(), "rungs": self._rungs, "ended": self._ended}
+        own = {"rungs": self._rungs, "ended": self._ended, "varied": self._varied}
+        return {**super().get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take up a stored state."""
         super().set_state(state)
         self._rungs = {name: list(values) for name, values in state["rungs"].items()}
         self._ended = dict(state["ended"])
+        self._varied = list(state["varied"])
 
     def _first(self) -> dict[str, Any] | None:
         """The start, if it was not tried yet."""
@@ -189,6 +196,24 @@ class Oracle(keras_tuner.Oracle):
         first = leaders[0][0]
         # what another trial's model declared since then has its default here
         return {**self._active(first), **first.hyperparameters.values, REPEAT: first.trial_id}
+
+    def _variation(self) -> dict[str, Any] | None:
+        """An untried variation of the start, or of the leader, at every second trial."""
+        space = self.hyperparameters.space
+        ways = [axis_ranges.completed(space, self._start)]
+        repeats = sum(REPEAT in trial.hyperparameters.values for trial in self._in_order())
+        if (len(self.start_order) - repeats) % 2:
+            leaders = [trials[0] for trials in self._leaders() if self._is_sound(trials[0])]
+            ways += [self._active(first) for first in leaders[:1]]
+        for way in ways:
+            found = axis_ranges.variations(space, way)
+            random.Random(self.seed).shuffle(found)
+            for values in found:
+                known = values in self._varied or self._is_tried(values) or self._is_earlier(values)
+                if not known and self._may_fit(values):
+                    self._varied.append(dict(values))  # the trial's own may be changed
+                    return values
+        return None
 
     def _is_sound(self, trial: Any) -> bool:
         """Whether a trial with a score did not fail."""
@@ -227,6 +252,10 @@ class Oracle(keras_tuner.Oracle):
         if self._start_apart:
             tried.append(axis_ranges.completed(self.hyperparameters.space, self._start))
         return values in tried
+
+    def _is_earlier(self, values: dict[str, Any]) -> bool:
+        """Whether the model knows these values from an earlier search."""
+        return any(values == each.values for each in self._earlier)
 
     def _in_order(self) -> list[Any]:
         return [self.trials[name] for name in self.start_order]

@@ -14,7 +14,7 @@ RUNG_MARKS = (4, 7)
 # than thirds on one of four tables, and hardly more on the others (see docs/benchmarks.md).
 KEPT = (2, 3)
 # The first trainings all go on, so that there is soon more to recommend than the baseline.
-WHOLE = 3
+WHOLE = 4
 
 
 def values_at_rungs(
@@ -91,7 +91,7 @@ class Standing:
 def goes_on(value: float, others: Sequence[float], kept: int) -> bool:
     """Tell whether a trial is among the best of those that reached its rung.
 
-    The first three all go on. This is asynchronous successive halving in its stopping form, Li et
+    The first four all go on. This is asynchronous successive halving in its stopping form, Li et
     al., "A System for Massively Parallel Hyperparameter Tuning" (2020): a trial goes on at once or
     not at all, so that going on needs no stored state, and is the same to the bit as never having
     been asked. Their number is rounded up, so that a rung that tells nothing loses little.
@@ -101,9 +101,9 @@ def goes_on(value: float, others: Sequence[float], kept: int) -> bool:
         others: Sequence of floats, what the other trials gained at this rung.
         kept: Integer, one trial in so many goes on.
 
-    >>> goes_on(0.2, [0.3, 0.3], 3)
+    >>> goes_on(0.2, [0.3, 0.3, 0.3], 3)
     True
-    >>> goes_on(0.2, [0.3, 0.3, 0.1], 3), goes_on(0.2, [0.3, 0.1, 0.1], 3)
+    >>> goes_on(0.2, [0.3, 0.3, 0.1, 0.1], 3), goes_on(0.2, [0.3, 0.1, 0.1, 0.1], 3)
     (False, True)
     """
     better = sum(other > value for other in others)

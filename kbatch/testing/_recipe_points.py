@@ -75,7 +75,9 @@ class RecipePoints:
                 scope = hp.conditional_scope("optimizer", [each.optimizer])
             with scope:
                 if each.optimizer:
-                    hp.Float(each.name, each.values[0], each.values[-1], sampling="log")
+                    lowest, highest = each.values[0], each.values[-1]
+                    middle = math.sqrt(lowest * highest)  # the default of `Space` too
+                    hp.Float(each.name, lowest, highest, sampling="log", default=middle)
                 else:
                     hp.Choice(each.name, list(each.values))
 

@@ -1,0 +1,130 @@
+"""Variations of the start and of the leader, which the oracle proposes."""
+
+import keras_tuner
+import pytest
+
+from kbatch.runtime import keras_tuner_private
+from kbatch.search import axis_ranges
+from kbatch.search.observation import Load, Observation
+from kbatch.search.oracle import REPEAT, Oracle
+
+SCORE = keras_tuner.Objective("score", "max")
+START = {"optimizer": "adam", "rate_adam": 1e-3, "augmentation": "none", "batch_size": 32}
+
+
+def oracle_in(folder, start=None, seed=1):
+    oracle = Oracle(start or START, objective=SCORE, max_trials=60, seed=seed)
+    keras_tuner_private.set_project_folder(oracle, str(folder))
+    oracle.verbose = 0
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("optimizer", ["sgd", "adam"])
+    for name in ("sgd", "adam"):
+        with hp.conditional_scope("optimizer", [name]):
+            hp.Float(f"rate_{name}", 1e-4, 1e-1, sampling="log", default=1e-2)
+    hp.Choice("augmentation", ["none", "flip", "mixup"])
+    hp.Choice("batch_size", [16, 32, 64, 128])
+    oracle.update_space(hp)
+    return oracle
+
+
+def ended(oracle, score):
+    """The values of a trial that ends with a score."""
+    trial = oracle.create_trial("t")
+    values = dict(trial.hyperparameters.values)
+    oracle.update_trial(trial.trial_id, {"score": score(values)})
+    trial.status = "COMPLETED"
+    oracle.end_trial(trial)
+    return values
+
+
+def active(oracle, values):
+    return axis_ranges.completed(oracle.hyperparameters.space, values)
+
+
+def is_variation(oracle, values, of):
+    return active(oracle, values) in axis_ranges.variations(oracle.hyperparameters.space, of)
+
+
+def flat(values):
+    return 0.1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_those_of_the_start_come_first(tmp_path, seed):
+    oracle = oracle_in(tmp_path, seed=seed)
+    found = [active(oracle, ended(oracle, flat)) for _ in range(5)]
+    assert found[0] == START
+    variations = axis_ranges.variations(oracle.hyperparameters.space, START)
+    assert sorted(map(str, found[1:4])) == sorted(map(str, variations))
+    assert found[4] not in variations
+
+
+def test_seeds_have_their_own_order(tmp_path):
+    orders = set()
+    for seed in range(6):
+        oracle = oracle_in(tmp_path / str(seed), seed=seed)
+        orders.add(str([ended(oracle, flat) for _ in range(4)]))
+    assert len(orders) > 2
+
+
+def test_those_of_a_start_that_was_trained_apart_come_first(tmp_path):
+    oracle = oracle_in(tmp_path)
+    oracle.begin_at(START, trained_apart=True)
+    assert all(is_variation(oracle, ended(oracle, flat), START) for _ in range(3))
+    assert not is_variation(oracle, ended(oracle, flat), START)
+
+
+def test_those_of_the_leader_take_turns_with_the_model(tmp_path):
+    oracle = oracle_in(tmp_path)
+
+    def score(values):
+        return 0.5 if values.get("rate_sgd") == 1e-2 else 0.1
+
+    first = [ended(oracle, score) for _ in range(4)]
+    leader = next(active(oracle, values) for values in first if values["optimizer"] == "sgd")
+    later = [ended(oracle, score) for _ in range(6)]
+    follow = [is_variation(oracle, values, leader) for values in later if REPEAT not in values]
+    assert follow == [False, True, False, True, False]
+
+
+def test_a_stored_search_proposes_none_again(tmp_path):
+    oracle = oracle_in(tmp_path)
+    ended(oracle, flat)
+    trial = oracle.create_trial("t")
+    proposed = active(oracle, trial.hyperparameters.values)
+    # a tuner may train other values than were proposed
+    trial.hyperparameters.values["batch_size"] = 64
+    oracle.update_trial(trial.trial_id, {"score": 0.1})
+    trial.status = "COMPLETED"
+    oracle.end_trial(trial)
+    oracle.save()
+    again = oracle_in(tmp_path)
+    again.reload()
+    found = [active(again, ended(again, flat)) for _ in range(2)]
+    assert all(is_variation(again, values, START) for values in found)
+    assert proposed not in found
+
+
+def test_what_does_not_fit_is_none(tmp_path):
+    oracle = oracle_in(tmp_path)
+    load = Load("model", 1)
+    oracle.begin_at(START, False, lambda values: load if values["optimizer"] == "adam" else None)
+    found = [ended(oracle, flat) for _ in range(12)]
+    assert all(values["optimizer"] == "adam" for values in found)
+
+
+def test_the_default_is_varied_where_no_start_is_given(tmp_path):
+    oracle = oracle_in(tmp_path, start={"batch_size": 64})
+    start = {"optimizer": "sgd", "rate_sgd": 1e-2, "augmentation": "none", "batch_size": 64}
+    assert active(oracle, ended(oracle, flat)) == start
+    assert all(is_variation(oracle, ended(oracle, flat), start) for _ in range(3))
+
+
+def test_those_known_from_an_earlier_search_are_left_out(tmp_path):
+    oracle = oracle_in(tmp_path)
+    known = axis_ranges.variations(oracle.hyperparameters.space, START)[:2]
+    oracle.know_earlier([Observation(values, (), 0.1) for values in known])
+    found = [active(oracle, ended(oracle, flat)) for _ in range(3)]
+    assert is_variation(oracle, found[1], START)
+    assert found[1] not in known
+    assert not is_variation(oracle, found[2], START)

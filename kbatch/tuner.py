@@ -23,6 +23,8 @@ from kbatch.model_spec import ModelSpec
 from kbatch.option import Range
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.results.loading import load_validation_examples
+from kbatch.results.noise import widest_difference
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.observation import Load
 from kbatch.search.oracle import Oracle
@@ -201,6 +203,8 @@ def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[int, floa
     if not isinstance(oracle, Oracle):
         return None
     oracle.know_start(_values_at_rungs(goal, baseline), baseline.score)
+    examples = load_validation_examples(of_trial.tuner.project_dir)
+    oracle.margin = widest_difference(goal.metric, examples)
     return oracle.standing(of_trial.trial.trial_id)
 
 

@@ -1,5 +1,6 @@
 """Replay: recorded trainings given to tuners, and what is lost by what they recommend."""
 
+import dataclasses
 import gzip
 import json
 from collections import Counter
@@ -80,7 +81,8 @@ def test_a_table_travels_through_a_file(replay, tmp_path):
         assert Replay.load(tmp_path / name).trainings == replay.trainings
     assert (tmp_path / "table.jsonl.gz").read_bytes()[:2] == b"\x1f\x8b"
     line = json.loads((tmp_path / "table.jsonl").read_text().splitlines()[0])
-    assert line.keys() == {"recipe", "seed", "horizon", "chance", "curve", "peak_bytes"}
+    fields = {"recipe", "seed", "horizon", "chance", "curve", "peak_bytes", "validation_examples"}
+    assert line.keys() == fields
 
 
 def lines(*changes):
@@ -157,6 +159,13 @@ def test_the_search_of_kbatch_loses_less_than_random_search():
     assert np.median(lost["kbatch"]) < np.median(lost["random"])
 
 
+def test_what_is_clearly_worse_is_stopped_among_the_first(replay):
+    known = [dataclasses.replace(each, validation_examples=10**6) for each in replay.trainings]
+    whole, stopped = (of.trials("kbatch", 4)[:4] for of in (replay, Replay(known)))
+    assert min(each.seconds for each in whole) > 0.9 * replay.horizon
+    assert min(each.seconds for each in stopped) < 0.5 * replay.horizon
+
+
 def test_a_project_that_was_confirmed_becomes_a_table(points, tmp_path):
     tuner = search(tuner_of(tmp_path, max_trials=2, seed=1), points)
     (x, y), validation = points
@@ -164,6 +173,7 @@ def test_a_project_that_was_confirmed_becomes_a_table(points, tmp_path):
     table = Replay.of_project(tmp_path / "p")
     assert len(table.recipes) == 3
     assert len(table.trainings) == 6
+    assert {each.validation_examples for each in table.trainings} == {len(validation[0])}
     records = kbatch.results.load(tmp_path / "p")
     for record, score in zip(records.trial, records.score, strict=True):
         assert any(

@@ -1,4 +1,4 @@
-"""Who goes on at a rung: the first three, then the best half or third."""
+"""Who goes on at a rung: the first four, then the best half or third."""
 
 import math
 
@@ -25,6 +25,16 @@ def test_the_best_share_goes_on(count, kept):
 
 def test_equal_trials_go_on_together():
     assert all(rungs.goes_on(0.2, [0.2] * others, 3) for others in range(10))
+
+
+def test_one_of_the_first_that_is_clearly_worse_is_stopped():
+    assert rungs.goes_on(0.2, [0.26], 2, margin=0.07)
+    assert not rungs.goes_on(0.2, [0.28], 2, margin=0.07)
+    assert rungs.goes_on(0.2, [], 2, margin=0.07)
+    assert not rungs.Standing(((0.28,),), False, 0.07)(0, 0.2)
+    assert rungs.Standing(((0.28,),), True, 0.07)(0, 0.2)
+    # of more, ranks decide, however close they are
+    assert not rungs.goes_on(0.2, [0.21] * 4, 3, margin=0.07)
 
 
 def held(curve):

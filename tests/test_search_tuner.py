@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from short_searches import SECONDS, SPACE, build
 
 import kbatch
+from kbatch import tuner as keras_tuners
 from kbatch.errors import ProjectChangedError, SearchError, SpaceError
 from kbatch.results.loading import load_records
 from kbatch.search import oracle as kbatch_oracle
@@ -60,6 +62,7 @@ def test_trials_are_stopped_at_rungs_and_the_best_are_not(searched):
 def repeating(monkeypatch, points, tmp_path):
     """A search that trains its leader again after two recipes, and its folder."""
     monkeypatch.setattr(kbatch_oracle, "REPEATED_FROM", 2)
+    monkeypatch.setattr(keras_tuners, "widest_difference", lambda *_: math.inf)  # none is stopped
     return search(tuner_in(tmp_path, seed=5), points, max_trials=4), tmp_path / "p"
 
 
@@ -111,6 +114,11 @@ def test_a_stopped_trial_keeps_what_it_is_worth_at_least(searched):
 
 def goal_of(project):
     return json.loads((project / "kbatch" / "project.json").read_text())["goal"]
+
+
+def test_what_chance_explains_follows_from_the_validation_examples(searched, points):
+    expected = 2 * math.sqrt(2 * 0.25 / len(points[1][0]))
+    assert searched[0].oracle.margin == pytest.approx(expected)
 
 
 def test_the_baseline_is_known_and_no_trial(points, tmp_path):

@@ -27,6 +27,18 @@ def value_error(value: float | None, metric: str, examples: int) -> float | None
     return scoring.standard_error(value, examples)
 
 
+def widest_difference(metric: str, examples: int) -> float:
+    """Return by how much two measurements of equal models differ at most, by chance.
+
+    Two standard errors of a difference, where the share is a half; infinity if unknown.
+
+    >>> round(widest_difference("val_accuracy", 400), 3), widest_difference("val_loss", 400)
+    (0.071, inf)
+    """
+    error = value_error(0.5, metric, examples)
+    return math.inf if error is None else 2 * math.sqrt(2) * error
+
+
 def score_error(outcome: Outcome, goal: Goal, examples: int) -> float | None:
     """Return the standard error of one training's score; `None` if unknown.
 

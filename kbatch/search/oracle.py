@@ -43,12 +43,13 @@ class Oracle(keras_tuner.Oracle):
         most_trials: Integer, after so many trials no other is begun. `None` (the default) sets no
             limit besides `max_trials`, of which KerasTuner makes the names of trials.
         ends_at: Float, time on `time.monotonic` after which no trial is begun.
+        margin: Float, by how much the gains of equal recipes may differ at a rung.
     """
 
     def __init__(self, start: Mapping[str, Any] | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.most_trials: int | None = None
-        self.ends_at = math.inf
+        self.ends_at = self.margin = math.inf
         self._start, self._start_apart = dict(start or {}), False
         self._known: Observation | None = None  # the start, if it is no trial
         self._earlier: list[Observation] = []
@@ -129,7 +130,7 @@ class Oracle(keras_tuner.Oracle):
         # All others are compared with the start, and a repeat is asked for its score.
         is_start = not self._start_apart and trial_id == self.start_order[0]
         is_repeat = REPEAT in self.trials[trial_id].hyperparameters.values
-        return rungs.Standing(tuple(others), is_start or is_repeat)
+        return rungs.Standing(tuple(others), is_start or is_repeat, self.margin)
 
     def keep(self, trial_id: str, values: Sequence[float], ended: str) -> None:
         """Keep how a trial went, which a record of an earlier process may tell.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ RUNG_MARKS = (4, 7)
 # One trial in so many goes on. At a ninth, curves tell less than at a third; halves there lost less
 # than thirds on one of four tables, and hardly more on the others (see docs/benchmarks.md).
 KEPT = (2, 3)
-# The first trainings all go on, so that there is soon more to recommend than the baseline.
+# The first trainings go on unless they are clearly worse, so that there is soon more to recommend
+# than the baseline.
 WHOLE = 4
 
 
@@ -72,10 +74,12 @@ class Standing:
         others: Tuple of tuples of floats, what each other trial had gained at the rungs that it
             reached.
         whole: Boolean, whether the trial trains to the horizon whatever it gains.
+        margin: Float, by how much the gains of equal recipes may differ.
     """
 
     others: tuple[tuple[float, ...], ...]
     whole: bool
+    margin: float = math.inf
 
     def __call__(self, rung: int, value: float) -> bool:
         """Tell whether the trial is to go on after a rung.
@@ -85,26 +89,30 @@ class Standing:
             value: Float, what the trial has gained above chance.
         """
         others = [reached[rung] for reached in self.others if len(reached) > rung]
-        return self.whole or goes_on(value, others, KEPT[rung])
+        return self.whole or goes_on(value, others, KEPT[rung], self.margin)
 
 
-def goes_on(value: float, others: Sequence[float], kept: int) -> bool:
+def goes_on(value: float, others: Sequence[float], kept: int, margin: float = math.inf) -> bool:
     """Tell whether a trial is among the best of those that reached its rung.
 
-    The first four all go on. This is asynchronous successive halving in its stopping form, Li et
-    al., "A System for Massively Parallel Hyperparameter Tuning" (2020): a trial goes on at once or
-    not at all, so that going on needs no stored state, and is the same to the bit as never having
-    been asked. Their number is rounded up, so that a rung that tells nothing loses little.
+    The first four go on, but for one that is worse than another by more than chance. This is
+    asynchronous successive halving in its stopping form, Li et al., "A System for Massively
+    Parallel Hyperparameter Tuning" (2020): a trial goes on at once or not at all, so that going on
+    needs no stored state, and is the same to the bit as never having been asked. Their number is
+    rounded up, so that a rung that tells nothing loses little.
 
     Args:
         value: Float, what the trial has gained above chance.
         others: Sequence of floats, what the other trials gained at this rung.
         kept: Integer, one trial in so many goes on.
+        margin: Float, by how much the gains of equal recipes may differ. Defaults to infinity.
 
-    >>> goes_on(0.2, [0.3, 0.3, 0.3], 3)
-    True
+    >>> goes_on(0.2, [0.3, 0.3, 0.3], 3), goes_on(0.2, [0.3, 0.3, 0.3], 3, margin=0.07)
+    (True, False)
     >>> goes_on(0.2, [0.3, 0.3, 0.1, 0.1], 3), goes_on(0.2, [0.3, 0.1, 0.1, 0.1], 3)
     (False, True)
     """
+    if len(others) < WHOLE:
+        return value >= max(others, default=value) - margin
     better = sum(other > value for other in others)
-    return len(others) < WHOLE or better < (len(others) + 1) / kept
+    return better < (len(others) + 1) / kept

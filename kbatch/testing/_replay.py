@@ -13,6 +13,7 @@ import numpy as np
 
 from kbatch.errors import SearchError
 from kbatch.recipe import Recipe
+from kbatch.results.noise import widest_difference
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import Oracle
 from kbatch.testing import _table
@@ -93,7 +94,7 @@ class Replay:
         Args:
             path: Path of the file. A line holds `recipe` (the fields of a `Recipe`), `seed`,
                 `horizon`, `chance` and `curve`, a list of `[train_seconds, value]`, and may hold
-                `peak_bytes`.
+                `peak_bytes` and `validation_examples`.
             noise: See the class.
 
         Raises:
@@ -193,6 +194,9 @@ class Replay:
         oracle = self._factory(policy)(
             objective=keras_tuner.Objective(OBJECTIVE, "max"), max_trials=10**6, seed=seed + 1
         )
+        if isinstance(oracle, Oracle):
+            examples = self.trainings[0].validation_examples or 0
+            oracle.margin = widest_difference("accuracy", examples)
         hp = keras_tuner.HyperParameters()
         self.points.declare(hp)
         seeds = random.permutation(max(map(len, self.of.values()))).tolist()

@@ -15,7 +15,8 @@ from kbatch.json_form import FiniteAbove0, Whole
 from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
 from kbatch.records import atomic_file, fingerprint
-from kbatch.results.loading import load_records
+from kbatch.results.loading import load_records, load_validation_examples
+from kbatch.results.noise import is_share
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class RecordedTraining:
         chance: Float, the value of a model that learned nothing.
         curve: Tuple of `(train_seconds, value)`; empty if it failed.
         peak_bytes: Integer, the largest number of bytes in use; `None` if unknown.
+        validation_examples: Integer, how many the value is a share of; `None` if it is no share,
+            or unknown.
     """
 
     recipe: Recipe
@@ -37,6 +40,7 @@ class RecordedTraining:
     chance: float
     curve: tuple[tuple[float, float], ...]
     peak_bytes: Whole | None = None
+    validation_examples: Whole | None = None
 
     def held(self, seconds: float) -> float:
         """Return the value held above chance within so many training seconds.
@@ -135,12 +139,19 @@ def of_project(directory: str | os.PathLike[str]) -> list[RecordedTraining]:
             f"{project}: {goal or 'no search'}",
             "Pass the folder of such a tuner's project",
         )
+    examples = load_validation_examples(project) if is_share(goal["metric"]) else None
     found: dict[tuple[Recipe, int], RecordedTraining] = {}
     for record in load_records(project):
         outcome = record.outcome
         curve = tuple(outcome.curve) if outcome.ended in SCORED else ()
         training = RecordedTraining(
-            record.recipe, record.seed, goal["seconds"], goal["chance"], curve, outcome.peak_bytes
+            record.recipe,
+            record.seed,
+            goal["seconds"],
+            goal["chance"],
+            curve,
+            outcome.peak_bytes,
+            examples,
         )
         found.setdefault((record.recipe, record.seed), training)
     return list(found.values())

@@ -229,4 +229,4 @@ def test_the_exported_script_repeats_the_training(tmp_path):
     )
     printed = dict(line.split() for line in done.stdout.splitlines()[-4:])
     # two of 400 photographs, for sums in another order
-    assert float(printed["val_accuracy"]) == pytest.approx(best.outcome.curve[-1][1], abs=0.005)
+    assert float(printed["val_accuracy"]) == pytest.approx(best.outcome.curve[-1][1], abs=0.0055)

@@ -35,10 +35,10 @@ class Tuner(keras_tuner.Tuner):
     with the baseline and its variations: recipes that differ in one axis whose values have no
     order, such as the optimizer. Random recipes follow, and then those of a model of what it has
     seen (Optuna's tree-structured Parzen estimator). Every second one is a variation of the recipe
-    that leads by then. A trial is stopped at a ninth of the horizon if it is not in the better half
-    there, and at a third of it if not in the best third. A recipe that leads by one training only
-    is trained again with another seed, and recipes are ranked by their mean scores. Nothing else is
-    proposed twice.
+    that leads by then. A trial is stopped at a ninth of the horizon if it is clearly behind and not
+    in the better half there, and at a third of it if not in the best third. A recipe that leads by
+    one training only is trained again with another seed, and recipes are ranked by their mean
+    scores. Nothing else is proposed twice.
 
     `get_best_hyperparameters`, `results_summary`, callbacks and resuming are KerasTuner's, and
     `kbatch.confirm`, `kbatch.report` and `kbatch.best_recipe` take the tuner as any other. A trial

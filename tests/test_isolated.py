@@ -358,5 +358,7 @@ def test_large_arrays_are_mapped_and_their_files_removed(points, tmp_path, monke
     tuner.hypermodel.watcher.ended = lambda record: seen.append(sorted(folder.glob("isolated-*/*")))
     search(tuner, ((np.repeat(x, 3, 0), np.repeat(y, 3, 0)), validation))
     assert ended(tmp_path) == ["horizon"] * 2
-    assert [[path.name for path in files] for files in seen] == [["0.npy", "1.npy", "progress-0"]] * 2
+    assert [[path.name for path in files] for files in seen] == [
+        ["0.npy", "1.npy", "progress-0"]
+    ] * 2
     assert not list(folder.glob("isolated-*"))

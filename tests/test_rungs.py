@@ -33,8 +33,15 @@ def test_one_of_the_first_that_is_clearly_worse_is_stopped():
     assert rungs.goes_on(0.2, [], 2, margin=0.07)
     assert not rungs.Standing(((0.28,),), False, 0.07)(0, 0.2)
     assert rungs.Standing(((0.28,),), True, 0.07)(0, 0.2)
-    # of more, ranks decide, however close they are
-    assert not rungs.goes_on(0.2, [0.21] * 4, 3, margin=0.07)
+
+
+def test_later_trials_are_stopped_at_a_ninth_only_if_clearly_behind():
+    near, clear = ((0.25, 0.25),) * 5, ((0.28, 0.28),) * 5
+    assert rungs.Standing(near, False, 0.07)(0, 0.2)
+    assert not rungs.Standing(clear, False, 0.07)(0, 0.2)
+    # at a third ranks decide, however close they are, and where the margin is unknown
+    assert not rungs.Standing(near, False, 0.07)(1, 0.2)
+    assert not rungs.Standing(near, False)(0, 0.2)
 
 
 def held(curve):

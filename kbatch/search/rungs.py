@@ -11,8 +11,8 @@ from kbatch.scoring import Curve, marks
 # Marks of the curve (see `kbatch.scoring.marks`) after which a trial may be stopped: a ninth and a
 # third of the horizon.
 RUNG_MARKS = (4, 7)
-# One trial in so many goes on. At a ninth, curves tell less than at a third; halves there lost less
-# than thirds on one of four tables, and hardly more on the others (see docs/benchmarks.md).
+# One trial in so many goes on, and at a ninth all that are near the best: there the gain has hardly
+# any rank correlation with the final one on three of seven tables (see docs/benchmarks.md).
 KEPT = (2, 3)
 # The first trainings go on unless they are clearly worse, so that there is soon more to recommend
 # than the baseline.
@@ -74,7 +74,7 @@ class Standing:
         others: Tuple of tuples of floats, what each other trial had gained at the rungs that it
             reached.
         whole: Boolean, whether the trial trains to the horizon whatever it gains.
-        margin: Float, by how much the gains of equal recipes may differ.
+        margin: Float, by how much the gains of equal recipes may differ; infinity if unknown.
     """
 
     others: tuple[tuple[float, ...], ...]
@@ -89,7 +89,10 @@ class Standing:
             value: Float, what the trial has gained above chance.
         """
         others = [reached[rung] for reached in self.others if len(reached) > rung]
-        return self.whole or goes_on(value, others, KEPT[rung], self.margin)
+        if self.whole or goes_on(value, others, KEPT[rung], self.margin):
+            return True
+        # a ninth tells little, so there nothing is stopped that chance alone may set behind
+        return rung == 0 and _is_near(value, others, self.margin) and math.isfinite(self.margin)
 
 
 def goes_on(value: float, others: Sequence[float], kept: int, margin: float = math.inf) -> bool:
@@ -113,6 +116,11 @@ def goes_on(value: float, others: Sequence[float], kept: int, margin: float = ma
     (False, True)
     """
     if len(others) < WHOLE:
-        return value >= max(others, default=value) - margin
+        return _is_near(value, others, margin)
     better = sum(other > value for other in others)
     return better < (len(others) + 1) / kept
+
+
+def _is_near(value: float, others: Sequence[float], margin: float) -> bool:
+    """Whether chance alone may set a gain behind the best."""
+    return value >= max(others, default=value) - margin

@@ -14,9 +14,12 @@ its distance from the mean of its recipe.
 rung and seed the rank correlation, over the recipes, of what a trial holds there with the mean
 score at the horizon.
 
-A row holds the median regret over the seeds after so many horizons of training seconds, and the
+A row holds the median and the mean regret over the seeds after so many horizons of training
+seconds. A table of few recipes has steps, and medians jump from one to the next. It holds the
 first numbers of horizons after which the median is at most that of random search after 20, and at
-most 5 %; empty if it never is. To make a table: `kbatch cats-vs-dogs --tuner random --trials 60
+most 5 %; empty if it never is.
+
+To make a table: `kbatch cats-vs-dogs --tuner random --trials 60
 --confirm 2 --confirm-top 60 --out DIR`, then
 `kbatch.testing.Replay.of_project("DIR/search").save(TABLE)`.
 """
@@ -44,6 +47,7 @@ LATE = 0.01  # share of a budget that trials may end after it: a measurement fol
 COLUMNS = (
     *("table", "recipes", "noise", "policy", "seeds"),
     *(f"regret_{horizons}" for horizons in SHOWN),
+    *(f"mean_{horizons}" for horizons in SHOWN),
     *("to_random_20", "to_5_percent", "trials_of_10_horizons"),
 )
 
@@ -95,6 +99,12 @@ def trials_within(replayed, seconds):
     return int(np.sum(spent <= (1 + LATE) * seconds))
 
 
+def at_some(curve, name):
+    """Return the values of a curve after some horizons, by name."""
+    within = [at for at in SHOWN if at <= len(curve)]
+    return {f"{name}_{at}": round(float(curve[at - 1]), 3) for at in within}
+
+
 def bench(replay, policies, seeds, horizons):
     """Return the medians of each policy over the seeds, and its rows without the table's name."""
     medians, found = {}, []
@@ -108,11 +118,8 @@ def bench(replay, policies, seeds, horizons):
             {
                 "policy": policy,
                 "seeds": seeds,
-                **{
-                    f"regret_{at}": round(float(medians[policy][at - 1]), 3)
-                    for at in SHOWN
-                    if at <= horizons
-                },
+                **at_some(medians[policy], "regret"),
+                **at_some(np.mean(every, axis=0), "mean"),
                 "to_random_20": first(medians[policy], medians["random"][min(20, horizons) - 1]),
                 "to_5_percent": first(medians[policy], CLOSE),
                 "trials_of_10_horizons": float(np.median(within)),

@@ -56,6 +56,9 @@ class Together(keras.callbacks.Callback):
             time.sleep(0.05)
 
 
+@pytest.mark.parametrize(
+    "executor", ["local", pytest.param("ray", marks=pytest.mark.slow)], indirect=True
+)
 def test_two_trials_train_at_once(executor, points, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     noted = tmp_path / "noted"

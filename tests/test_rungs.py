@@ -35,7 +35,7 @@ def test_one_of_the_first_that_is_clearly_worse_is_stopped():
     assert rungs.Standing(((0.28,),), True, 0.07)(0, 0.2)
 
 
-def test_later_trials_are_stopped_at_a_ninth_only_if_clearly_behind():
+def test_later_trials_are_stopped_at_a_ninth_if_clearly_behind():
     near, clear = ((0.25, 0.25),) * 5, ((0.28, 0.28),) * 5
     assert rungs.Standing(near, False, 0.07)(0, 0.2)
     assert not rungs.Standing(clear, False, 0.07)(0, 0.2)

@@ -116,7 +116,7 @@ def goal_of(project):
     return json.loads((project / "kbatch" / "project.json").read_text())["goal"]
 
 
-def test_what_chance_explains_follows_from_the_validation_examples(searched, points):
+def test_the_margin_follows_from_the_validation_examples(searched, points):
     expected = 2 * math.sqrt(2 * 0.25 / len(points[1][0]))
     assert searched[0].oracle.margin == pytest.approx(expected)
 

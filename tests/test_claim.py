@@ -120,6 +120,26 @@ def test_a_difference_that_xla_makes_too_is_said():
     assert "XLA" not in said(claim_of(plain, GOAL, 400))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [((8.0, 2.0), "4.0 times sooner"), ((2.0, 4.1), "2.0 times later")]
+)
+def test_a_better_recipe_may_reach_the_aim_later(seconds, words):
+    claim = claim_of(confirmation({-1: 0.2, 0: 0.33}, 3), GOAL, 400)
+    sides = [
+        replace(side, seconds_to_goal=each, missed=0)
+        for side, each in zip((claim.baseline, claim.best), seconds, strict=True)
+    ]
+    claim = replace(claim, baseline=sides[0], best=sides[1])
+    assert claim.pace == words
+    assert f": {words}" in said(claim)
+
+
+def test_equal_seconds_are_as_soon():
+    claim = claim_of(confirmation({-1: 0.2, 0: 0.33}, 3), GOAL, 400)
+    best = replace(claim.best, seconds_to_goal=claim.baseline.seconds_to_goal, missed=0)
+    assert replace(claim, best=best).pace == "as soon"
+
+
 def test_three_seeds_give_an_interval_for_all_confirmed_recipes():
     runs = confirmation({-1: 0.2, 0: 0.33}, 3)
     claim = claim_of(runs, GOAL, 400)

@@ -55,8 +55,8 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
 def _confirmed(claim: Claim, goal: Goal) -> str:
     base, best = claim.baseline, claim.best
     sooner = ""
-    if claim.verdict == "better" and claim.speed_up:
-        sooner = f", and {claim.speed_up:.1f} times sooner at {_aim(goal)}"
+    if claim.verdict == "better" and claim.pace:
+        sooner = f", and {claim.pace} at {_aim(goal)}"
     return (
         f"From the baseline ({base.recipe}) to trial {best.trial} ({best.recipe}), {goal.metric} "
         f"held within {goal.seconds:.4g} s of training went from {_mean(base.value)} to "

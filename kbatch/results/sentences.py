@@ -103,7 +103,7 @@ def _contradiction(claim: Claim, own_run: float) -> str:
 
 
 def _sooner(claim: Claim, goal: Goal) -> str:
-    """When both reached the aim, and how many times sooner if that may be claimed."""
+    """When both reached the aim, and how much sooner or later if that may be claimed."""
     base, best = claim.baseline, claim.best
     target = goal.target
     if target is None:
@@ -112,8 +112,8 @@ def _sooner(claim: Claim, goal: Goal) -> str:
         where = f"{goal.metric} {target:.4g}"
     times = f"after {_seconds(best)}; the baseline after {_seconds(base)}"
     words = f"trial {best.trial}'s recipe holds {where} {times}"
-    if claim.verdict == "better" and claim.speed_up:
-        return f"{words}: {claim.speed_up:.1f} times sooner"
+    if claim.verdict == "better" and claim.pace:
+        return f"{words}: {claim.pace}"
     return words
 
 

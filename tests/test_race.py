@@ -205,5 +205,6 @@ def test_a_race_of_a_real_search_goes_on_where_it_was(points, tmp_path):
     assert len(first) == 4 + 3
     kbatch.confirm(tuner, x, y, seeds=3, **arguments | {"top": 1})
     assert fingerprint.load(tmp_path / "p" / "kbatch")["looks"] == [1, 2, 3]
-    assert len(Store(tmp_path / "p" / "kbatch").records()) == 4 + 7 + 2
+    # the leader of the search may have left the race after its first seed
+    assert len(Store(tmp_path / "p" / "kbatch").records()) in (4 + 7 + 2, 4 + 7 + 3)
     assert "a race" in str(kbatch.report(tuner))

@@ -121,7 +121,7 @@ def test_a_difference_that_xla_makes_too_is_said():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [((8.0, 2.0), "4.0 times sooner"), ((2.0, 4.1), "2.0 times later")]
+    ("seconds", "words"), [((8.0, 2.0), "4.0 times sooner"), ((2.0, 4.2), "2.1 times later")]
 )
 def test_a_better_recipe_may_reach_the_aim_later(seconds, words):
     claim = claim_of(confirmation({-1: 0.2, 0: 0.33}, 3), GOAL, 400)

@@ -128,3 +128,26 @@ def test_those_known_from_an_earlier_search_are_left_out(tmp_path):
     assert is_variation(oracle, found[1], START)
     assert found[1] not in known
     assert not is_variation(oracle, found[2], START)
+
+
+@pytest.mark.parametrize(("known", "varied"), [(0.05, True), (0.9, False)])
+def test_a_trial_below_the_baseline_is_not_varied(tmp_path, known, varied):
+    oracle = oracle_in(tmp_path)
+    oracle.begin_at(START, trained_apart=True)
+    oracle.know_start((), known)
+    for _ in range(12):
+        ended(oracle, flat)
+    assert (len(oracle._varied) > 3) == varied
+
+
+def test_a_trial_that_learned_nothing_is_not_varied(tmp_path):
+    oracle = oracle_in(tmp_path)
+    for _ in range(12):
+        ended(oracle, lambda values: 0.0)
+    assert len(oracle._varied) == 3
+
+
+def test_what_a_narrowed_space_cannot_draw_is_none(tmp_path):
+    oracle = oracle_in(tmp_path)
+    oracle.begin_at({**START, "batch_size": 48}, trained_apart=True)  # of no value of the axis
+    assert all(ended(oracle, flat)["batch_size"] != 48 for _ in range(6))

@@ -17,8 +17,8 @@ from kbatch.search.observation import Load, Observation
 from kbatch.search.proposals import propose
 
 ATTEMPTS = 30  # to propose what was not tried yet
-# Recipes that reached the horizon before the leader is trained again; chosen on three tables (see
-# docs/benchmarks.md).
+# Recipes that reached the horizon before the leader is trained again; chosen on recorded tables
+# (see docs/benchmarks.md).
 REPEATED_FROM = 5
 REPEAT = "kbatch_repeat"  # the name of a repeat's value that holds the id of the first trial
 STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
@@ -27,8 +27,9 @@ STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
 class Oracle(keras_tuner.Oracle):
     """Proposes the start and its variations, then what a model says, and stops trials at rungs.
 
-    A variation differs in one axis whose values have no order, such as the optimizer. Those of the
-    start come first. Later those of the recipe that leads take turns with the model.
+    A variation differs in one axis of two values, or of values without an order, such as the
+    optimizer. Those of the start come first. Later those of the recipe that leads take turns with
+    the model.
 
     A recipe that leads after one training only is proposed again, as a repeat with another seed:
     the highest of many noisy scores flatters its recipe. Recipes are ranked by their mean scores.
@@ -204,14 +205,16 @@ class Oracle(keras_tuner.Oracle):
         ways = [axis_ranges.completed(space, self._start)]
         repeats = sum(REPEAT in trial.hyperparameters.values for trial in self._in_order())
         if (len(self.start_order) - repeats) % 2:
-            leaders = [trials[0] for trials in self._leaders() if self._is_sound(trials[0])]
-            ways += [self._active(first) for first in leaders[:1]]
+            least = 0.0 if self._known is None else max(self._known.score or 0.0, 0.0)
+            sound = [trials for trials in self._leaders() if self._is_sound(trials[0])]
+            ways += [self._active(trials[0]) for trials in sound[:1] if _mean(trials) > least]
         for way in ways:
             found = axis_ranges.variations(space, way)
             random.Random(self.seed).shuffle(found)
             for values in found:
                 known = values in self._varied or self._is_tried(values) or self._is_earlier(values)
-                if not known and self._may_fit(values):
+                drawable = axis_ranges.can_draw(space, values)  # the space may have been narrowed
+                if drawable and not known and self._may_fit(values):
                     self._varied.append(dict(values))  # the trial's own may be changed
                     return values
         return None

@@ -13,8 +13,8 @@ from optuna.trial import TrialState
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Observation
 
-# Before the estimator begins; Optuna's own default. Compared by hand with 3 and 5, and with trials
-# next to the baseline, on one table (see docs/benchmarks.md): a choice, not a finding.
+# Before the estimator begins; Optuna's own default. Compared by hand with 3 and 5 on one table, and
+# with 4 and 6 on another: a choice, not a finding.
 RANDOM_TRIALS = 10
 
 

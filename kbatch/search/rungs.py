@@ -11,8 +11,8 @@ from kbatch.scoring import Curve, marks
 # Marks of the curve (see `kbatch.scoring.marks`) after which a trial may be stopped: a ninth and a
 # third of the horizon.
 RUNG_MARKS = (4, 7)
-# One trial in so many goes on, and at a ninth all that are near the best: there the gain has hardly
-# any rank correlation with the final one on three of seven tables (see docs/benchmarks.md).
+# One trial in so many goes on, and at a ninth all that are near the best: on photographs the gain
+# there has little rank correlation with the final one (`scripts/bench_search.py --early`).
 KEPT = (2, 3)
 # The first trainings go on unless they are clearly worse, so that there is soon more to recommend
 # than the baseline.

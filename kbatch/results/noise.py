@@ -28,7 +28,7 @@ def value_error(value: float | None, metric: str, examples: int) -> float | None
 
 
 def widest_difference(metric: str, examples: int) -> float:
-    """Return by how much two measurements of equal models seldom differ more, by chance.
+    """Return the difference of two measurements of equal models that chance seldom exceeds.
 
     Two standard errors of a difference, where the share is a half; infinity if unknown.
 

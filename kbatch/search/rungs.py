@@ -92,7 +92,8 @@ class Standing:
         if self.whole or goes_on(value, others, KEPT[rung], self.margin):
             return True
         # a ninth tells little, so there nothing is stopped that chance alone may set behind
-        return rung == 0 and _is_near(value, others, self.margin) and math.isfinite(self.margin)
+        known = math.isfinite(self.margin)
+        return rung == 0 and known and _is_near(value, others, self.margin)
 
 
 def goes_on(value: float, others: Sequence[float], kept: int, margin: float = math.inf) -> bool:

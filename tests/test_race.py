@@ -70,6 +70,12 @@ def test_the_better_half_goes_on_to_the_last_look(tmp_path):
     assert made[:5] == [(trial, 1) for trial in (-1, 0, 1, 2, 3)]  # seed by seed
 
 
+def test_of_equal_recipes_half_go_on_too_the_leaders(tmp_path):
+    search, made = searched(tmp_path, lambda trial, seed: 0.2)
+    race.run(search, candidates(3), LOOKS, NEVER, None)
+    assert seeds_of(made) == {-1: 12, 0: 12, 1: 5, 2: 3}
+
+
 def test_it_ends_once_the_best_is_told_from_the_baseline(tmp_path):
     search, made = searched(tmp_path, lambda trial, seed: 0.2 + 0.15 * (trial == 1))
     race.run(search, candidates(3), LOOKS, NEVER, None)

@@ -96,6 +96,8 @@ def _note(
 def better_half(candidates: Sequence[Record], made: Sequence[Record]) -> list[Record]:
     """Return the candidates with the higher mean scores, rounded up, in their order.
 
+    Of equal ones the first go on.
+
     Args:
         candidates: Records of the recipes' first trainings.
         made: Records of their trainings with fresh seeds, and of others.
@@ -108,9 +110,9 @@ def better_half(candidates: Sequence[Record], made: Sequence[Record]) -> list[Re
         )
         for candidate in candidates
     ]
-    kept = sorted(means, reverse=True)[: math.ceil(len(means) / 2)]
-    pairs = zip(candidates, means, strict=True)
-    return [candidate for candidate, mean in pairs if mean >= kept[-1]]
+    places = sorted(range(len(means)), key=lambda place: -means[place])
+    kept = sorted(places[: math.ceil(len(means) / 2)])
+    return [candidates[place] for place in kept]
 
 
 def _is_decided(search: Search, left: Sequence[Record]) -> bool:

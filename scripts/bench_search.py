@@ -64,6 +64,7 @@ SETTINGS = {
     "whole": (rungs, "WHOLE", int),
     "random": (proposals, "RANDOM_TRIALS", int),
     "repeated": (oracle, "REPEATED_FROM", int),
+    "at_once": (oracle, "AT_ONCE", int),
 }
 
 

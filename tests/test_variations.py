@@ -1,12 +1,14 @@
 """Variations of the start and of the leader, which the oracle proposes."""
 
+import itertools
+
 import keras_tuner
 import pytest
 
 from kbatch.runtime import keras_tuner_private
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Load, Observation
-from kbatch.search.oracle import REPEAT, Oracle
+from kbatch.search.oracle import AT_ONCE, REPEAT, Oracle
 
 SCORE = keras_tuner.Objective("score", "max")
 START = {"optimizer": "adam", "rate_adam": 1e-3, "augmentation": "none", "batch_size": 32}
@@ -85,6 +87,21 @@ def test_those_of_the_leader_take_turns_with_the_model(tmp_path):
     later = [ended(oracle, score) for _ in range(6)]
     follow = [is_variation(oracle, values, leader) for values in later if REPEAT not in values]
     assert follow == [False, True, False, True, False]
+
+
+def test_many_of_the_start_leave_turns_to_the_model(tmp_path):
+    oracle = oracle_in(tmp_path)
+    more = keras_tuner.HyperParameters()
+    more.Choice("layer", [f"kind {number}" for number in range(12)])
+    oracle.update_space(more)
+    start = active(oracle, START)
+    found = [ended(oracle, flat) for _ in range(AT_ONCE + 9)]
+    follow = [is_variation(oracle, values, start) for values in found if REPEAT not in values]
+    assert follow[: AT_ONCE + 1] == [False, *[True] * AT_ONCE]
+    later = follow[AT_ONCE + 1 :]
+    assert len(later) > 4
+    assert not any(one and other for one, other in itertools.pairwise(later))
+    assert sum(later) >= len(later) // 2
 
 
 def test_a_stored_search_proposes_none_again(tmp_path):

@@ -20,6 +20,7 @@ ATTEMPTS = 30  # to propose what was not tried yet
 # Recipes that reached the horizon before the leader is trained again; chosen on recorded tables
 # (see docs/benchmarks.md).
 REPEATED_FROM = 5
+AT_ONCE = 8  # variations of the start before those left take turns with the model
 REPEAT = "kbatch_repeat"  # the name of a repeat's value that holds the id of the first trial
 STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
 
@@ -28,8 +29,8 @@ class Oracle(keras_tuner.Oracle):
     """Proposes the start and its variations, then what a model says, and stops trials at rungs.
 
     A variation differs in one axis of two values, or of values without an order, such as the
-    optimizer. Those of the start come first. Later those of the recipe that leads take turns with
-    the model.
+    optimizer. The first of the start come in a row. Later those of the recipe that leads, and what
+    is left of the start's, take turns with the model.
 
     A recipe that leads after one training only is proposed again, as a repeat with another seed:
     the highest of many noisy scores flatters its recipe. Recipes are ranked by their mean scores.
@@ -200,16 +201,10 @@ class Oracle(keras_tuner.Oracle):
         return {**self._active(first), **first.hyperparameters.values, REPEAT: first.trial_id}
 
     def _variation(self) -> dict[str, Any] | None:
-        """An untried variation of the start, or of the leader, at every second trial."""
+        """An untried variation of the start, or of the leader."""
         space = self.hyperparameters.space
-        ways = [axis_ranges.completed(space, self._start)]
-        repeats = sum(REPEAT in trial.hyperparameters.values for trial in self._in_order())
-        if (len(self.start_order) - repeats) % 2:
-            least = 0.0 if self._known is None else max(self._known.score or 0.0, 0.0)
-            sound = [trials for trials in self._leaders() if self._is_sound(trials[0])]
-            ways += [self._active(trials[0]) for trials in sound[:1] if _mean(trials) > least]
-        for way in ways:
-            found = axis_ranges.variations(space, way)
+        for varied in self._varied_ones():
+            found = axis_ranges.variations(space, varied)
             random.Random(self.seed).shuffle(found)
             for values in found:
                 known = values in self._varied or self._is_tried(values) or self._is_earlier(values)
@@ -218,6 +213,18 @@ class Oracle(keras_tuner.Oracle):
                     self._varied.append(dict(values))  # the trial's own may be changed
                     return values
         return None
+
+    def _varied_ones(self) -> list[dict[str, Any]]:
+        """What is varied now: the start at first, then the leader too, at every second trial."""
+        start = axis_ranges.completed(self.hyperparameters.space, self._start)
+        found = [start] if len(self._varied) < AT_ONCE else []
+        repeats = sum(REPEAT in trial.hyperparameters.values for trial in self._in_order())
+        if (len(self.start_order) - repeats) % 2:
+            least = 0.0 if self._known is None else max(self._known.score or 0.0, 0.0)
+            sound = [trials for trials in self._leaders() if self._is_sound(trials[0])]
+            found += [self._active(trials[0]) for trials in sound[:1] if _mean(trials) > least]
+            found.append(start)
+        return found
 
     def _is_sound(self, trial: Any) -> bool:
         """Whether a trial with a score did not fail."""

@@ -166,7 +166,7 @@ class Tuner(keras_tuner.Tuner):
 
     def run_trial(self, trial: Any, *args: Any, **fit_arguments: Any) -> Any:
         """Build and train a trial; KerasTuner calls this."""
-        if getattr(self.hypermodel.terms.executor, "workers", 1) > 1:
+        if self.hypermodel.terms.workers > 1:
             # trials at once would write to the same files
             own = fit_arguments.get("callbacks") or []
             fit_arguments["callbacks"] = user_callbacks.copies(own, f"trial-{trial.trial_id}")

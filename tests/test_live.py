@@ -1,6 +1,7 @@
 """The driver's progress: trial numbers, time left after a resume, and the best so far."""
 
 import io
+import threading
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,37 @@ def test_a_trial_that_is_answered_from_anothers_record_counts():
     watcher.answered(record(1, 0.2))
     assert watcher.done == 2
     assert shown(watcher)[-1].startswith("trial 1 (2 of 3)")
+
+
+def test_trainings_at_once_have_their_own_bars():
+    watcher = Live(Console(file=io.StringIO(), width=300), 4, 5, SECONDS, workers=2)
+    watcher.answered(record(-1, 0.3, "baseline"))
+    ended = [threading.Event(), threading.Event()]
+
+    def training(number):
+        watcher.started("search", number, Recipe(), SECONDS)
+        ended[number].wait(10)
+        watcher.progress(2.0 + number, None)
+
+    threads = [threading.Thread(target=training, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in (1, 0):
+        ended[number].set()
+        threads[number].join()
+    assert sorted(bar.completed for bar in watcher._progress.tasks) == [2.0, 3.0]
+    assert watcher.seconds_left == pytest.approx(2 * FIRST_GUESS * SECONDS)
+
+
+def test_a_trial_that_still_runs_is_not_done():
+    watcher = live()
+    watcher.started("search", 0, Recipe(), SECONDS)
+    other = threading.Thread(target=train, args=(watcher, record(1, 0.2)))
+    other.start()
+    other.join()
+    assert watcher.done == 1
+    watcher.ended(record(0, 0.2))
+    assert watcher.done == 2
 
 
 def test_best_so_far_may_be_the_baseline():

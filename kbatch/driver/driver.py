@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from kbatch.driver import limits
+from kbatch.driver import limits, results_folder
 from kbatch.driver.announcement import (
     announce,
     announce_horizon,
@@ -52,7 +52,7 @@ def run(options: Options, task: Task, console: Console) -> None:
     options.check()
     options.space()
     task.check()
-    folder = options.ready_folder()
+    folder = results_folder.ready(options.out)
     records = folder / PROJECT / fingerprint.FOLDER
     with at_rest(folder), Lock(records):
         options = options.as_begun(fingerprint.load(records) or {})
@@ -60,7 +60,7 @@ def run(options: Options, task: Task, console: Console) -> None:
         announce(options, space, folder, console)
         max_batch = limits.of_options(options, task, space, folder, console)
         import_tensorflow()
-        if options.isolated:
+        if options.in_workers:
             _leave_gpus_to_workers()
         start_tensorflow()
         searched = task.searched(_load(task, console))
@@ -201,6 +201,7 @@ def _search_and_confirm(
         number_of_trainings(options, space),
         search.goal.seconds,
         search.project.store.records(),
+        hypermodel.terms.workers,
     ) as live:
         hypermodel.watcher = LivePage(folder, live)
         ends = ending(options.tuner, number_of_trials(options, space))
@@ -227,8 +228,9 @@ def _hypermodel(
     options: Options, space: Space, max_batch: MaxBatches, searched: Searched
 ) -> HyperModel:
     from kbatch.hypermodel import HyperModel
+    from kbatch.training.executor import LocalExecutor, RayExecutor
 
-    return HyperModel(
+    hypermodel = HyperModel(
         searched.spec,
         space,
         metric=searched.metric,
@@ -239,6 +241,10 @@ def _hypermodel(
         max_batch=max_batch,
         isolated=options.isolated,
     )
+    if options.several_workers:
+        kind = RayExecutor if options.executor == "ray" else LocalExecutor
+        hypermodel.train_in(kind(options.workers))
+    return hypermodel
 
 
 def _open_search(

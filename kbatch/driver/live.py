@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -17,8 +20,22 @@ from kbatch.training.progress import Watcher
 FIRST_GUESS = 1.5
 
 
+@dataclass(frozen=True)
+class Running:
+    """A training that runs: the number of its trial, its bar, and when it began.
+
+    The time is that of `time.perf_counter`.
+    """
+
+    trial: int
+    task: TaskID
+    began: float
+
+
 class Live(Watcher):
     """Shows a bar for every training while it runs, and prints a line when it has ended.
+
+    Each training is told by the thread that waits for it.
 
     Args:
         console: Console to print to.
@@ -26,6 +43,7 @@ class Live(Watcher):
         trainings: Integer, trainings in all: baseline, trials and confirmations.
         seconds: Float, the horizon.
         earlier: Records of the trainings of earlier runs of this search.
+        workers: Integer, how many trials are trained at once. Defaults to `1`.
     """
 
     def __init__(
@@ -35,8 +53,9 @@ class Live(Watcher):
         trainings: int,
         seconds: float,
         earlier: Sequence[Record] = (),
+        workers: int = 1,
     ) -> None:
-        self._console = console
+        self._console, self._workers = console, workers
         self._trials, self._trainings, self._seconds = trials, trainings, seconds
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -48,8 +67,7 @@ class Live(Watcher):
         self._progress = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        self._task: TaskID | None = None
-        self._began = 0.0
+        self._running: dict[int, Running] = {}
         totals = [record.outcome.seconds.get("total") for record in earlier]
         self._wall_seconds = [seconds for seconds in totals if seconds is not None]
         self._baseline_and_confirmations = {
@@ -76,25 +94,36 @@ class Live(Watcher):
         per_training = FIRST_GUESS * self._seconds
         if self._wall_seconds:
             per_training = sum(self._wall_seconds) / len(self._wall_seconds)
-        return max(self._trainings - self.done, 0) * per_training
+        trials = max(self._trials - self._trials_done, 0)
+        others = max(self._trainings - self._trials - len(self._baseline_and_confirmations), 0)
+        return (others + math.ceil(trials / self._workers)) * per_training
 
     @property
     def done(self) -> int:
         """How many trainings have ended, those of earlier runs among them."""
-        return self._search_done + len(self._baseline_and_confirmations)
+        return self._trials_done + len(self._baseline_and_confirmations)
+
+    @property
+    def _trials_done(self) -> int:
+        """How many trials have ended: up to the last of them, without those that still run."""
+        running = [each.trial for each in self._running.values()]
+        return self._search_done - sum(0 <= trial < self._search_done for trial in running)
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Begin the bar of one training."""
-        self._began, self._seconds = time.perf_counter(), seconds
+        self._close()  # of a training whose process died
+        self._seconds = seconds
         name = f"trial {trial} ({trial + 1} of {self._trials})" if purpose == "search" else purpose
-        self._task = self._progress.add_task(f"{name}: {recipe}", total=seconds, now="")
+        task = self._progress.add_task(f"{name}: {recipe}", total=seconds, now="")
+        self._running[threading.get_ident()] = Running(trial, task, time.perf_counter())
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
-        if self._task is not None:
+        running = self._running.get(threading.get_ident())
+        if running is not None:
             value_words = "" if value is None else f"now {value:.3f}, "
             now = f"{value_words}{self._best_words()}{_clock(self.seconds_left)} left"
-            self._progress.update(self._task, completed=train_seconds, now=now)
+            self._progress.update(running.task, completed=train_seconds, now=now)
 
     def _best_words(self) -> str:
         """The value of the highest score so far, which may be the baseline's."""
@@ -105,8 +134,9 @@ class Live(Watcher):
 
     def ended(self, record: Record) -> None:
         """Print one line for the training."""
-        if self._task is not None:  # a crashed training was not begun again
-            self._wall_seconds.append(time.perf_counter() - self._began)
+        running = self._running.get(threading.get_ident())
+        if running is not None:  # a crashed training was not begun again
+            self._wall_seconds.append(time.perf_counter() - running.began)
         self._finish(record, "")
 
     def answered(self, record: Record) -> None:
@@ -117,9 +147,7 @@ class Live(Watcher):
 
     def _finish(self, record: Record, note: str) -> None:
         """Close the bar, count the training and print its line."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+        self._close()
         self._shown.add(record.key)
         if record.purpose == "search":
             # KerasTuner counts trials from 0.
@@ -130,6 +158,12 @@ class Live(Watcher):
         self._console.print(f"{self._line(record)}{note}", highlight=False, soft_wrap=True)
         for remark in record.outcome.remarks:
             self._console.print(f"    {remark}", style="yellow", highlight=False, soft_wrap=True)
+
+    def _close(self) -> None:
+        """Close the bar of this thread's training."""
+        running = self._running.pop(threading.get_ident(), None)
+        if running is not None:
+            self._progress.remove_task(running.task)
 
     def _line(self, record: Record) -> str:
         """A training and its result in words."""

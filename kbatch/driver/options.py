@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
@@ -18,7 +16,6 @@ from kbatch.command_option import AXES_PANEL, NUMBER, WHOLE, AxisOptions
 from kbatch.device.card import may_be_used
 from kbatch.errors import SearchError
 from kbatch.option import Range
-from kbatch.records import disk
 from kbatch.space import Space
 
 GRID_RATES = 3
@@ -27,6 +24,7 @@ BATCH_SIZES = "16,32,64,128,256"
 BOUNDS: dict[str, tuple[float, float]] = {
     "trials": (1, 10_000),
     "confirm_top": (1, 1_000),
+    "workers": (1, 1_000),
     "image_size": (8, 1024),
     "seed": (0, 2_000_000_000),  # the seeds of a confirmation are larger, NumPy's largest is 2**32
     "seconds_per_trial": (0.05, 604_800),  # a week
@@ -34,7 +32,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "micro_batch_size": (1, number_text.MOST),
 }
 MOST_SEEDS = 1_000
-LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
 JIT = {
     frozenset((False,)): "off",
     frozenset((True,)): "on",
@@ -97,6 +94,20 @@ class Options:
             "--isolated", help="Train each recipe in a process of its own, which may die."
         ),
     ] = False
+    executor: Annotated[
+        Literal["local", "ray"] | None,
+        typer.Option(
+            help="Train in worker processes, each with a GPU of its own, of this machine or of a "
+            "Ray cluster. Needs 'kbatch' as the tuner. [default: this process]",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            **WHOLE,
+            help="Recipes trained at once. [default: one, or with --executor one on each GPU]",
+        ),
+    ] = None
     tensorboard: Annotated[
         bool,
         typer.Option(
@@ -141,8 +152,24 @@ class Options:
             raise SearchError(
                 "One of --seconds-per-trial and --epochs must be given", received, "Leave one out"
             )
+        if self.several_workers and self.tuner != "kbatch":
+            raise SearchError(
+                "--executor and --workers need kbatch's own tuner",
+                f"--tuner {self.tuner}",
+                "Leave out --tuner, or pass --isolated instead",
+            )
         self.max_batch_number()
         self.confirm_seeds()
+
+    @property
+    def several_workers(self) -> bool:
+        """Boolean, whether an executor's workers make the trainings."""
+        return self.executor is not None or self.workers is not None
+
+    @property
+    def in_workers(self) -> bool:
+        """Boolean, whether this process makes no training."""
+        return self.isolated or self.several_workers
 
     def confirm_seeds(self) -> tuple[int, ...]:
         """Return the numbers of `--confirm`; none if it is 0.
@@ -243,32 +270,6 @@ class Options:
         if json_form.fits(begun.get("jit_compile"), list[bool]):
             texts["jit_compile"] = JIT.get(frozenset(begun["jit_compile"]), "off")
         return dataclasses.replace(self, axes={**texts, **self.axes})
-
-    def ready_folder(self) -> Path:
-        """Make the folder of the results, and return it.
-
-        Raises:
-            SearchError: If it cannot be made or written.
-        """
-        folder = Path(self.out)
-        try:
-            self.out.encode("utf-8")  # TensorFlow takes no other names
-            (folder / PROJECT / ("x" * LONGEST_NAME)).exists()  # raises if the path is too long
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except ValueError as error:
-            raise SearchError(
-                "--out must be the name of a folder, in UTF-8",
-                repr(self.out),
-                "Pass another folder",
-            ) from error
-        except OSError as error:
-            received = f"{folder}: {error.strerror or error}"
-            raise disk.trouble(error) or SearchError(
-                "--out must be a folder that can be written", received, "Pass another folder"
-            ) from error
-        return folder
 
 
 def default_policies() -> str:

@@ -68,6 +68,11 @@ class Terms:
     max_accumulation_steps: int
     executor: Executor | None = None
 
+    @property
+    def workers(self) -> int:
+        """Integer, how many trainings are made at once."""
+        return 1 if self.executor is None else self.executor.workers
+
     def fitted(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a micro-batch that fits into memory; `None` if none does."""
         return _micro_batch.fitted(
@@ -117,8 +122,7 @@ class Terms:
         arguments, data = cast(FitArguments, arguments), cast(Data, data)
         self._agree(project, arguments, model, data)
         goal = self._goal_of(project, data, arguments, model)
-        workers = 1 if self.executor is None else self.executor.workers
-        own = bars_of(workers) if arguments.verbose is None else Watcher()
+        own = bars_of(self.workers) if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)
         return Search(*shared, watcher or own, self._trainer(project, data, goal))
 

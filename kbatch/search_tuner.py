@@ -18,12 +18,10 @@ from kbatch.recipe_fields import whole_number
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
-from kbatch.training import user_callbacks
+from kbatch.training import crew, user_callbacks
 from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
-from kbatch.training.crew import crew
 from kbatch.training.executor import executor_of
-from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.project import Project
 from kbatch.tuner_border import border
 
@@ -151,8 +149,7 @@ class Tuner(keras_tuner.Tuner):
     def beside(self, *args: Any, **fit_arguments: Any) -> AbstractContextManager[Any]:
         """Return a context in which other threads search too, one for each further worker."""
         search = self.hypermodel.running
-        trainer = None if search is None else search.trainer
-        if not isinstance(trainer, IsolatedTrainer) or trainer.workers == 1:
+        if search is None or self.hypermodel.terms.workers == 1:
             return nullcontext()
         with border():
             search.baseline()
@@ -162,7 +159,7 @@ class Tuner(keras_tuner.Tuner):
             keras_tuner_private.search_as(self, name, args, fit_arguments)
 
         keras_tuner_private.unlock(self.oracle)
-        return crew(trainer.turns, work, trainer.workers - 1, trainer.close_idle)
+        return crew.beside(search.trainer, work, search.trainer.close_idle)
 
     def run_trial(self, trial: Any, *args: Any, **fit_arguments: Any) -> Any:
         """Build and train a trial; KerasTuner calls this."""

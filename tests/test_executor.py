@@ -13,6 +13,7 @@ import ray
 from short_searches import build
 from test_search_tuner import search, trials_of, tuner_in
 
+import kbatch
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 from kbatch.runtime.ray_worker import RayWorker
@@ -83,6 +84,23 @@ def test_two_trials_train_at_once(executor, points, tmp_path, monkeypatch):
     again = tuner_in(tmp_path, executor=executor)
     search(again, points, max_trials=5)
     assert len(load_records(tmp_path / "p")) == 6
+
+
+@pytest.mark.slow
+def test_two_recipes_are_confirmed_at_once(executor, points, tmp_path):
+    tuner = tuner_in(tmp_path, executor=executor)
+    search(tuner, points, max_trials=4)
+    noted = tmp_path / "noted"
+    noted.mkdir()
+    (x, y), validation = points
+    arguments = {"validation_data": validation, "verbose": 0, "top": 2}
+    runs = kbatch.confirm(tuner, x, y, seeds=[1, 2], callbacks=[Together(noted)], **arguments)
+    assert len({name.split("-")[1] for name in os.listdir(noted)}) == 2
+    assert runs.seed.tolist() == [1, 1, 1, 2, 2]
+    assert runs.trial.tolist()[0] == runs.trial.tolist()[3] == -1
+    assert set(runs.ended) == {"horizon"}
+    again = kbatch.confirm(tuner, x, y, seeds=[1, 2], **arguments)
+    assert again.score.tolist() == runs.score.tolist()
 
 
 class Killed(keras.callbacks.Callback):

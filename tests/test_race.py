@@ -39,6 +39,7 @@ def searched(folder, level_of):
         model_maker=SimpleNamespace(seed=0),
         baseline=lambda: record(-1, 0.2, "baseline"),
         again=again,
+        trainer=None,
     )
     return search, made
 

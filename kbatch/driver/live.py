@@ -43,7 +43,7 @@ class Live(Watcher):
         trainings: Integer, trainings in all: baseline, trials and confirmations.
         seconds: Float, the horizon.
         earlier: Records of the trainings of earlier runs of this search.
-        workers: Integer, how many trials are trained at once. Defaults to `1`.
+        workers: Integer, how many trainings are made at once. Defaults to `1`.
     """
 
     def __init__(
@@ -94,9 +94,8 @@ class Live(Watcher):
         per_training = FIRST_GUESS * self._seconds
         if self._wall_seconds:
             per_training = sum(self._wall_seconds) / len(self._wall_seconds)
-        trials = max(self._trials - self._trials_done, 0)
-        others = max(self._trainings - self._trials - len(self._baseline_and_confirmations), 0)
-        return (others + math.ceil(trials / self._workers)) * per_training
+        turns = math.ceil(max(self._trainings - self.done, 0) / self._workers)
+        return turns * per_training
 
     @property
     def done(self) -> int:

@@ -1,14 +1,16 @@
-"""A crew: threads that search beside the main one."""
+"""A crew: threads that train beside the main one."""
 
 from __future__ import annotations
 
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from kbatch.runtime import ctrl_c
 from kbatch.runtime.turns import Ended, Turns
+from kbatch.training.isolated_trainer import IsolatedTrainer
 
 LOOK_SECONDS = 0.1  # so that Ctrl-C is seen while the others end; chosen by hand
 
@@ -90,3 +92,18 @@ def crew(
     for each in started:
         if each.error is not None:
             raise each.error
+
+
+def beside(
+    trainer: Any, work: Callable[[int], None], done: Callable[[], None] = lambda: None
+) -> AbstractContextManager[None]:
+    """Return a context in which a thread for each further worker of a trainer works too.
+
+    Args:
+        trainer: `Trainer`; one without several workers has no threads.
+        work: Function of a thread's number, from 1.
+        done: See `crew`.
+    """
+    if not isinstance(trainer, IsolatedTrainer) or trainer.workers == 1:
+        return nullcontext()
+    return crew(trainer.turns, work, trainer.workers - 1, done)

@@ -15,6 +15,7 @@ from kbatch.recipe_fields import whole_number
 from kbatch.records.record import Record
 from kbatch.results.claim import Race, claim_of
 from kbatch.results.loading import load_validation_examples
+from kbatch.training import crew
 from kbatch.training.search import Search
 
 DECIDED = ("better", "worse")  # verdicts of a claim after which no seed is needed
@@ -64,13 +65,11 @@ def run(
     _note(search, looks, returned=left)
     try:
         for begun, look in zip((0, *looks), looks, strict=False):
+            racers = [search.baseline(), *left]
             # Seed by seed: if the machine's speed changes, it changes for all recipes alike.
-            for seed in range(first + begun, first + look):
-                for record in (search.baseline(), *left):
-                    if time.monotonic() > ends_at:
-                        return made
-                    made.append(search.again(record, seed, test))
-            if _is_decided(search, left):
+            seeds = range(first + begun, first + look)
+            asked = [(record, seed) for seed in seeds for record in racers]
+            if not _train(search, asked, ends_at, test, made) or _is_decided(search, left):
                 return made
             racing, left = left, better_half(left, made)
             if look != looks[-1]:
@@ -79,6 +78,33 @@ def run(
         # Whoever stops a race, by a budget or Ctrl-C, looks at it there.
         _note(search, {sum(again.baseline for again in made)} - {0})
     return made
+
+
+def _train(
+    search: Search,
+    asked: Sequence[tuple[Record, int]],
+    ends_at: float,
+    test: tf.data.Dataset | None,
+    made: list[Record],
+) -> bool:
+    """Train recipes with seeds in all workers, add the records, and tell whether time sufficed."""
+    ended: dict[int, Record] = {}
+    places = iter(range(len(asked)))
+
+    def work(worker: int) -> None:
+        while time.monotonic() <= ends_at:
+            place = next(places, None)
+            if place is None:
+                return
+            record, seed = asked[place]
+            ended[place] = search.again(record, seed, test)
+
+    try:
+        with crew.beside(search.trainer, work):
+            work(0)
+    finally:
+        made += [ended[place] for place in sorted(ended)]
+    return len(ended) == len(asked)
 
 
 def _note(

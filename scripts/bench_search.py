@@ -2,6 +2,7 @@
 
 Usage: python scripts/bench_search.py TABLE… [--policies random,bayesian,kbatch] [--seeds 100]
 [--horizons 40] [--noise 1,0.25] [--out FILE] [--early]
+or: python scripts/bench_search.py --show FILE
 
 A table holds the trainings of many recipes with several seeds (see `kbatch.testing.Replay`). Each
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
@@ -10,9 +11,10 @@ milliseconds. The regret is the share of the best mean score that the recommende
 at both rungs, and five random ones come first. `--noise 0.25` moves each training to a quarter of
 its distance from the mean of its recipe.
 
-`--early` searches nothing: it tells for each table how far the best recipe is ahead, and for each
-rung and seed the rank correlation, over the recipes, of what a trial holds there with the mean
-score at the horizon.
+`--early` searches nothing: it tells for each table how far the best recipe is ahead, the standard
+error of a good recipe's mean score, and for each rung and seed the rank correlation, over the
+recipes, of what a trial holds there with the mean score at the horizon. `--show` prints the tables
+of docs/benchmarks.md from a FILE of rows.
 
 A row holds the median and the mean regret over the seeds after so many horizons of training
 seconds. A table of few recipes has steps, and medians jump from one to the next. It holds the
@@ -129,6 +131,36 @@ def bench(replay, policies, seeds, horizons):
     return found
 
 
+def error(replay):
+    """Return the standard error of a recipe's mean, of the better half, as a share of the best."""
+    better = sorted(replay.recipes, key=replay.regret)[: len(replay.recipes) // 2]
+    held = [[replay.held(each) for each in replay.of[recipe]] for recipe in better]
+    variances = [np.var(each, ddof=1) / len(each) for each in held]
+    return float(np.sqrt(np.mean(variances)) / replay.mean(better[0]))
+
+
+def shown(file, noise):
+    """Return the rows of a file as a table in Markdown: median regrets, in brackets the means."""
+    found = {}
+    for row in rows.read(file):
+        if float(row["noise"]) == noise and row["policy"] in ("random", "kbatch"):
+            found.setdefault(row["table"], {})[row["policy"]] = row
+    pairs = (*(f"{at}" for at in SHOWN[1:4]), "to random's 20", "to 5 %")
+    titles = [f"{name}: random | kbatch" for name in pairs]
+    lines = [f"| table | {' | '.join(titles)} |", "|---" * (1 + 2 * len(pairs)) + "|"]
+    for table, of_policy in found.items():
+        sides = [of_policy["random"], of_policy["kbatch"]]
+        cells = []
+        for at in SHOWN[1:4]:
+            for side in sides:
+                regret, mean = float(side[f"regret_{at}"]), float(side[f"mean_{at}"])
+                cells.append(f"{regret:.3f} ({mean:.3f})")
+        for name in ("to_random_20", "to_5_percent"):
+            cells += [side[name] or "–" for side in sides]
+        lines.append(f"| `{table.removeprefix('replay_')}` | {' | '.join(cells)} |")
+    return lines
+
+
 def early(table):
     """Return lines on what the trainings of a table tell early."""
     replay, trainings = Replay.load(table), {}
@@ -136,7 +168,10 @@ def early(table):
         trainings.setdefault(training.recipe, []).append(training)
     means = [replay.mean(recipe) for recipe in trainings]
     second, best = sorted(means)[-2:]
-    lines = [f"{table.name}: the best recipe scores {best / second - 1:.1%} more than the next"]
+    lines = [
+        f"{table.name}: the best recipe scores {best / second - 1:.1%} more than the next",
+        f"{table.name}: standard error of the better half's means: {error(replay):.1%} of the best",
+    ]
     for mark in rungs.RUNG_MARKS:
         seconds = scoring.marks(replay.horizon)[mark - 1]
         held = [[each.gain(seconds) for each in of_recipe] for of_recipe in trainings.values()]
@@ -148,14 +183,21 @@ def early(table):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("tables", nargs="*", type=Path)
     parser.add_argument("--policies", default="random,bayesian,kbatch")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--horizons", type=int, default=40)
     parser.add_argument("--noise", default="1,0.25")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--early", action="store_true")
+    parser.add_argument("--show", type=Path)
     options = parser.parse_args()
+    if options.show:
+        for noise in map(float, options.noise.split(",")):
+            print(*shown(options.show, noise), "", sep="\n")
+        return
+    if not options.tables:
+        parser.error("name a TABLE at least")
     if options.early:
         for table in options.tables:
             print(*early(table), sep="\n")

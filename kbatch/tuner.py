@@ -113,13 +113,13 @@ def check_isolated(tuner: Any) -> None:
         raise SearchError(
             "Each isolated trial must train on one device",
             f"distribution_strategy={type(strategy_of(tuner)).__name__}",
-            "Leave out the strategy, or isolated=True",
+            "Leave out the strategy, or isolated=True and executor",
         )
     if getattr(tuner, "max_model_size", None) is not None:
         raise SearchError(
             "The models of isolated trials are not made where the tuner could count their weights",
             f"max_model_size={tuner.max_model_size}",
-            "Leave it out, or isolated=True",
+            "Leave it out, or isolated=True and executor",
         )
 
 

@@ -21,7 +21,7 @@ PYTHON = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 _MUST = "The data of an isolated trial must be able to travel to another process"
 DO = (
     "Use TensorFlow's own operations instead of Python's (no from_generator, py_function or "
-    "PyDataset), or leave out isolated=True"
+    "PyDataset), or leave out isolated=True and executor"
 )
 
 

@@ -29,8 +29,8 @@ def leave_to_workers() -> None:
         raise SearchError(
             "Isolated trials must come before anything else uses the GPU",
             "TensorFlow in this process holds it already",
-            "Restart Python, and make the hypermodel with isolated=True before the first "
-            "TensorFlow operation",
+            "Restart Python, and make the hypermodel with isolated=True, or the tuner with its "
+            "executor, before the first TensorFlow operation",
         )
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
@@ -47,6 +47,6 @@ def check_not_left() -> None:
     if _left:
         raise SearchError(
             "A training must have the GPU of this process",
-            "a process whose hypermodel with isolated=True left it to its workers",
+            "a process whose hypermodel left it to its workers",
             "Restart Python, or train with isolated=True too",
         )

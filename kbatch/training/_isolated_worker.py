@@ -112,7 +112,8 @@ def begin(payload: bytes) -> None:
         raise DataError(
             "The data of an isolated trial must work in another process",
             f"{type(error).__name__}: {str(error).splitlines()[0]}",
-            "Leave out variables and resources of your own in the dataset, or isolated=True",
+            "Leave out variables and resources of your own in the dataset, or isolated=True and "
+            "executor",
         ) from error
     _prepared[:] = [_Prepared(setup, data)]
 
@@ -127,7 +128,7 @@ def _received(payload: bytes) -> Any:
             f"{type(error).__name__}: {error}",
             "Make the losses, metrics and callbacks inside of `build`, register their classes with "
             "keras.saving.register_keras_serializable in a module that `build` imports, or leave "
-            "out isolated=True",
+            "out isolated=True and executor",
         ) from error
 
 

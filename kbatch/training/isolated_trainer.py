@@ -49,7 +49,7 @@ TRAININGS_OF_A_WORKER = 20
 SILENT_SECONDS = 3600.0
 
 _MUST = "The callbacks, losses and metrics of isolated trials must arrive in another process"
-_DO = "Make it inside of `build`, leave it out, or leave out isolated=True"
+_DO = "Make it inside of `build`, leave it out, or leave out isolated=True and executor"
 
 
 @dataclass
@@ -263,7 +263,7 @@ def _bytes_of(value: Any, words: str) -> bytes:
         raise SearchError(
             "What an isolated trial needs must be able to travel to another process",
             f"{words} that cannot: {error}",
-            "Move what they hold into the functions, or leave out isolated=True",
+            "Move what they hold into the functions, or leave out isolated=True and executor",
         ) from error
 
 

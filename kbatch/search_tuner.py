@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -87,6 +87,7 @@ class Tuner(keras_tuner.Tuner):
         distribution_strategy: Any = None,
         **arguments: Any,
     ) -> None:
+        _check_named(arguments)
         own = {"space": space, "seconds_per_trial": seconds_per_trial, **arguments}
         hypermodel = build if isinstance(build, HyperModel) else HyperModel(build, **own)
         given = sorted(name for name, value in own.items() if value is not None)
@@ -176,3 +177,20 @@ class Tuner(keras_tuner.Tuner):
         for folder in self._warm_start:
             seen += earlier_searches.observations(folder, facts, self.oracle.get_space().space)
         self.oracle.know_earlier(seen)
+
+
+def _check_named(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that a stock tuner takes, with the place where they belong here."""
+    for name in ("max_trials", "budget"):
+        if name in arguments:
+            raise SearchError(
+                "The end of a search must be given to search()",
+                f"{name} beside the model",
+                f"Call tuner.search(…, {name}={arguments[name]!r})",
+            )
+    if "objective" in arguments:
+        raise SearchError(
+            "kbatch.Tuner must search for the score of kbatch.objective()",
+            f"objective={arguments['objective']!r}",
+            "Leave it out, and pass metric= to score another value per second",
+        )

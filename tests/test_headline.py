@@ -23,6 +23,8 @@ def line(records, goal=GOAL):
         ([BASELINE], "No trial has ended yet"),
         ([BASELINE, failed(record(0, 0.1))], "The only trial failed, so there is no best recipe."),
         ([failed(record(0, 0.1)), failed(record(1, 0.1))], "None of 2 trials ended well, so"),
+        ([record(0, 0.1, ended="stopped")], "The only trial was stopped at a rung, so"),
+        ([record(n, 0.1, ended="stopped") for n in (0, 1)], "All 2 trials were stopped at a rung"),
         ([BASELINE, record(0, 0.3)], "The only trial, trial 0 (batch 32, adam 0.001), held"),
         ([BASELINE, record(0, 0.3), record(1, 0.1)], "Of 2 trials, trial 0"),
         (

@@ -112,14 +112,14 @@ def test_the_table_is_the_ranking_with_the_confirmation(tmp_path):
     found = rows(page(keep(tmp_path, records)))
     assert [row[0] for row in found] == ["baseline", "2", "1", "0", "3"]
     ranks = ranking(records, GOAL, 400)
-    made = recipe_table(ranks, records, GOAL)
+    made = recipe_table(ranks, records, GOAL, records[2])
     assert [[cell.text for cell in row.cells] for row in made.rows] == found
     score = made.headings.index("score/s")
     assert [row.cells[score].key for row in made.rows] == [rank.record.score for rank in ranks]
     confirmed = [row.cells[score + 1] for row in made.rows]
     assert "(n = 3)" in confirmed[0].text
     assert [cell.key is None for cell in confirmed] == [False, True, False, True, True]
-    assert [row.role for row in made.rows] == ["baseline", "best", "", "", ""]
+    assert [row.role for row in made.rows] == ["baseline", "", "best", "", ""]
 
 
 def test_without_a_confirmation_there_is_no_column_for_it(tmp_path):

@@ -13,7 +13,10 @@ from kbatch import Recipe, scoring
 from kbatch.advice.past_results import results_of
 from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
+from kbatch.page.contents import contents_of
+from kbatch.records import fingerprint
 from kbatch.results import report
+from kbatch.results.choice import best_training
 from kbatch.results.ranking import leaders, ranking
 from kbatch.results.searched_side import side_of
 from kbatch.results.words import ended_text, score_text
@@ -285,6 +288,30 @@ def test_without_a_trial_that_ended_well_there_is_no_best_recipe(tmp_path):
         with pytest.raises(RecordError, match="must hold a trial that did not fail"):
             kbatch.best_recipe(folder)
         assert kbatch.report(folder).best is None
+
+
+def test_where_all_trials_were_stopped_the_baseline_is_kept(tmp_path):
+    stopped = [record(trial, 0.1, ended="stopped") for trial in (0, 1)]
+    folder = keep(tmp_path, [record(-1, 0.2, "baseline"), *stopped, failed(record(2, 0.1))])
+    with pytest.raises(RecordError) as raised:
+        kbatch.best_recipe(folder)
+    assert "of 3 trials 2 that were stopped at a rung and 1 that failed" in str(raised.value)
+    assert "Keep the baseline, or search on" in str(raised.value)
+
+
+def test_after_a_race_the_best_is_the_same_everywhere(tmp_path):
+    again = [*confirmation({-1: 0.2, 0: 0.3}, 3), *confirmation({1: 0.35}, 1)]
+    trials = [record(trial, 0.3, batch_size=64 * 2**trial) for trial in (0, 1)]
+    folder = keep(tmp_path, [record(-1, 0.2, "baseline"), *trials, *again])
+    of_project = folder / "search" / "kbatch"
+    race = {"looks": [1, 3], "dropped": [1]}
+    fingerprint.save(of_project, {**fingerprint.load(of_project), **race})
+    found = kbatch.report(folder)
+    assert found.best.trial == best_training(folder).trial == 0
+    assert side_of(folder).trained["best"].records[0].trial == 0
+    assert "trial 1 dropped out, behind the others" in " ".join(found.sentences)
+    roles = {row.role: row.cells[0].text for row in contents_of(folder).table.rows}
+    assert roles["best"] == "0"
 
 
 def test_a_tuner_is_as_good_as_its_folder(project):

@@ -241,6 +241,11 @@ def test_arguments_are_those_of_the_hypermodel(tmp_path):
         tuner_in(tmp_path, space="wide")
     with pytest.raises(TypeError):
         tuner_in(tmp_path, colour="red")
+    for name, value in {"max_trials": 6, "budget": "1min"}.items():
+        with pytest.raises(SearchError, match=rf"Call tuner.search\(…, {name}={value!r}\)"):
+            tuner_in(tmp_path, **{name: value})
+    with pytest.raises(SearchError, match="Leave it out, and pass metric="):
+        tuner_in(tmp_path, objective="val_loss")
     hypermodel = kbatch.HyperModel(build, SPACE, seconds_per_trial=SECONDS)
     assert kbatch.Tuner(hypermodel, directory=tmp_path, project_name="h").hypermodel is hypermodel
     with pytest.raises(SearchError, match="seconds_per_trial, space beside it"):

@@ -14,7 +14,7 @@ from kbatch.cli.advise_options import Options
 from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
 from kbatch.memory._build_function import imported
 from kbatch.recipe import Recipe
-from kbatch.results.loading import load_records
+from kbatch.results.loading import load_race, load_records
 from kbatch.results.winner import best_of
 from kbatch.runtime import ctrl_c, quiet_import
 
@@ -60,7 +60,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
         )
     records = load_records(options.directory)
     baselines = [record.recipe for record in records if record.baseline]
-    best = best_of(records)
+    best = best_of(records, load_race(options.directory).dropped)
     found = {} if best is None else {f"best recipe (trial {best.trial})": best.recipe}
     if baselines and (best is None or best.recipe != baselines[0]):
         found["baseline"] = baselines[0]

@@ -29,6 +29,7 @@ from kbatch.page.live_page import LivePage, at_rest
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.results import report
+from kbatch.results.ranking import leaders
 from kbatch.runtime import ctrl_c, quiet_import
 from kbatch.sources.examples import Examples
 from kbatch.space import Space
@@ -206,7 +207,16 @@ def _search_and_confirm(
         hypermodel.watcher = LivePage(folder, live)
         ends = ending(options.tuner, number_of_trials(options, space))
         tuner.search(*examples.train, **fit_arguments, **ends)
-        if options.confirm_seeds():
+        records = search.project.store.records()
+        stopped = [each for each in records if each.outcome.ended == "stopped"]
+        if options.confirm_seeds() and stopped and not leaders(records, 1):
+            console.print(
+                "No trial reached the horizon, so there is nothing to confirm: keep the baseline, "
+                "or pass more --trials.",
+                style="yellow",
+                soft_wrap=True,
+            )
+        elif options.confirm_seeds():
             confirm(
                 tuner,
                 *examples.train,

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
 from kbatch.training.progress import Watcher
 
@@ -176,7 +177,8 @@ class Live(Watcher):
         }
         name = names.get(record.purpose, record.purpose)
         score = f"score {score_text(record.score)} per second"
-        return f"{name}: {record.recipe}: {value}{score}{ended}"
+        own = own_words(record)
+        return f"{name}: {record.recipe}{own and f', {own}'}: {value}{score}{ended}"
 
     def _compare(self, record: Record) -> None:
         """Keep the record of the highest score, confirmations excepted."""

@@ -90,10 +90,10 @@ def contents_of(source: Any) -> Contents:
         headline(found.records, found.claim, found.goal),
         tuple(found.sentences),
         tuple(searched(facts, found.run, found.records, found.goal)),
-        recipe_table(ranks, shown, found.goal),
+        recipe_table(ranks, shown, found.goal, found.best),
         len(found.records) - len(shown),
         tuple(_sections(found, shown, load_own_optimizer(source))),
-        tuple(recipe_advice(source, found.records)),
+        tuple(recipe_advice(source, found.records, found.best)),
         tuple(remarks(shown)[:MOST_REMARKS]),
         tuple(found.run.get("skipped") or ()),
         tuple(commands(found.run, root)),
@@ -116,7 +116,7 @@ def _sections(found: Report, shown: Sequence[Record], own_optimizer: str) -> lis
     sections = [
         Section(
             f"{goal.metric} over training seconds",
-            tuple(curve_charts(panels(shown, goal), goal, examples)),
+            tuple(curve_charts(panels(shown, goal, found.best), goal, examples)),
         ),
         Section("Score over batch size", tuple(score_charts(infos, means, goal))),
         Section("Memory and throughput", tuple(cost_charts(infos, goal))),

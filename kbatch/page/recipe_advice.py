@@ -12,7 +12,6 @@ from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.project_facts import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on, unchecked
 from kbatch.records.record import Record
-from kbatch.results.winner import best_of
 
 # The page may be made on another machine than the search: without a name, no rule asks this one.
 UNKNOWN_DEVICE = "unknown"
@@ -35,14 +34,16 @@ class RecipeAdvice:
     unchecked: tuple[str, ...]
 
 
-def recipe_advice(source: Any, records: Sequence[Record]) -> list[RecipeAdvice]:
+def recipe_advice(
+    source: Any, records: Sequence[Record], best: Record | None
+) -> list[RecipeAdvice]:
     """Return the advice on the best recipe of a search, and on its baseline.
 
     Args:
         source: The folder of the search.
         records: Its records.
+        best: Record of the best recipe.
     """
-    best = best_of(records)
     baseline = next((record for record in records if record.baseline), None)
     named = []
     if best is not None:

@@ -52,13 +52,16 @@ class RecipeTable:
         return heading in TEXT
 
 
-def recipe_table(ranks: Sequence[Rank], records: Sequence[Record], goal: Goal) -> RecipeTable:
+def recipe_table(
+    ranks: Sequence[Rank], records: Sequence[Record], goal: Goal, best: Record | None
+) -> RecipeTable:
     """Return the ranking as a table, with the scores of the confirmation if there is one.
 
     Args:
         ranks: The baseline, then the trials by score.
         records: All records, confirmations among them.
         goal: The goal of the search.
+        best: Record of the best recipe, as `kbatch.best_recipe` gives it.
     """
     names = [name or REMARK for name in headings(ranks, goal.metric)]
     means = {
@@ -66,7 +69,7 @@ def recipe_table(ranks: Sequence[Rank], records: Sequence[Record], goal: Goal) -
         for group in confirmed(records).values()
     }
     rows = [
-        _row(rank, dict(zip(names, texts, strict=True)), goal, means)
+        _row(rank, dict(zip(names, texts, strict=True)), goal, means, best)
         for rank, texts in zip(ranks, table(ranks), strict=True)
     ]
     if means:
@@ -75,7 +78,11 @@ def recipe_table(ranks: Sequence[Rank], records: Sequence[Record], goal: Goal) -
 
 
 def _row(
-    rank: Rank, texts: Mapping[str, str], goal: Goal, means: Mapping[tuple[int, str], Mean]
+    rank: Rank,
+    texts: Mapping[str, str],
+    goal: Goal,
+    means: Mapping[tuple[int, str], Mean],
+    best: Record | None,
 ) -> Row:
     record, outcome = rank.record, rank.record.outcome
     numbers: dict[str, float | None] = {
@@ -91,7 +98,7 @@ def _row(
         cells.append(Cell(text, key))
         if name == SCORE and means:
             cells.append(_confirmed_cell(means.get((record.trial, str(record.recipe)))))
-    role = BASELINE if record.baseline else BEST * rank.best
+    role = BASELINE if record.baseline else BEST * (record is best)
     return Row(role, tuple(cells))
 
 

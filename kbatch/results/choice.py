@@ -7,7 +7,7 @@ from typing import Any
 
 from kbatch.errors import RecordError
 from kbatch.records.record import Record
-from kbatch.results.loading import load_records, root_of
+from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.winner import best_of
 
 
@@ -21,9 +21,9 @@ def best_training(source: Any) -> Record:
         RecordError: If no trial has ended well.
     """
     records = load_records(source)
-    best = best_of(records)
+    best = best_of(records, load_race(source).dropped)
     if best is None:
-        raise _missing(source, "a trial that did not fail", records)
+        raise _missing(source, "a trial that did not fail or stop at a rung", records)
     return best
 
 

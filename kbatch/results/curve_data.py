@@ -13,7 +13,6 @@ from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results import noise
 from kbatch.results.claim import confirmed
-from kbatch.results.ranking import leaders
 from kbatch.results.winner import best_of
 
 Points = tuple[tuple[float, float], ...]
@@ -92,14 +91,16 @@ class PanelInfo:
         return longest
 
 
-def panels(records: Sequence[Record], goal: Goal) -> list[PanelInfo]:
+def panels(records: Sequence[Record], goal: Goal, best: Record | None = None) -> list[PanelInfo]:
     """Return the panels of the confirmation and of the search, without the empty ones.
 
     Args:
         records: All records of a search.
         goal: The goal of the search.
+        best: Record of the best recipe. Defaults to that of `winner.best_of`.
     """
-    both = (_confirmation_panel(records, goal), _search_panel(records, goal))
+    best = best or best_of(records)
+    both = (_confirmation_panel(records, goal, best), _search_panel(records, goal, best))
     return [panel for panel in both if panel.curves]
 
 
@@ -117,27 +118,26 @@ def band(points: Points, metric: str, examples: int) -> Band:
     return around
 
 
-def _search_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
-    """The trials, then the baseline, then the best trial."""
+def _search_panel(records: Sequence[Record], goal: Goal, best: Record | None) -> PanelInfo:
+    """The trials, then the baseline, then the trial of the best recipe."""
     measured = [record for record in records if record.outcome.curve]
     trials = [record for record in measured if record.purpose == "search"]
-    best = next((record for record in leaders(records, 1) if record.outcome.curve), None)
+    own = next((record for record in trials if record is best), None)
     infos = [
         _curve_info(f"trial {record.trial}: {record.recipe}", OTHER, [record], goal)
         for record in trials
-        if record is not best
+        if record is not own
     ]
     for record in measured:
         if record.purpose == "baseline":
             infos.append(_curve_info(f"baseline: {record.recipe}", BASELINE, [record], goal))
-    if best:
-        infos.append(_curve_info(f"trial {best.trial}: {best.recipe}", BEST, [best], goal))
+    if own:
+        infos.append(_curve_info(f"trial {own.trial}: {own.recipe}", BEST, [own], goal))
     return PanelInfo(SEARCH, "The search: each trial", tuple(infos))
 
 
-def _confirmation_panel(records: Sequence[Record], goal: Goal) -> PanelInfo:
+def _confirmation_panel(records: Sequence[Record], goal: Goal, best: Record | None) -> PanelInfo:
     """The confirmed recipes, then the baseline, then the best recipe."""
-    best = best_of(records)
     infos = []
     for group in confirmed(records).values():
         measured = [record for record in group if record.outcome.curve]

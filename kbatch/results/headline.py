@@ -35,7 +35,7 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
     trials = [record for record in records if record.purpose == "search"]
     best = best_of(records)
     if best is None or best.outcome.value is None:
-        return f"{_nothing(len(trials))}, so there is no best recipe."
+        return f"{_nothing(trials)}, so there is no best recipe."
     told = f"Of {len(trials)} trials, " if len(trials) > 1 else "The only trial, "
     own = f"trial {best.trial} ({best.recipe}) scored highest" if len(trials) > 1 else ""
     values = [each.outcome.value for each in trainings_of(records, best)]
@@ -64,9 +64,13 @@ def _confirmed(claim: Claim, goal: Goal) -> str:
     )
 
 
-def _nothing(trials: int) -> str:
-    if trials > 1:
-        return f"None of {trials} trials ended well"
+def _nothing(trials: Sequence[Record]) -> str:
+    stopped = [trial for trial in trials if trial.outcome.ended == "stopped"]
+    if trials and len(stopped) == len(trials):
+        whose = f"All {len(trials)} trials were" if len(trials) > 1 else "The only trial was"
+        return f"{whose} stopped at a rung"
+    if len(trials) > 1:
+        return f"None of {len(trials)} trials ended well"
     return "The only trial failed" if trials else "No trial has ended yet"
 
 

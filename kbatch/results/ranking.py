@@ -77,6 +77,19 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
     return sorted(in_order, key=lambda record: -mean_score(records, record))[:top]
 
 
+def unranked_words(records: Sequence[Record]) -> str:
+    """Say how the trials of a search ended that has no leader.
+
+    Args:
+        records: Records of a search.
+    """
+    trials = [record for record in records if record.purpose == "search"]
+    stopped = sum(record.outcome.ended == "stopped" for record in trials)
+    words = {"were stopped at a rung": stopped, "failed": len(trials) - stopped}
+    parts = [f"{count} that {ended}" for ended, count in words.items() if count]
+    return f"of {len(trials)} trials {' and '.join(parts)}" if parts else "no trial"
+
+
 def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     """Return the baseline, then the trials, highest score first.
 

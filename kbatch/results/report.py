@@ -160,7 +160,7 @@ def write(tuner_or_directory: Any) -> list[Path]:
         files.append(root / "confirmations.csv")
         atomic_file.write(files[-1], confirmations.to_csv(index=False))
     examples = search.validation_examples
-    draw_curves(panels(search.records, search.goal), search.goal, examples, files[1])
+    draw_curves(panels(search.records, search.goal, search.best), search.goal, examples, files[1])
     infos = batch_infos(search.records, search.goal, examples, load_own_optimizer(root))
     draw_batches(infos, search.goal, files[2])
     atomic_file.write(files[3], search.markdown())

@@ -16,6 +16,7 @@ from kbatch.results.claim import confirmed, measuring_error
 from kbatch.results.loading import (
     folder_of,
     load_goal,
+    load_race,
     load_records,
     load_validation_examples,
     root_of,
@@ -114,7 +115,7 @@ def side_of(source: Any) -> SearchedSide:
     once = tuple(record for record in records if record.purpose == BASELINE)
     if own or once:
         trained[BASELINE] = Trained(own or once, bool(own))
-    best = best_of(records)
+    best = best_of(records, load_race(source).dropped)
     if best is not None:
         fresh = _confirmed_of(groups, best)
         trained[BEST] = Trained(fresh or tuple(trainings_of(records, best)), bool(fresh))

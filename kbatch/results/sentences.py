@@ -86,11 +86,14 @@ def goal_words(goal: Goal) -> str:
 
 def _race(claim: Claim) -> str:
     """Where a race compared its recipes, and how far it went."""
-    looks = claim.race.looks
+    looks, dropped = claim.race.looks, claim.race.dropped
+    left = ", ".join(map(str, sorted(dropped)))
+    trials = "trials" if len(dropped) > 1 else "trial"
+    behind = f"; {trials} {left} dropped out, behind the others" if dropped else ""
     places = f"{', '.join(map(str, looks[:-1]))} and {looks[-1]} seeds"
     return (
         f"a race: recipes could be compared after {places}, which the interval allows for; it "
-        f"ended after {claim.best.seeds}"
+        f"ended after {claim.best.seeds}{behind}"
     )
 
 

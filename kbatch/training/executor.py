@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -61,7 +62,8 @@ class LocalExecutor:
 
     Use it as `kbatch.Tuner(executor=…)` to search on all GPUs of a machine at once. Each worker
     sees one GPU only. Without GPUs, the workers share the cores: trainings of one recipe then do
-    fewer updates in their seconds than one alone would.
+    fewer updates in their seconds than one alone would. A warning says so if there are fewer cores
+    than workers, since the baseline trains alone.
 
     Args:
         workers: Integer, how many trainings are made at once. Defaults to one for each GPU, or to
@@ -85,6 +87,13 @@ class LocalExecutor:
                 "Each worker must have a GPU of its own",
                 f"{self.workers} workers, {len(self._gpus)} GPUs",
                 f"Pass workers={len(self._gpus)} at most",
+            )
+        if not self._gpus and self.workers > _cores():
+            warnings.warn(
+                f"{self.workers} workers share {_cores()} of the CPU's cores: trials are slowed "
+                "down by each other, but the baseline trains alone and seems better than it is. "
+                f"Pass workers={_cores()} at most.",
+                stacklevel=2,
             )
 
     def worker(self, number: int) -> Worker:

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch import notebook
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record
+from kbatch.records.record import BASELINE_TRIAL, Record
+from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
 
 
@@ -149,14 +150,17 @@ def bars_of(workers: int) -> Watcher:
 
 
 def _name(purpose: str, trial: int) -> str:
-    return f"trial {trial}" if purpose == "search" else purpose
+    whose = "the baseline" if trial == BASELINE_TRIAL else f"trial {trial}"
+    return {"search": whose, "confirmation": f"confirmation of {whose}"}.get(purpose, purpose)
 
 
 def _end_of(record: Record) -> str:
     """How a training ended, in words."""
     held = record.outcome.value
     value = "nothing measured" if held is None else f"{held:.3f} held"
-    return f"{ended_by(record.outcome)}: {value}, score {score_text(record.score)} per second"
+    own = own_words(record)
+    words = f"{own}: {ended_by(record.outcome)}" if own else ended_by(record.outcome)
+    return f"{words}: {value}, score {score_text(record.score)} per second"
 
 
 def _bars(console: Console) -> Progress:

@@ -27,8 +27,8 @@ def seconds_of(budget: str | float) -> float:
     amount = number_text.number(parts[1]) if parts and not isinstance(budget, bool) else None
     if parts is None or amount is None or amount <= 0:
         raise SearchError(
-            "`budget` must be a time above 0",
-            budget,
+            "`budget` must be a time above 0, in s, min or h",
+            repr(budget),
             'Pass "90s", "30min", "2h" or a number of seconds',
         )
     return amount * SECONDS[parts[2] or "s"]

@@ -2,7 +2,7 @@
 
 Usage: python scripts/bench_search.py TABLE… [--policies random,bayesian,kbatch] [--seeds 100]
 [--horizons 40] [--noise 1,0.25] [--out FILE] [--early]
-or: python scripts/bench_search.py --show FILE
+or: python scripts/bench_search.py TABLE… --own-time, or --show FILE
 
 A table holds the trainings of many recipes with several seeds (see `kbatch.testing.Replay`). Each
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
@@ -13,8 +13,9 @@ its distance from the mean of its recipe.
 
 `--early` searches nothing: it tells for each table how far the best recipe is ahead, the standard
 error of a good recipe's mean score, and for each rung and seed the rank correlation, over the
-recipes, of what a trial holds there with the mean score at the horizon. `--show` prints the tables
-of docs/benchmarks.md from a FILE of rows.
+recipes, of what a trial holds there with the mean score at the horizon. `--own-time` tells how
+long kbatch's own search takes to propose a trial. `--show` prints the tables of docs/benchmarks.md
+from a FILE of rows.
 
 A row holds the median and the mean regret over the seeds after so many horizons of training
 seconds. A table of few recipes has steps, and medians jump from one to the next. It holds the
@@ -29,6 +30,7 @@ To make a table: `kbatch cats-vs-dogs --tuner random --trials 60
 import argparse
 import contextlib
 import os
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -161,6 +163,27 @@ def shown(file, noise):
     return lines
 
 
+def own_time(table, seeds=5, horizons=20):
+    """Return a line on the CPU time of the proposals of some searches."""
+    proposal, spent = oracle.Oracle.populate_space, []
+
+    def timed(self, trial_id):
+        began = time.process_time()
+        try:
+            return proposal(self, trial_id)
+        finally:
+            spent.append(1000 * (time.process_time() - began))
+
+    replay = Replay.load(table)
+    with mock.patch.object(oracle.Oracle, "populate_space", timed):
+        for seed in range(seeds):
+            replay.trials("kbatch", horizons, seed)
+    return (
+        f"{table.name}: {len(spent)} proposals took {np.mean(spent):.1f} ms of CPU time each on "
+        f"average, {np.max(spent):.0f} at most"
+    )
+
+
 def early(table):
     """Return lines on what the trainings of a table tell early."""
     replay, trainings = Replay.load(table), {}
@@ -190,6 +213,7 @@ def main():
     parser.add_argument("--noise", default="1,0.25")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--early", action="store_true")
+    parser.add_argument("--own-time", action="store_true")
     parser.add_argument("--show", type=Path)
     options = parser.parse_args()
     if options.show:
@@ -201,6 +225,9 @@ def main():
     if options.early:
         for table in options.tables:
             print(*early(table), sep="\n")
+        return
+    if options.own_time:
+        print(*map(own_time, options.tables), sep="\n")
         return
     policies = ["random", *(each for each in options.policies.split(",") if each != "random")]
     for table in options.tables:

@@ -18,9 +18,14 @@ from kbatch.results.charts.space import space_chart
 from kbatch.results.curve_data import band, panels
 from kbatch.results.noise import score_error
 from kbatch.results.space_data import space_info
+from kbatch.results.winner import best_of
 
 TARGET = replace(GOAL, target=0.8)
 LOSS = replace(GOAL, metric="val_mae", direction="min", chance=2.5)
+
+
+def shown(records, goal):
+    return panels(records, goal, best_of(records))
 
 
 def trials(goal=GOAL, level=0.3):
@@ -41,7 +46,7 @@ def trials(goal=GOAL, level=0.3):
 def charts_of(records, goal, examples=400):
     infos = batch_infos(records, goal, examples)
     return [
-        *curves.curve_charts(panels(records, goal), goal, examples),
+        *curves.curve_charts(shown(records, goal), goal, examples),
         *batches.score_charts(infos, confirmed_infos(records, goal), goal),
         *batches.cost_charts(infos, goal),
         space_chart(space_info(records)),
@@ -63,7 +68,7 @@ def rows_of(chart):
 
 
 def test_the_search_has_baseline_and_best_on_top():
-    (panel,) = panels(trials(), GOAL)
+    (panel,) = shown(trials(), GOAL)
     assert [info.role for info in panel.curves] == ["other", "other", "baseline", "best"]
     best = panel.curves[-1]
     assert best.curves == (trials()[3].outcome.curve,)
@@ -73,7 +78,7 @@ def test_the_search_has_baseline_and_best_on_top():
 
 def test_a_confirmation_has_a_panel_with_every_seed_and_the_mean():
     again = confirmation({-1: 0.2, 0: 0.35, 1: 0.3}, 3)
-    first, second = panels([*trials(), *again], GOAL)
+    first, second = shown([*trials(), *again], GOAL)
     assert "3 fresh seeds" in first.title
     assert [info.role for info in first.curves] == ["other", "baseline", "best"]
     assert [len(info.curves) for info in first.curves] == [3, 3, 3]
@@ -99,7 +104,7 @@ def test_noise_is_that_of_a_share_and_unknown_for_others():
 
 
 def test_the_lines_of_a_chart_are_the_curves_of_the_records():
-    (chart,) = curves.curve_charts(panels(trials(), GOAL), GOAL, 400)
+    (chart,) = curves.curve_charts(shown(trials(), GOAL), GOAL, 400)
     lines = {row["recipe"]: row for row in rows_of(chart) if "opacity" in row}
     for one in trials()[1:4]:
         line = lines[f"trial {one.trial}: {one.recipe}"]
@@ -114,7 +119,7 @@ def test_the_lines_of_a_chart_are_the_curves_of_the_records():
 
 def test_a_confirmation_draws_each_seed_and_says_so():
     records = [*trials(), *confirmation({-1: 0.2, 0: 0.35}, 3)]
-    chart, search = curves.curve_charts(panels(records, GOAL), GOAL, 400)
+    chart, search = curves.curve_charts(shown(records, GOAL), GOAL, 400)
     assert len([row for row in rows_of(chart) if "opacity" in row]) == 2 * (3 + 1)
     assert "± 1 standard deviation" in chart.note
     assert {chart.name, search.name} == {"curves-confirmation", "curves-search"}
@@ -125,7 +130,7 @@ def test_with_a_target_the_axis_ends_where_the_last_one_did():
         record(number, 0.45, speed=6 + number, goal=TARGET, batch_size=32 * 2**number)
         for number in range(3)
     ]
-    (chart,) = curves.curve_charts(panels(runs, TARGET), TARGET, 400)
+    (chart,) = curves.curve_charts(shown(runs, TARGET), TARGET, 400)
     furthest = max(one.outcome.train_seconds for one in runs)
     assert furthest < 5
     assert f"'domain': [0, {furthest}]" in str(chart.spec())
@@ -178,8 +183,9 @@ def test_a_confirmed_recipe_is_its_mean_and_error_over_seeds():
     assert infos[0].seeds == 3
     assert infos[0].score == pytest.approx(statistics.fmean(scores))
     assert infos[0].score_error == pytest.approx(statistics.stdev(scores) / math.sqrt(3))
-    once = confirmed_infos(confirmation({0: 0.3}, 1), GOAL)
-    assert once[0].score_error is None
+    once = confirmed_infos(confirmation({-1: 0.2, 0: 0.3}, 1), GOAL)
+    assert [info.score_error for info in once] == [None, None]
+    assert not confirmed_infos(confirmation({0: 0.3}, 1), GOAL)  # the baseline has not had the seed
     chart = batches.score_charts([], [*infos.values()], GOAL)[0]
     assert {row["shape"] for row in rows_of(chart)} == {"mean of fresh seeds"}
 
@@ -285,14 +291,14 @@ def test_every_kind_of_search_is_drawn(records, goal, examples):
         assert chart.description
         assert "NaN" not in json.dumps(chart.spec())
     if not any(one.outcome.curve for one in records):
-        chart = curves.curve_charts(panels(records, goal), goal, examples)[0]
+        chart = curves.curve_charts(shown(records, goal), goal, examples)[0]
         assert "Nothing was measured yet" in chart.note
 
 
 @pytest.mark.parametrize("kind", ["nothing", "failed", "not a number"])
 def test_files_are_written_however_little_there_is(kind, tmp_path):
     records, goal, examples = KINDS[kind]
-    curves.draw_curves(panels(records, goal), goal, examples, tmp_path / "curves.png")
+    curves.draw_curves(shown(records, goal), goal, examples, tmp_path / "curves.png")
     batches.draw_batches(batch_infos(records, goal, examples), goal, tmp_path / "batches.png")
     for name in ("curves.png", "batches.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

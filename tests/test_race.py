@@ -1,12 +1,13 @@
 """Races of a confirmation: who goes on, when it ends, and that few of its claims are false."""
 
 import math
+import threading
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from result_records import GOAL, record
+from result_records import GOAL, confirmation, keep, record
 
 import kbatch
 from kbatch.errors import SearchError
@@ -14,7 +15,10 @@ from kbatch.records import fingerprint
 from kbatch.records.store import Store
 from kbatch.results.claim import Race, claim_of, interval
 from kbatch.results.sentences import claim_sentences
+from kbatch.results.winner import best_of
+from kbatch.runtime.turns import Turns
 from kbatch.training import race
+from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.project import Project
 
 LOOKS = (3, 5, 8, 12)
@@ -84,6 +88,67 @@ def test_it_ends_once_the_best_is_told_from_the_baseline(tmp_path):
     search, made = searched(tmp_path / "b", lambda trial, seed: 0.35 - 0.15 * (trial >= 0))
     race.run(search, candidates(3), LOOKS, NEVER, None)
     assert seeds_of(made)[-1] == 3  # none is better than the baseline
+
+
+def in_workers(search, count):
+    """Let so many threads train, each while the others wait for a training."""
+    trainer = object.__new__(IsolatedTrainer)  # without processes
+    trainer.workers, trainer.turns = count, Turns()
+    alone = search.again
+
+    def again(first, seed, test=None):
+        with trainer.turns.given():
+            time.sleep(0.002 * (1 + (7 * seed + first.trial) % 3))
+        return alone(first, seed, test)
+
+    search.trainer, search.again = trainer, again
+
+
+def test_several_workers_train_what_one_does(tmp_path):
+    search, made = searched(tmp_path, wobbling)
+    records = race.run(search, candidates(4), LOOKS, NEVER, None)
+    several, made_by_three = searched(tmp_path / "b", wobbling)
+    in_workers(several, 3)
+    again = race.run(several, candidates(4), LOOKS, NEVER, None)
+    assert sorted(made_by_three) == sorted(made)
+    assert [each.score for each in again] == [each.score for each in records]
+    assert race_of(several) == race_of(search)
+
+
+def test_an_error_in_a_worker_loses_nothing(tmp_path):
+    def level(trial, seed):
+        if (trial, seed) == (1, 3):
+            raise ZeroDivisionError
+        return wobbling(trial, seed)
+
+    search, made = searched(tmp_path, level)
+    in_workers(search, 3)
+    with pytest.raises(ZeroDivisionError):
+        race.run(search, candidates(4), LOOKS, NEVER, None)
+    assert len(set(made)) == len(made) >= 10
+    assert len(search.project.store.records()) == len(made)
+    assert max(race_of(search).looks) <= 12
+    assert not [each for each in threading.enumerate() if each.name.startswith("kbatch-")]
+
+
+def test_a_budget_may_end_while_several_train(tmp_path):
+    search, made = searched(tmp_path, wobbling)
+    in_workers(search, 3)
+    records = race.run(search, candidates(4), LOOKS, time.monotonic() + 0.02, None)
+    assert len(records) == len(made) == len(set(made)) < 45
+    assert [(each.trial, each.seed) for each in records] == sorted(
+        made, key=lambda each: (each[1], each[0])
+    )
+
+
+def test_a_seed_that_the_baseline_has_not_had_counts_for_nothing(tmp_path):
+    trials = [record(trial, 0.3 - trial / 10, batch_size=64 * 2**trial) for trial in (0, 1)]
+    stopped = [*confirmation({1: 0.35}, 1)]
+    records = [record(-1, 0.4, "baseline"), *trials, *stopped]
+    assert claim_of(records, GOAL, 400) is None
+    assert best_of(records).trial == 0
+    with pytest.warns(UserWarning, match="The baseline did better"):
+        kbatch.best_recipe(keep(tmp_path, records))
 
 
 def test_who_dropped_out_is_kept_and_may_come_back(tmp_path):

@@ -251,11 +251,11 @@ def test_a_recipe_that_was_trained_twice_has_its_mean_score():
     ranks = {rank.record.trial: rank for rank in ranking(records, GOAL, 400)}
     assert ranks[1].verdict == "best"
     assert ranks[2].verdict == "trial 0 again"
-    assert [rank.best for rank in ranks.values()].count(True) == 1
+    assert [rank.verdict for rank in ranks.values()].count("best") == 1
     assert [each.trial for each in leaders(records, 9)] == [1, 0]
     higher = [*records[:3], again(2, 0.36, batch_size=64)]
     ranks = {rank.record.trial: rank for rank in ranking(higher, GOAL, 400)}
-    assert ranks[0].best
+    assert ranks[0].verdict.startswith("best (")
     assert re.fullmatch(r"best \(.*, mean of 2 trainings\)", ranks[0].verdict)
     assert [each.trial for each in leaders(higher, 9)] == [0, 1]
     below = [record(-1, 0.39, "baseline"), *higher[1:]]
@@ -310,6 +310,9 @@ def test_after_a_race_the_best_is_the_same_everywhere(tmp_path):
     assert found.best.trial == best_training(folder).trial == 0
     assert side_of(folder).trained["best"].records[0].trial == 0
     assert "trial 1 dropped out, behind the others" in " ".join(found.sentences)
+    assert ranking([*trials, *again[:2]], GOAL, 400)[0].verdict == "best"
+    fresh = [*confirmation({-1: 0.2, 0: 0.3, 1: 0.35}, 1)]
+    assert ranking([*trials, *fresh], GOAL, 400)[0].verdict == "best of the search"
     roles = {row.role: row.cells[0].text for row in contents_of(folder).table.rows}
     assert roles["best"] == "0"
 

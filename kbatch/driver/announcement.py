@@ -42,7 +42,7 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
         )
         return
     kept = min(_trainings_kept(folder), trainings)
-    minutes = _minutes(trainings - kept, options.seconds_per_trial)
+    minutes = _minutes(options, trainings - kept, options.seconds_per_trial)
     parts = f"baseline, {trials} trials, {trainings - 1 - trials} to confirm"
     earlier = f", {kept} of them kept from an earlier run" if kept else ""
     console.print(
@@ -55,7 +55,7 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
 
 def announce_horizon(options: Options, space: Space, seconds: float, console: Console) -> None:
     """Print the horizon that the epochs were found to take, and how many minutes all trainings."""
-    minutes = _minutes(number_of_trainings(options, space), seconds)
+    minutes = _minutes(options, number_of_trainings(options, space), seconds)
     console.print(
         f"Every training gets {seconds:.2f} s: about {minutes:.1f} minutes{_at_most(options)}.",
         highlight=False,
@@ -91,5 +91,6 @@ def _trainings_kept(folder: Path) -> int:
     return sum(line.record is not None for line in store.read(file))
 
 
-def _minutes(trainings: int, seconds: float) -> float:
-    return trainings * (seconds * WALL_PER_TRAINING_SECOND + WALL_PER_TRAINING) / 60
+def _minutes(options: Options, trainings: int, seconds: float) -> float:
+    turns = math.ceil(trainings / (options.workers or 1))
+    return turns * (seconds * WALL_PER_TRAINING_SECOND + WALL_PER_TRAINING) / 60

@@ -23,11 +23,12 @@ FIRST_GUESS = 1.5
 
 @dataclass(frozen=True)
 class Running:
-    """A training that runs: the number of its trial, its bar, and when it began.
+    """A training that runs: its purpose and trial, its bar, and when it began.
 
     The time is that of `time.perf_counter`.
     """
 
+    purpose: str
     trial: int
     task: TaskID
     began: float
@@ -106,8 +107,8 @@ class Live(Watcher):
     @property
     def _trials_done(self) -> int:
         """How many trials have ended: up to the last of them, without those that still run."""
-        running = [each.trial for each in self._running.values()]
-        return self._search_done - sum(0 <= trial < self._search_done for trial in running)
+        running = [each.trial for each in self._running.values() if each.purpose == "search"]
+        return self._search_done - sum(trial < self._search_done for trial in running)
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Begin the bar of one training."""
@@ -115,7 +116,7 @@ class Live(Watcher):
         self._seconds = seconds
         name = f"trial {trial} ({trial + 1} of {self._trials})" if purpose == "search" else purpose
         task = self._progress.add_task(f"{name}: {recipe}", total=seconds, now="")
-        self._running[threading.get_ident()] = Running(trial, task, time.perf_counter())
+        self._running[threading.get_ident()] = Running(purpose, trial, task, time.perf_counter())
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""

@@ -164,10 +164,15 @@ class Claim:
 
 
 def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
-    """Return the trainings of a confirmation by trial and recipe, the baseline's among them."""
+    """Return the trainings of a confirmation by trial and recipe, the baseline's among them.
+
+    One that is stopped may have a seed of a recipe, but not yet of the baseline: it is left out.
+    """
+    fresh = [record for record in records if record.purpose == "confirmation"]
+    seeds = {record.seed for record in fresh if record.baseline}
     groups: dict[tuple[int, str], list[Record]] = {}
-    for record in records:
-        if record.purpose == "confirmation":
+    for record in fresh:
+        if record.seed in seeds:
             groups.setdefault((record.trial, str(record.recipe)), []).append(record)
     return groups
 

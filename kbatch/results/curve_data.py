@@ -13,7 +13,6 @@ from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results import noise
 from kbatch.results.claim import confirmed
-from kbatch.results.winner import best_of
 
 Points = tuple[tuple[float, float], ...]
 Band = list[tuple[float, float, float]]
@@ -91,15 +90,14 @@ class PanelInfo:
         return longest
 
 
-def panels(records: Sequence[Record], goal: Goal, best: Record | None = None) -> list[PanelInfo]:
+def panels(records: Sequence[Record], goal: Goal, best: Record | None) -> list[PanelInfo]:
     """Return the panels of the confirmation and of the search, without the empty ones.
 
     Args:
         records: All records of a search.
         goal: The goal of the search.
-        best: Record of the best recipe. Defaults to that of `winner.best_of`.
+        best: Record of the best recipe, as `winner.best_of` gives it.
     """
-    best = best or best_of(records)
     both = (_confirmation_panel(records, goal, best), _search_panel(records, goal, best))
     return [panel for panel in both if panel.curves]
 

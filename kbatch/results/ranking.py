@@ -11,12 +11,14 @@ from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
 from kbatch.records.record import Record
+from kbatch.results.claim import best_first, confirmed
 from kbatch.results.noise import score_error, value_error
 from kbatch.results.own_values import own_words
 from kbatch.results.words import SCORE, ended_text, score_text
 
-BEST, BELOW_BASELINE, NEAR = (
+BEST, BEST_OF_SEARCH, BELOW_BASELINE, NEAR = (
     "best",
+    "best of the search",
     "best of the search; the baseline did better",
     "within noise of the best",
 )
@@ -32,13 +34,11 @@ class Rank:
         standard_error: Float, of a value that is a share of the validation examples; `None` for
             any other value.
         verdict: A remark such as `"best"` or `"within noise of the best"`; may be empty.
-        best: Boolean, whether this is the training of the best recipe.
     """
 
     record: Record
     standard_error: float | None
     verdict: str
-    best: bool = False
 
 
 def trainings_of(records: Sequence[Record], first: Record) -> list[Record]:
@@ -77,8 +77,8 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
     return sorted(in_order, key=lambda record: -mean_score(records, record))[:top]
 
 
-def unranked_words(records: Sequence[Record]) -> str:
-    """Say how the trials of a search ended that has no leader.
+def unranked(records: Sequence[Record]) -> tuple[str, str]:
+    """Say how the trials of a search ended that has no leader, and what to do.
 
     Args:
         records: Records of a search.
@@ -87,7 +87,9 @@ def unranked_words(records: Sequence[Record]) -> str:
     stopped = sum(record.outcome.ended == "stopped" for record in trials)
     words = {"were stopped at a rung": stopped, "failed": len(trials) - stopped}
     parts = [f"{count} that {ended}" for ended, count in words.items() if count]
-    return f"of {len(trials)} trials {' and '.join(parts)}" if parts else "no trial"
+    if not parts:
+        return "no trial", "Call tuner.search(…) first"
+    return f"of {len(trials)} trials {' and '.join(parts)}", "Keep the baseline, or search on"
 
 
 def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
@@ -109,7 +111,7 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
 
     def rank(record: Record, verdict: str) -> Rank:
         error = value_error(record.outcome.value, goal.metric, examples)
-        return Rank(record, error, verdict, record is best)
+        return Rank(record, error, verdict)
 
     def verdict(record: Record) -> str:
         if record is best:
@@ -130,6 +132,9 @@ def _best(records: Sequence[Record], best: Record, baselines: Sequence[Record]) 
     trainings, mean = len(trainings_of(records, best)), mean_score(records, best)
     beaten = any(baseline.score > mean for baseline in baselines)
     verdict = BELOW_BASELINE if beaten else BEST
+    candidates = [group for group in confirmed(records).values() if not group[0].baseline]
+    if not beaten and candidates and best_first(candidates)[0][0].trial != best.trial:
+        verdict = BEST_OF_SEARCH  # with fresh seeds another one is
     if trainings == 1:
         return verdict
     return f"{verdict} ({score_text(mean)}, mean of {trainings} trainings)"

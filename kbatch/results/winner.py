@@ -12,7 +12,7 @@ from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.results.claim import best_first, confirmed
 from kbatch.results.loading import load_race, load_records, root_of
-from kbatch.results.ranking import leaders, trainings_of, unranked_words
+from kbatch.results.ranking import leaders, trainings_of, unranked
 from kbatch.results.words import score_text
 
 
@@ -44,11 +44,9 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     records = load_records(tuner_or_directory)
     best = best_of(records, load_race(tuner_or_directory).dropped)
     if best is None:
-        trials = any(record.purpose == "search" for record in records)
         raise RecordError(
             f"{root_of(tuner_or_directory)} must hold a trial that did not fail or stop at a rung",
-            unranked_words(records),
-            "Keep the baseline, or search on" if trials else "Call tuner.search(…) first",
+            *unranked(records),
         )
     if best.score <= 0:
         warnings.warn(

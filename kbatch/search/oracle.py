@@ -217,14 +217,14 @@ class Oracle(keras_tuner.Oracle):
     def _varied_ones(self) -> list[dict[str, Any]]:
         """What is varied now: the start at first, then the leader too, at every second trial."""
         start = axis_ranges.completed(self.hyperparameters.space, self._start)
-        found = [start] if len(self._varied) < AT_ONCE else []
+        at_once = len(self._varied) < AT_ONCE
         repeats = sum(REPEAT in trial.hyperparameters.values for trial in self._in_order())
-        if (len(self.start_order) - repeats) % 2:
-            least = 0.0 if self._known is None else max(self._known.score or 0.0, 0.0)
-            sound = [trials for trials in self._leaders() if self._is_sound(trials[0])]
-            found += [self._active(trials[0]) for trials in sound[:1] if _mean(trials) > least]
-            found.append(start)
-        return found
+        if (len(self.start_order) - repeats) % 2 == 0:
+            return [start] if at_once else []
+        least = 0.0 if self._known is None else max(self._known.score or 0.0, 0.0)
+        sound = [trials for trials in self._leaders() if self._is_sound(trials[0])]
+        leader = [self._active(trials[0]) for trials in sound[:1] if _mean(trials) > least]
+        return [start, *leader] if at_once else [*leader, start]
 
     def _is_sound(self, trial: Any) -> bool:
         """Whether a trial with a score did not fail."""

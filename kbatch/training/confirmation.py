@@ -16,7 +16,7 @@ from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
 from kbatch.results.loading import rows
-from kbatch.results.ranking import leaders, unranked_words
+from kbatch.results.ranking import leaders, unranked
 from kbatch.training import board, race
 from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project
@@ -93,8 +93,7 @@ def confirm(
     if not chosen:
         raise SearchError(
             "A search must have a trial that did not fail or stop at a rung to be confirmed",
-            unranked_words(records),
-            "Keep the baseline, or search on",
+            *unranked(records),
         )
     if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))

@@ -39,7 +39,7 @@ def confirm(
 
     Use it before you claim anything: the highest of many noisy scores flatters its recipe. The
     trainings are kept with the search's records: a confirmation that was stopped goes on where it
-    was.
+    was. The workers of an executor train several recipes at once.
 
     Args:
         tuner: The tuner after `search`, made with a `kbatch.HyperModel`.

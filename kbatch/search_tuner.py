@@ -87,7 +87,7 @@ class Tuner(keras_tuner.Tuner):
         distribution_strategy: Any = None,
         **arguments: Any,
     ) -> None:
-        _check_named(arguments)
+        _check_misplaced(arguments)
         own = {"space": space, "seconds_per_trial": seconds_per_trial, **arguments}
         hypermodel = build if isinstance(build, HyperModel) else HyperModel(build, **own)
         given = sorted(name for name, value in own.items() if value is not None)
@@ -179,7 +179,7 @@ class Tuner(keras_tuner.Tuner):
         self.oracle.know_earlier(seen)
 
 
-def _check_named(arguments: Mapping[str, Any]) -> None:
+def _check_misplaced(arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that a stock tuner takes, with the place where they belong here."""
     for name in ("max_trials", "budget"):
         if name in arguments:

@@ -39,11 +39,18 @@ def variations(table):
 
 
 def varied(baseline, values):
-    """Return the recipe of some values, at the batch size of the baseline."""
+    """Return the recipe of some values, whose rates are those at batch 32."""
+    if {baseline.batch_size, values.get("batch_size", 32)} != {32}:
+        raise SystemExit(
+            f"The variations must be of batch 32; received: {values}. Use a table whose baseline "
+            "has it, and three batch sizes at least."
+        )
     fields = {field.name for field in dataclasses.fields(baseline)}
     changes = {name: value for name, value in values.items() if name in fields}
-    rate = values[f"{RATE}_{values['optimizer']}"]
-    return dataclasses.replace(baseline, **changes, learning_rate=float(f"{rate:.3g}"))
+    rate = values.get(f"{RATE}_{changes.get('optimizer', baseline.optimizer)}")
+    if rate is not None:
+        changes[RATE] = float(f"{rate:.3g}")
+    return dataclasses.replace(baseline, **changes)
 
 
 def recorded(recipe, seed, like, build, examples):

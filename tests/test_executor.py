@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from types import SimpleNamespace
 
 import keras
@@ -18,6 +19,7 @@ from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 from kbatch.runtime.ray_worker import RayWorker
 from kbatch.runtime.worker import Death
+from kbatch.training import executor as executors
 from kbatch.training.executor import LocalExecutor, RayExecutor, executor_of
 
 WAIT_SECONDS = 120
@@ -232,6 +234,15 @@ def test_nonsense_is_refused(cluster):
         RayExecutor(workers=3)
     with pytest.raises(SearchError, match="room for all workers"):
         RayExecutor(workers=1, gpus_per_worker=1)
+
+
+def test_more_workers_than_cores_are_warned_of(monkeypatch):
+    monkeypatch.setattr(executors, "_cores", lambda: 2)
+    with pytest.warns(UserWarning, match="3 workers share 2 of the CPU's cores"):
+        LocalExecutor(workers=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LocalExecutor(workers=2)
 
 
 def test_names_choose_executors(cluster):

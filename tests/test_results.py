@@ -17,7 +17,7 @@ from kbatch.page.contents import contents_of
 from kbatch.records import fingerprint
 from kbatch.results import report
 from kbatch.results.choice import best_training
-from kbatch.results.ranking import leaders, ranking
+from kbatch.results.ranking import all_were_stopped, leaders, ranking
 from kbatch.results.searched_side import side_of
 from kbatch.results.words import ended_text, score_text
 
@@ -297,6 +297,9 @@ def test_where_all_trials_were_stopped_the_baseline_is_kept(tmp_path):
         kbatch.best_recipe(folder)
     assert "of 3 trials 2 that were stopped at a rung and 1 that failed" in str(raised.value)
     assert "Keep the baseline, or search on" in str(raised.value)
+    assert all_were_stopped([*stopped, failed(record(2, 0.1))])
+    assert not all_were_stopped([*stopped, record(2, 0.1)])
+    assert not all_were_stopped([failed(record(2, 0.1))])  # which a confirmation refuses
 
 
 def test_after_a_race_the_best_is_the_same_everywhere(tmp_path):
@@ -310,7 +313,8 @@ def test_after_a_race_the_best_is_the_same_everywhere(tmp_path):
     assert found.best.trial == best_training(folder).trial == 0
     assert side_of(folder).trained["best"].records[0].trial == 0
     assert "trial 1 dropped out, behind the others" in " ".join(found.sentences)
-    assert ranking([*trials, *again[:2]], GOAL, 400)[0].verdict == "best"
+    verdicts = {rank.record.trial: rank.verdict for rank in found.ranks}
+    assert (verdicts[0], verdicts[1]) == ("best", "within noise of the best")
     fresh = [*confirmation({-1: 0.2, 0: 0.3, 1: 0.35}, 1)]
     assert ranking([*trials, *fresh], GOAL, 400)[0].verdict == "best of the search"
     roles = {row.role: row.cells[0].text for row in contents_of(folder).table.rows}

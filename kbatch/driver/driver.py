@@ -29,7 +29,7 @@ from kbatch.page.live_page import LivePage, at_rest
 from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.results import report
-from kbatch.results.ranking import leaders
+from kbatch.results.ranking import all_were_stopped
 from kbatch.runtime import ctrl_c, quiet_import
 from kbatch.sources.examples import Examples
 from kbatch.space import Space
@@ -207,9 +207,7 @@ def _search_and_confirm(
         hypermodel.watcher = LivePage(folder, live)
         ends = ending(options.tuner, number_of_trials(options, space))
         tuner.search(*examples.train, **fit_arguments, **ends)
-        records = search.project.store.records()
-        stopped = [each for each in records if each.outcome.ended == "stopped"]
-        if options.confirm_seeds() and stopped and not leaders(records, 1):
+        if options.confirm_seeds() and all_were_stopped(search.project.store.records()):
             console.print(
                 "No trial reached the horizon, so there is nothing to confirm: keep the baseline, "
                 "or pass more --trials.",
@@ -251,7 +249,7 @@ def _hypermodel(
         max_batch=max_batch,
         isolated=options.isolated,
     )
-    if options.several_workers:
+    if options.has_executor:
         kind = RayExecutor if options.executor == "ray" else LocalExecutor
         hypermodel.train_in(kind(options.workers))
     return hypermodel

@@ -178,8 +178,8 @@ class Live(Watcher):
         }
         name = names.get(record.purpose, record.purpose)
         score = f"score {score_text(record.score)} per second"
-        own = own_words(record)
-        return f"{name}: {record.recipe}{own and f', {own}'}: {value}{score}{ended}"
+        recipe = ", ".join(filter(None, (str(record.recipe), own_words(record))))
+        return f"{name}: {recipe}: {value}{score}{ended}"
 
     def _compare(self, record: Record) -> None:
         """Keep the record of the highest score, confirmations excepted."""

@@ -152,7 +152,7 @@ class Options:
             raise SearchError(
                 "One of --seconds-per-trial and --epochs must be given", received, "Leave one out"
             )
-        if self.several_workers and self.tuner != "kbatch":
+        if self.has_executor and self.tuner != "kbatch":
             raise SearchError(
                 "--executor and --workers need kbatch's own tuner",
                 f"--tuner {self.tuner}",
@@ -162,14 +162,14 @@ class Options:
         self.confirm_seeds()
 
     @property
-    def several_workers(self) -> bool:
+    def has_executor(self) -> bool:
         """Boolean, whether an executor's workers make the trainings."""
         return self.executor is not None or self.workers is not None
 
     @property
     def in_workers(self) -> bool:
         """Boolean, whether this process makes no training."""
-        return self.isolated or self.several_workers
+        return self.isolated or self.has_executor
 
     def confirm_seeds(self) -> tuple[int, ...]:
         """Return the numbers of `--confirm`; none if it is 0.

@@ -83,7 +83,7 @@ def contents_of(source: Any) -> Contents:
     """
     found, root = report(source), root_of(source)
     shown = shown_records(found)
-    ranks = ranking(shown, found.goal, found.validation_examples)
+    ranks = ranking(shown, found.goal, found.validation_examples, found.dropped)
     facts = fingerprint.load(folder_of(source)) or {}
     return Contents(
         root.resolve().name,

@@ -190,6 +190,17 @@ def best_first(groups: Sequence[list[Record]], dropped: Sequence[int] = ()) -> l
     )
 
 
+def confirmed_best(records: Sequence[Record], dropped: Sequence[int] = ()) -> list[Record]:
+    """Return the trainings with fresh seeds of the best confirmed recipe; empty if there is none.
+
+    Args:
+        records: Records of a search, and of its confirmation if there is one.
+        dropped: Sequence of integers, the trials whose recipes left a race.
+    """
+    groups = [group for group in confirmed(records).values() if not group[0].baseline]
+    return next(iter(best_first(groups, dropped)), [])
+
+
 def claim_of(
     records: Sequence[Record], goal: Goal, examples: int, race: Race = NO_RACE
 ) -> Claim | None:

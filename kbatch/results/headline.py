@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from kbatch.goal import Goal
+from kbatch.outcome import STOPPED
 from kbatch.records.record import Record
 from kbatch.results.claim import Claim, Mean, Side
 from kbatch.results.ranking import trainings_of
@@ -65,7 +66,7 @@ def _confirmed(claim: Claim, goal: Goal) -> str:
 
 
 def _nothing(trials: Sequence[Record]) -> str:
-    stopped = [trial for trial in trials if trial.outcome.ended == "stopped"]
+    stopped = [trial for trial in trials if trial.outcome.ended == STOPPED]
     if trials and len(stopped) == len(trials):
         whose = f"All {len(trials)} trials were" if len(trials) > 1 else "The only trial was"
         return f"{whose} stopped at a rung"

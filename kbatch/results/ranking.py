@@ -11,7 +11,7 @@ from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
 from kbatch.records.record import Record
-from kbatch.results.claim import best_first, confirmed
+from kbatch.results.claim import confirmed_best
 from kbatch.results.noise import score_error, value_error
 from kbatch.results.own_values import own_words
 from kbatch.results.words import SCORE, ended_text, score_text
@@ -77,6 +77,16 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
     return sorted(in_order, key=lambda record: -mean_score(records, record))[:top]
 
 
+def all_were_stopped(records: Sequence[Record]) -> bool:
+    """Tell whether rungs stopped trials of a search, and none has a score.
+
+    Args:
+        records: Records of a search.
+    """
+    stopped = any(record.outcome.ended == STOPPED for record in records)
+    return stopped and not leaders(records, 1)
+
+
 def unranked(records: Sequence[Record]) -> tuple[str, str]:
     """Say how the trials of a search ended that has no leader, and what to do.
 
@@ -84,7 +94,7 @@ def unranked(records: Sequence[Record]) -> tuple[str, str]:
         records: Records of a search.
     """
     trials = [record for record in records if record.purpose == "search"]
-    stopped = sum(record.outcome.ended == "stopped" for record in trials)
+    stopped = sum(record.outcome.ended == STOPPED for record in trials)
     words = {"were stopped at a rung": stopped, "failed": len(trials) - stopped}
     parts = [f"{count} that {ended}" for ended, count in words.items() if count]
     if not parts:
@@ -92,7 +102,9 @@ def unranked(records: Sequence[Record]) -> tuple[str, str]:
     return f"of {len(trials)} trials {' and '.join(parts)}", "Keep the baseline, or search on"
 
 
-def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
+def ranking(
+    records: Sequence[Record], goal: Goal, examples: int, dropped: Sequence[int] = ()
+) -> list[Rank]:
     """Return the baseline, then the trials, highest score first.
 
     The baseline has no rank. It is one draw that nobody chose, and the highest of many trials is
@@ -102,6 +114,7 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
         records: Records of a search.
         goal: The goal of the search.
         examples: Integer, how many validation examples the metric was measured on.
+        dropped: Sequence of integers, the trials whose recipes left a race.
     """
     baselines = [record for record in records if record.purpose == "baseline"]
     trials = [record for record in records if record.purpose == "search"]
@@ -115,7 +128,7 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
 
     def verdict(record: Record) -> str:
         if record is best:
-            return _best(records, record, baselines)
+            return _best(records, record, baselines, dropped)
         if record.repeats is not None:
             return f"trial {record.repeats} again"
         if len(record.outcome.curve) < scoring.WINDOW and record.outcome.ended == "horizon":
@@ -127,13 +140,17 @@ def ranking(records: Sequence[Record], goal: Goal, examples: int) -> list[Rank]:
     return ranks + [rank(record, verdict(record)) for record in trials]
 
 
-def _best(records: Sequence[Record], best: Record, baselines: Sequence[Record]) -> str:
+def _best(
+    records: Sequence[Record],
+    best: Record,
+    baselines: Sequence[Record],
+    dropped: Sequence[int],
+) -> str:
     """The remark on the best recipe, which says if its score is a mean."""
     trainings, mean = len(trainings_of(records, best)), mean_score(records, best)
     beaten = any(baseline.score > mean for baseline in baselines)
     verdict = BELOW_BASELINE if beaten else BEST
-    candidates = [group for group in confirmed(records).values() if not group[0].baseline]
-    if not beaten and candidates and best_first(candidates)[0][0].trial != best.trial:
+    if not beaten and any(each.trial != best.trial for each in confirmed_best(records, dropped)):
         verdict = BEST_OF_SEARCH  # with fresh seeds another one is
     if trainings == 1:
         return verdict

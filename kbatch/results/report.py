@@ -70,8 +70,12 @@ class Report:
 
         Its `values` are the trial's hyperparameters, your own among them.
         """
-        dropped = () if self.claim is None else self.claim.race.dropped
-        return best_of(self.records, dropped)
+        return best_of(self.records, self.dropped)
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """Tuple of integers, the trials whose recipes left a race."""
+        return () if self.claim is None else self.claim.race.dropped
 
     @property
     def sentences(self) -> list[str]:
@@ -127,12 +131,13 @@ def report(tuner_or_directory: Any) -> Report:
     """
     records, goal = load_records(tuner_or_directory), load_goal(tuner_or_directory)
     examples = load_validation_examples(tuner_or_directory)
+    race = load_race(tuner_or_directory)
     return Report(
         records,
         goal,
         examples,
-        ranking(records, goal, examples),
-        claim_of(records, goal, examples, load_race(tuner_or_directory)),
+        ranking(records, goal, examples, race.dropped),
+        claim_of(records, goal, examples, race),
         _load_run(root_of(tuner_or_directory)),
     )
 

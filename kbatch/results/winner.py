@@ -10,7 +10,7 @@ from typing import Any
 from kbatch.errors import RecordError
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
-from kbatch.results.claim import best_first, confirmed
+from kbatch.results.claim import confirmed, confirmed_best
 from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.ranking import leaders, trainings_of, unranked
 from kbatch.results.words import score_text
@@ -72,10 +72,9 @@ def best_of(records: Sequence[Record], dropped: Sequence[int] = ()) -> Record | 
         records: Records of a search, and of its confirmation if there is one.
         dropped: Sequence of integers, the trials whose recipes dropped out of a race.
     """
-    candidates = [group for group in confirmed(records).values() if not group[0].baseline]
-    if not candidates:
+    best = confirmed_best(records, dropped)
+    if not best:
         return next(iter(leaders(records, 1)), None)
-    best = best_first(candidates, dropped)[0]
     own = trainings_of(records, best[0])
     # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
     return (own or best)[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras_tuner
 
-from kbatch.outcome import SCORED
+from kbatch.outcome import SCORED, STOPPED
 from kbatch.search import axis_ranges, rungs
 from kbatch.search.observation import Load, Observation
 from kbatch.search.proposals import propose
@@ -20,9 +20,11 @@ ATTEMPTS = 30  # to propose what was not tried yet
 # Recipes that reached the horizon before the leader is trained again; chosen on recorded tables
 # (see docs/benchmarks.md).
 REPEATED_FROM = 5
-AT_ONCE = 8  # variations of the start before those left take turns with the model
+# Variations of the start before those left take turns with the model: the most that a recorded
+# table has. Six lose more on that one (`scripts/bench_search.py`, `kbatch:at_once=6`).
+AT_ONCE = 8
 REPEAT = "kbatch_repeat"  # the name of a repeat's value that holds the id of the first trial
-STOPPED, OUT_OF_MEMORY = "stopped", "out_of_memory"
+OUT_OF_MEMORY = "out_of_memory"
 
 
 class Oracle(keras_tuner.Oracle):

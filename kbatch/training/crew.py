@@ -6,11 +6,11 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 from kbatch.runtime import ctrl_c
 from kbatch.runtime.turns import Ended, Turns
 from kbatch.training.isolated_trainer import IsolatedTrainer
+from kbatch.training.trainer import Trainer
 
 LOOK_SECONDS = 0.1  # so that Ctrl-C is seen while the others end; chosen by hand
 
@@ -95,7 +95,7 @@ def crew(
 
 
 def beside(
-    trainer: Any, work: Callable[[int], None], done: Callable[[], None] = lambda: None
+    trainer: Trainer, work: Callable[[int], None], done: Callable[[], None] = lambda: None
 ) -> AbstractContextManager[None]:
     """Return a context in which a thread for each further worker of a trainer works too.
 

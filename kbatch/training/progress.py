@@ -158,8 +158,7 @@ def _end_of(record: Record) -> str:
     """How a training ended, in words."""
     held = record.outcome.value
     value = "nothing measured" if held is None else f"{held:.3f} held"
-    own = own_words(record)
-    words = f"{own}: {ended_by(record.outcome)}" if own else ended_by(record.outcome)
+    words = ": ".join(filter(None, (own_words(record), ended_by(record.outcome))))
     return f"{words}: {value}, score {score_text(record.score)} per second"
 
 

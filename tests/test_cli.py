@@ -245,7 +245,10 @@ def test_after_ctrl_c_and_sigterm_the_same_command_goes_on(ask, small, tmp_path)
     result = forked.command(*arguments[3:])
     assert result.returncode == 0, result.stderr
     assert load_records(tmp_path)[: len(kept)] == kept
-    assert [record.outcome.ended for record in load_records(tmp_path)] == ["horizon"] * 3
+    records = load_records(tmp_path)
+    assert [record.purpose for record in records] == ["baseline", "search", "search"]
+    # a rung may stop a trial that is far behind
+    assert {record.outcome.ended for record in records} <= {"horizon", "stopped"}
 
 
 def test_help_and_version():

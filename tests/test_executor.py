@@ -15,11 +15,11 @@ from short_searches import build
 from test_search_tuner import search, trials_of, tuner_in
 
 import kbatch
+from kbatch.device import processor
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 from kbatch.runtime.ray_worker import RayWorker
 from kbatch.runtime.worker import Death
-from kbatch.training import executor as executors
 from kbatch.training.executor import LocalExecutor, RayExecutor, executor_of
 
 WAIT_SECONDS = 120
@@ -237,7 +237,7 @@ def test_nonsense_is_refused(cluster):
 
 
 def test_more_workers_than_cores_are_warned_of(monkeypatch):
-    monkeypatch.setattr(executors, "_cores", lambda: 2)
+    monkeypatch.setattr(processor, "cores", lambda: 2)
     with pytest.warns(UserWarning, match="3 workers share 2 of the CPU's cores"):
         LocalExecutor(workers=3)
     with warnings.catch_warnings():
@@ -257,7 +257,7 @@ GPUS = [SimpleNamespace(name=f"/physical_device:GPU:{number}") for number in (0,
 def test_workers_share_the_cores_or_have_a_gpu_each(monkeypatch):
     executor = LocalExecutor(workers=2)
     own = executor.worker(1).environment
-    assert int(own["OMP_NUM_THREADS"]) == max(len(os.sched_getaffinity(0)) // 2, 1)
+    assert int(own["OMP_NUM_THREADS"]) == max(processor.cores() // 2, 1)
     assert LocalExecutor().worker(0).environment == {}
     monkeypatch.setattr("kbatch.device.gpus.of_trainings", lambda: GPUS)
     assert [LocalExecutor().worker(n).environment for n in (0, 1)] == [

@@ -24,7 +24,7 @@ from kbatch import __version__
 from kbatch.cli.failure import told_plainly
 from kbatch.cli.finding import Finding
 from kbatch.cli.gpu_doctor import passes_quick_checks
-from kbatch.device import card
+from kbatch.device import card, processor
 
 TIMEOUT_SECONDS = 120
 LIBRARIES = ("keras-tuner", "numpy", "loky", "nvidia-ml-py")
@@ -65,7 +65,7 @@ except BaseException as error:
 else:
     ask("cuda", tf.test.is_built_with_cuda)
     ask("build", build)
-    ask("cpu", lambda: f"{processor.name() or platform.machine()}, {os.cpu_count()} cores")
+    ask("cpu", lambda: f"{processor.name() or platform.machine()}, {processor.cores()} cores")
     ask("tells_bytes", lambda: meter.bytes_now() is not None)
     ask("limit", limit)
     ask("onednn", onednn)
@@ -211,7 +211,7 @@ def _tensorboard() -> Finding:
 def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
     """The processor, the GPUs, the NVIDIA cards, and their memory."""
     gpus = told.get("gpus", [])
-    yield Finding("cpu", told.get("cpu") or f"{platform.machine()}, {os.cpu_count()} cores")
+    yield Finding("cpu", told.get("cpu") or f"{platform.machine()}, {processor.cores()} cores")
     without = "unknown" if "error" in told else "none that TensorFlow sees"
     yield Finding("gpu", ", ".join(gpus) or without)
     yield _nvidia(told)

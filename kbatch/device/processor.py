@@ -1,6 +1,8 @@
-"""The processor of this machine, by name."""
+"""The processor of this machine: its name, and the cores that this process may use."""
 
 from __future__ import annotations
+
+import os
 
 
 def name() -> str | None:
@@ -16,3 +18,10 @@ def name() -> str | None:
     except OSError:
         return None
     return names[0] if names else None
+
+
+def cores() -> int:
+    """Return the cores that this process may use: `taskset` or a scheduler may have left it few."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

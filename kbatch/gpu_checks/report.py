@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch import __version__
+from kbatch.device import processor
 from kbatch.gpu_checks.check import Row
 from kbatch.gpu_checks.scale import is_rehearsal
 from kbatch.records import atomic_file
@@ -36,7 +36,7 @@ class Report:
             "kbatch": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
-            "cores": os.cpu_count(),
+            "cores": processor.cores(),
             "libraries": dict(_versions()),
             "gpus": gpus,
             "rehearsed_on_the_fake_gpu": is_rehearsal(),

@@ -81,7 +81,7 @@ def device() -> str:
     name = processor.name()
     names = [*cards, name] if name else cards
     listed = ", ".join(names) or platform.processor()
-    return f"{listed}; {platform.machine()}, {os.cpu_count()} cores"
+    return f"{listed}; {platform.machine()}, {processor.cores()} cores"
 
 
 def _versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from kbatch.device import gpus
+from kbatch.device import gpus, processor
 from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
 from kbatch.runtime import ray_worker
@@ -88,11 +88,12 @@ class LocalExecutor:
                 f"{self.workers} workers, {len(self._gpus)} GPUs",
                 f"Pass workers={len(self._gpus)} at most",
             )
-        if not self._gpus and self.workers > _cores():
+        cores = processor.cores()
+        if not self._gpus and self.workers > cores:
             warnings.warn(
-                f"{self.workers} workers share {_cores()} of the CPU's cores: trials are slowed "
+                f"{self.workers} workers share {cores} of the CPU's cores: trials are slowed "
                 "down by each other, but the baseline trains alone and seems better than it is. "
-                f"Pass workers={_cores()} at most.",
+                f"Pass workers={cores} at most.",
                 stacklevel=2,
             )
 
@@ -104,7 +105,7 @@ class LocalExecutor:
             return Worker({VISIBLE: names[place] if names else str(place)})
         if self.workers == 1:
             return Worker()
-        own = str(max(_cores() // self.workers, 1))
+        own = str(max(processor.cores() // self.workers, 1))
         return Worker(dict.fromkeys(CORES, own))
 
 
@@ -156,13 +157,6 @@ class RayExecutor:
     def worker(self, number: int) -> RayWorker:
         """Return a worker; see `Executor.worker`."""
         return RayWorker(self._resources)
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def checked(workers: Any) -> int:

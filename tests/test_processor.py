@@ -1,0 +1,31 @@
+"""The processor: the cores that a process may use."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kbatch.device import processor
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_a_process_kept_to_one_core_is_told_one():
+    first = min(os.sched_getaffinity(0))
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import os; os.sched_setaffinity(0, [{first}]);"
+            "from kbatch.device import processor; print(processor.cores())",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == "1"
+
+
+def test_all_cores_are_told_where_nothing_is_kept_from_them(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert processor.cores() == os.cpu_count()

@@ -152,6 +152,21 @@ def test_a_target_that_was_missed_is_drawn_at_the_horizon(tmp_path, monkeypatch)
     assert "training seconds until val_accuracy 0.8 is held" in str(saved[0].spec())
 
 
+def test_what_a_rung_stopped_is_marked_where_it_was_judged():
+    runs = [*trials(), record(4, 0.2, ended="stopped")]
+    infos = batch_infos(runs, GOAL, 400)
+    scores, speeds = batches.score_charts(infos, [], GOAL)[0], batches.cost_charts(infos, GOAL)[0]
+    row = next(row for row in rows_of(scores) if row["name"] == "trial 4")
+    assert (row["shape"], row["lower"]) == ("stopped at a rung", None)
+    assert "might have become better" in scores.note
+    assert "secured by then" in space_chart(space_info(runs)).note
+    assert "secured by then" not in space_chart(space_info(trials())).note
+    # its speed is measured as that of any other
+    row = next(row for row in rows_of(speeds) if row["name"] == "trial 4")
+    assert row["shape"] == "trained once"
+    assert "rung" not in speeds.note + batches.score_charts(infos[:2], [], GOAL)[0].note
+
+
 def test_points_over_batch_size_are_the_scores_of_the_records():
     infos = batch_infos(trials(), GOAL, 400)
     assert [(info.batch_size, info.baseline) for info in infos] == [

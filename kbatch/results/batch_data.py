@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbatch import scoring
 from kbatch.goal import Goal
-from kbatch.outcome import SCORED
+from kbatch.outcome import SCORED, STOPPED
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.results import noise
 from kbatch.results.claim import Mean, confirmed
@@ -36,6 +36,7 @@ class BatchInfo:
         peak_bytes: Integer, or `None` if the device does not tell.
         ended: How the training ended, in words.
         failed: Boolean, whether the training ended in an error, NaN or a crash.
+        stopped: Boolean, whether a rung stopped it, so that it might have become better.
     """
 
     trial: int
@@ -54,6 +55,7 @@ class BatchInfo:
     peak_bytes: int | None
     ended: str
     failed: bool
+    stopped: bool
 
     @property
     def baseline(self) -> bool:
@@ -133,6 +135,7 @@ def _info(group: Sequence[Record], goal: Goal, examples: int, own_optimizer: str
         max(peaks, default=None),
         ended_text(record.outcome),
         all(each.outcome.failed for each in group),
+        record.outcome.ended == STOPPED,
     )
 
 

@@ -24,17 +24,19 @@ from kbatch.results.charts.canvas import (
 )
 
 BASELINE, ONCE, CONFIRMED, FAILED = "baseline", "trained once", "mean of fresh seeds", "failed"
-MISSED = "target not held"
+MISSED, CUT_SHORT = "target not held", "stopped at a rung"
 SHAPES = {
     ONCE: "circle",
     BASELINE: "square",
     CONFIRMED: "diamond",
     FAILED: "cross",
     MISSED: "triangle-down",
+    CUT_SHORT: "triangle-up",
 }
 SPREAD, STEP = 0.2, 0.12  # octaves, at most: from a batch size, and from group to group
 ERRORS = "Bars: ± 2 standard errors, of measuring or over the seeds."
 APART = "Groups at one batch size stand a little apart. Rates and other axes differ too."
+CENSORED = "What a rung stopped is drawn as it was then: to the end it might have become better."
 NOTHING = "Nothing was measured yet."
 BY = {"optimizer": "optimizer", "policy": "policy", "augmentation": "augmentation"}
 
@@ -153,6 +155,8 @@ def _row(info: BatchInfo, group: str, octaves: float, field: str, missing: float
     if field == "peak_bytes":
         y = y / 1e6
     shape = _shape(info)
+    if info.stopped and field in ("score", "value"):
+        shape = CUT_SHORT
     if y is None:
         y, shape = missing, MISSED
     return _Point(
@@ -224,6 +228,8 @@ def _note(rows: Sequence[_Point], known: Sequence[str]) -> str:
     notes = [] if rows else [NOTHING]
     if any(row.lower is not None for row in rows):
         notes.append(ERRORS)
+    if any(row.shape == CUT_SHORT for row in rows):
+        notes.append(CENSORED)
     if len(known) > 1:
         notes.append(APART)
     return " ".join(notes)

@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from kbatch.outcome import STOPPED
 from kbatch.results.charts.canvas import BLUE, GREY, ORANGE, Chart, hit_areas, table, under_pointer
 from kbatch.results.space_data import SpaceAxis, SpaceInfo
 
@@ -151,16 +152,22 @@ def _labels(info: SpaceInfo, names: list[str]) -> list[_Label]:
 def _note(info: SpaceInfo) -> str:
     if not info.records:
         return NOTHING
-    return "One line a trial, over the axes on which trials differ; orange scored high."
+    note = "One line a trial, over the axes on which trials differ; orange scored high."
+    if any(record.outcome.ended == STOPPED for record in info.records):
+        note += " A trial that a rung stopped scored what it had secured by then."
+    return note
 
 
 def _description(info: SpaceInfo) -> str:
-    """The best trial's values in words."""
+    """The values of the trial that scored highest in words."""
     if not info.records:
         return f"Parallel axes of the space. {NOTHING}"
     best = info.records[-1]
     drawn = ", ".join(_words(axis, -1) for axis in info.axes)
-    return f"{len(info.records)} trials over parallel axes. The best, trial {best.trial}: {drawn}."
+    return (
+        f"{len(info.records)} trials over parallel axes. The highest single score is that of "
+        f"trial {best.trial}: {drawn}."
+    )
 
 
 def _words(axis: SpaceAxis, position: int) -> str:

@@ -1,6 +1,7 @@
 """The processor: the cores that a process may use."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -17,15 +18,18 @@ def test_a_process_kept_to_one_core_is_told_one():
             sys.executable,
             "-c",
             f"import os; os.sched_setaffinity(0, [{first}]);"
-            "from kbatch.device import processor; print(processor.cores())",
+            "from kbatch.device import processor; print(processor.words())",
         ],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.strip() == "1"
+    assert told.stdout.strip().endswith(", 1 core")
 
 
 def test_all_cores_are_told_where_nothing_is_kept_from_them(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert processor.cores() == os.cpu_count()
+    monkeypatch.setattr(processor, "cores", lambda: 8)
+    monkeypatch.setattr(processor, "name", lambda: None)
+    assert processor.words() == f"{platform.machine()}, 8 cores"

@@ -65,7 +65,7 @@ except BaseException as error:
 else:
     ask("cuda", tf.test.is_built_with_cuda)
     ask("build", build)
-    ask("cpu", lambda: f"{processor.name() or platform.machine()}, {processor.cores()} cores")
+    ask("cpu", processor.words)
     ask("tells_bytes", lambda: meter.bytes_now() is not None)
     ask("limit", limit)
     ask("onednn", onednn)
@@ -211,7 +211,7 @@ def _tensorboard() -> Finding:
 def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
     """The processor, the GPUs, the NVIDIA cards, and their memory."""
     gpus = told.get("gpus", [])
-    yield Finding("cpu", told.get("cpu") or f"{platform.machine()}, {processor.cores()} cores")
+    yield Finding("cpu", told.get("cpu") or processor.words())
     without = "unknown" if "error" in told else "none that TensorFlow sees"
     yield Finding("gpu", ", ".join(gpus) or without)
     yield _nvidia(told)

@@ -8,7 +8,6 @@ small model would seem to need no memory.
 from __future__ import annotations
 
 import functools
-import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +45,7 @@ def _one_device() -> str:
         details = tf.config.experimental.get_device_details(cards[0])
         name = details.get("device_name", "GPU")
         return f"{name}, float32 as TF32" if _has_tf32(details) else str(name)
-    return f"CPU {processor.name() or platform.machine()}, {processor.cores()} cores"
+    return f"CPU {processor.words()}"
 
 
 def tell_of_unused_card() -> None:

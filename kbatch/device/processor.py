@@ -1,8 +1,9 @@
-"""The processor of this machine: its name, and the cores that this process may use."""
+"""The processor of this machine, and the cores of it that this process may use."""
 
 from __future__ import annotations
 
 import os
+import platform
 
 
 def name() -> str | None:
@@ -25,3 +26,9 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def words() -> str:
+    """Describe the processor for people: its name, or else its architecture, and its cores."""
+    count = cores()
+    return f"{name() or platform.machine()}, {count} core{'s' if count > 1 else ''}"

@@ -99,7 +99,8 @@ def check(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
             are not compared.
 
     Raises:
-        ProjectChangedError: If a fact differs; the message names it and both of its values.
+        ProjectChangedError: If a fact differs; the message names it and both of its values. Of data
+            whose checksum differs it names the data only.
     """
     stored = load(directory) or {}
     now = json.loads(json.dumps(facts))
@@ -133,7 +134,11 @@ def _differences(name: str, before: Any, now: Any) -> list[str]:
             for key in names
             for text in _differences(f"{name}.{key}", before.get(key), now.get(key))
         ]
-    return [] if before == now else [f"{name} was {before!r} and is now {now!r}"]
+    if before == now:
+        return []
+    if name.endswith(f".{SUM}") and isinstance(before, int) and isinstance(now, int):
+        return [f"the values of {name.removesuffix(f'.{SUM}')} are not those of the start"]
+    return [f"{name} was {before!r} and is now {now!r}"]
 
 
 def _without_sums(before: Any, now: Any) -> Any:

@@ -64,7 +64,10 @@ def announce_horizon(options: Options, space: Space, seconds: float, console: Co
 
 def _at_most(options: Options) -> str:
     """What shortens a search; empty if nothing does."""
-    return " at most, since poor trials are stopped" if options.tuner == "kbatch" else ""
+    if options.tuner != "kbatch":
+        return ""
+    each = " and each GPU takes a share" if options.has_executor and not options.workers else ""
+    return f" at most, since poor trials are stopped{each}"
 
 
 def number_of_trials(options: Options, space: Space) -> int:

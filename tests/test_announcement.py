@@ -1,0 +1,56 @@
+"""The announcement of a search: the minutes that its workers leave of its trainings."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from kbatch.case_study.options import Options
+from kbatch.driver.announcement import announce, announce_horizon
+
+
+def said(tmp_path, **given):
+    """What is announced of eleven trainings of 60 s."""
+    chosen = Options(
+        axes={"policy": "float32"},
+        **{"trials": 6, "confirm": "2", "confirm_top": 1, "seconds_per_trial": 60.0, **given},
+    )
+    console = Console(file=io.StringIO(), width=200)
+    announce(chosen, chosen.space(), tmp_path, console)
+    return console.file.getvalue()
+
+
+def minutes(text):
+    return float(re.search(r"about ([0-9.]+) minutes", text)[1])
+
+
+def test_the_parts_are_told(tmp_path):
+    assert "11 trainings of 60 s each (baseline, 6 trials, 4 to confirm)" in said(tmp_path)
+
+
+@pytest.mark.parametrize(("workers", "turns"), [(1, 11), (2, 6), (4, 3), (11, 1), (50, 1)])
+def test_workers_train_in_turns(tmp_path, workers, turns):
+    each = minutes(said(tmp_path)) / 11
+    assert minutes(said(tmp_path, workers=workers)) == pytest.approx(turns * each, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "at most, since poor trials are stopped."),
+        ({"workers": 2}, "at most, since poor trials are stopped."),
+        ({"executor": "local"}, "since poor trials are stopped and each GPU takes a share."),
+        ({"tuner": "random"}, "minutes."),
+    ],
+)
+def test_it_says_what_shortens_a_search(tmp_path, given, words):
+    assert said(tmp_path, **given).rstrip().endswith(words)
+    chosen, console = (
+        Options(axes={"policy": "float32"}, trials=6, epochs=2, **given),
+        Console(file=io.StringIO(), width=200),
+    )
+    announce_horizon(chosen, chosen.space(), 3.5, console)
+    told = console.file.getvalue()
+    assert told.startswith("Every training gets 3.50 s")
+    assert told.rstrip().endswith(words)

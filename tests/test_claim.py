@@ -8,9 +8,10 @@ import pytest
 from result_records import GOAL, SECONDS, confirmation, failed, record
 
 from kbatch import scoring
-from kbatch.results.claim import claim_of, interval
+from kbatch.results.claim import claim_of
 from kbatch.results.noise import score_error
 from kbatch.results.ranking import ranking
+from kbatch.results.score_interval import interval
 from kbatch.results.sentences import claim_sentences
 
 TARGET = replace(GOAL, target=0.8)

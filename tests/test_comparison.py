@@ -15,7 +15,8 @@ from kbatch.errors import RecordError
 from kbatch.goal import Goal
 from kbatch.records import fingerprint
 from kbatch.results import compare
-from kbatch.results.claim import claim_of, interval, measuring_error
+from kbatch.results.claim import claim_of
+from kbatch.results.score_interval import interval, measuring_error
 
 FOLDERS = itertools.count()
 

@@ -206,3 +206,26 @@ def test_names_of_tests_are_short():
     ]
     assert len(names) > 600
     assert [name for name in names if len(name) > 60] == []
+
+
+def test_modules_are_at_most_300_lines():
+    lines = {str(path): path.read_text().count("\n") for path in MODULES}
+    assert {path: count for path, count in lines.items() if count > 300} == {}
+
+
+def test_bodies_are_at_most_50_lines():
+    long = [
+        f"{path.name}: {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and _lines_of_body(node) > 50
+    ]
+    assert long == []
+
+
+def _lines_of_body(function):
+    """The lines of a function after its docstring."""
+    body = function.body
+    if ast.get_docstring(function) is not None:
+        body = body[1:]
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0

@@ -13,7 +13,8 @@ import kbatch
 from kbatch.errors import SearchError
 from kbatch.records import fingerprint
 from kbatch.records.store import Store
-from kbatch.results.claim import Race, claim_of, interval
+from kbatch.results.claim import Race, claim_of
+from kbatch.results.score_interval import interval
 from kbatch.results.sentences import claim_sentences
 from kbatch.results.winner import best_of
 from kbatch.runtime.turns import Turns

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from kbatch.goal import Goal
 from kbatch.records.record import Record
-from kbatch.results.claim import Mean, confirmed
+from kbatch.results.claim import Mean
+from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.ranking import Rank, headings, table
 from kbatch.results.words import SCORE, score_text
 

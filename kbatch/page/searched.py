@@ -12,7 +12,7 @@ from kbatch import json_form
 from kbatch.goal import Goal
 from kbatch.outcome import STOPPED
 from kbatch.records.record import Record
-from kbatch.results.claim import confirmed
+from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.report_page import devices, versions
 from kbatch.results.sentences import goal_words
 

@@ -11,7 +11,8 @@ from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.results import noise
-from kbatch.results.claim import Mean, confirmed
+from kbatch.results.claim import Mean
+from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.words import ended_text
 
 

@@ -9,21 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from scipy import special
-
 from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.records.record import Record
-from kbatch.results.noise import score_error
+from kbatch.results.confirmed_recipes import best_first, confirmed
+from kbatch.results.score_interval import FEWEST_SEEDS, interval, measuring_error
 
-# The spread of two seeds has one degree of freedom: the interval would be 13 standard errors wide.
-FEWEST_SEEDS = 3
-FALSE_CLAIMS = 0.05
-# The share of the binomial variance p (1 - p) / n that recipe and examples cause together. Further
-# seeds do not reduce it, since they are measured on the same examples. Measured: 5 % (three
-# recipes, eight seeds each, 2,000 drawn pets; 54 % is the seed's).
-SAME_EXAMPLES = 0.05
 SAME_PACE = 1.05  # times by which seconds differ that read alike with one decimal
 
 
@@ -163,44 +154,6 @@ class Claim:
         return "as soon"
 
 
-def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
-    """Return the trainings of a confirmation by trial and recipe, the baseline's among them.
-
-    One that is stopped may have a seed of a recipe, but not yet of the baseline: it is left out.
-    """
-    fresh = [record for record in records if record.purpose == "confirmation"]
-    seeds = {record.seed for record in fresh if record.baseline}
-    groups: dict[tuple[int, str], list[Record]] = {}
-    for record in fresh:
-        if record.seed in seeds:
-            groups.setdefault((record.trial, str(record.recipe)), []).append(record)
-    return groups
-
-
-def best_first(groups: Sequence[list[Record]], dropped: Sequence[int] = ()) -> list[list[Record]]:
-    """Return the trainings of recipes by their mean scores, those that left a race behind.
-
-    Args:
-        groups: Sequence of lists, the trainings of each recipe with fresh seeds.
-        dropped: Sequence of integers, the trials whose recipes left a race.
-    """
-    return sorted(
-        groups,
-        key=lambda group: (group[0].trial in dropped, -statistics.fmean(_scores(group))),
-    )
-
-
-def confirmed_best(records: Sequence[Record], dropped: Sequence[int] = ()) -> list[Record]:
-    """Return the trainings with fresh seeds of the best confirmed recipe; empty if there is none.
-
-    Args:
-        records: Records of a search, and of its confirmation if there is one.
-        dropped: Sequence of integers, the trials whose recipes left a race.
-    """
-    groups = [group for group in confirmed(records).values() if not group[0].baseline]
-    return next(iter(best_first(groups, dropped)), [])
-
-
 def claim_of(
     records: Sequence[Record], goal: Goal, examples: int, race: Race = NO_RACE
 ) -> Claim | None:
@@ -252,42 +205,6 @@ def claim_of(
     )
 
 
-def interval(first: Any, second: Any, first_error: Any, second_error: Any, recipes: int) -> Any:
-    """Return half of the 95 % interval around the difference of two mean scores.
-
-    Args:
-        first: Scores of one recipe, one per seed. Arrays may hold the scores of many confirmations,
-            with seeds along the last axis.
-        second: Scores of the other recipe.
-        first_error: Standard error of measuring one score of `first`.
-        second_error: Standard error of measuring one score of `second`.
-        recipes: Integer, the number of recipes of which the better one was chosen by these scores.
-
-    Returns:
-        A float, or an array of them; `nan` if there are fewer than three seeds.
-    """
-    sides = [
-        (np.asarray(first), np.square(first_error)),
-        (np.asarray(second), np.square(second_error)),
-    ]
-    if min(scores.shape[-1] for scores, _ in sides) < FEWEST_SEEDS:
-        return math.nan
-    # Few seeds may agree by luck, but not better than they were measured.
-    spreads = [
-        np.maximum(scores.var(axis=-1, ddof=1), measured) / scores.shape[-1]
-        for scores, measured in sides
-    ]
-    variance = sum(spreads) + SAME_EXAMPLES * sum(measured for _, measured in sides)
-    unsure = sum(
-        spread**2 / (scores.shape[-1] - 1)
-        for spread, (scores, _) in zip(spreads, sides, strict=True)
-    )
-    # Rounded down: with three seeds, and recipes of very unequal spread, Welch's own number lets
-    # 6 % of false claims pass.
-    freedom = np.floor(np.square(variance) / np.maximum(unsure, np.finfo(float).tiny))
-    return special.stdtrit(freedom, 1 - FALSE_CLAIMS / (2 * recipes)) * np.sqrt(variance)
-
-
 def _scores(records: Sequence[Record]) -> list[float]:
     return [record.score for record in records]
 
@@ -302,12 +219,6 @@ def _values(records: Sequence[Record], chance: float) -> list[float]:
         else:
             values.append(float(value))
     return values
-
-
-def measuring_error(records: Sequence[Record], goal: Goal, examples: int) -> float:
-    """The standard error of measuring one score, averaged over a recipe's trainings."""
-    errors = [score_error(record.outcome, goal, examples) or 0.0 for record in records]
-    return math.sqrt(statistics.fmean(error**2 for error in errors))
 
 
 def _baseline(records: Sequence[Record], aim: float, goal: Goal) -> Side:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kbatch import notebook, text_table
-from kbatch.results.claim import FEWEST_SEEDS, interval
+from kbatch.results.score_interval import FEWEST_SEEDS, interval
 from kbatch.results.searched_side import BASELINE, BEST, SearchedSide, Trained, side_of
 from kbatch.results.words import score_text
 

@@ -12,7 +12,7 @@ from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results import noise
-from kbatch.results.claim import confirmed
+from kbatch.results.confirmed_recipes import confirmed
 
 Points = tuple[tuple[float, float], ...]
 Band = list[tuple[float, float, float]]

@@ -12,7 +12,7 @@ from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.records import fingerprint
 from kbatch.records.record import Record
-from kbatch.results.claim import confirmed, measuring_error
+from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.loading import (
     folder_of,
     load_goal,
@@ -22,6 +22,7 @@ from kbatch.results.loading import (
     root_of,
 )
 from kbatch.results.ranking import trainings_of
+from kbatch.results.score_interval import measuring_error
 from kbatch.results.winner import best_of
 
 BASELINE, BEST = "baseline", "best"

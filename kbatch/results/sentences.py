@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 from kbatch.goal import Goal
-from kbatch.results.claim import FEWEST_SEEDS, Claim, Mean, Side
+from kbatch.results.claim import Claim, Mean, Side
+from kbatch.results.score_interval import FEWEST_SEEDS
 from kbatch.results.words import score_text
 
 # One recipe, 400 validation examples, a spread of 2 points: three seeds find a gain of 10 points in

@@ -10,7 +10,7 @@ from typing import Any
 from kbatch.errors import RecordError
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
-from kbatch.results.claim import confirmed, confirmed_best
+from kbatch.results.confirmed_recipes import confirmed, confirmed_best
 from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.ranking import leaders, trainings_of, unranked
 from kbatch.results.words import score_text

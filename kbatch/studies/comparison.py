@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from kbatch.results.claim import FEWEST_SEEDS, interval
+from kbatch.results.score_interval import FEWEST_SEEDS, interval
 from kbatch.studies.study_table import NOTHING, mean_text
 
 CHANCE = 0.5  # of two classes

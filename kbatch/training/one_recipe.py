@@ -16,6 +16,7 @@ from kbatch.building.compiled import said_of
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
+from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
 from kbatch.device import gpus, meter, strategy
 from kbatch.errors import RecipeError, SearchError
@@ -133,11 +134,7 @@ def train(
     spec = ModelSpec.of(build, **model_arguments)
     model_maker = ModelMaker.of(spec)
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
-    check_sizes([recipe.batch_size], data)
-    for part in augmentation.mixing([recipe.augmentation]):
-        part.check_examples(data.training.element_spec[0])
-        part.check_count(_first_step(recipe) // strategy.replicas())
-    strategy.check_sizes([recipe.examples_per_pass])
+    _check_passes(recipe, data)
     hp = model_maker.hyperparameters(spec.values)
     trial = Trial()
     model = trial.make(model_maker, recipe, hp)
@@ -162,6 +159,15 @@ def train(
     board.write_training(callbacks, recipe, outcome, metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
+
+
+def _check_passes(recipe: Recipe, data: Data) -> None:
+    """Refuse a recipe whose passes these data or replicas cannot make."""
+    check_sizes([recipe.batch_size], data)
+    for part in augmentation.mixing([recipe.augmentation]):
+        part.check_examples(data.training.element_spec[0])
+        part.check_count(_first_step(recipe) // strategy.replicas())
+    strategy.check_sizes([recipe.examples_per_pass])
 
 
 def check_augmentation(recipe: Recipe) -> None:

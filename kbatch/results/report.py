@@ -34,6 +34,7 @@ from kbatch.results.loading import (
 from kbatch.results.ranking import Rank, headings, ranking, table
 from kbatch.results.report_page import BATCHES, CURVES, RANKING_TITLE, markdown_page
 from kbatch.results.sentences import claim_sentences
+from kbatch.results.uneven_speeds import uneven_speeds
 from kbatch.results.winner import best_of
 
 RUN_FILE = "run.json"
@@ -79,8 +80,8 @@ class Report:
 
     @property
     def sentences(self) -> list[str]:
-        """What may be claimed, in words."""
-        return claim_sentences(self.claim, self.goal)
+        """What may be claimed, in words, and which recipes something else slowed down."""
+        return [*claim_sentences(self.claim, self.goal), *uneven_speeds(self.records)]
 
     def __str__(self) -> str:
         terminal = Console()

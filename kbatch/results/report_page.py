@@ -12,6 +12,7 @@ from kbatch.records.record import Record
 from kbatch.results.claim import Claim
 from kbatch.results.ranking import Rank, headings, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, seconds_heading
+from kbatch.results.uneven_speeds import uneven_speeds
 
 CURVES, BATCHES = "accuracy_over_seconds.png", "batch_size.png"
 RANKING_TITLE = "Recipes by score"
@@ -38,7 +39,7 @@ def markdown_page(
         "# What a search with kbatch found",
         "",
         *_run_lines(records, goal, run),
-        *_claim_lines(claim, goal),
+        *_claim_lines(records, claim, goal),
         f"## {RANKING_TITLE}",
         "",
         _markdown_table(headings(ranks, goal.metric), table(ranks)),
@@ -64,8 +65,9 @@ def _run_lines(records: Sequence[Record], goal: Goal, run: dict[str, Any]) -> li
     ]
 
 
-def _claim_lines(claim: Claim | None, goal: Goal) -> list[str]:
-    lines = _section("Baseline against best", claim_sentences(claim, goal))
+def _claim_lines(records: Sequence[Record], claim: Claim | None, goal: Goal) -> list[str]:
+    sentences = [*claim_sentences(claim, goal), *uneven_speeds(records)]
+    lines = _section("Baseline against best", sentences)
     if claim is None:
         return lines
     columns = ("trial", "recipe", "seeds", "score/s", goal.metric, "test", seconds_heading(goal))

@@ -29,8 +29,8 @@ def test_the_parts_are_told(tmp_path):
     assert "11 trainings of 60 s each (baseline, 6 trials, 4 to confirm)" in said(tmp_path)
 
 
-@pytest.mark.parametrize(("workers", "turns"), [(1, 11), (2, 6), (4, 3), (11, 1), (50, 1)])
-def test_workers_train_in_turns(tmp_path, workers, turns):
+@pytest.mark.parametrize(("workers", "turns"), [(1, 11), (2, 6), (4, 4), (6, 3), (50, 3)])
+def test_workers_train_each_part_in_turns(tmp_path, workers, turns):
     each = minutes(said(tmp_path)) / 11
     assert minutes(said(tmp_path, workers=workers)) == pytest.approx(turns * each, abs=0.1)
 
@@ -40,7 +40,7 @@ def test_workers_train_in_turns(tmp_path, workers, turns):
     [
         ({}, "at most, since poor trials are stopped."),
         ({"workers": 2}, "at most, since poor trials are stopped."),
-        ({"executor": "local"}, "since poor trials are stopped and each GPU takes a share."),
+        ({"executor": "local"}, "at most with one worker, since poor trials are stopped."),
         ({"tuner": "random"}, "minutes."),
     ],
 )

@@ -153,11 +153,13 @@ def test_a_target_that_was_missed_is_drawn_at_the_horizon(tmp_path, monkeypatch)
 
 
 def test_what_a_rung_stopped_is_marked_where_it_was_judged():
-    runs = [*trials(), record(4, 0.2, ended="stopped")]
+    stopped = record(4, 0.2, ended="stopped")
+    runs = [*trials(), dataclasses.replace(stopped, score=GOAL.score(stopped.outcome))]
     infos = batch_infos(runs, GOAL, 400)
     scores, speeds = batches.score_charts(infos, [], GOAL)[0], batches.cost_charts(infos, GOAL)[0]
     row = next(row for row in rows_of(scores) if row["name"] == "trial 4")
     assert (row["shape"], row["lower"]) == ("stopped at a rung", None)
+    assert row["y"] == pytest.approx(GOAL.score(stopped.outcome), rel=1e-4)
     assert "might have become better" in scores.note
     assert "secured by then" in space_chart(space_info(runs)).note
     assert "secured by then" not in space_chart(space_info(trials())).note
@@ -165,6 +167,15 @@ def test_what_a_rung_stopped_is_marked_where_it_was_judged():
     row = next(row for row in rows_of(speeds) if row["name"] == "trial 4")
     assert row["shape"] == "trained once"
     assert "rung" not in speeds.note + batches.score_charts(infos[:2], [], GOAL)[0].note
+
+
+def test_what_a_rung_stopped_before_the_target_did_not_miss_it(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(batches, "save", lambda charts, path: saved.extend(charts))
+    infos = batch_infos([record(3, 0.1, goal=TARGET, ended="stopped")], TARGET, 400)
+    batches.draw_batches(infos, TARGET, tmp_path / "b.png")
+    (row,) = rows_of(saved[0])
+    assert (row["shape"], row["y"]) == ("stopped at a rung", TARGET.seconds)
 
 
 def test_points_over_batch_size_are_the_scores_of_the_records():

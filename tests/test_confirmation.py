@@ -33,7 +33,7 @@ def test_a_confirmation_trains_with_fresh_seeds_and_resumes(searched, points):
     again = kbatch.confirm(tuner, x, y, top=1, seeds=2, **data)
     assert again.score.tolist() == runs.score.tolist()
     assert (directory / "p" / "kbatch" / "records.jsonl").stat().st_size == size
-    with pytest.raises(kbatch.errors.ProjectChangedError, match="values of test_data"):
+    with pytest.raises(kbatch.errors.ProjectChangedError, match="values or order of test_data"):
         kbatch.confirm(tuner, x, y, top=1, seeds=3, **data | {"test_data": (x, y)})
 
 

@@ -257,7 +257,7 @@ GPUS = [SimpleNamespace(name=f"/physical_device:GPU:{number}") for number in (0,
 def test_workers_share_the_cores_or_have_a_gpu_each(monkeypatch):
     executor = LocalExecutor(workers=2)
     own = executor.worker(1).environment
-    assert int(own["OMP_NUM_THREADS"]) == max(processor.cores() // 2, 1)
+    assert int(own["OMP_NUM_THREADS"]) == max(len(os.sched_getaffinity(0)) // 2, 1)
     assert LocalExecutor().worker(0).environment == {}
     monkeypatch.setattr("kbatch.device.gpus.of_trainings", lambda: GPUS)
     assert [LocalExecutor().worker(n).environment for n in (0, 1)] == [

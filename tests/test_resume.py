@@ -75,9 +75,11 @@ def test_a_changed_project_is_refused_on_resume(change, text, finished, points, 
 def test_changed_data_are_refused_on_resume(finished, points, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     (x, y), validation = points
-    with pytest.raises(ProjectChangedError, match="values of data.training are not those"):
+    with pytest.raises(ProjectChangedError, match="values or order of data.training are not those"):
         search(tuner_of(tmp_path, max_trials=3), ((x + 1, y), validation))
-    with pytest.raises(ProjectChangedError, match="values of validation_data are not those"):
+    with pytest.raises(
+        ProjectChangedError, match="values or order of validation_data are not those"
+    ):
         search(tuner_of(tmp_path, max_trials=3), ((x, y), (validation[0] + 1, validation[1])))
 
 

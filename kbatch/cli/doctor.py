@@ -35,7 +35,7 @@ VARIABLES = re.compile(
     r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)|XLA_FLAGS|KERAS_BACKEND|KBATCH_CACHE"
 )
 QUESTIONS = """
-import json, os, platform
+import json, os
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_FORCE_GPU_ALLOW_GROWTH="true")
 told = {}
 def ask(name, question):

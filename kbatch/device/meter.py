@@ -8,6 +8,8 @@ small model would seem to need no memory.
 from __future__ import annotations
 
 import functools
+import os
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +47,8 @@ def _one_device() -> str:
         details = tf.config.experimental.get_device_details(cards[0])
         name = details.get("device_name", "GPU")
         return f"{name}, float32 as TF32" if _has_tf32(details) else str(name)
-    return f"CPU {processor.words()}"
+    # The machine's cores, not those left to this process: projects are compared by these words.
+    return f"CPU {processor.name() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def tell_of_unused_card() -> None:

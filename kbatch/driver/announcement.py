@@ -42,7 +42,7 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
         )
         return
     kept = min(_trainings_kept(folder), trainings)
-    minutes = _minutes(options, trainings - kept, options.seconds_per_trial)
+    minutes = _minutes(options, space, kept, options.seconds_per_trial)
     parts = f"baseline, {trials} trials, {trainings - 1 - trials} to confirm"
     earlier = f", {kept} of them kept from an earlier run" if kept else ""
     console.print(
@@ -55,7 +55,7 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
 
 def announce_horizon(options: Options, space: Space, seconds: float, console: Console) -> None:
     """Print the horizon that the epochs were found to take, and how many minutes all trainings."""
-    minutes = _minutes(options, number_of_trainings(options, space), seconds)
+    minutes = _minutes(options, space, 0, seconds)
     console.print(
         f"Every training gets {seconds:.2f} s: about {minutes:.1f} minutes{_at_most(options)}.",
         highlight=False,
@@ -66,8 +66,8 @@ def _at_most(options: Options) -> str:
     """What shortens a search; empty if nothing does."""
     if options.tuner != "kbatch":
         return ""
-    each = " and each GPU takes a share" if options.has_executor and not options.workers else ""
-    return f" at most, since poor trials are stopped{each}"
+    alone = " with one worker" if options.has_executor and not options.workers else ""
+    return f" at most{alone}, since poor trials are stopped"
 
 
 def number_of_trials(options: Options, space: Space) -> int:
@@ -80,12 +80,17 @@ def number_of_trainings(options: Options, space: Space) -> int:
 
     A race may end before; in each of its parts the better half of the recipes goes on.
     """
+    return sum(_parts(options, space))
+
+
+def _parts(options: Options, space: Space) -> list[int]:
+    """The trainings of each part, which begins when the one before has ended."""
     trials, looks = number_of_trials(options, space), options.confirm_seeds()
-    left, count = min(options.confirm_top, trials), 1 + trials
+    left, parts = min(options.confirm_top, trials), [1, trials]
     for begun, look in zip((0, *looks), looks, strict=False):
-        count += (look - begun) * (1 + left)
+        parts.append((look - begun) * (1 + left))
         left = math.ceil(left / 2)
-    return count
+    return parts
 
 
 def _trainings_kept(folder: Path) -> int:
@@ -94,6 +99,11 @@ def _trainings_kept(folder: Path) -> int:
     return sum(line.record is not None for line in store.read(file))
 
 
-def _minutes(options: Options, trainings: int, seconds: float) -> float:
-    turns = math.ceil(trainings / (options.workers or 1))
+def _minutes(options: Options, space: Space, kept: int, seconds: float) -> float:
+    """The minutes of all parts, but for the first trainings, which are kept."""
+    turns = 0
+    for part in _parts(options, space):
+        done = min(kept, part)
+        kept -= done
+        turns += math.ceil((part - done) / (options.workers or 1))
     return turns * (seconds * WALL_PER_TRAINING_SECOND + WALL_PER_TRAINING) / 60

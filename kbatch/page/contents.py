@@ -44,7 +44,7 @@ class Contents:
     Attributes:
         name: String, the folder's name.
         headline: String, from the baseline to the best recipe in one sentence.
-        sentences: Tuple of strings, what may be claimed.
+        sentences: Tuple of strings, what may be claimed, and which recipes had two speeds.
         searched: Tuple of names and words.
         table: `RecipeTable`.
         left_out: Integer, trials beyond `MOST_TRIALS`, which only trials.csv has.

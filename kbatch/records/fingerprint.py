@@ -137,7 +137,7 @@ def _differences(name: str, before: Any, now: Any) -> list[str]:
     if before == now:
         return []
     if name.endswith(f".{SUM}") and isinstance(before, int) and isinstance(now, int):
-        return [f"the values of {name.removesuffix(f'.{SUM}')} are not those of the start"]
+        return [f"values or order of {name.removesuffix(f'.{SUM}')} are not those of the start"]
     return [f"{name} was {before!r} and is now {now!r}"]
 
 

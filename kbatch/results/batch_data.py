@@ -136,7 +136,7 @@ def _info(group: Sequence[Record], goal: Goal, examples: int, own_optimizer: str
         max(peaks, default=None),
         ended_text(record.outcome),
         all(each.outcome.failed for each in group),
-        record.outcome.ended == STOPPED,
+        any(each.outcome.ended == STOPPED for each in group),
     )
 
 

@@ -80,7 +80,7 @@ class Report:
 
     @property
     def sentences(self) -> list[str]:
-        """What may be claimed, in words, and which recipes something else slowed down."""
+        """What may be claimed, in words, and which recipes trained at two speeds."""
         return [*claim_sentences(self.claim, self.goal), *uneven_speeds(self.records)]
 
     def __str__(self) -> str:

@@ -90,7 +90,7 @@ class Comparison:
 
 
 def compared(first: Values, second: Values, pairs: int = 1) -> Comparison:
-    """Return the difference of two sizes, with the interval of `kbatch.results.claim`.
+    """Return the difference of two sizes, with the interval of `kbatch.results.score_interval`.
 
     Args:
         first: Values of one size, all of them known.

@@ -155,10 +155,10 @@ def _row(info: BatchInfo, group: str, octaves: float, field: str, missing: float
     if field == "peak_bytes":
         y = y / 1e6
     shape = _shape(info)
-    if info.stopped and field in ("score", "value"):
-        shape = CUT_SHORT
     if y is None:
         y, shape = missing, MISSED
+    if info.stopped and field in ("score", "value"):
+        shape = CUT_SHORT
     return _Point(
         info.batch_size * 2**octaves,
         info.batch_size,

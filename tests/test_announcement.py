@@ -46,10 +46,8 @@ def test_workers_train_each_part_in_turns(tmp_path, workers, turns):
 )
 def test_it_says_what_shortens_a_search(tmp_path, given, words):
     assert said(tmp_path, **given).rstrip().endswith(words)
-    chosen, console = (
-        Options(axes={"policy": "float32"}, trials=6, epochs=2, **given),
-        Console(file=io.StringIO(), width=200),
-    )
+    chosen = Options(axes={"policy": "float32"}, trials=6, epochs=2, **given)
+    console = Console(file=io.StringIO(), width=200)
     announce_horizon(chosen, chosen.space(), 3.5, console)
     told = console.file.getvalue()
     assert told.startswith("Every training gets 3.50 s")

@@ -1,7 +1,12 @@
 """A CPU tells its bytes only where TensorFlow's own allocator counts all of them."""
 
+import os
+
 import forked
 import pytest
+import tensorflow as tf
+
+from kbatch.device import meter
 
 CODE = """
 import tensorflow as tf
@@ -84,3 +89,12 @@ print(meter.bytes_peak() - before)
 
 def test_a_checksum_of_the_data_takes_no_device_memory(fake_gpu):
     assert int(forked.code(CHECKSUMMED).stdout) < 100_000  # of 40 MB
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="a GPU is told instead")
+def test_a_resumed_search_may_have_fewer_cores(monkeypatch):
+    # the words are compared on resume, and taskset does not change the machine
+    words = meter.device_words()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    assert meter.device_words() == words
+    assert words.endswith(f"{os.cpu_count()} cores")

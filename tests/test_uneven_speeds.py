@@ -32,8 +32,8 @@ def test_only_what_should_be_as_fast_is_compared():
     assert uneven_speeds([trained(2, 29_000), slow]) == []
     growing = [trained(1, count, batch_schedule="exponential:8") for count in (29_000, 9_000)]
     assert uneven_speeds(growing) == []
-    stopped = record(1, 0.3, "confirmation", ended="nan", changes={"examples": 290_000})
-    assert uneven_speeds([stopped, slow]) == []
+    broken = record(1, 0.3, "confirmation", ended="nan", changes={"examples": 290_000})
+    assert uneven_speeds([broken, slow]) == []
     short = record(1, 0.3, "confirmation", changes={"examples": 90, "train_seconds": 0.9})
     assert uneven_speeds([short, fast]) == []
 

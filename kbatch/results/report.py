@@ -23,6 +23,7 @@ from kbatch.results.claim import Claim, claim_of
 from kbatch.results.curve_data import panels
 from kbatch.results.loading import (
     load,
+    load_checks,
     load_confirmations,
     load_goal,
     load_own_optimizer,
@@ -56,6 +57,7 @@ class Report:
         claim: Baseline against best, from the confirmation; `None` without one.
         run: Notes of `kbatch cats-vs-dogs` on its run: `command`, `data`, `model`, `skipped`.
             Empty for a search without it.
+        remarks: Tuple of strings, what kbatch assumes and does not hold for this model and data.
     """
 
     records: Sequence[Record]
@@ -64,6 +66,7 @@ class Report:
     ranks: Sequence[Rank]
     claim: Claim | None
     run: dict[str, Any]
+    remarks: tuple[str, ...] = ()
 
     @property
     def best(self) -> Record | None:
@@ -81,7 +84,9 @@ class Report:
     @property
     def sentences(self) -> list[str]:
         """What may be claimed, in words, and which recipes trained at two speeds."""
-        return [*claim_sentences(self.claim, self.goal), *uneven_speeds(self.records)]
+        claimed = claim_sentences(self.claim, self.goal)
+        remarks = [each for each in self.remarks if each not in claimed]
+        return [*remarks, *claimed, *uneven_speeds(self.records)]
 
     def __str__(self) -> str:
         terminal = Console()
@@ -133,13 +138,16 @@ def report(tuner_or_directory: Any) -> Report:
     records, goal = load_records(tuner_or_directory), load_goal(tuner_or_directory)
     examples = load_validation_examples(tuner_or_directory)
     race = load_race(tuner_or_directory)
+    told = [each for each in load_checks(tuner_or_directory).values() if each.get("sentence")]
+    obstacles = [str(each["sentence"]) for each in told if each.get("claimable") is False]
     return Report(
         records,
         goal,
         examples,
         ranking(records, goal, examples, race.dropped),
-        claim_of(records, goal, examples, race),
+        claim_of(records, goal, examples, race, obstacles),
         _load_run(root_of(tuner_or_directory)),
+        tuple(str(each["sentence"]) for each in told),
     )
 
 

@@ -26,6 +26,7 @@ VERDICTS = {
     "or give the search more trials or seconds.",
     "noise": "This is within noise: do not claim that either is better. "
     "Give the search more trials, seconds or seeds.",
+    "unsound": "So nothing may be claimed, whatever the numbers.",
     "contradicted": "So the evidence is divided: do not claim that either is better. "
     "Confirm with more seeds.",
 }
@@ -65,6 +66,7 @@ def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
         sentences.append(f"{metric.removeprefix('val_')} on test data nobody chose by: {tests}")
     if claim.contradicted and claim.own_run is not None:
         sentences.append(_contradiction(claim, claim.own_run))
+    sentences += claim.obstacles
     return [*sentences, VERDICTS[claim.verdict].format(trial=best.trial)]
 
 

@@ -15,6 +15,9 @@ from kbatch.building import replicas
 from kbatch.building.compiled import said_of
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
+from kbatch.checks import catalogue
+from kbatch.checks.finding import Found
+from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
@@ -131,18 +134,19 @@ def train(
         board.checked(callbacks),
         verbose,
     )
-    spec = ModelSpec.of(build, **model_arguments)
-    model_maker = ModelMaker.of(spec)
+    model_maker = ModelMaker.of(spec := ModelSpec.of(build, **model_arguments))
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
     _check_passes(recipe, data)
     hp = model_maker.hyperparameters(spec.values)
     trial = Trial()
     model = trial.make(model_maker, recipe, hp)
+    found: list[Found] = []
     with trial.leave_out():
         if not trial.failure:
             check_known(spec.values or {}, hp)
             replicas.check_metric(model, metric)
-            agreement.check(model, said_of(model, model_maker.arguments).get("loss"), data)
+            more = {"values": spec.values, "class_weight": class_weight}
+            found = _found(model, Subject.of_training(model_maker, data, recipe, **more))
         goal = goal_of(
             horizon, data=data, measured=Measured(model, model_maker.arguments), **judged
         )
@@ -155,10 +159,20 @@ def train(
         examples=_examples(length, recipe, data.training.examples),
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
-    noted = (goal.note,) if goal.note else ()
+    noted = (*([goal.note] if goal.note else []), *catalogue.sentences(found))
     board.write_training(callbacks, recipe, outcome, metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
+
+
+def _found(model: keras.Model, subject: Subject) -> list[Found]:
+    """Compare the model with its data, make all checks, and raise their refusals."""
+    loss = said_of(model, subject.model_maker.arguments).get("loss")
+    if subject.data is not None:
+        agreement.check(model, loss, subject.data)
+    found = catalogue.made(subject)
+    catalogue.refuse(found)
+    return found
 
 
 def _check_passes(recipe: Recipe, data: Data) -> None:

@@ -212,7 +212,10 @@ class Search:
     def _completed(self, job: Job, outcome: Outcome) -> Outcome:
         """The outcome with the recipe's learning rate and all remarks."""
         # What is true of all trainings is told once a search, where its first training ends.
-        told = (self.goal.note, self._overlap()) if job.purpose == "baseline" else ()
+        told: tuple[str, ...] = ()
+        if job.purpose == "baseline":
+            found = self.project.facts().get("checks", {}).values()
+            told = (self.goal.note, self._overlap(), *(each["sentence"] for each in found))
         noted = tuple(note for note in told if note)
         rate = outcome.learning_rate or job.recipe.learning_rate
         return dataclasses.replace(

@@ -16,6 +16,9 @@ from kbatch.building.compiled import compiled_by_user, said_of
 from kbatch.building.label_smoothing import smoothed
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.signature import described, signature
+from kbatch.checks import catalogue
+from kbatch.checks.finding import Found
+from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
@@ -120,7 +123,10 @@ class Terms:
         problems.raise_all()
         # Without problems both are there.
         arguments, data = cast(FitArguments, arguments), cast(Data, data)
+        found = [] if model is None else self._found(arguments, data, problems)
+        problems.raise_all()
         self._agree(project, arguments, model, data)
+        project.note({catalogue.FACT: catalogue.facts(found)})
         goal = self._goal_of(project, data, arguments, model)
         own = bars_of(self.workers) if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)
@@ -181,6 +187,15 @@ class Terms:
                 if mixing:
                     problems.of(lambda: mixed_labels.check(model, loss))
         return data
+
+    def _found(self, arguments: FitArguments, data: Data, problems: Problems) -> list[Found]:
+        """Make the checks of what kbatch assumes, and note their refusals."""
+        subject = Subject.of_search(
+            self.model_maker, data, self.space, class_weight=arguments.class_weight
+        )
+        found = catalogue.made(subject)
+        catalogue.refuse(found, problems)
+        return found
 
     def _agree(
         self, project: Project, arguments: FitArguments, model: keras.Model | None, data: Data

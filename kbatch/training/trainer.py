@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,7 +189,7 @@ def new_trial(job: Job, model_maker: ModelMaker) -> Trial:
     """
     trial = Trial()
     trial.make(
-        dataclasses.replace(model_maker, seed=job.seed),
+        model_maker.with_seed(job.seed),
         job.recipe,
         model_maker.hyperparameters(job.values),
     )

@@ -1,0 +1,69 @@
+"""The catalogue of checks, and the making of all of them."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kbatch.checks.finding import Check, Found
+from kbatch.checks.state import STATE
+from kbatch.checks.subject import Subject
+from kbatch.errors import KbatchError
+from kbatch.problems import Problems
+
+# Those that refuse come first: nothing else is worth a look then.
+CHECKS: tuple[Check, ...] = (STATE,)
+FACT = "checks"  # under which a project keeps what was found
+
+
+def made(subject: Subject, checks: Sequence[Check] = CHECKS) -> list[Found]:
+    """Make all checks, and return what each found.
+
+    Args:
+        subject: What is about to train.
+        checks: Sequence of `Check`. Defaults to all.
+    """
+    found = []
+    for check in checks:
+        began, refusal, finding = time.perf_counter(), None, None
+        try:
+            finding = check.look(subject)
+        except KbatchError as error:
+            refusal = error
+        found.append(Found(check, finding, refusal, time.perf_counter() - began))
+    return found
+
+
+def refuse(found: Iterable[Found], problems: Problems | None = None) -> None:
+    """Raise the refusals of checks as one error, or add them to problems that are raised later."""
+    collected = problems or Problems()
+    for each in found:
+        collected.of(functools.partial(_raised, each))
+    if problems is None:
+        collected.raise_all()
+
+
+def sentences(found: Iterable[Found]) -> tuple[str, ...]:
+    """Return what the user is told."""
+    return tuple(each.finding.sentence for each in found if each.finding and each.finding.sentence)
+
+
+def facts(found: Iterable[Found]) -> dict[str, Any]:
+    """Return what was found by the name of the check, as JSON can hold it."""
+    return {
+        each.check.name: {
+            "holds": each.finding.holds,
+            "sentence": each.finding.sentence,
+            "claimable": each.finding.claimable,
+            **each.finding.facts,
+        }
+        for each in found
+        if each.finding is not None
+    }
+
+
+def _raised(found: Found) -> None:
+    if found.refusal is not None:
+        raise found.refusal

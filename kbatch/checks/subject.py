@@ -1,0 +1,106 @@
+"""The subject of checks: the model, the data and the recipes of a search or a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import keras
+
+from kbatch.building.compiled import said_of
+from kbatch.building.model_maker import ModelMaker
+from kbatch.data.batches import Data
+from kbatch.recipe import Recipe
+from kbatch.space import Space
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What checks look at.
+
+    Attributes:
+        model_maker: `ModelMaker` that makes the models.
+        data: Training and validation data; `None` for a finder, which is given shapes perhaps.
+        policy: String, the policy under which models are looked at.
+        augmentations: Sequence of the names of augmentation pipelines that may be trained with.
+        recompute: Sequence of the recompute strategies that may be trained with.
+        recipes: Sequence of recipes that will be trained, as far as they are known: the baseline of
+            a search, or the one recipe of a training.
+        accumulates: Boolean, whether a recipe may take a batch in several passes.
+        values: Mapping of the user's hyperparameters; `None` for their defaults.
+        class_weight: Mapping from class to weight; `None` without one.
+        seeds: Boolean, whether trainings with fresh seeds may be compared.
+    """
+
+    model_maker: ModelMaker
+    data: Data | None = None
+    policy: str = "float32"
+    augmentations: Sequence[str] = ("none",)
+    recompute: Sequence[str] = ("none",)
+    recipes: Sequence[Recipe] = ()
+    accumulates: bool = False
+    values: Mapping[str, Any] | None = None
+    class_weight: Mapping[int, float] | None = None
+    seeds: bool = False
+
+    @classmethod
+    def of_search(cls, model_maker: ModelMaker, data: Data, space: Space, **more: Any) -> Subject:
+        """Return the subject of a search over a space."""
+        return cls(
+            model_maker,
+            data,
+            space.baseline.policy,
+            tuple({*space.augmentation, space.baseline.augmentation}),
+            tuple({*space.recompute, space.baseline.recompute}),
+            (space.baseline,),
+            seeds=True,
+            **more,
+        )
+
+    @classmethod
+    def of_training(
+        cls, model_maker: ModelMaker, data: Data | None, recipe: Recipe, **more: Any
+    ) -> Subject:
+        """Return the subject of one training, or of a finder for one recipe."""
+        return cls(
+            model_maker,
+            data,
+            recipe.policy,
+            (recipe.augmentation,),
+            (recipe.recompute,),
+            (recipe,),
+            accumulates=recipe.accumulation_steps > 1,
+            **more,
+        )
+
+    @cached_property
+    def model(self) -> keras.Model:
+        """A model as the user's `build` returns it; shared by all checks, so do not train it."""
+        return self.build()
+
+    @cached_property
+    def loss(self) -> Any:
+        """The loss argument of `compile`."""
+        return said_of(self.model, self.model_maker.arguments).get("loss")
+
+    @cached_property
+    def batch(self) -> tuple[Any, ...]:
+        """The first examples to train on, a batch `(x, y)` or `(x, y, sample_weight)`."""
+        training = self._training()
+        size = min(training.examples, EXAMPLES)
+        return tuple(next(iter(training.stream(size, 0))))
+
+    def build(self, seed: int | None = None) -> keras.Model:
+        """Return a new model as the user's `build` returns it, with the maker's or another seed."""
+        maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
+        return maker.raw(self.policy, maker.hyperparameters(self.values))
+
+    def _training(self) -> Any:
+        if self.data is None:
+            raise ValueError("a check of examples needs data")
+        return self.data.training
+
+
+EXAMPLES = 32  # that checks look at; chosen by hand

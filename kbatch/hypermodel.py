@@ -196,8 +196,10 @@ class HyperModel(keras_tuner.HyperModel):
                 warnings.warn(words, UserWarning, stacklevel=3)
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
-            if self.terms.executor is not None and self.running is not None:
-                return self._trial.leave_to_worker()
+            if self.running is not None:
+                fitted = self.running.settled(fitted)
+                if self.terms.executor is not None:
+                    return self._trial.leave_to_worker()
             return self._trial.make(repeat.maker_of(self.terms.model_maker, hp), fitted, hp)
 
     def fit(
@@ -247,7 +249,7 @@ class HyperModel(keras_tuner.HyperModel):
         """The training of a trial; the baseline is trained before the first one."""
         with trial.leave_out():
             drawn, remarks = search.drawn(hp)
-        recipe = self.terms.fitted(drawn) or drawn
+        recipe = search.settled(self.terms.fitted(drawn) or drawn)
         rate = self.space.rate_at_32(recipe)
         return repeat.job_of(hp, self.terms.model_maker, number, recipe, rate, remarks)
 

@@ -13,7 +13,7 @@ from kbatch.code.places import Places
 from kbatch.code.script import script
 from kbatch.dtype_policy import check_policies
 from kbatch.errors import RecipeError
-from kbatch.recipe_fields import CHECKS
+from kbatch.recipe_fields import CHECKS, EXACT, MEAN
 from kbatch.recipe_row import fields_of_row
 from kbatch.training_method import TrainingMethod
 
@@ -79,6 +79,11 @@ class Recipe:
         normalization: `"batch"` leaves the model's `BatchNormalization` layers; `"group"` replaces
             them by `GroupNormalization`, which does not depend on the micro-batch (Wu & He 2018).
             Defaults to `"batch"`.
+        accumulation: How the passes of a batch make one gradient: `"mean"` averages the gradients
+            of the passes, which is exact for a loss that is a mean over examples; `"exact"` takes
+            the loss once, of the outputs of all passes, which is exact for any loss of the outputs
+            and costs one more forward pass (Gao et al. 2021). Trainings measure which is needed and
+            take `"exact"` by themselves. Defaults to `"mean"`.
 
     Raises:
         RecipeError: If a value is not one of the above.
@@ -112,6 +117,7 @@ class Recipe:
     ema: float | None = None
     batch_schedule: str = "constant"
     normalization: str = "batch"
+    accumulation: str = MEAN
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
@@ -143,14 +149,24 @@ class Recipe:
 
     @property
     def steps_per_update(self) -> int:
-        """Integer, train steps of Keras per weight update: passes, but for SAM and proximal one."""
-        return self.accumulation_steps if self.training == "plain" else 1
+        """Integer, train steps of Keras per weight update: passes, but for SAM and proximal one.
+
+        With exact accumulation it is one too.
+        """
+        by_keras = self.training == "plain" and self.accumulation == MEAN
+        return self.accumulation_steps if by_keras else 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Boolean, whether several passes take the loss once, of the outputs of all of them."""
+        return self.accumulation == EXACT and self.accumulation_steps > 1
 
     @property
     def examples_per_step(self) -> int:
         """Integer, examples that one train step of Keras takes.
 
-        SAM and the proximal method go through a batch several times, so they take all of it.
+        SAM and the proximal method go through a batch several times, so they take all of it, as
+        exact accumulation does.
         """
         return self.batch_size // self.steps_per_update
 
@@ -253,6 +269,7 @@ class Recipe:
             f"ema {self.ema}": self.ema is not None,
             f"batch {self.batch_schedule}": self.batch_schedule != CONSTANT,
             f"{self.normalization} normalization": self.normalization != "batch",
+            "exact accumulation": self.is_exact,
         }
         return ", ".join([*words, *(word for word, differs in optional.items() if differs)])
 

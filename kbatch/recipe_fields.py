@@ -24,6 +24,7 @@ AUGMENTATIONS = ("none", "flip", "flip_shift", "flip_shift_contrast", "mixup", "
 )
 SCHEDULES = ("constant", "cosine", "steps")
 NORMALIZATIONS = ("batch", "group")
+MEAN, EXACT = "mean", "exact"  # how the passes of a batch make one gradient
 # Settings of an optimizer: with optimizer="compiled" they are the model's own.
 OF_OPTIMIZER = ("warmup_updates", "weight_decay", "momentum", "clip_norm", "schedule")
 
@@ -140,4 +141,5 @@ CHECKS: dict[str, Check] = {
     "ema": _or_none(_number("ema", lambda m: 0 < m < 1, "between 0 and 1, or None", "0.99")),
     "batch_schedule": _in_words("batch_schedule", BatchGrowth.parse, GROWTH_WORDS),
     "normalization": _one_of("normalization", NORMALIZATIONS),
+    "accumulation": _one_of("accumulation", (MEAN, EXACT)),
 }

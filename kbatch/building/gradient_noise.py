@@ -42,7 +42,8 @@ def measured(
 
     Yields:
         The `NoiseMeter`; `None` for a recipe without accumulation, another training method than
-        plain, several devices, or a growing batch whose size the model's own step hides.
+        plain, exact accumulation, several devices, or a growing batch whose size the model's own
+        step hides.
     """
     if not _can_be_measured(model, recipe):
         yield None
@@ -64,8 +65,7 @@ def measured(
 def _can_be_measured(model: keras.Model, recipe: Recipe) -> bool:
     own_step = type(model).train_step is not keras.Model.train_step
     return (
-        recipe.accumulation_steps > 1
-        and recipe.training == "plain"
+        recipe.steps_per_update > 1
         and model.distribute_strategy.num_replicas_in_sync == 1
         and not (own_step and recipe.growth.factor > 1)
     )

@@ -37,7 +37,8 @@ def trained_by_method(model: keras.Model, recipe: Recipe) -> Iterator[None]:
         yield
         return
     method_checks.check(model, recipe, model.optimizer)
-    gradient = BatchGradient(model, recipe.accumulation_steps)
+    passes = 1 if recipe.is_exact else recipe.accumulation_steps
+    gradient = BatchGradient(model, passes)
     if method.name == SAM:
         train_step = sam_step(model, gradient, method.amount)
     else:

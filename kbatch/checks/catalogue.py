@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kbatch.checks.accumulation import ACCUMULATION
 from kbatch.checks.finding import Check, Found
 from kbatch.checks.state import STATE
 from kbatch.checks.subject import Subject
@@ -14,7 +15,7 @@ from kbatch.errors import KbatchError
 from kbatch.problems import Problems
 
 # Those that refuse come first: nothing else is worth a look then.
-CHECKS: tuple[Check, ...] = (STATE,)
+CHECKS: tuple[Check, ...] = (STATE, ACCUMULATION)
 FACT = "checks"  # under which a project keeps what was found
 
 

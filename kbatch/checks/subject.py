@@ -12,6 +12,7 @@ import keras
 from kbatch.building.compiled import said_of
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data.batches import Data
+from kbatch.data.streams import Source
 from kbatch.recipe import Recipe
 from kbatch.space import Space
 
@@ -85,22 +86,31 @@ class Subject:
         """The loss argument of `compile`."""
         return said_of(self.model, self.model_maker.arguments).get("loss")
 
+    @property
+    def training(self) -> Source:
+        """`Source` of the training examples."""
+        if self.data is None:
+            raise ValueError("a check of examples needs data")
+        return self.data.training
+
+    @property
+    def examples(self) -> int:
+        """Integer, how many examples a check looks at in a batch."""
+        return min(self.training.examples, EXAMPLES)
+
     @cached_property
     def batch(self) -> tuple[Any, ...]:
         """The first examples to train on, a batch `(x, y)` or `(x, y, sample_weight)`."""
-        training = self._training()
-        size = min(training.examples, EXAMPLES)
-        return tuple(next(iter(training.stream(size, 0))))
+        return tuple(next(iter(self.training.stream(self.examples, 0))))
 
     def build(self, seed: int | None = None) -> keras.Model:
         """Return a new model as the user's `build` returns it, with the maker's or another seed."""
         maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
         return maker.raw(self.policy, maker.hyperparameters(self.values))
 
-    def _training(self) -> Any:
-        if self.data is None:
-            raise ValueError("a check of examples needs data")
-        return self.data.training
+    def make(self, recipe: Recipe) -> keras.Model:
+        """Return a new model, compiled for a recipe."""
+        return self.model_maker.make(recipe, self.model_maker.hyperparameters(self.values))
 
 
 EXAMPLES = 32  # that checks look at; chosen by hand

@@ -39,6 +39,22 @@ def accumulated_gradient_of(optimizer: Any, variable: Any) -> Any:
     return optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]
 
 
+def added_losses(layer: Any) -> list[Any]:
+    """The losses that a layer itself added in its last call, without those of its weights.
+
+    `Layer._get_own_losses`, keras/src/layers/layer.py, Keras 3.15.1.
+    """
+    return list(layer._get_own_losses())
+
+
+def clear_losses(layer: Any) -> None:
+    """Forget the losses that a layer, and those inside of it, added in the last call.
+
+    `Layer._clear_losses`, keras/src/layers/layer.py, Keras 3.15.1.
+    """
+    layer._clear_losses()
+
+
 def call_function(operation: Any, training: bool) -> Any:
     """The function with which a Functional model calls one of its operations.
 
@@ -87,6 +103,16 @@ def create_global_seed_generator() -> None:
     from keras.src.random.seed_generator import global_seed_generator
 
     global_seed_generator()
+
+
+def global_seed_variables() -> list[Any]:
+    """The state of the seed generator that calls without a seed share; empty without one.
+
+    `SeedGenerator.state` of the global attribute `global_seed_generator`,
+    keras/src/random/seed_generator.py, Keras 3.15.1.
+    """
+    generator = global_attributes(SEEDS)["global_seed_generator"]
+    return [] if generator is None else [generator.state]
 
 
 def current_stateless_scope() -> Any:
@@ -173,6 +199,14 @@ def learning_rate_setting(optimizer: Any) -> Any:
     return optimizer._learning_rate
 
 
+def logits_of(tensor: Any) -> Any:
+    """The logits that an activation has attached to its output, from which losses compute.
+
+    `_keras_logits`, keras/src/activations/activations.py, Keras 3.15.1; `None` without any.
+    """
+    return getattr(tensor, "_keras_logits", None)
+
+
 def loss_ids(layer: Any) -> set[int]:
     """The `id` of each loss that a layer itself has added.
 
@@ -244,6 +278,11 @@ def set_global_attributes(values: Mapping[str, Any]) -> None:
 
     for name, value in values.items():
         global_state.set_global_attribute(name, value)
+
+
+def set_logits(tensor: Any, logits: Any) -> None:
+    """Attach logits to the output of an activation; see `logits_of`."""
+    tensor._keras_logits = logits
 
 
 def set_mask(tensor: Any, mask: Any) -> None:

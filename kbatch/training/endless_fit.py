@@ -12,6 +12,7 @@ import keras
 
 from kbatch.batch_growth import CONSTANT
 from kbatch.building.augmentation_scope import augmented
+from kbatch.building.call_passes import called_in_passes
 from kbatch.building.dropout_scope import scaled_dropout
 from kbatch.building.float16 import explained
 from kbatch.building.gradient_noise import NoiseMeter, measured
@@ -45,6 +46,7 @@ def recipe_scope(
         policy_scope(recipe.policy, options.own_policy),
         seed_scope(options.seed),
         scaled_dropout(model, recipe.dropout_scale),
+        called_in_passes(model, recipe),
         trained_by_method(model, recipe),
         augmented(model, augmentation.layers(recipe.augmentation)),
         weighed(model, recipe) as pass_count,

@@ -12,10 +12,10 @@ import keras
 from kbatch.axes import RESERVED
 from kbatch.batch_growth import CONSTANT
 from kbatch.building import replicas
-from kbatch.building.compiled import said_of
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue
+from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.checks.finding import Found
 from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
@@ -28,6 +28,7 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import batch_size
+from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
@@ -137,16 +138,16 @@ def train(
     model_maker = ModelMaker.of(spec := ModelSpec.of(build, **model_arguments))
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
     _check_passes(recipe, data)
+    more = {"values": spec.values, "class_weight": class_weight}
+    found = _found(Subject.of_training(model_maker, data, recipe, **more))
+    recipe = settled(recipe, accumulation_of(catalogue.facts(found)))
     hp = model_maker.hyperparameters(spec.values)
     trial = Trial()
     model = trial.make(model_maker, recipe, hp)
-    found: list[Found] = []
     with trial.leave_out():
         if not trial.failure:
             check_known(spec.values or {}, hp)
             replicas.check_metric(model, metric)
-            more = {"values": spec.values, "class_weight": class_weight}
-            found = _found(model, Subject.of_training(model_maker, data, recipe, **more))
         goal = goal_of(
             horizon, data=data, measured=Measured(model, model_maker.arguments), **judged
         )
@@ -165,11 +166,19 @@ def train(
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
 
 
-def _found(model: keras.Model, subject: Subject) -> list[Found]:
-    """Compare the model with its data, make all checks, and raise their refusals."""
-    loss = said_of(model, subject.model_maker.arguments).get("loss")
+def _found(subject: Subject) -> list[Found]:
+    """Compare the model with its data, make all checks, and raise their refusals.
+
+    A model that does not fit into memory is not looked at: that is the outcome of its training.
+    """
+    try:
+        model = subject.model
+    except Exception as error:  # TensorFlow has no one class for running out of memory
+        if not is_out_of_memory(error):
+            raise
+        return []
     if subject.data is not None:
-        agreement.check(model, loss, subject.data)
+        agreement.check(model, subject.loss, subject.data)
     found = catalogue.made(subject)
     catalogue.refuse(found)
     return found

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from kbatch.building.model_maker import ModelMaker
+from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.data.batches import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
@@ -111,7 +112,11 @@ class Search:
     @property
     def baseline_recipe(self) -> Recipe:
         """`Recipe` of the baseline."""
-        return baseline_recipe(self.project, self.model_maker, self.space)
+        return self.settled(baseline_recipe(self.project, self.model_maker, self.space))
+
+    def settled(self, recipe: Recipe) -> Recipe:
+        """Return a recipe whose passes accumulate as the loss of the search needs."""
+        return settled(recipe, accumulation_of(self.project.facts().get("checks", {})))
 
     def baseline(self) -> Record:
         """Return the record of the baseline, which is trained if the project has none yet.

@@ -188,10 +188,19 @@ class Terms:
                     problems.of(lambda: mixed_labels.check(model, loss))
         return data
 
+    def _accumulates(self) -> bool:
+        """Whether a recipe may take a batch in several passes."""
+        sizes = (self.space.micro_batch_size, self.space.baseline.micro_batch_size)
+        return self.max_batch is not None or any(size is not None for size in sizes)
+
     def _found(self, arguments: FitArguments, data: Data, problems: Problems) -> list[Found]:
         """Make the checks of what kbatch assumes, and note their refusals."""
         subject = Subject.of_search(
-            self.model_maker, data, self.space, class_weight=arguments.class_weight
+            self.model_maker,
+            data,
+            self.space,
+            class_weight=arguments.class_weight,
+            accumulates=self._accumulates(),
         )
         found = catalogue.made(subject)
         catalogue.refuse(found, problems)

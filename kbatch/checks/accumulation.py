@@ -1,0 +1,366 @@
+"""The check of accumulation: the loss of a batch is the weighted mean over its parts.
+
+Where it is not, the loss couples the examples of a batch (Dice, contrastive losses), sums them, or
+divides by a count of its own. Passes then take the loss once, of the outputs of all of them; see
+`kbatch.building.call_passes`. What reaches past the outputs is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.building import layer_state
+from kbatch.building.compiled import compiled_by_user
+from kbatch.building.instance_method import replaced
+from kbatch.building.loss_counts import count, counts
+from kbatch.checks.finding import Check, Finding
+from kbatch.checks.subject import Subject
+from kbatch.device import strategy
+from kbatch.errors import ModelError
+from kbatch.recipe import Recipe
+from kbatch.recipe_fields import EXACT, MEAN
+from kbatch.runtime import keras_private
+
+NAME = "accumulation"
+PARTS, BATCHES = 4, 2  # parts that a batch is taken in, and batches that are looked at
+DRAWS = 6  # of a model that draws at random, which is compared within its noise
+# Rounding, relative to the largest: of the loss, a sum over all outputs, and of its gradient by
+# each output. Chosen by hand, ten times what means over 32 examples were seen to differ by.
+LOSS_ROUNDING = {"float64": 1e-12, "float32": 1e-5}
+GRADIENT_ROUNDING = {"float64": 1e-12, "float32": 3e-6}
+Batch = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number or a gradient of whole batches beside that of their parts.
+
+    Attributes:
+        difference: Float, the largest difference, relative to the largest of both.
+        noise: Float, the same between two computations of the whole batch.
+    """
+
+    difference: float
+    noise: float = 0.0
+
+    def agrees(self, rounding: float) -> bool:
+        """Whether the parts make the whole, as far as rounding and random draws let one see."""
+        return self.difference <= max(rounding, 4 * self.noise)
+
+
+def look(subject: Subject) -> Finding | None:
+    """Compare the loss of batches with the weighted mean over their parts.
+
+    Args:
+        subject: What is about to train.
+
+    Raises:
+        ModelError: If what a layer or an own `train_step` adds differs between a batch and its
+            parts, or the loss does and several devices take parts of a batch.
+    """
+    devices = strategy.replicas()
+    if not subject.accumulates and devices == 1:
+        return None
+    plain = dataclasses.replace(
+        subject.recipes[0],
+        micro_batch_size=None,
+        batch_schedule="constant",
+        policy="float32",
+        recompute="none",
+        augmentation="none",
+        accumulation=MEAN,
+        training="plain",
+        jit_compile=False,
+        label_smoothing=max((each.label_smoothing for each in subject.recipes), default=0.0),
+    )
+    model = subject.make(plain)
+    batches = list(_batches(subject))
+    if not model.built:
+        model(batches[0][0], training=False)
+    if type(model).train_step is not keras.Model.train_step:
+        _check_own_step(model, batches)
+        return Finding(holds=True, facts={NAME: MEAN})
+    _check_added_losses(model, batches)
+    worst = max((_loss_compared(model, batch) for batch in batches), key=lambda each: each[0])
+    if not worst[0]:
+        return Finding(holds=True, facts={NAME: MEAN})
+    if devices > 1:
+        raise ModelError(
+            "A loss on several devices must be the mean over their parts of the batch",
+            f"{_loss_words(model)}, {worst[1]}",
+            "Leave out distribution_strategy",
+        )
+    return Finding(
+        holds=False,
+        sentence=f"the loss of a batch is not the mean over its passes ({_loss_words(model)}, "
+        f"{worst[1]}): recipes with passes take it once, of the outputs of all passes, which costs "
+        "one more forward pass",
+        facts={NAME: EXACT},
+    )
+
+
+def settled(recipe: Recipe, accumulation: str) -> Recipe:
+    """Return a recipe that accumulates as its loss needs; an exact one stays exact."""
+    if accumulation == MEAN or recipe.accumulation_steps == 1:
+        return recipe
+    return dataclasses.replace(recipe, accumulation=accumulation)
+
+
+def accumulation_of(facts: Mapping[str, Any]) -> str:
+    """Return how passes accumulate, from the facts of all checks."""
+    return str(facts.get(NAME, {}).get(NAME, MEAN))
+
+
+def _batches(subject: Subject) -> Iterator[Batch]:
+    """Give the first shuffled batches, whose sizes the parts divide."""
+    training = subject.training
+    size = max(subject.examples // PARTS, 1) * PARTS
+    if training.examples < PARTS:
+        size = training.examples
+    for batch in training.stream(size, 0).take(BATCHES):
+        yield keras.utils.unpack_x_y_sample_weight(tuple(batch))
+
+
+def _parts(batch: Any) -> list[Any]:
+    """The parts of a batch, or of any structure of tensors over its examples."""
+    length = len(next(each for each in keras.tree.flatten(batch) if each is not None))
+    size = max(length // PARTS, 1)
+    return [
+        _mapped(functools.partial(_rows, start=start, size=size), batch)
+        for start in range(0, length, size)
+    ]
+
+
+def _rows(tensor: Any, start: int, size: int) -> Any:
+    return tensor[start : start + size]
+
+
+def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
+    """A structure with a function applied to each tensor; `None` stands for a missing part."""
+    return keras.tree.map_structure(
+        lambda part: None if part is None else function(part), structure
+    )
+
+
+def _loss_compared(model: keras.Model, batch: Batch) -> tuple[bool, str]:
+    """Whether the loss of a batch differs from the mean over its parts, and by how much."""
+    outputs = [model(part[0], training=False) for part in _parts(batch)]
+    keras_private.clear_losses(model)  # those of layers are compared apart
+    whole = [_loss_and_gradient(model, batch, _joined(outputs)) for _ in range(2)]
+    parts = [
+        _loss_and_gradient(model, part, each)
+        for part, each in zip(_parts(batch), outputs, strict=True)
+    ]
+    weights = np.asarray(_weights(model, batch, outputs))
+    shares = weights / weights.sum() if weights.sum() else np.zeros_like(weights)
+    loss = sum(share * each[0] for share, each in zip(shares, parts, strict=True))
+    gradients = [
+        np.concatenate([share * each[1][place] for share, each in zip(shares, parts, strict=True)])
+        for place in range(len(whole[0][1]))
+    ]
+    kind = "float64" if all(each.dtype == np.float64 for each in whole[0][1]) else "float32"
+    of_loss = _compared([whole[0][0]], [loss], [whole[1][0]])
+    of_gradient = _compared(whole[0][1], gradients, whole[1][1])
+    is_random = of_loss.noise > LOSS_ROUNDING[kind] or of_gradient.noise > GRADIENT_ROUNDING[kind]
+    differs = is_random or not (
+        of_loss.agrees(LOSS_ROUNDING[kind]) and of_gradient.agrees(GRADIENT_ROUNDING[kind])
+    )
+    words = f"{float(whole[0][0]):.4g} where the mean is {float(loss):.4g}"
+    if of_loss.agrees(LOSS_ROUNDING[kind]):
+        words = f"whose gradient differs by {of_gradient.difference:.1%}"
+    return differs, "which draws at random" if is_random else words
+
+
+def _loss_and_gradient(
+    model: keras.Model, batch: Batch, outputs: Any
+) -> tuple[Any, list[np.ndarray]]:
+    """The loss of a batch with these outputs, and its gradient by each floating one."""
+    x, y, sample_weight = batch
+    # The logits of an activation are what a loss computes from.
+    flat = keras.tree.flatten(outputs)
+    flat += [each for each in map(keras_private.logits_of, flat) if each is not None]
+    flat = [each for each in flat if each.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(flat)
+        loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight)
+    gradients = tape.gradient(loss, flat, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return tf.reduce_sum(loss).numpy(), [np.asarray(each) for each in gradients]
+
+
+def _joined(outputs: Sequence[Any]) -> Any:
+    """The outputs of parts as those of the batch, with their masks."""
+
+    def join(*parts: tf.Tensor) -> tf.Tensor:
+        joined = tf.concat(parts, axis=0)
+        masks = [keras_private.mask_of(part) for part in parts]
+        if masks[0] is not None:
+            keras_private.set_mask(joined, tf.concat(masks, axis=0))
+        logits = [keras_private.logits_of(part) for part in parts]
+        if logits[0] is not None:
+            keras_private.set_logits(joined, tf.concat(logits, axis=0))
+        return joined
+
+    return keras.tree.map_structure(join, *outputs)
+
+
+def _weights(model: keras.Model, batch: Batch, outputs: Sequence[Any]) -> list[float]:
+    """By what each pass is weighted today: the count that its loss is divided by."""
+    loss = compiled_by_user(model).get("loss")
+    parts = _parts(batch)
+    is_one = len(keras.tree.flatten(loss)) == 1 and len(keras.tree.flatten(outputs[0])) == 1
+    if not is_one or not counts(model, loss):
+        return [float(len(keras.tree.flatten(part[0])[0])) for part in parts]
+    counted = keras.tree.flatten(loss)[0]
+    return [
+        float(count(counted, part[1], each, part[2]))
+        for part, each in zip(parts, outputs, strict=True)
+    ]
+
+
+def _compared(
+    whole: Sequence[Any], parts: Sequence[Any], again: Sequence[Any] | None = None
+) -> Compared:
+    """Compare arrays, relative to the largest number among all of them."""
+    scale = max((float(np.max(np.abs(each), initial=0.0)) for each in (*whole, *parts)), default=0)
+    if not np.isfinite(scale):
+        return Compared(np.inf)
+    if not scale:
+        return Compared(0.0)
+    return Compared(_distance(whole, parts) / scale, _distance(whole, again or whole) / scale)
+
+
+def _distance(first: Sequence[Any], second: Sequence[Any]) -> float:
+    pairs = zip(first, second, strict=True)
+    return max((float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs), default=0.0)
+
+
+def _check_added_losses(model: keras.Model, batches: Sequence[Batch]) -> None:
+    """Refuse losses of layers whose sum over a batch is not the mean over its parts."""
+    for batch in batches:
+        draws = [_added(model, batch[0]) for _ in range(DRAWS)]
+        of_parts = [[_added(model, part[0]) for part in _parts(batch)] for _ in range(DRAWS)]
+        for name, whole in draws[0].items():
+            wholes = [each[name] for each in draws]
+            means = [statistics.fmean(part.get(name, 0.0) for part in parts) for parts in of_parts]
+            noise = statistics.stdev(wholes) + statistics.stdev(means)
+            difference = abs(statistics.fmean(wholes) - statistics.fmean(means))
+            scale = max(abs(whole), abs(means[0]))
+            if difference > max(LOSS_ROUNDING["float32"] * scale, 2 * noise):
+                raise _differently(
+                    f"the loss that {name} adds ({whole:.4g} of a batch, {means[0]:.4g} as the "
+                    "mean of its parts)"
+                )
+
+
+def _added(model: keras.Model, x: Any) -> dict[str, float]:
+    """The losses that layers add for these examples, by the layer's name."""
+    model(x, training=False)
+    return {
+        layer.name: float(sum(tf.reduce_sum(loss) for loss in losses))
+        for layer in keras_private.flatten_layers(model)
+        if (losses := keras_private.added_losses(layer))
+    }
+
+
+def _check_own_step(model: keras.Model, batches: Sequence[Batch]) -> None:
+    """Refuse an own `train_step` whose gradient of a batch is not the mean over its parts."""
+    words = f"{type(model).__name__}.train_step"
+    kept = [each for each in model.variables if "seed_generator" not in each.path]
+    entered = layer_state.values(kept)
+    with _quiet(model):
+        for batch in batches:
+            given = tuple(each for each in batch if each is not None)
+            wholes = [_gradients(model, given, entered) for _ in range(DRAWS)]
+            parts = [_mean_gradients(model, given, entered) for _ in range(DRAWS)]
+            if not wholes[0]:
+                raise _differently(f"{words}, which updates weights past model.optimizer")
+            compared = _compared(_means(wholes), _means(parts), _means(wholes[: DRAWS // 2]))
+            if not compared.agrees(LOSS_ROUNDING["float32"]):
+                raise _differently(
+                    f"{words}, whose gradient of a batch differs by {compared.difference:.1%} "
+                    "from the mean over its parts"
+                )
+
+
+@contextmanager
+def _quiet(model: keras.Model) -> Iterator[None]:
+    """Let batch normalization and dropout behave as in inference inside the `with` block."""
+    layers = keras_private.flatten_layers(model)
+    with ExitStack() as changed:
+        for layer in layers:
+            if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+                layer.trainable = False
+                changed.callback(setattr, layer, "trainable", True)
+            elif isinstance(getattr(layer, "rate", None), float):
+                changed.callback(setattr, layer, "rate", layer.rate)
+                layer.rate = 0.0
+        yield
+
+
+def _gradients(model: keras.Model, batch: Batch, entered: Any) -> list[np.ndarray]:
+    """The gradients that the model's own step hands to its optimizer."""
+    layer_state.put_back(entered)
+    caught: list[tuple[Any, Any]] = []
+
+    def apply(grads: Iterable[Any], trainable_variables: Any = None) -> None:
+        caught.extend(zip(grads, trainable_variables or model.trainable_variables, strict=False))
+
+    with (
+        replaced(model.optimizer, "apply_gradients", caught.extend),
+        replaced(model.optimizer, "apply", apply),
+    ):
+        model.train_step(batch)
+    found = {id(variable): gradient for gradient, variable in caught if gradient is not None}
+    return [
+        np.asarray(tf.convert_to_tensor(found[id(variable)]))
+        for variable in model.trainable_variables
+        if id(variable) in found
+    ]
+
+
+def _mean_gradients(model: keras.Model, batch: Batch, entered: Any) -> list[np.ndarray]:
+    return _means([_gradients(model, part, entered) for part in _parts(batch)])
+
+
+def _means(lists: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    return [np.mean(each, axis=0) for each in zip(*lists, strict=True)]
+
+
+def _differently(what: str) -> ModelError:
+    return ModelError(
+        "A batch in several passes must have the gradient of the whole batch",
+        f"a model that accumulates differently: {what}",
+        "Use a batch that fits (no micro_batch_size, no max_batch)",
+    )
+
+
+def _loss_words(model: keras.Model) -> str:
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        return f"{type(model).__name__}.compute_loss"
+    parts = keras.tree.flatten(compiled_by_user(model).get("loss"))
+    return ", ".join(dict.fromkeys(map(_name, parts)))
+
+
+def _name(loss: Any) -> str:
+    if isinstance(loss, str):
+        return loss
+    return str(getattr(loss, "__name__", type(loss).__name__))
+
+
+ACCUMULATION = Check(
+    NAME,
+    "The loss of a batch is the weighted mean over its passes",
+    "Passes take the loss once, of the outputs of all passes; what reaches past the outputs is "
+    "refused",
+    look,
+)

@@ -71,8 +71,30 @@ def look(subject: Subject) -> Finding | None:
     devices = strategy.replicas()
     if not subject.accumulates and devices == 1:
         return None
-    plain = dataclasses.replace(
-        subject.recipes[0],
+    smoothing = max(each.label_smoothing for each in subject.recipes)
+    plain = in_one_pass(dataclasses.replace(subject.recipes[0], label_smoothing=smoothing))
+    model = subject.make(plain)
+    differs = coupled(model, list(_batches(subject)))
+    if not differs:
+        return Finding(holds=True, facts={NAME: MEAN})
+    if devices > 1:
+        raise ModelError(
+            "A loss on several devices must be the mean over their parts of the batch",
+            differs,
+            "Leave out distribution_strategy",
+        )
+    return Finding(
+        holds=False,
+        sentence=f"the loss of a batch is not the mean over its passes ({differs}): recipes with "
+        "passes take it once, of the outputs of all passes, which costs one more forward pass",
+        facts={NAME: EXACT},
+    )
+
+
+def in_one_pass(recipe: Recipe) -> Recipe:
+    """Return a recipe whose model shows the loss as it is: in single precision, in one pass."""
+    return dataclasses.replace(
+        recipe,
         micro_batch_size=None,
         batch_schedule="constant",
         policy="float32",
@@ -81,32 +103,27 @@ def look(subject: Subject) -> Finding | None:
         accumulation=MEAN,
         training="plain",
         jit_compile=False,
-        label_smoothing=max((each.label_smoothing for each in subject.recipes), default=0.0),
     )
-    model = subject.make(plain)
-    batches = list(_batches(subject))
+
+
+def coupled(model: keras.Model, batches: Sequence[Batch]) -> str:
+    """Return how the loss of a batch differs from the mean over its parts; empty if it does not.
+
+    Args:
+        model: Compiled `keras.Model`, of a recipe of `in_one_pass`.
+        batches: Sequence of `(x, y, sample_weight)`, in which `None` stands for a missing part.
+
+    Raises:
+        ModelError: If what a layer or an own `train_step` adds differs.
+    """
     if not model.built:
         model(batches[0][0], training=False)
     if type(model).train_step is not keras.Model.train_step:
         _check_own_step(model, batches)
-        return Finding(holds=True, facts={NAME: MEAN})
+        return ""
     _check_added_losses(model, batches)
-    worst = max((_loss_compared(model, batch) for batch in batches), key=lambda each: each[0])
-    if not worst[0]:
-        return Finding(holds=True, facts={NAME: MEAN})
-    if devices > 1:
-        raise ModelError(
-            "A loss on several devices must be the mean over their parts of the batch",
-            f"{_loss_words(model)}, {worst[1]}",
-            "Leave out distribution_strategy",
-        )
-    return Finding(
-        holds=False,
-        sentence=f"the loss of a batch is not the mean over its passes ({_loss_words(model)}, "
-        f"{worst[1]}): recipes with passes take it once, of the outputs of all passes, which costs "
-        "one more forward pass",
-        facts={NAME: EXACT},
-    )
+    differing = [words for batch in batches if (words := _difference(model, batch))]
+    return f"{_loss_words(model)}, {differing[0]}" if differing else ""
 
 
 def settled(recipe: Recipe, accumulation: str) -> Recipe:
@@ -152,8 +169,8 @@ def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
     )
 
 
-def _loss_compared(model: keras.Model, batch: Batch) -> tuple[bool, str]:
-    """Whether the loss of a batch differs from the mean over its parts, and by how much."""
+def _difference(model: keras.Model, batch: Batch) -> str:
+    """How the loss of a batch differs from the weighted mean over its parts; empty if it agrees."""
     outputs = [model(part[0], training=False) for part in _parts(batch)]
     keras_private.clear_losses(model)  # those of layers are compared apart
     whole = [_loss_and_gradient(model, batch, _joined(outputs)) for _ in range(2)]
@@ -171,14 +188,13 @@ def _loss_compared(model: keras.Model, batch: Batch) -> tuple[bool, str]:
     kind = "float64" if all(each.dtype == np.float64 for each in whole[0][1]) else "float32"
     of_loss = _compared([whole[0][0]], [loss], [whole[1][0]])
     of_gradient = _compared(whole[0][1], gradients, whole[1][1])
-    is_random = of_loss.noise > LOSS_ROUNDING[kind] or of_gradient.noise > GRADIENT_ROUNDING[kind]
-    differs = is_random or not (
-        of_loss.agrees(LOSS_ROUNDING[kind]) and of_gradient.agrees(GRADIENT_ROUNDING[kind])
-    )
-    words = f"{float(whole[0][0]):.4g} where the mean is {float(loss):.4g}"
-    if of_loss.agrees(LOSS_ROUNDING[kind]):
-        words = f"whose gradient differs by {of_gradient.difference:.1%}"
-    return differs, "which draws at random" if is_random else words
+    if of_loss.noise > LOSS_ROUNDING[kind] or of_gradient.noise > GRADIENT_ROUNDING[kind]:
+        return "which draws at random"
+    if of_loss.difference > LOSS_ROUNDING[kind]:
+        return f"{of_loss.difference:.2g} of it apart"
+    if of_gradient.difference > GRADIENT_ROUNDING[kind]:
+        return f"{of_gradient.difference:.2g} of its gradient by the outputs apart"
+    return ""
 
 
 def _loss_and_gradient(

@@ -17,10 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
+from kbatch.building.call_passes import called_in_passes
 from kbatch.building.method_scope import trained_by_method
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.policy_scope import policy_scope
 from kbatch.callbacks.averaged_weights import averages
+from kbatch.checks import accumulation
 from kbatch.data import augmentation
 from kbatch.device import limit, meter
 from kbatch.errors import KbatchError
@@ -52,19 +54,21 @@ class Session:
         for name, pipeline in workload.pipelines.items():
             if name not in augmentation.names():
                 augmentation.register_augmentation(name, pipeline)
-        accumulation = workload.recipe.accumulation_steps
+        passes = workload.recipe.accumulation_steps
         # One example a pass: the sizes come later, only the number of passes is in the model.
         self.recipe = dataclasses.replace(
             workload.recipe,
-            batch_size=accumulation,
-            micro_batch_size=1 if accumulation > 1 else None,
+            batch_size=passes,
+            micro_batch_size=1 if passes > 1 else None,
         )
         spec = workload.spec
         if isinstance(spec.build, Imported):  # only the function itself tells whether it takes `hp`
             spec = dataclasses.replace(spec, build=spec.build.load())
         self.maker = maker = ModelMaker.of(spec, workload.reserved)
+        self._settle(workload)
         self.model = maker.make(self.recipe, maker.hyperparameters(spec.values))
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
+        self._around.enter_context(called_in_passes(self.model, self.recipe))
         self._around.enter_context(trained_by_method(self.model, self.recipe))
         self._around.enter_context(
             augmented(self.model, augmentation.layers(self.recipe.augmentation))
@@ -89,6 +93,19 @@ class Session:
             input_signature=[self.specs(None)],
         )
         self._train = tf.function(lambda batches: self.step(next(batches)))
+
+    def _settle(self, workload: Workload) -> None:
+        """Let passes accumulate as the loss needs, measured on the sample."""
+        if self.recipe.accumulation_steps == 1:
+            return
+        hp = self.maker.hyperparameters(workload.spec.values)
+        model = self.maker.make(accumulation.in_one_pass(self.recipe), hp)
+        sample = _labels.completed(model, _labels.checked(model, workload.sample))
+        batch = keras.utils.unpack_x_y_sample_weight(
+            keras.tree.map_structure(tf.convert_to_tensor, tuple(sample))
+        )
+        if accumulation.coupled(model, [batch]):
+            self.recipe = dataclasses.replace(self.recipe, accumulation="exact")
 
     def facts(self, limit_bytes: int | None) -> ModelFacts:
         """Bytes of the model before it trains."""

@@ -233,6 +233,9 @@ class HyperModel(keras_tuner.HyperModel):
                 if self.running is not None:  # `searching` kept TensorBoard from KerasTuner
                     own = user_callbacks.with_boards(own, search.arguments.callbacks, str(number))
                 job = self._job(search, hp, trial, number)
+                maker = self.terms.model_maker
+                if maker.start.is_one(model):  # the baseline has compiled it meanwhile
+                    trial.make(maker, job.recipe, hp)
                 announce = keras_tuners.Announcement()
                 written = [announce.before, of_trial, saving, announce.after]
                 path = Path(saving.filepath).resolve()  # for a worker elsewhere

@@ -25,6 +25,7 @@ from kbatch.data import augmentation
 from kbatch.dtype_policy import policy_of_keras
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
+from kbatch.recompute._apply import remove
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
 from kbatch.runtime import keras_private
 from kbatch.training_method import PLAIN
@@ -37,6 +38,7 @@ PARTS_OF_TRAINING = {
     "ema": "moving average",
     "dropout_scale": "dropout scale",
 }
+COMPILED_BY_USER = "_kbatch_compiled_by_user"  # where a model keeps the user's compile arguments
 KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 
@@ -63,6 +65,25 @@ def said_of(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
     return compiled_by_user(model) or {"loss": arguments.loss, "metrics": _fresh(arguments.metrics)}
 
 
+def as_built(model: Any) -> Any:
+    """Return what `build` returned, without what kbatch has made of it in an earlier training.
+
+    A `build` that returns one and the same model returns it compiled for the last recipe.
+    """
+    known = vars(model).get(COMPILED_BY_USER) if isinstance(model, keras.Model) else None
+    if known is None:
+        return model
+    remove(model)
+    own, ours = known
+    if keras_private.compile_config(model) is not ours:
+        return model  # compiled anew by the user
+    if own:
+        model.compile(**own)
+    else:
+        model.compiled = False
+    return model
+
+
 def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
     """Compile a model for a recipe, and keep the user's loss, metrics and other arguments.
 
@@ -76,7 +97,10 @@ def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments)
             asks.
     """
     _check(model, recipe, arguments)
+    own = compiled_by_user(model)
     _compile(model, recipe, said_of(model, arguments))
+    # Written past `setattr`, so that neither Keras nor TensorFlow tracks it.
+    vars(model)[COMPILED_BY_USER] = (own, keras_private.compile_config(model))
 
 
 def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from kbatch.building import float8, layer_names
-from kbatch.building.compiled import CompileArguments, compile_for
+from kbatch.building.compiled import CompileArguments, as_built, compile_for
 from kbatch.building.hyperparameters import (
     Build,
     Declare,
@@ -22,6 +22,7 @@ from kbatch.building.hyperparameters import (
 from kbatch.building.normalization import normalized
 from kbatch.building.policy_scope import policy_scope
 from kbatch.building.seed_scope import seed_scope
+from kbatch.building.start import Start
 from kbatch.dtype_policy import FLOAT8, POLICIES, policy_of_keras
 from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import LEAST_SEED, ModelSpec
@@ -57,6 +58,7 @@ class ModelMaker:
         declare: The user's function `declare_hyperparameters(hp)`, called before `build` on
             hyperparameters that do not come from a tuner.
         own_policy: String, the user's own dtype policy, read when this object is made.
+        start: `Start`, the variables that models share; known once `start.begin` was called.
     """
 
     build: Build
@@ -65,6 +67,7 @@ class ModelMaker:
     reserved: frozenset[str] = frozenset()
     declare: Declare = nothing
     own_policy: str = field(default_factory=_own_policy)
+    start: Start = field(default_factory=Start, compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.build) or isinstance(self.build, keras.Model):
@@ -132,10 +135,14 @@ class ModelMaker:
         return self._built(policy, hp)
 
     def _built(self, policy: str, hp: Any) -> keras.Model:
-        with policy_scope(policy, self.own_policy), seed_scope(self.seed):
-            return call_build(
-                self.build, self.hyperparameters() if hp is None else hp, self.reserved
-            )
+        def called() -> keras.Model:
+            with policy_scope(policy, self.own_policy), seed_scope(self.seed):
+                given = self.hyperparameters() if hp is None else hp
+                return as_built(call_build(self.build, given, self.reserved))
+
+        self.start.find(called)
+        self.start.put_back()
+        return called()
 
     def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
         """Return hyperparameters with these values; the user's others take their defaults."""

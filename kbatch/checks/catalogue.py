@@ -9,13 +9,14 @@ from typing import Any
 
 from kbatch.checks.accumulation import ACCUMULATION
 from kbatch.checks.finding import Check, Found
+from kbatch.checks.start import SEEDS, START
 from kbatch.checks.state import STATE
 from kbatch.checks.subject import Subject
 from kbatch.errors import KbatchError
 from kbatch.problems import Problems
 
 # Those that refuse come first: nothing else is worth a look then.
-CHECKS: tuple[Check, ...] = (STATE, ACCUMULATION)
+CHECKS: tuple[Check, ...] = (STATE, START, SEEDS, ACCUMULATION)
 FACT = "checks"  # under which a project keeps what was found
 
 

@@ -82,6 +82,11 @@ class Subject:
         return self.build()
 
     @cached_property
+    def other(self) -> keras.Model:
+        """A model of another call of `build`, with another seed; do not train it either."""
+        return self.build(self.model_maker.seed + 1)
+
+    @cached_property
     def loss(self) -> Any:
         """The loss argument of `compile`."""
         return said_of(self.model, self.model_maker.arguments).get("loss")

@@ -74,6 +74,14 @@ def compile_arguments(model: Any) -> dict[str, Any]:
     return dict(model._compile_config.config)
 
 
+def compile_config(model: Any) -> Any:
+    """Return the object that holds the arguments of the last `compile`; `None` before one.
+
+    `Trainer._compile_config`, keras/src/trainers/trainer.py, Keras 3.15.1.
+    """
+    return getattr(model, "_compile_config", None)
+
+
 def compile_loss(model: Any) -> Any:
     """The loss that a compiled model computes of labels, predictions and weights.
 

@@ -160,6 +160,7 @@ def train(
         examples=_examples(length, recipe, data.training.examples),
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
+    model_maker.start.leave()
     noted = (*([goal.note] if goal.note else []), *catalogue.sentences(found))
     board.write_training(callbacks, recipe, outcome, metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate

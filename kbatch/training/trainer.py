@@ -166,6 +166,8 @@ class LocalTrainer:
         test = {}
         if order.test is not None and outcome.value is not None:
             test = numbers(evaluated(trial.model, order.test))
+        # The model of a trial may be built already while the baseline trains what they share.
+        self.model_maker.start.put_back()
         return Trained(outcome, test, meter.device_words())
 
     def update_seconds(self, job: Job, updates: range) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from kbatch.building.model_maker import ModelMaker
+from kbatch.building.start import Start
 from kbatch.device import meter
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -42,9 +43,11 @@ class Trial:
         self.model: keras.Model | None = None
         self.failure: Outcome | None = None
         self.declared: dict[str, Any] = {}
+        self._start = Start()  # of the model maker, once it makes the model
 
     def make(self, model_maker: ModelMaker, recipe: Recipe, hp: Any = None) -> keras.Model:
         """Make and return the compiled model, or an empty one if memory ran out."""
+        self._start = model_maker.start
         with self.part("build"):
             try:
                 self.model = model_maker.make(recipe, hp)
@@ -104,4 +107,5 @@ class Trial:
     def forget(self) -> None:
         """Free the model, and what TensorFlow would hold of it for ever."""
         self.model = None
+        self._start.put_back()
         gradient_registry.purge(self._registered)

@@ -1,0 +1,77 @@
+"""The checks of the start: each training begins anew, and another seed begins elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kbatch.checks.finding import Check, Finding
+from kbatch.checks.subject import Subject
+from kbatch.runtime import keras_private
+
+NAMED = 3  # variables that a sentence names
+
+
+def look_for_shared(subject: Subject) -> Finding:
+    """Find the variables that two calls of `build` share, so that each training puts them back.
+
+    Args:
+        subject: What is about to train.
+    """
+    start = subject.model_maker.start
+    start.begin(subject.model, subject.other)
+    trained = start.trained(subject.model)
+    if not trained:
+        return Finding(holds=True)
+    more = f" and {len(trained) - NAMED} more" if len(trained) > NAMED else ""
+    return Finding(
+        holds=False,
+        sentence=f"weights that are made outside of `build` ({', '.join(trained[:NAMED])}{more}) "
+        "get back their first values before each training",
+        facts={"shared": len(trained)},
+    )
+
+
+def look_at_seeds(subject: Subject) -> Finding | None:
+    """Compare the weights of two seeds: at least one trainable weight must differ.
+
+    Args:
+        subject: What is about to train.
+    """
+    if not subject.seeds and subject.model_maker.seed == 0:
+        return None
+    shared = {id(variable) for variable in subject.other.variables}
+    own = [each for each in subject.model.trainable_variables if id(each) not in shared]
+    others = {each.path: each for each in subject.other.trainable_variables}
+    pairs = [(each, others[each.path]) for each in own if each.path in others]
+    if not subject.model.trainable_variables or any(_differ(*pair) for pair in pairs):
+        return Finding(holds=True)
+    if len(pairs) < len(own):  # another architecture, by a random draw in `build`
+        return Finding(holds=True)
+    return Finding(
+        holds=False,
+        sentence="every seed begins with the same weights (a seed that `build` sets, initializers "
+        "with a seed, or weights that it loads or shares): fresh seeds differ in the order of the "
+        "data only, so nothing can be claimed. Leave the seed out of `build`",
+        claimable=False,
+    )
+
+
+def _differ(first: Any, second: Any) -> bool:
+    one, other = (keras_private.tensorflow_variable(each).numpy() for each in (first, second))
+    return not np.array_equal(one, other)
+
+
+START = Check(
+    "start",
+    "Each call of `build` makes new weights",
+    "Weights that models share get back their first values before each training",
+    look_for_shared,
+)
+SEEDS = Check(
+    "seeds",
+    "Another seed makes other weights",
+    "A confirmation claims nothing",
+    look_at_seeds,
+)

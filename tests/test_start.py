@@ -1,0 +1,152 @@
+"""Each training starts where the search started, and fresh seeds are fresh or claim nothing."""
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+
+import kbatch
+
+layers = keras.layers
+rng = np.random.default_rng(0)
+X = rng.normal(size=(96, 6)).astype("float32")
+Y = (X[:, 0] * X[:, 1] > 0).astype("int32")
+DATA = (X[:64], Y[:64], (X[64:], Y[64:]))
+
+
+def head(*parts):
+    model = keras.Sequential([keras.Input((6,)), *parts, layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def base():
+    return keras.Sequential(
+        [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()]
+    )
+
+
+def builds():
+    """Return functions that share nothing, a base, a layer or all between their models."""
+    outside, layer, one = base(), layers.Dense(8, "relu"), head(base(), layers.Dropout(0.2))
+    loaded, values = base(), base().get_weights()
+
+    def loads(hp=None):
+        loaded.set_weights(values)
+        return head(loaded)
+
+    return {
+        "new": lambda hp=None: head(base()),
+        "base outside": lambda hp=None: head(outside),
+        "layer outside": lambda hp=None: head(layer),
+        "base that build loads": loads,
+        "one model": lambda hp=None: one,
+    }
+
+
+class Starts(keras.callbacks.Callback):
+    """Keeps the weights that trainings begin with, and the optimizer."""
+
+    seen: list = []
+
+    def on_train_begin(self, logs=None):
+        weights = [np.array(each) for each in self.model.get_weights()]
+        Starts.seen.append((weights, type(self.model.optimizer).__name__))
+
+
+@pytest.fixture
+def starts():
+    Starts.seen.clear()
+    return Starts.seen
+
+
+def search(build, directory, optimizer=("adam", "sgd", "compiled")):
+    space = kbatch.Space(batch_size=(16, 32), optimizer=optimizer)
+    hypermodel = kbatch.HyperModel(build, space, seconds_per_trial=0.2)
+    tuner = keras_tuner.RandomSearch(
+        hypermodel, kbatch.objective(), 2, seed=3, directory=directory, project_name="p"
+    )
+    x, y, validation = DATA
+    tuner.search(x, y, validation_data=validation, callbacks=[Starts()], verbose=0)
+    return tuner
+
+
+@pytest.mark.parametrize("kind", builds())
+def test_every_training_of_a_search_starts_alike(kind, tmp_path, starts):
+    tuner = search(builds()[kind], tmp_path)
+    assert len(starts) == 3
+    for weights, _ in starts[1:]:
+        for first, other in zip(starts[0][0], weights, strict=True):
+            np.testing.assert_array_equal(first, other)
+    trained = kbatch.results.load(tuner)
+    named = {"sgd": "SGD", "adam": "Adam", "compiled": "Adam"}
+    assert [name for _, name in starts] == [named[each] for each in trained["optimizer"]]
+    said = any("made outside of `build`" in each for each in kbatch.report(tuner).sentences)
+    assert said == (kind != "new")
+
+
+@pytest.mark.parametrize("kind", ["base outside", "one model"])
+def test_calls_of_train_start_alike_until_somebody_trains_by_hand(kind, starts):
+    build = builds()[kind]
+    shared = build().layers[0]
+    first = [np.array(each) for each in shared.get_weights()]
+    for _ in range(2):
+        kbatch.train(kbatch.Recipe(16), build, *DATA, updates=3, callbacks=[Starts()])
+    for weights, _ in starts:
+        for one, other in zip(first, weights, strict=False):
+            np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(shared.get_weights()[0], first[0])  # the model is the trained one
+    mine = [each + 1 for each in first]
+    shared.set_weights(mine)
+    kbatch.train(kbatch.Recipe(16), build, *DATA, updates=3, callbacks=[Starts()])
+    for one, other in zip(mine, starts[-1][0], strict=False):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_search_leaves_shared_weights_as_they_were(tmp_path, starts):
+    outside = base()
+    before = [np.array(each) for each in outside.get_weights()]
+    search(lambda hp: head(outside), tmp_path)
+    for one, other in zip(before, outside.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def seeded(hp=None):
+    keras.utils.set_random_seed(42)
+    return head(base())
+
+
+def seeded_initializers(hp=None):
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8, "relu", kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
+            layers.Dense(1, "sigmoid", kernel_initializer=keras.initializers.GlorotUniform(seed=2)),
+        ]
+    )
+
+
+def pretrained_base(hp=None):
+    part = base()
+    part.set_weights([np.full(each.shape, 0.1) for each in part.get_weights()])
+    return head(part)
+
+
+@pytest.mark.parametrize(
+    ("build", "fresh"),
+    [(seeded, False), (seeded_initializers, False), (pretrained_base, True), (head, True)],
+)
+def test_seeds_that_begin_alike_claim_nothing(build, fresh, tmp_path):
+    def made(hp):
+        model = build() if build is not head else head(base())
+        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    tuner = search(made, tmp_path)
+    x, y, validation = DATA
+    kbatch.confirm(tuner, x, y, validation, top=1, seeds=3, callbacks=[Starts()], verbose=0)
+    report = kbatch.report(tuner)
+    alike = [each for each in report.sentences if "every seed begins with the same" in each]
+    assert (alike == []) == fresh
+    assert (report.claim.verdict == "unsound") == (not fresh)
+    assert report.remarks == tuple(alike)

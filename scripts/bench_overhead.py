@@ -1,15 +1,17 @@
 """The overhead of kbatch per update, against a plain `model.fit` of the same model and data.
 
 Usage: python scripts/bench_overhead.py [--rounds 12] [--seconds 3] [--batch-sizes 32,256,2048,4096]
-[--parts pipeline,light,pictures] [--out FILE]
+[--parts pipeline,light,pictures,checks] [--out FILE]
 
-There are three parts, each at every batch size. Within a round their ways take turns:
+There are four parts, the first two at every batch size. Within a round their ways take turns:
 
 - pipeline: kbatch's stream of 200,000 x 20 floats, against Keras' own adapter, both without
   training, in CPU seconds per batch;
 - light: a small MLP on these floats, by a plain fit on the arrays and a plain fit on kbatch's
   stream (CPU seconds per update), and by kbatch's training (wall clock);
-- pictures: the case study's CNN on drawn pictures in the same ways, at batch 32 only.
+- pictures: the case study's CNN on drawn pictures in the same ways, at batch 32 only;
+- checks: the seconds of all checks before a training (`kbatch.checks`), of a recipe with passes, on
+  the MLP, the case study's CNN, and MobileNetV2 at 96 pixels.
 
 CPU seconds are those of all threads, and first updates are left out. Plain fits do not validate,
 and kbatch's clock leaves validation out. The script prints for each ratio the geometric mean and
@@ -31,8 +33,12 @@ import numpy as np
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 import kbatch
+from kbatch.building.model_maker import ModelMaker
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
+from kbatch.checks.catalogue import made
+from kbatch.checks.subject import Subject
+from kbatch.data.batches import prepare
 from kbatch.data.streams import training_source
 
 ROWS, COLUMNS = 200_000, 20
@@ -164,6 +170,36 @@ def fit_rows(part, build, train, validation, batch_sizes, rounds, seconds):
             yield {"part": part, "batch_size": batch_size, "round": number, **found}
 
 
+def checked_models(image_size):
+    """Give models by name, each with examples and labels."""
+    x, y = table()
+    yield "mlp", mlp, (x, y)
+    found = pictures("drawn", image_size)
+    yield "cnn", lambda: cnn(image_size), found.train
+    large = np.random.default_rng(0).normal(size=(256, 96, 96, 3)).astype("float32")
+    yield "mobilenet_v2", mobilenet, (large, np.arange(256) % 2)
+
+
+def mobilenet():
+    base = keras.applications.MobileNetV2((96, 96, 3), include_top=False, weights=None)
+    pooled = keras.layers.GlobalAveragePooling2D()(base.output)
+    return keras.Model(base.input, keras.layers.Dense(1, "sigmoid")(pooled))
+
+
+def check_rows(image_size, rounds):
+    for name, build, (x, y) in checked_models(image_size):
+        spec = kbatch.ModelSpec(build, loss="binary_crossentropy", metrics=["accuracy"])
+        cut = len(y) * 3 // 4
+        for number in range(rounds):
+            data = prepare(x[:cut], y[:cut], validation_data=(x[cut:], y[cut:]))
+            recipe = kbatch.Recipe(32, micro_batch_size=8)
+            began = time.perf_counter()
+            found = made(Subject.of_training(ModelMaker.of(spec), data, recipe))
+            seconds = time.perf_counter() - began
+            each = {f"{one.check.name}_s": one.seconds for one in found}
+            yield {"part": "checks", "model": name, "round": number, "all_s": seconds, **each}
+
+
 def report(rows):
     """Print one line for each part, batch size and ratio."""
     pairs = [
@@ -172,6 +208,10 @@ def report(rows):
         ("ours_wall_ms", "stream_wall_ms"),
         ("ours_wall_ms", "arrays_wall_ms"),
     ]
+    for name in dict.fromkeys(row["model"] for row in rows if row["part"] == "checks"):
+        all_seconds = [row["all_s"] for row in rows if row.get("model") == name]
+        print(f"checks of {name}: {statistics.median(all_seconds):.2f} s in the median")
+    rows = [row for row in rows if row["part"] != "checks"]
     for part, batch_size in dict.fromkeys((row["part"], row["batch_size"]) for row in rows):
         chosen = [row for row in rows if (row["part"], row["batch_size"]) == (part, batch_size)]
         for mine, peer in pairs:
@@ -188,7 +228,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--batch-sizes", default="32,256,2048,4096")
-    parser.add_argument("--parts", default="pipeline,light,pictures")
+    parser.add_argument("--parts", default="pipeline,light,pictures,checks")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -211,6 +251,8 @@ def main():
         x, y = table()
         small = (x[:32], y[:32])
         take(fit_rows("light", mlp, (x, y), small, sizes, options.rounds, options.seconds))
+    if "checks" in parts:
+        take(check_rows(options.image_size, min(options.rounds, 3)))
     if "pictures" in parts:
         found = pictures("drawn", options.image_size)
         take(

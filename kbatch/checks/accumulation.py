@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.batch_growth import measures_noise
 from kbatch.building import layer_state
 from kbatch.building.compiled import compiled_by_user
 from kbatch.building.instance_method import replaced
@@ -77,6 +78,14 @@ def look(subject: Subject) -> Finding | None:
     differs = coupled(model, list(_batches(subject)))
     if not differs:
         return Finding(holds=True, facts={NAME: MEAN})
+    by_noise = [each for each in subject.schedules if measures_noise(each)]
+    if by_noise:
+        raise ModelError(
+            "A batch that grows by the noise scale must have a loss that is the mean over passes, "
+            "between which the noise is measured",
+            f"{differs}, batch_schedule={by_noise[0]!r}",
+            "Take another schedule, such as exponential:8",
+        )
     if devices > 1:
         raise ModelError(
             "A loss on several devices must be the mean over their parts of the batch",

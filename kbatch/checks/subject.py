@@ -29,6 +29,7 @@ class Subject:
         recompute: Sequence of the recompute strategies that may be trained with.
         recipes: Sequence of recipes that will be trained, as far as they are known: the baseline of
             a search, or the one recipe of a training.
+        schedules: Sequence of the batch schedules that may be trained with.
         accumulates: Boolean, whether a recipe may take a batch in several passes.
         values: Mapping of the user's hyperparameters; `None` for their defaults.
         class_weight: Mapping from class to weight; `None` without one.
@@ -41,6 +42,7 @@ class Subject:
     augmentations: Sequence[str] = ("none",)
     recompute: Sequence[str] = ("none",)
     recipes: Sequence[Recipe] = ()
+    schedules: Sequence[str] = ("constant",)
     accumulates: bool = False
     values: Mapping[str, Any] | None = None
     class_weight: Mapping[int, float] | None = None
@@ -56,6 +58,7 @@ class Subject:
             tuple({*space.augmentation, space.baseline.augmentation}),
             tuple({*space.recompute, space.baseline.recompute}),
             (space.baseline,),
+            tuple({*space.batch_schedule, space.baseline.batch_schedule}),
             seeds=True,
             **more,
         )
@@ -72,6 +75,7 @@ class Subject:
             (recipe.augmentation,),
             (recipe.recompute,),
             (recipe,),
+            (recipe.batch_schedule,),
             accumulates=recipe.accumulation_steps > 1,
             **more,
         )

@@ -1,5 +1,7 @@
 """Checks: what kbatch assumes is measured on the user's own model and data before any training."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -29,3 +31,11 @@ def test_stateful_layers_are_refused_by_name():
     x, y = np.zeros((16, 4, 1), "float32"), np.zeros((16, 1), "float32")
     with pytest.raises(ModelError, match="lstm.* with stateful=True"):
         kbatch.train(kbatch.Recipe(8), stateful, x, y, (x, y), updates=1, metric="val_mae")
+
+
+def test_the_page_of_assumptions_lists_every_check():
+    page = (Path(__file__).parents[1] / "docs/explanation/assumptions.md").read_text()
+    listed = [line for line in page.splitlines() if line.startswith("| `")]
+    assert listed == [
+        f"| `{check.name}` | {check.assumes} | {check.otherwise} |" for check in catalogue.CHECKS
+    ]

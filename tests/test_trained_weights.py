@@ -1,5 +1,7 @@
 """Every weight that plain Keras trains is trained under a plan, whatever outer layer is frozen."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from recompute_plans import compiled, cut, sequence, slow
 from kbatch import recompute
 from kbatch.errors import RecomputeError
 from kbatch.recompute import _traceable
+from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._op_node import Node
+from kbatch.recompute._plan import Plan, PlannedSegment
 from kbatch.recompute._signature import SignatureCache
 from kbatch.recompute._verify import without_graph_optimizer
 
@@ -234,6 +238,35 @@ def test_a_plan_that_loses_a_gradient_is_refused_by_name(monkeypatch):
         with pytest.raises(RecomputeError, match=r"none for \S+/bias, \S+/lora_kernel_a"):
             refused()
     assert recompute.applied(model) is None
+
+
+@pytest.mark.parametrize("losses", [("mse", None), (None, "mse")])
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_an_output_without_a_loss_is_not_decayed(losses, pieces):
+    """Plain Keras has no gradient there; with one of zeros a weight would still decay."""
+
+    def trained_weights(with_plan):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((8,))
+        x = layers.Dense(8)(layers.Dense(8)(inputs))
+        heads = [layers.Dense(1, name=name)(layers.Dense(8, "tanh")(x)) for name in "ab"]
+        model = keras.Model(inputs, heads)
+        model.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), list(losses))
+        if with_plan:
+            names = [node.name for node in OpGraph(model).nodes]
+            cuts = [*(len(names) * part // pieces for part in range(pieces)), len(names)]
+            segments = (
+                PlannedSegment(names[a], names[b - 1], b - a, True)
+                for a, b in itertools.pairwise(cuts)
+            )
+            recompute.apply(model, Plan("all", tuple(segments), 16, 0, 0, 0.0))
+        model.fit(np.ones((4, 8)), [np.ones((4, 1))] * 2, epochs=2, verbose=0)
+        return keras.tree.map_structure(keras.ops.convert_to_numpy, model.trainable_variables)
+
+    with without_graph_optimizer():
+        plain, planned = trained_weights(False), trained_weights(True)
+    for one, other in zip(plain, planned, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6, rtol=0)
 
 
 def test_weights_that_no_plan_reaches_are_not_asked_for():

@@ -31,6 +31,7 @@ class Subject:
         accumulates: Boolean, whether a recipe may take a batch in several passes.
         values: Mapping of the user's hyperparameters; `None` for their defaults.
         class_weight: Mapping from class to weight; `None` without one.
+        compilations: Sequence of booleans, whether XLA may compile the trainings.
         seeds: Boolean, whether trainings with fresh seeds may be compared.
     """
 
@@ -43,6 +44,7 @@ class Subject:
     accumulates: bool = False
     values: Mapping[str, Any] | None = None
     class_weight: Mapping[int, float] | None = None
+    compilations: Sequence[bool] = (False,)
     seeds: bool = False
 
     @classmethod
@@ -55,6 +57,7 @@ class Subject:
             tuple({*space.augmentation, space.baseline.augmentation}),
             tuple({*space.recompute, space.baseline.recompute}),
             (space.baseline,),
+            compilations=tuple({*space.compilations, space.baseline.jit_compile}),
             seeds=True,
             **more,
         )
@@ -71,6 +74,7 @@ class Subject:
             (recipe.augmentation,),
             (recipe.recompute,),
             (recipe,),
+            compilations=(recipe.jit_compile,),
             accumulates=recipe.accumulation_steps > 1,
             **more,
         )

@@ -39,8 +39,9 @@ class Outcome:
         seconds: Dict, wall-clock seconds by part, from the call of `build` to the end of `fit`:
             `build`, `data`, `input_probe` (timing the input pipeline by itself), `setup`,
             `first_step` (seconds of the first update above the median: tracing, compiling,
-            autotuning), `training`, `validation`, `callbacks`, `checkpoint` and `finish`; and
-            `total`, which is measured separately.
+            autotuning), `training`, `stopped` (the process stood still within updates, which the
+            clock leaves out), `validation`, `callbacks`, `checkpoint` and `finish`; and `total`,
+            which is measured separately.
         peak_bytes: Integer, peak device memory above what was in use before the training. `None` if
             the device does not report its memory. On a GPU the first update and the first
             validation are left out, in which cuDNN tries its algorithms.

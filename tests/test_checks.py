@@ -5,10 +5,15 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbatch
-from kbatch.checks import catalogue
+from kbatch.building.model_maker import ModelMaker
+from kbatch.checks import catalogue, shapes
+from kbatch.checks.subject import Subject
 from kbatch.errors import ModelError
+from kbatch.model_spec import ModelSpec
+from kbatch.training.fit_arguments import FitArguments
 
 
 def test_every_check_says_what_it_assumes_and_what_follows():
@@ -39,3 +44,47 @@ def test_the_page_of_assumptions_lists_every_check():
     assert listed == [
         f"| `{check.name}` | {check.assumes} | {check.otherwise} |" for check in catalogue.CHECKS
     ]
+
+
+def reader(hp=None):
+    inputs = keras.Input((None,), dtype="int32")
+    x = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(9, 4)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(x))
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def texts(lengths):
+    """Texts of these lengths, each again and again, in padded batches."""
+
+    def examples():
+        for length in [*lengths] * 8:
+            yield np.ones(length, "int32"), length % 2
+
+    spec = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int32)
+    return tf.data.Dataset.from_generator(examples, output_signature=spec).padded_batch(1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "jit_compile", "says"),
+    [
+        (range(3, 23), False, "64 batches have 20 shapes, up to (22,): the longest decides"),
+        (range(3, 23), True, "64 batches have 20 shapes, up to (22,): XLA compiles"),
+        ((5, 9, 13), False, None),
+    ],
+)
+def test_many_shapes_are_told(lengths, jit_compile, says):
+    data = FitArguments(texts(lengths), validation_data=texts([4, 5]), batched=True).data()
+    subject = Subject.of_training(
+        ModelMaker.of(ModelSpec.of(reader)), data, kbatch.Recipe(1, jit_compile=jit_compile)
+    )
+    finding = shapes.look(subject)
+    assert finding.holds == (says is None)
+    assert finding.facts["shapes"] == len(set(lengths))
+    assert (says or "") in finding.sentence
+
+
+def test_many_shapes_are_a_remark_of_a_training():
+    data = texts(range(3, 23))
+    _, outcome = kbatch.train(kbatch.Recipe(2), reader, data, None, texts([4, 5]), updates=1)
+    assert any("shapes, up to" in remark for remark in outcome.remarks)

@@ -37,9 +37,9 @@ def test_a_plan_and_its_application_trace_a_kind_of_model_once(monkeypatch):
 def test_a_step_is_traced_once_for_each_plan(monkeypatch):
     traced = []
     monkeypatch.setattr(_traceable, "_traced", SignatureCache())
-    trace = _traceable._trace
+    check = _traceable._checked
     monkeypatch.setattr(
-        _traceable, "_trace", lambda *arguments: traced.append(1) or trace(*arguments)
+        _traceable, "_checked", lambda *arguments: traced.append(1) or check(*arguments)
     )
     for cut, times in ((0, 1), (0, 1), (2, 2)):
         model = build()

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from kbatch.callbacks import TrainingClock
+from kbatch.callbacks.counting_clock import CountingClock
+from kbatch.callbacks.growing_clock import GrowingClock
 from kbatch.testing import FakeTime
 
 
@@ -140,3 +142,68 @@ def test_the_cost_of_the_median_does_not_grow_with_updates(clock, now):
             counts.append(Counted.comparisons)
     assert median.value == pytest.approx(np.median(numbers))
     assert (counts[2] - counts[1]) / 32_000 < 3 * counts[0] / 1_000
+
+
+@pytest.fixture
+def stops():
+    return FakeTime()
+
+
+@pytest.fixture
+def stopped_clock(now, stops):
+    return TrainingClock(now=now, wait=lambda: None, stopped=stops)
+
+
+def stop(seconds, now, stops):
+    """The process is stopped for so long: time goes on without it."""
+    now.sleep(seconds)
+    stops.sleep(seconds)
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_stop_within_an_update_is_left_out(stopped_clock, clock, now, stops, before):
+    ticked([1.0] * before, now, stopped_clock)
+    stopped_clock.on_train_batch_begin(0)
+    now.sleep(0.4)
+    stop(60.0, now, stops)
+    now.sleep(0.6)
+    stopped_clock.on_train_batch_end(0)
+    ticked([1.0] * 5, now, stopped_clock)
+    ticked([1.0] * (before + 6), now, clock)
+    assert stopped_clock.update_seconds == pytest.approx(clock.update_seconds)
+    assert stopped_clock.seconds == pytest.approx(clock.seconds)
+    assert stopped_clock.stopped_seconds == 60.0
+
+
+def test_stops_outside_of_updates_are_no_stops_of_the_clock(stopped_clock, now, stops):
+    stop(7.0, now, stops)  # before the first batch
+    ticked([1.0] * 3, now, stopped_clock)
+    with stopped_clock.paused():
+        stop(60.0, now, stops)
+    ticked([1.0] * 3, now, stopped_clock)
+    assert stopped_clock.update_seconds == pytest.approx([1.0] * 6)
+    assert stopped_clock.stopped_seconds == 0.0
+
+
+def test_no_input_is_prepared_while_all_is_stopped(now, stops):
+    clock = TrainingClock(now=now, wait=lambda: None, input_seconds=1.0, stopped=stops)
+    ticked([1.0] * 20, now, clock)
+    before = clock.seconds
+    with clock.paused():
+        now.sleep(2.0)
+        stop(100.0, now, stops)
+    ticked([0.1] * 10, now, clock)
+    assert clock.seconds - before == pytest.approx(2 * 1.0 + 8 * 0.1)
+
+
+def test_growing_and_counting_clocks_leave_stops_out(stopped_clock, now, stops):
+    growing = GrowingClock(stopped_clock, lambda update: 32 * 2**update)
+    counting = CountingClock(stopped_clock, lambda: 32 * stopped_clock.updates)
+    stopped_clock.on_train_batch_begin(0)
+    for size in (1.0, 2.0, 4.0):
+        stop(50.0, now, stops)
+        now.sleep(size)
+        stopped_clock.on_train_batch_end(0)
+    assert growing.median_update_seconds == pytest.approx(8.0)
+    assert counting.in_seconds([(counting.seconds, 0.5)]) == ((pytest.approx(9.0), 0.5),)
+    assert stopped_clock.stopped_seconds == 150.0

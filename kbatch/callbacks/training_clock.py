@@ -13,6 +13,7 @@ from kbatch.callbacks.input_charge import InputCharge
 from kbatch.callbacks.running_median import RunningMedian
 from kbatch.device import meter
 from kbatch.errors import ModelError
+from kbatch.runtime.heartbeat import Heartbeat
 
 
 class TrainingClock(keras.callbacks.Callback):
@@ -23,7 +24,8 @@ class TrainingClock(keras.callbacks.Callback):
     inside `paused()`, and from each `on_epoch_end` to the next epoch. The first update includes
     tracing and compiling, so the median of the later updates is charged for it; the rest is
     `first_step_seconds`. For input that the pipeline prepared during a pause, the seconds of the
-    pipeline are charged.
+    pipeline are charged. Seconds for which the whole process was stopped, as by SIGSTOP or in a
+    paused container, are left out: no update was made in them.
 
     Args:
         accumulation_steps: Integer, batches per weight update. Defaults to `1`.
@@ -32,6 +34,8 @@ class TrainingClock(keras.callbacks.Callback):
             the GPU, if there is one.
         input_seconds: Float, seconds of the input pipeline by itself for one weight update.
             Defaults to `0.0`, which charges only the time spent waiting for input.
+        stopped: Function that returns the seconds for which the process has been stopped so far.
+            Defaults to a heartbeat of the clock's own, from the beginning of `fit` to its end.
 
     Attributes:
         updates: Integer, number of weight updates.
@@ -40,6 +44,8 @@ class TrainingClock(keras.callbacks.Callback):
             the second update.
         first_step_seconds: Float, seconds of the first update above the median.
         update_seconds: List of floats, seconds of each update, including the first.
+        stopped_seconds: Float, seconds of updates that were left out, since the process was stopped
+            for half a second or longer.
 
     Raises:
         ModelError: If the model runs several batches per call (`steps_per_execution`), which hides
@@ -60,6 +66,7 @@ class TrainingClock(keras.callbacks.Callback):
         wait: Callable[[], None] = meter.wait,
         *,
         input_seconds: float = 0.0,
+        stopped: Callable[[], float] | None = None,
     ) -> None:
         super().__init__()
         self.accumulation_steps, self._now, self._wait = accumulation_steps, now, wait
@@ -70,6 +77,11 @@ class TrainingClock(keras.callbacks.Callback):
         self._paused_at: float | None = None
         self._pauses = 0
         self._paused_seconds = 0.0
+        self._heartbeat = Heartbeat() if stopped is None else None
+        self._stopped = stopped or self._heartbeat_stopped
+        self._stopped_at_pause = 0.0
+        self._stops_known = 0.0  # on the clock so far, or inside of a pause
+        self.stopped_seconds = 0.0
         self.update_seconds: list[float] = []
         self._later = 0.0
         self._median = RunningMedian()
@@ -106,7 +118,7 @@ class TrainingClock(keras.callbacks.Callback):
     def pause(self) -> None:
         """Pause the clock until the matching `resume`."""
         if self._pauses == 0:
-            self._paused_at = self._now()
+            self._paused_at, self._stopped_at_pause = self._now(), self._stopped()
         self._pauses += 1
 
     def resume(self) -> None:
@@ -114,11 +126,13 @@ class TrainingClock(keras.callbacks.Callback):
         if self._pauses == 1 and self._paused_at is not None:
             paused_seconds = self._now() - self._paused_at
             self._paused_seconds += paused_seconds
-            self._input.paused(paused_seconds)
+            stopped = self._stopped() - self._stopped_at_pause
+            self._stops_known += stopped
+            self._input.paused(max(paused_seconds - stopped, 0.0))
         self._pauses = max(self._pauses - 1, 0)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Refuse a model whose single updates cannot be timed."""
+        """Refuse a model whose single updates cannot be timed, and begin to notice stops."""
         steps = getattr(self.model, "steps_per_execution", 1)
         if steps != 1:
             raise ModelError(
@@ -126,11 +140,18 @@ class TrainingClock(keras.callbacks.Callback):
                 steps,
                 "Leave it out of compile()",
             )
+        if self._heartbeat is not None:
+            self._heartbeat.__enter__()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """End what notices stops."""
+        if self._heartbeat is not None:
+            self._heartbeat.__exit__()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Start the clock at the very first batch."""
         if self._since is None:
-            self._since = self._now()
+            self._since, self._stops_known = self._now(), self._stopped()
             self._paused_seconds = 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -141,7 +162,7 @@ class TrainingClock(keras.callbacks.Callback):
         self._wait()
         now = self._now()
         since = now if self._since is None else self._since
-        update_seconds = now - since - self._paused_seconds
+        update_seconds = now - since - self._paused_seconds - self._newly_stopped()
         self._since, self._paused_seconds = now, 0.0
         self.updates += 1
         self.update_seconds.append(update_seconds)
@@ -153,6 +174,16 @@ class TrainingClock(keras.callbacks.Callback):
         self._later += charged
         # a falling median may take away more than an update adds; a clock must not run backwards
         self.seconds = max(self.seconds, self._later + (self.median_update_seconds or 0.0))
+
+    def _newly_stopped(self) -> float:
+        """Seconds for which the process was stopped since the last update, outside of pauses."""
+        stopped = self._stopped()
+        new, self._stops_known = max(stopped - self._stops_known, 0.0), stopped
+        self.stopped_seconds += new
+        return new
+
+    def _heartbeat_stopped(self) -> float:
+        return 0.0 if self._heartbeat is None else self._heartbeat.stopped_seconds()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Pause while the other callbacks work."""

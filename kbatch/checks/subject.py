@@ -33,6 +33,7 @@ class Subject:
         accumulates: Boolean, whether a recipe may take a batch in several passes.
         values: Mapping of the user's hyperparameters; `None` for their defaults.
         class_weight: Mapping from class to weight; `None` without one.
+        compilations: Sequence of booleans, whether XLA may compile the trainings.
         seeds: Boolean, whether trainings with fresh seeds may be compared.
     """
 
@@ -46,6 +47,7 @@ class Subject:
     accumulates: bool = False
     values: Mapping[str, Any] | None = None
     class_weight: Mapping[int, float] | None = None
+    compilations: Sequence[bool] = (False,)
     seeds: bool = False
 
     @classmethod
@@ -58,7 +60,8 @@ class Subject:
             tuple({*space.augmentation, space.baseline.augmentation}),
             tuple({*space.recompute, space.baseline.recompute}),
             (space.baseline,),
-            tuple({*space.batch_schedule, space.baseline.batch_schedule}),
+            schedules=tuple({*space.batch_schedule, space.baseline.batch_schedule}),
+            compilations=tuple({*space.compilations, space.baseline.jit_compile}),
             seeds=True,
             **more,
         )
@@ -75,7 +78,8 @@ class Subject:
             (recipe.augmentation,),
             (recipe.recompute,),
             (recipe,),
-            (recipe.batch_schedule,),
+            schedules=(recipe.batch_schedule,),
+            compilations=(recipe.jit_compile,),
             accumulates=recipe.accumulation_steps > 1,
             **more,
         )

@@ -38,6 +38,7 @@ def answer(options: Options, console: Console) -> None:
     """
     sys.path.insert(0, os.getcwd())
     build, example = imported(options.build), _example(options.shape, options.dtype)
+    named = None if example is None else example.shape
     axes = options.axis_values()
     several = options.table or any(len(values) > 1 for values in axes.values())
     if several and (options.accumulation > 1 or options.sizes != "any"):
@@ -53,6 +54,7 @@ def answer(options: Options, console: Console) -> None:
             table = max_batches(
                 build,
                 example,
+                shape=named,
                 space=Space(**axes),
                 memory_limit=options.memory_limit,
                 ceiling=options.ceiling,
@@ -66,6 +68,7 @@ def answer(options: Options, console: Console) -> None:
         largest = find_max_batch(
             build,
             example,
+            shape=named,
             recipe=_recipe(axes, options.accumulation),
             memory_limit=options.memory_limit,
             ceiling=options.ceiling,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ class Estimate:
         activations: Bytes of all else that grows with the batch, the batch itself among it.
         workspace: Bytes of what does not, and of what the allocator gives beyond what was asked
             for.
+        shape: String, the shape of one example that the bytes are for, where examples differ or
+            `shape=` was passed; else `""`.
     """
 
     batch_size: int
@@ -41,6 +44,7 @@ class Estimate:
     gradients: int
     activations: int
     workspace: int
+    shape: str = ""
 
     @property
     def total(self) -> int:
@@ -63,7 +67,8 @@ class Estimate:
             for name, size in parts.items()
         ]
         table = text_table.columns(("part", "bytes", "share"), rows, left=("part",))
-        return f"{table}\nat batch {self.batch_size}"
+        of = f" and {self.shape}" if self.shape else ""
+        return f"{table}\nat batch {self.batch_size}{of}"
 
 
 @shows(ModelSpec)
@@ -73,6 +78,8 @@ def estimate(
     y: Any = None,
     recipe: Recipe | None = None,
     batch_size: int | None = None,
+    *,
+    shape: Any = None,
     **arguments: Unpack[ModelArguments],
 ) -> Estimate:
     """Estimate the bytes of a train step at a batch size, by part, without running it.
@@ -90,6 +97,7 @@ def estimate(
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_size: Integer, examples per forward and backward pass. Defaults to the recipe's
             micro-batch, or batch.
+        shape: See `kbatch.find_max_batch`.
         **arguments: `loss`, `metrics`, `seed`, `values`, `declare`; see `kbatch.ModelSpec`.
 
     Returns:
@@ -105,14 +113,16 @@ def estimate(
     """
     recipe = recipe or Recipe()
     size = check_size("batch_size", batch_size) or recipe.examples_per_pass
-    workload, _ = workload_of(ModelSpec.of(build, **arguments), x, y, recipe)
+    workload, _ = workload_of(ModelSpec.of(build, **arguments), x, y, recipe, shape)
     gpu_in_use.check_free()
     with Prober(workload, None) as prober:
         model = prober.facts()
         if recipe.jit_compile:
             whole, half = prober.compiled_bytes(size), prober.compiled_bytes(max(1, size // 2))
-            return _compiled(model, size, whole, half)
-        return _traced(model, size, prober.moments())
+            found = _compiled(model, size, whole, half)
+        else:
+            found = _traced(model, size, prober.moments())
+    return dataclasses.replace(found, shape=workload.at)
 
 
 def _traced(model: ModelFacts, size: int, moments: list[Moment]) -> Estimate:

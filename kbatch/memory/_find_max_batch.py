@@ -43,6 +43,7 @@ def find_max_batch(
     memory_limit: int | float | str | None = None,
     ceiling: int | None = None,
     *,
+    shape: Any = None,
     sizes: str = "any",
     confirmed_steps: int = MARGINS.confirmed_steps,
     **arguments: Unpack[FinderArguments],
@@ -74,6 +75,10 @@ def find_max_batch(
         memory_limit: Bytes that the device may use, as a number or such as `"8GB"`. Defaults to
             what a GPU has, and on a CPU to `TF_CPU_BFC_MEM_LIMIT_IN_MB`.
         ceiling: Integer, the largest batch size to try. Optional.
+        shape: Shape of one example of `x`, such as `(512,)`, nested as `x` is. Defaults to the
+            longest that the data have: a dataset that leaves sizes open, and a `PyDataset`, are
+            read once for their shapes, for 20 seconds at most. Of several sizes that differ, the
+            largest of each is taken. The answer names the shape.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
         confirmed_steps: Integer, steps that a confirmation trains with 7 % less memory, before a
             full and a partial validation batch; `0` confirms nothing. Defaults to `20`.
@@ -100,7 +105,7 @@ def find_max_batch(
     ```
     """
     spec, worker = parted(build, arguments)
-    workload, examples = workload_of(spec, x, y, recipe or Recipe())
+    workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
     options = SearchOptions(lower(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
     check_options(options)
     limit_bytes = limit.checked(memory_limit)
@@ -125,7 +130,7 @@ def find_max_batch(
         name = _cache.key({**said, **model})
         known = None if worker.fresh else _cache.load_as(name, MaxBatch.from_dict)
         if known is not None:
-            return known
+            return dataclasses.replace(known, shape=workload.at)
         gpu_in_use.check_free()
         result = find(prober, options)
     if all(probe.ended != "hung" for probe in (*result.probes, *result.confirmations)):
@@ -162,6 +167,7 @@ def find(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) ->
         no_faster_from=_reached(flat, result.batch_size, options),
         why_failing=result.why_failing,
         most_examples=_reached(_counted(prediction, options), result.batch_size, options),
+        shape=prober.workload.at,
     )
 
 

@@ -30,10 +30,20 @@ def completed(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
     names = list(getattr(model, "output_names", [""]))
     made = [
         _zeros(output, _of(losses, index, name), rows)
-        for index, (output, name) in enumerate(zip(model.outputs, names, strict=True))
+        for index, (output, name) in enumerate(zip(_outputs(model, sample[0]), names, strict=True))
     ]
     structure = keras_private.output_structure(model)
     return (*sample, made[0] if structure is None else keras.tree.pack_sequence_as(structure, made))
+
+
+def _outputs(model: keras.Model, inputs: Any) -> list[Any]:
+    """The outputs of a model, as long as its inputs make them."""
+    if not any(size is None for output in model.outputs for size in output.shape[1:]):
+        return list(model.outputs)
+    symbols = keras.tree.map_structure(
+        lambda array: keras.KerasTensor((None, *array.shape[1:]), array.dtype.name), inputs
+    )
+    return keras.tree.flatten(model.compute_output_spec(symbols))
 
 
 def checked(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:

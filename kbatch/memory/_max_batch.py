@@ -44,6 +44,8 @@ class MaxBatch:
         why_failing: String, the error at `first_failing` where it does not name memory; else `""`.
         most_examples: Integer, the largest size whose tensors the GPU's kernels can count by 32
             bits, if that is why the size is not larger; else `None`.
+        shape: String, the shape of one example that the size holds for, where examples differ or
+            `shape=` was passed, such as `"the longest shape (512,)"`; else `""`.
     """
 
     batch_size: Whole
@@ -60,6 +62,7 @@ class MaxBatch:
     no_faster_from: Whole | None = None
     why_failing: str = ""
     most_examples: Whole | None = None
+    shape: str = ""
 
     @property
     def margin(self) -> float:
@@ -77,6 +80,8 @@ class MaxBatch:
             unit, divisor, digits = ("GB", 1e9, 1)
         peak, whole = self.peak_bytes / divisor, self.limit_bytes / divisor
         text = f"batch {self.batch_size} uses {peak:.{digits}f} of {whole:.{digits}f} {unit}"
+        if self.shape:
+            text += f" at {self.shape}"
         if self.at_ceiling:
             text += f"; {self.ceiling} is the ceiling"
         elif self.no_faster_from is not None:

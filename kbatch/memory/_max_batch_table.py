@@ -111,6 +111,7 @@ class Table:
         executed_probes: Integer, batch sizes that were trained, confirmations among them.
         compilations: Integer, batch sizes that XLA compiled without running them.
         seconds: Float, wall-clock seconds of the search.
+        shape: String, the shape of one example that the rows hold for, as in `MaxBatch`.
     """
 
     rows: tuple[Row, ...]
@@ -119,6 +120,7 @@ class Table:
     executed_probes: Whole
     compilations: Whole
     seconds: float
+    shape: str = ""
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -201,7 +203,8 @@ class Table:
         ]
         table = text_table.columns((*left, "largest batch", "accumulating", "peak MB"), cells, left)
         trained = f"{self.executed_probes} batch sizes trained, {self.seconds:.0f} s"
-        return f"{table}\nlimit {self.limit_bytes / 1e6:,.0f} MB; {trained}"
+        at = f" at {self.shape}" if self.shape else ""
+        return f"{table}\nlimit {self.limit_bytes / 1e6:,.0f} MB{at}; {trained}"
 
 
 def _by_combination(fields: Mapping[str, Any]) -> dict[str, Any]:

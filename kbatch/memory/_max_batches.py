@@ -17,9 +17,8 @@ from kbatch.memory._find_max_batch import room
 from kbatch.memory._max_batch_table import Row, Table, recipe_of
 from kbatch.memory._probe_lines import shown
 from kbatch.memory._prober import Prober
-from kbatch.memory._sample import sample_of
 from kbatch.memory._table_search import TableSearch
-from kbatch.memory._workload import Workload, pipelines
+from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.space import Space
@@ -37,6 +36,7 @@ def max_batches(
     memory_limit: int | float | str | None = None,
     ceiling: int | None = None,
     *,
+    shape: Any = None,
     on_row: Callable[[Row], None] | None = None,
     project: str | os.PathLike[str] | None = None,
     **arguments: Unpack[FinderArguments],
@@ -58,6 +58,7 @@ def max_batches(
             Defaults to `Space()`.
         memory_limit: See `kbatch.find_max_batch`.
         ceiling: Integer, the largest batch size to try. Optional.
+        shape: See `kbatch.find_max_batch`.
         on_row: Function called with every `Row`. Optional.
         project: Folder of a search's KerasTuner project. If the search began with a table, that
             table is returned and nothing is measured, whatever else is passed: a resumed search
@@ -84,10 +85,9 @@ def max_batches(
         return stored
     spec, worker = parted(build, arguments)
     space = space or Space()
-    sample, examples = sample_of(x, y)
-    workload = Workload(
-        spec, sample, reserved=space.reserved, pipelines=pipelines(space.augmentation)
-    )
+    sample, examples, at = surveyed(x, y, shape)
+    own = pipelines(space.augmentation)
+    workload = Workload(spec, sample, reserved=space.reserved, pipelines=own, at=at)
     limit_bytes = limit.checked(memory_limit)
     most = lower(check_size("ceiling", ceiling), examples)
     space, augmentation, models = _models(workload, space, limit_bytes, worker)
@@ -104,14 +104,14 @@ def max_batches(
     )
     known = None if worker.fresh else _cache.load_as(name, Table.from_dict)
     if known is not None:
-        return known
+        return dataclasses.replace(known, shape=workload.at)
     gpu_in_use.check_free()
 
     def make_prober(workload: Workload) -> Prober:
         return Prober(workload, limit_bytes, worker.timeout_seconds, shown(worker.on_probe))
 
     search = TableSearch(workload, augmentation, make_prober, limit_bytes, most, on_row)
-    table = search.table(combinations(space))
+    table = dataclasses.replace(search.table(combinations(space)), shape=workload.at)
     _cache.save(name, table.to_dict())
     return table
 

@@ -35,9 +35,9 @@ def sample_of(x: Any = None, y: Any = None) -> tuple[tuple[Any, ...], int | None
         if y is not None:
             raise DataError("Labels must come with examples", "`y` without `x`", "Pass `x` too")
         return (), None
-    if "tensorflow" in sys.modules and isinstance(x, sys.modules["tensorflow"].data.Dataset):
+    if is_dataset(x):
         return _of_dataset(_with_labels(x, y))
-    if any(kind.__name__ == "PyDataset" for kind in type(x).__mro__):
+    if is_py_dataset(x):
         return _of_py_dataset(_with_labels(x, y))
     parts = tuple(nested(part, _rows) for part in (x, y) if part is not None)
     lengths = {length for part in (x, y) if part is not None for length in _lengths(part)}
@@ -48,6 +48,16 @@ def sample_of(x: Any = None, y: Any = None) -> tuple[tuple[Any, ...], int | None
             "Cut them to the same length",
         )
     return parts, lengths.pop() if lengths else None
+
+
+def is_dataset(x: Any) -> bool:
+    """Whether data are a `tf.data.Dataset`; TensorFlow is not imported for that."""
+    return "tensorflow" in sys.modules and isinstance(x, sys.modules["tensorflow"].data.Dataset)
+
+
+def is_py_dataset(x: Any) -> bool:
+    """Whether data are a `keras.utils.PyDataset`; Keras is not imported for that."""
+    return any(kind.__name__ == "PyDataset" for kind in type(x).__mro__)
 
 
 def _with_labels(x: Any, y: Any) -> Any:
@@ -61,13 +71,21 @@ def _with_labels(x: Any, y: Any) -> Any:
 
 
 def _of_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
+    tensorflow = sys.modules["tensorflow"]
+    parts = tensorflow.nest.flatten(x.element_spec)
     if not isinstance(x.element_spec, tuple) or len(x.element_spec) not in (2, 3):
         raise DataError(
             "A dataset's elements must be (x, y) or (x, y, sample_weight)",
             x.element_spec,
             "Map it to such pairs",
         )
-    batching = _batching(x)
+    if not all(isinstance(spec, tensorflow.TensorSpec) for spec in parts):
+        raise DataError(
+            "A dataset must hold dense tensors",
+            x.element_spec,
+            "Map them with to_tensor(), or tf.sparse.to_dense",
+        )
+    batching = batching_of(x)
     rows = list(x.take(1 if batching else ROWS).as_numpy_iterator())
     if not rows:
         raise DataError(
@@ -80,9 +98,8 @@ def _of_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
         if batches > 0:
             before = min(before, batches * _lengths(rows[0][0])[0])
         return _first(rows[0]), before
-    flat = sys.modules["tensorflow"].nest
     try:
-        stacked = flat.map_structure(
+        stacked = tensorflow.nest.map_structure(
             lambda *parts: np.stack([np.asarray(part) for part in parts]), *rows
         )
     except ValueError as error:
@@ -95,7 +112,7 @@ def _of_dataset(x: Any) -> tuple[tuple[Any, ...], int | None]:
     return tuple(stacked), count if count > 0 else None
 
 
-def _batching(x: Any) -> Any:
+def batching_of(x: Any) -> Any:
     """The dataset whose examples a dataset of batches joins.
 
     Returns the dataset of batches itself if it does not tell, and `None` for a dataset of single
@@ -145,20 +162,21 @@ def nested(value: Any, function: Callable[[Any], Any]) -> Any:
         return {name: nested(part, function) for name, part in value.items()}
     if isinstance(value, list) and value and all(isinstance(part, (int, float)) for part in value):
         return function(np.asarray(value))
-    if isinstance(value, (tuple, list)) and not _is_shape(value):
+    if isinstance(value, (tuple, list)) and not is_shape(value):
         # tf.data takes a list for one tensor
         return tuple(nested(part, function) for part in value)
     return function(value)
 
 
-def _is_shape(value: Any) -> bool:
+def is_shape(value: Any) -> bool:
+    """Whether a value is a tuple of whole numbers."""
     return isinstance(value, tuple) and all(
         isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in value
     )
 
 
 def _rows(value: Any) -> np.ndarray:
-    if _is_shape(value):
+    if is_shape(value):
         return np.zeros((1, *_positive(value)), "float32")
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise DataError(
@@ -210,7 +228,7 @@ def _lengths(value: Any) -> list[int]:
 
     def note(part: Any) -> None:
         if (
-            not _is_shape(part)
+            not is_shape(part)
             and not _is_symbolic(part)
             and hasattr(part, "__array__")
             and len(part.shape)

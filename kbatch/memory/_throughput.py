@@ -60,12 +60,15 @@ class Throughput:
         line: `Line` of seconds per step, or `None` with one size.
         smallest_fast: Integer, the smallest batch size within 5 % of the best speed.
         first_failing: Integer, the batch size that ran out of memory, or `None`.
+        shape: String, the shape of one example that the speeds are for, where examples differ or
+            `shape=` was passed; else `""`.
     """
 
     rows: tuple[Speed, ...]
     line: Line | None
     smallest_fast: int
     first_failing: int | None = None
+    shape: str = ""
 
     def __iter__(self) -> Iterator[Speed]:
         return iter(self.rows)
@@ -109,7 +112,8 @@ class Throughput:
         ]
 
     def _sentence(self) -> str:
-        return f"within 5 % of the best speed from batch {self.smallest_fast}"
+        at = f" at {self.shape}" if self.shape else ""
+        return f"within 5 % of the best speed from batch {self.smallest_fast}{at}"
 
 
 @shows(ModelSpec)
@@ -120,6 +124,7 @@ def throughput(
     recipe: Recipe | None = None,
     batch_sizes: Sequence[int] | None = None,
     *,
+    shape: Any = None,
     memory_limit: int | float | str | None = None,
     on_probe: Callable[[Probe], None] | None = None,
     **arguments: Unpack[ModelArguments],
@@ -137,6 +142,7 @@ def throughput(
         recipe: `Recipe` to train by. Defaults to `Recipe()`.
         batch_sizes: Sequence of integers. Defaults to 2, 4, 8, … until memory runs out, a step
             takes 2 seconds, or doubling gains less than 2 %.
+        shape: See `kbatch.find_max_batch`.
         memory_limit: Bytes that the device may use. Optional.
         on_probe: Function called with every `Probe`. Defaults to a printed line each, in a
             terminal or a notebook.
@@ -155,7 +161,7 @@ def throughput(
     ```
     """
     spec = ModelSpec.of(build, **arguments)
-    workload, examples = workload_of(spec, x, y, recipe or Recipe())
+    workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
     sizes = _sizes(batch_sizes, examples)
     gpu_in_use.check_free()
     with Prober(workload, limit.checked(memory_limit), on_probe=shown(on_probe)) as prober:
@@ -169,7 +175,8 @@ def throughput(
             "Pass smaller batch_sizes",
         )
     failed = [probe.batch_size for probe in probes if not probe.passed]
-    return _throughput(passed, failed[0] if failed else None)
+    measured = _throughput(passed, failed[0] if failed else None)
+    return dataclasses.replace(measured, shape=workload.at)
 
 
 def _sizes(batch_sizes: Sequence[int] | None, examples: int | None) -> tuple[int, ...]:

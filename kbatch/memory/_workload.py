@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbatch.memory._longest import longest_of
 from kbatch.memory._sample import nested, sample_of
 from kbatch.model_spec import ModelSpec
 from kbatch.recipe import Recipe
@@ -26,6 +27,8 @@ class Workload:
             accumulation steps is kept.
         reserved: Hyperparameter names that `build` must not declare.
         pipelines: Augmentation pipelines by name, for the worker to register.
+        at: String, the shape that an answer holds for where examples differ, such as
+            `"the longest shape (512,)"`; else `""`.
     """
 
     spec: ModelSpec
@@ -33,6 +36,7 @@ class Workload:
     recipe: Recipe = Recipe()
     reserved: frozenset[str] = frozenset()
     pipelines: Mapping[str, Any] = field(default_factory=dict)
+    at: str = ""
 
     def of(self, recipe: Recipe) -> Workload:
         """The same workload with another recipe."""
@@ -44,14 +48,32 @@ class Workload:
         return [nested(part, _shape_and_type) for part in self.sample]
 
 
-def workload_of(spec: ModelSpec, x: Any, y: Any, recipe: Recipe) -> tuple[Workload, int | None]:
+def workload_of(
+    spec: ModelSpec, x: Any, y: Any, recipe: Recipe, shape: Any = None
+) -> tuple[Workload, int | None]:
     """The workload of one recipe, and how many examples the data have, if they tell.
 
     Raises:
         DataError: If the data cannot be used.
     """
+    sample, examples, at = surveyed(x, y, shape)
+    own = pipelines((recipe.augmentation,))
+    return Workload(spec, sample, recipe, pipelines=own, at=at), examples
+
+
+def surveyed(x: Any, y: Any, shape: Any) -> tuple[tuple[Any, ...], int | None, str]:
+    """A few examples of the longest shape, how many the data have, and the shape in words.
+
+    Raises:
+        DataError: If the data cannot be used.
+    """
+    if shape is not None and x is None:
+        x = shape
     sample, examples = sample_of(x, y)
-    return Workload(spec, sample, recipe, pipelines=pipelines((recipe.augmentation,))), examples
+    longest = longest_of(x, sample, shape)
+    return (
+        (sample, examples, "") if longest is None else (longest.of(sample), examples, longest.words)
+    )
 
 
 def pipelines(names: tuple[str, ...]) -> dict[str, Any]:

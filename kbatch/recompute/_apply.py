@@ -49,9 +49,7 @@ class SegmentedCall:
     ) -> Any:
         """Return what the model's own `call` returns."""
         if training is not True or context:
-            return type(self.model).call(
-                self.model, inputs, training=training, mask=mask, **context
-            )
+            return self.plain(inputs, training=training, mask=mask, **context)
         functional = self.graph.functional
         tensors = standardized_inputs(functional, inputs)
         if mask is not None:
@@ -66,6 +64,12 @@ class SegmentedCall:
         if isinstance(outputs, (list, tuple)) and len(outputs) == 1:
             return outputs[0]
         return outputs
+
+    def plain(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any
+    ) -> Any:
+        """Return the same without segments."""
+        return type(self.model).call(self.model, inputs, training=training, mask=mask, **context)
 
     def _run(self, values: dict[int, Any]) -> None:
         """Run all segments, and add the tensors that they make to `values`."""
@@ -86,8 +90,9 @@ def apply(model: keras.Model, plan: Plan) -> None:
     `predict`. The loss, the gradients and the state that training leaves are the same too. Only
     memory and time change.
 
-    A step is traced forward and backward once, without being run. For a model that is built alike,
-    under the same plan, it is not traced again.
+    A step is traced forward and backward once, without being run, with the plan and without it:
+    the same weights must get a gradient. For a model that is built alike, under the same plan, it
+    is not traced again.
 
     Args:
         model: `keras.Model`, built.
@@ -97,7 +102,8 @@ def apply(model: keras.Model, plan: Plan) -> None:
     Raises:
         RecomputeError: If the model cannot be cut, does something that cannot be repeated, or is
             being fitted. Also if the plan is for another model, if a cut of it would change the
-            order in which a gradient is summed, or if its segments cannot be traced.
+            order in which a gradient is summed, if its segments cannot be traced, or if a weight
+            would lose its gradient.
 
     Example:
     >>> import numpy as np

@@ -83,13 +83,12 @@ class OpGraph:
     def users(self) -> dict[int, tuple[Any, list[int]]]:
         """The trained weights and the positions of the nodes that use them, by the weight's `id`.
 
-        Weights of layers that are frozen now are left out.
+        Weights that are frozen now are left out.
         """
         users: dict[int, tuple[Any, list[int]]] = {}
         for position, node in enumerate(self.nodes):
-            weights = getattr(node.operation, "trainable_variables", ())
-            for key, variable in {id(weight): weight for weight in weights}.items():
-                users.setdefault(key, (variable, []))[1].append(position)
+            for variable in node.weights:
+                users.setdefault(id(variable), (variable, []))[1].append(position)
         return users
 
     def summed(self) -> dict[int, tuple[Any, list[int]]]:
@@ -124,7 +123,6 @@ class OpGraph:
         """
         differentiable: set[int] = set()
         for node in self.nodes:
-            is_trained = bool(getattr(node.operation, "trainable_variables", ()))
-            if is_trained or not differentiable.isdisjoint(node.reads):
+            if node.weights or not differentiable.isdisjoint(node.reads):
                 differentiable.update(number for number in node.writes if self.is_float(number))
         return frozenset(differentiable)

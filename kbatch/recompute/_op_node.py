@@ -40,6 +40,16 @@ class Node:
         """Numbers of the values that the call needs."""
         return tuple(dict.fromkeys(self.symbols.values()))
 
+    @property
+    def weights(self) -> tuple[Any, ...]:
+        """The weights of the operation that train, as layers are frozen now.
+
+        A frozen layer may hold layers that train, as LoRA does: then its own `trainable_variables`
+        is empty, and the model's is not.
+        """
+        held = {id(each): each for each in getattr(self.operation, "variables", ())}
+        return tuple(variable for variable in held.values() if variable.trainable)
+
     def run(self, values: dict[int, Any]) -> None:
         """Call the operation in training mode.
 

@@ -134,8 +134,7 @@ class _OpTrace:
         self.adds_losses = False
         self._node, self._context = node, context
         self._masked, self._differentiable = set(masked), differentiable
-        weights = getattr(node.operation, "trainable_variables", ())
-        self._weights = list({id(weight): weight for weight in weights}.values())
+        self._weights = node.weights
         self._weight_values: list[tf.Tensor] = []
         self._values: dict[int, Any] = {}  # the tensors of the graph, by the values' numbers
         self._upstream: list[tf.Tensor] = []

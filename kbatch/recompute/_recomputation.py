@@ -9,6 +9,7 @@ for the gradient, the gradient for the loss, the loss for the read.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -41,8 +42,8 @@ def run_recomputed(segment: Segment, values: dict[int, Any], step: Step) -> None
     def run(*arguments: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         return recomputation.run_forward(arguments), recomputation.run_backward
 
-    ends = keras.tree.flatten(run(*recomputation.arguments(values)))
-    segment.publish(values, recomputation.forward, ends)
+    recomputation.ends = keras.tree.flatten(run(*recomputation.arguments(values)))
+    segment.publish(values, recomputation.forward, recomputation.ends)
 
 
 class _Recomputation:
@@ -58,9 +59,11 @@ class _Recomputation:
 
     Attributes:
         forward: `RunResult` of the forward pass, once it has run.
+        ends: The tensors that the model goes on with: outputs and losses.
     """
 
     forward: RunResult
+    ends: Sequence[tf.Tensor]
 
     def __init__(self, segment: Segment, values: Mapping[int, Any], step: Step) -> None:
         self._segment, self._step = segment, step
@@ -98,7 +101,7 @@ class _Recomputation:
         inputs, fixed = self._enter(dense)
         # The backward pass begins with these identities alone, so that `wait` can hold it back.
         sent = [tf.identity(gradient) for gradient in dense]
-        recomputed, gradients = self._recompute(inputs, fixed, sent)
+        recomputed, gradients = self._recompute(inputs, fixed, sent, dense)
         shared = self._share(recomputed, inputs, fixed, sent)
         return self._release(sent, gradients, shared)
 
@@ -126,9 +129,15 @@ class _Recomputation:
         inputs: Sequence[tf.Tensor],
         fixed: Sequence[tf.Tensor],
         sent: Sequence[tf.Tensor],
+        upstream: Sequence[tf.Tensor],
     ) -> tuple[RunResult, list[Any]]:
-        """Recompute the segment, and return it with the gradients of the arguments."""
+        """Recompute the segment, and return it with the gradients of the arguments.
+
+        What only leads to outputs that no loss reads gets none, as in a plain model: with zeros an
+        optimizer would still decay it.
+        """
         sources = [*inputs, *self._weight_values]
+        wanted = [not _stands_for_none(*pair) for pair in zip(upstream, self.ends, strict=True)]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             others = dict(zip(self._fixed, fixed, strict=True))
@@ -137,7 +146,8 @@ class _Recomputation:
             if recomputed.losses:
                 outputs = [_delayed(output) for output in outputs]
             ends = [*outputs, *recomputed.losses]
-        return recomputed, tape.gradient(ends, sources, output_gradients=sent)
+        targets, gradients = itertools.compress(ends, wanted), itertools.compress(sent, wanted)
+        return recomputed, tape.gradient(list(targets), sources, output_gradients=list(gradients))
 
     def _share(
         self,
@@ -192,6 +202,13 @@ class _Recomputation:
         return self._step.context(
             lambda: self._segment.compute(values, weights, Scope(self._state)), training=True
         )
+
+
+def _stands_for_none(gradient: tf.Tensor, end: tf.Tensor) -> bool:
+    """Whether a tape made the gradient of an output that nothing asks for, as zeros like it."""
+    if not tf.is_symbolic_tensor(gradient) or gradient.op.type != "ZerosLike":
+        return False
+    return gradient.op.inputs[0] is end
 
 
 def _delayed(tensor: tf.Tensor) -> tf.Tensor:

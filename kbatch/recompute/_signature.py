@@ -97,15 +97,15 @@ def _of_node(node: Node) -> Hashable:
         settings = json.dumps(config, sort_keys=True, default=_config)
     arguments = (node.arguments.args, node.arguments.kwargs)
     called = keras.tree.map_structure(lambda part: node.symbols.get(id(part), part), arguments)
-    # Each weight can be frozen by itself.
-    trainable = tuple(
-        tuple(weight.shape) for weight in getattr(operation, "trainable_variables", ())
+    # Each weight can be frozen by itself, and layers add some after they are made, as LoRA does.
+    weights = tuple(
+        (tuple(weight.shape), weight.trainable) for weight in getattr(operation, "variables", ())
     )
     return (
         weakref.ref(type(operation)),  # the class itself: a notebook may define it again
         getattr(operation, "__qualname__", ""),
         settings,
-        trainable,
+        weights,
         repr(called),
         node.reads,
         node.writes,

@@ -74,6 +74,10 @@ class AtMostOnce:
         with ctrl_c.terminable():
             yield
 
+    def disturbed(self, job: Job) -> None:
+        """Note that a training that ended is made again, and that its start was no crash."""
+        self._store.interrupt(job.key)
+
     def died(self, job: Job) -> None:
         """Note that the worker of a training died: a start that has no end."""
         self._store.start(job.key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import keras
+
+from kbatch.runtime import keras_tuner_private
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,12 @@ class Checkpoint:
     path: Path
     callbacks: Sequence[Any]
     bytes: int
+
+    def fresh(self) -> Checkpoint:
+        """Return the same for one training: KerasTuner's callback remembers its best epoch."""
+        kind = keras_tuner_private.save_best_epoch()
+        own = [copy.copy(each) if isinstance(each, kind) else each for each in self.callbacks]
+        return dataclasses.replace(self, callbacks=own)
 
 
 def largest_bytes(model: keras.Model) -> int:

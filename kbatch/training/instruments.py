@@ -146,6 +146,7 @@ class Instruments:
             "finish": left - ended,
             "first_step": first_step,
             "training": sum(self.clock.update_seconds) - first_step,
+            "stopped": self.clock.stopped_seconds,
             "validation": self.horizon.validation_seconds,
             "callbacks": self._epoch_end.callback_seconds + users,
             "checkpoint": self._epoch_end.checkpoint_seconds,

@@ -40,6 +40,7 @@ def of(
         _unfinished_warmup(outcome, recipe),
         _changed_rate(outcome, recipe, rate_share),
         _skipped_updates(outcome),
+        _stopped(outcome),
     )
     return tuple(remark for remark in remarks if remark)
 
@@ -93,3 +94,10 @@ def _skipped_updates(outcome: Outcome) -> str:
         return ""
     skipped = f"{outcome.skipped_updates} of {outcome.updates} updates"
     return f"loss scaling skipped {skipped}, whose gradients were not finite"
+
+
+def _stopped(outcome: Outcome) -> str:
+    seconds = outcome.seconds.get("stopped", 0.0)
+    if not seconds:
+        return ""
+    return f"the process was stopped for {seconds:.1f} s, which the clock leaves out"

@@ -21,6 +21,7 @@ from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
+from kbatch.runtime.heartbeat import Heartbeat
 from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory, is_suspect
 from kbatch.training import remarks
 from kbatch.training.endless_fit import fit_arguments, recipe_scope
@@ -181,9 +182,11 @@ def _input_seconds(data: Data, recipe: Recipe) -> float:
     remaining = iter(stream)
     next(remaining)
     began, taken = time.perf_counter(), 0
-    while taken < INPUT_BATCHES or (
-        taken < batches_per_pass and time.perf_counter() - began < INPUT_SECONDS
-    ):
-        next(remaining)
-        taken += 1
-    return (time.perf_counter() - began) / taken
+    with Heartbeat() as heartbeat:
+        while taken < INPUT_BATCHES or (
+            taken < batches_per_pass and time.perf_counter() - began < INPUT_SECONDS
+        ):
+            next(remaining)
+            taken += 1
+        seconds = time.perf_counter() - began - heartbeat.stopped_seconds()
+    return seconds / taken

@@ -29,9 +29,13 @@ from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.job import Job, name_of
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
-from kbatch.training.trainer import Order, Trained, Trainer
+from kbatch.training.trainer import Order, Trained, Trainer, new_trial
 from kbatch.training.trial import Trial
 
+# A training is made again if its process was stopped for more than this share of the horizon:
+# caches, clock rates and buffers are others then. Chosen by hand.
+MOST_STOPPED = 0.1
+STOPPED = "the process was stopped"
 MACHINES = 5  # that may be lost under a training before it is said to kill them; chosen by hand
 
 
@@ -98,11 +102,15 @@ class Search:
                     if checkpoint is not None:
                         disk.check_room(self.project.directory, checkpoint.bytes)
                     order = self._order(job, callbacks, checkpoint, test, ask)
-                    trained = self.trainer.train(order, self.watcher, trial, checkpoint)
+                    fresh = None if checkpoint is None else checkpoint.fresh()
+                    trained = self.trainer.train(order, self.watcher, trial, fresh)
                 record = self._record(job, trained, checkpoint)
                 if isinstance(trained, Death):
                     words = f"{trained} during this training, which was made again"
                     job = dataclasses.replace(job, remarks=(*job.remarks, words))
+                elif record is None:
+                    job = _after_stop(job, trained.outcome)
+                    callbacks, trial = None, self._another(job, trial)
             self.project.trainings.end(record)
         self.watcher.ended(record)
         if trial is not None:
@@ -195,6 +203,8 @@ class Search:
         """The record of a training that ended; `None` if it is to be made once more."""
         if isinstance(trained, Death):
             return self._after_death(job, trained)
+        if self._was_stopped(job, trained.outcome):
+            return None
         outcome = self._completed(job, trained.outcome)
         path = self._relative_path(checkpoint)
         return job.record(outcome, self.goal.score(outcome), trained.test, path, trained.device)
@@ -213,6 +223,21 @@ class Search:
         message = f"{record.outcome.message}; the last time {death}: {death.said}"
         outcome = dataclasses.replace(record.outcome, message=message)
         return dataclasses.replace(record, outcome=outcome)
+
+    def _was_stopped(self, job: Job, outcome: Outcome) -> bool:
+        """Whether the process was stopped for so long that the training is made again, once."""
+        if outcome.failed or any(remark.startswith(STOPPED) for remark in job.remarks):
+            return False
+        return outcome.seconds.get("stopped", 0.0) > MOST_STOPPED * self.goal.seconds
+
+    def _another(self, job: Job, trial: Trial | None) -> Trial | None:
+        """The trial of a training that is made again: in this process it needs another model."""
+        if self.trainer.isolated:
+            return trial
+        self.project.trainings.disturbed(job)
+        if trial is not None:
+            trial.forget()
+        return new_trial(job, self.model_maker)
 
     def _completed(self, job: Job, outcome: Outcome) -> Outcome:
         """The outcome with the recipe's learning rate and all remarks."""
@@ -242,6 +267,13 @@ class Search:
         if checkpoint is None or not checkpoint.path.exists():
             return ""
         return os.path.relpath(checkpoint.path, self.project.directory)
+
+
+def _after_stop(job: Job, outcome: Outcome) -> Job:
+    """The job of a training that is made again, since its process was stopped."""
+    seconds = outcome.seconds["stopped"]
+    words = f"{STOPPED} for {seconds:.1f} s during this training, which was made again"
+    return dataclasses.replace(job, remarks=(*job.remarks, words))
 
 
 def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> Recipe:

@@ -1,0 +1,180 @@
+"""The longest shape of data, over all of their examples, and the one that is named."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbatch.errors import DataError
+from kbatch.memory import _longest, estimate
+from kbatch.memory._longest import longest_of
+from kbatch.memory._sample import sample_of
+from kbatch.memory._workload import surveyed
+
+LENGTHS = [3, 5, 4, 2, 6, 3, 17, 5]  # the longest is in the last batches
+
+
+def texts(lengths=LENGTHS):
+    """Single examples of different lengths, each with a label for each word."""
+
+    def examples():
+        for length in lengths:
+            yield np.ones(length, "int32"), np.ones(length, "int32")
+
+    spec = tf.TensorSpec((None,), tf.int32)
+    return tf.data.Dataset.from_generator(examples, output_signature=(spec, spec))
+
+
+def single(lengths=LENGTHS):
+    """Single examples with a label each."""
+    return texts(lengths).map(lambda x, y: (x, 1))
+
+
+def padded():
+    return texts().padded_batch(2)
+
+
+def ragged():
+    batches = texts().ragged_batch(2)
+    return batches.map(lambda x, y: (x.to_tensor(), y.to_tensor()))
+
+
+def bucketed():
+    return texts().bucket_by_sequence_length(
+        lambda x, y: tf.size(x), bucket_boundaries=[5, 10], bucket_batch_sizes=[2, 2, 1]
+    )
+
+
+def mapped():
+    """A dataset that forgets its sizes, though all examples have the same."""
+
+    def forget(part):
+        return tf.ensure_shape(tf.py_function(lambda it: it, [part], part.dtype), (None, None))
+
+    arrays = np.ones((8, 17)), np.ones((8, 17))
+    batches = tf.data.Dataset.from_tensor_slices(arrays).batch(4)
+    return batches.map(lambda x, y: (forget(x), forget(y)))
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        length = max(LENGTHS[2 * index : 2 * index + 2])
+        return np.ones((2, length), "int32"), np.ones((2, length), "int32")
+
+
+def py_dataset():
+    return Batches()
+
+
+@pytest.mark.parametrize(
+    "make", [padded, ragged, bucketed, mapped, py_dataset], ids=lambda make: make.__name__
+)
+def test_the_longest_of_all_examples_is_taken(make):
+    (x, y), _, at = surveyed(make(), None, None)
+    assert x.shape[1:] == y.shape[1:] == (17,)
+    assert at == "the longest shape (17,)"
+
+
+def test_data_of_one_shape_are_not_surveyed():
+    arrays = np.ones((8, 17)), np.ones(8)
+    fixed = tf.data.Dataset.from_tensor_slices(arrays).batch(4)
+    for data in ((fixed, None), arrays, ((17,), None), (None, None)):
+        sample, count, at = surveyed(*data, None)
+        expected, expected_count = sample_of(*data)
+        assert at == ""
+        assert count == expected_count
+        for one, other in zip(sample, expected, strict=True):
+            assert np.array_equal(one, other)
+
+
+def named_inputs():
+    """Two inputs with three open sizes; no example has all of the largest."""
+    sizes = [((4, 9), 2), ((8, 3), 5), ((6, 6), 7)]
+
+    def batches():
+        for (height, width), length in sizes:
+            yield {"scan": np.ones((2, height, width)), "note": np.ones((2, length))}, np.ones(2)
+
+    return tf.data.Dataset.from_generator(
+        batches,
+        output_signature=(
+            {
+                "scan": tf.TensorSpec((None, None, None), tf.float64),
+                "note": tf.TensorSpec((None, None), tf.float64),
+            },
+            tf.TensorSpec((None,), tf.float64),
+        ),
+    )
+
+
+def test_of_several_sizes_the_largest_of_each_is_taken():
+    (x, _), _, at = surveyed(named_inputs(), None, None)
+    assert (x["scan"].shape[1:], x["note"].shape[1:]) == ((8, 9), (7,))
+    assert at.startswith("the largest of each size, ")
+    assert "scan (8, 9)" in at
+    assert "note (7,)" in at
+
+
+def test_a_named_shape_takes_its_place_and_labels_follow():
+    (x, y), _, at = surveyed(padded(), None, (512,))
+    assert (x.shape[1:], y.shape[1:], at) == ((512,), (512,), "shape (512,)")
+    (x, y), _, _ = surveyed(padded(), None, (4,))
+    assert x.shape[1:] == y.shape[1:] == (4,)
+    (x,), _, at = surveyed(None, None, (512,))
+    assert (x.shape[1:], at) == ((512,), "shape (512,)")
+    named = {"note": (30,), "scan": (20, 10)}
+    (x, y), _, at = surveyed(named_inputs(), None, named)
+    assert (x["scan"].shape[1:], x["note"].shape[1:], y.shape[1:]) == ((20, 10), (30,), ())
+    (x, y), _, _ = surveyed(np.ones((8, 17)), np.ones((8, 1)), [9])
+    assert (x.shape[1:], y.shape[1:]) == ((9,), (1,))
+
+
+@pytest.mark.parametrize("shape", [(512, 3), 512, (0,), {"a": (5,)}, ((5,), (5,)), (True,), "5"])
+def test_a_shape_of_another_kind_is_refused(shape):
+    with pytest.raises(DataError, match=r"`shape` must be .* nested as `x` is: \(17,\)"):
+        surveyed(padded(), None, shape)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (single, "must have the same shape"),
+        (lambda: single([3] * 20 + [9]), r"same shape. Received: examples of up to \(9,\)"),
+        (lambda: texts().ragged_batch(2), "must hold dense tensors"),
+    ],
+)
+def test_what_cannot_be_batched_is_refused(data, says):
+    with pytest.raises(DataError, match=says):
+        surveyed(data(), None, None)
+
+
+def test_a_survey_ends_and_says_what_it_saw(monkeypatch):
+    endless = padded().repeat()
+    monkeypatch.setattr(_longest, "ELEMENTS", 3)
+    assert surveyed(endless, None, None)[2] == "the longest shape (6,) of the first 6 examples"
+    ticks = itertools.count()
+    monkeypatch.setattr(_longest, "SECONDS", 1)
+    found = longest_of(endless, sample_of(endless)[0], clock=lambda: float(next(ticks)))
+    assert found.words == "the longest shape (5,) of the first 4 examples"
+
+
+def reader():
+    """A label for each word of texts of any length."""
+    inputs = keras.Input((None,), dtype="int32")
+    x = keras.layers.Dense(16, "relu")(keras.layers.Embedding(20, 8)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(3, "softmax")(x))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def test_an_estimate_is_that_of_the_longest_shape():
+    found = estimate(reader, padded(), batch_size=8)
+    at_17 = estimate(reader, (17,), batch_size=8)
+    assert (found.activations, found.total) == (at_17.activations, at_17.total)
+    assert str(found).endswith("at batch 8 and the longest shape (17,)")
+    assert found.total > estimate(reader, padded(), batch_size=8, shape=(5,)).total

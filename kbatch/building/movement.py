@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from kbatch.errors import ModelError, RecipeError
 
 STILL, MOVES, MIXES = "still", "moves", "mixes"
 EXAMPLES, DRAWS = 16, 6  # chosen by hand: a flip of a whole batch is missed once in 4,096 times
+FEWEST, VALUES = 4, 2**20  # examples of large pictures, and values of all
 FEW = 4  # pixels of each example
 UNKNOWN = 16  # pixels of a side that only the data tell
 LEAST = 0.05  # of the range of pixels: what counts as an answer
@@ -162,11 +164,13 @@ def _values(loss: Any, labels: Any, outputs: Any) -> Any:
 def _pictures(like: Any, scale: float) -> tuple[Any, Any, np.ndarray]:
     """Pictures of random pixels, the same with one changed in every second, and its place."""
     rng = np.random.default_rng(0)
-    shape = (EXAMPLES, *(side or UNKNOWN for side in like.shape[1:]))
+    sides = [side or UNKNOWN for side in like.shape[1:]]
+    count = max(FEWEST, min(EXAMPLES, VALUES // math.prod(sides) // 2 * 2))
+    shape = (count, *sides)
     first = rng.uniform(0, scale, shape)
-    own = rng.integers(0, shape[1] * shape[2], EXAMPLES)
-    other = first.reshape(EXAMPLES, -1, shape[3]).copy()
-    for example in range(0, EXAMPLES, 2):
+    own = rng.integers(0, shape[1] * shape[2], count)
+    other = first.reshape(count, -1, shape[3]).copy()
+    for example in range(0, count, 2):
         pixel = other[example, own[example]]
         other[example, own[example]] = np.where(pixel > scale / 2, 0, scale)
     dtype = tf.as_dtype(like.dtype).as_numpy_dtype
@@ -189,14 +193,14 @@ def _answers(layer: Any, pictures: Any) -> Any:
                     "Resize or crop in the model or in the data instead",
                 )
             change = np.abs(_numbers(other) - _numbers(one)).max(axis=-1) / scale
-            yield change.reshape(EXAMPLES, -1), own
+            yield change.reshape(len(own), -1), own
 
 
 def _kind(layer: Any, pictures: Any) -> str:
     with tf.init_scope():
         for answer, own in _answers(layer, pictures):
             # statistics of the batch, as for equal histograms, change many pixels
-            if 0 < (answer[1::2] > LEAST).sum() < FEW * EXAMPLES:
+            if 0 < (answer[1::2] > LEAST).sum() < FEW * len(own):
                 return MIXES
             at_own = np.take_along_axis(answer, own[:, None], axis=1)[:, 0]
             if (answer.max(axis=1) > np.maximum(2 * at_own, LEAST))[::2].any():
@@ -236,10 +240,10 @@ def _follows(layer: Any, pictures: Any) -> bool:
         for seed in range(DRAWS):
             one, planes = _carried(layer, first, seed)
             other, _ = _carried(layer, second, seed)
-            change = np.abs(_numbers(other) - _numbers(one)).max(axis=-1).reshape(EXAMPLES, -1)
+            change = np.abs(_numbers(other) - _numbers(one)).max(axis=-1).reshape(len(own), -1)
             seen = (change.max(axis=1) > LEAST)[::2]
-            digits = _numbers(planes).reshape(EXAMPLES, -1, 6)
-            found = digits[np.arange(EXAMPLES), change.argmax(axis=1)][::2]
+            digits = _numbers(planes).reshape(len(own), -1, 6)
+            found = digits[np.arange(len(own)), change.argmax(axis=1)][::2]
             rows, columns = np.divmod(own[::2], first.shape[2])
             apart = np.maximum(
                 np.abs(found[:, 0] * places.DIGITS + found[:, 1] - rows),

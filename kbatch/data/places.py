@@ -13,10 +13,9 @@ DIGITS = 128
 
 def has_places(label: Any, picture: Any) -> bool:
     """Tell whether a batch of labels has the height and the width of the pictures."""
-    shapes = [None if part is None else part.shape for part in (label, picture)]
-    if None in shapes or len(shapes[0]) < 3 or len(shapes[1]) != 4:
+    if label is None or len(label.shape) < 3 or len(picture.shape) != 4:
         return False
-    return tuple(shapes[0][1:3]) == tuple(shapes[1][1:3])
+    return tuple(label.shape[1:3]) == tuple(picture.shape[1:3])
 
 
 def placed(pictures: Any) -> tf.Tensor:

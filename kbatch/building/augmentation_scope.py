@@ -8,8 +8,11 @@ from typing import Any
 
 import keras
 
+from kbatch.building import movement
+from kbatch.building.compiled import compiled_by_user
 from kbatch.building.mixed_labels import mixed, understood
 from kbatch.building.train_step_scope import stepping
+from kbatch.data import places
 from kbatch.data.mixture import Mixing
 
 
@@ -19,7 +22,8 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
 
     The model object, its layers and its saved file stay the same, the train step that it has stays
     in use, and the layers run on the device inside the compiled step. Where a part of the pipeline
-    mixes examples, the inner step gets `MixedLabels` in the place of the labels.
+    mixes examples, the inner step gets `MixedLabels` in the place of the labels. Labels and weights
+    of the height and width of the pictures move with them.
 
     Args:
         model: Compiled `keras.Model`.
@@ -28,18 +32,63 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
     if not layers:
         yield
         return
-    own_step = model.train_step
+    own_step, parts = model.train_step, movement.flat(layers)
 
     def train_step(data: Any) -> Any:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        for layer in layers:
+        with_places = _with_places(x, y, sample_weight)
+        turn = _Moving(model, parts, x, y) if with_places else None
+        for layer in parts:
             if isinstance(layer, Mixing):
                 x, share = layer.mix(x)
                 y, sample_weight = mixed(y, sample_weight, share)
+            elif turn is not None:
+                x = turn(layer, x)
             else:
                 x = layer(x, training=True)
+        if turn is not None:
+            y, sample_weight = turn.labels(x, y, sample_weight)
         return own_step(keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
 
     mixes = any(isinstance(layer, Mixing) for layer in layers)
     with stepping(model, train_step), understood(model) if mixes else nullcontext():
         yield
+
+
+class _Moving:
+    """The movement of a batch of pictures, which its labels follow.
+
+    Raises:
+        RecipeError: If a layer moves pictures, and cannot move labels.
+    """
+
+    def __init__(self, model: keras.Model, parts: Sequence[Any], x: Any, y: Any) -> None:
+        plain = [part for part in parts if not isinstance(part, Mixing)]
+        movement.check(plain, x)
+        self._moving = [part for part in plain if movement.kind(part, x) == movement.MOVES]
+        filled = any(movement.fills(part, x) for part in self._moving)
+        loss = compiled_by_user(model).get("loss")
+        self._weighed = filled and movement.takes_weights(model, loss, x, y)
+        self._planes = places.placed(x)
+
+    def __call__(self, layer: Any, x: Any) -> Any:
+        """Return what a layer makes of the pictures."""
+        if not any(layer is each for each in self._moving):
+            return layer(x, training=True)
+        both = layer({"images": x, "segmentation_masks": self._planes}, training=True)
+        self._planes = both["segmentation_masks"]
+        return both["images"]
+
+    def labels(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
+        """Return labels and weights that have followed the pictures."""
+        y, sample_weight = places.moved((y, sample_weight), x, self._planes)
+        if self._weighed:
+            sample_weight = movement.weighed(y, sample_weight, x, self._planes)
+        return y, sample_weight
+
+
+def _with_places(x: Any, y: Any, sample_weight: Any) -> bool:
+    """Whether a label or a weight has the height and width of the pictures."""
+    if keras.tree.is_nested(x):
+        return False
+    return any(places.has_places(part, x) for part in keras.tree.flatten((y, sample_weight)))

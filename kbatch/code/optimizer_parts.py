@@ -72,13 +72,15 @@ def micro_batch_size(recipe: Any) -> Part:
             "of it."
         )
         return Part(step=(comment(text),))
-    text = (
-        f"Keras averages the gradients of {passes} passes. With masks, ignore_class or weights of "
-        "examples this is not the mean over the whole batch, which kbatch takes."
-    )
+    # a loss that couples the examples of a batch is accumulated otherwise: its code belongs here
+    text = f"Keras averages the gradients of {passes} passes."
+    checked = 'check_passes(model, kept["loss"])'
+    definitions = (Definition("kbatch.plain_keras.compilation", "check_passes"),)
     accumulation = f"gradient_accumulation_steps={passes}"
     if recipe.optimizer != COMPILED:
-        return Part(optimizer=(accumulation,), wrapped=(comment(text),))
+        return Part(
+            optimizer=(accumulation,), wrapped=(comment(text), checked), definitions=definitions
+        )
     schedules = (
         "A schedule of its own would count passes: stretch its steps by the number of passes."
     )
@@ -88,7 +90,7 @@ def micro_batch_size(recipe: Any) -> Part:
         f'settings["gradient_accumulation_steps"] = {passes}\n'
         "optimizer = type(inner).from_config(settings)"
     )
-    return Part(wrapped=(comment(f"{text} {schedules}"), rebuilt))
+    return Part(wrapped=(comment(f"{text} {schedules}"), checked, rebuilt), definitions=definitions)
 
 
 def ema(recipe: Any) -> Part:

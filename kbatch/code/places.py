@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kbatch.code.definitions import Definition
 
@@ -28,9 +29,10 @@ class Places:
         build: Code that defines the function `build_model()`.
         data: Code that defines the function `load_data()`.
         definitions: The definitions that both use.
-        loss: The loss, as an expression.
-        metrics: The metrics, as an expression.
-        todo: What is to be done about loss and metrics; empty for nothing.
+        compiled: Loss and metrics of a model that is not compiled, as expressions by name.
+        arguments: Other arguments of `train`, as text.
+        todo: Sentences on what is to be done before it trains.
+        stop: Statements that stop the script where something cannot be written.
         epochs: The passes over the data, as an expression.
         seed: Integer, the seed of weights, order and dropout.
     """
@@ -40,8 +42,11 @@ class Places:
     build: str = BUILD
     data: str = DATA
     definitions: tuple[Definition, ...] = ()
-    loss: str = '"binary_crossentropy"'
-    metrics: str = '["accuracy"]'
-    todo: str = "TODO: pass the loss and the metrics of your model, and the epochs."
+    compiled: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    todo: tuple[str, ...] = (
+        "TODO: pass the epochs; and loss= and metrics= if build_model() compiles no model.",
+    )
+    stop: tuple[str, ...] = ()
     epochs: str = "10"
     seed: int = 0

@@ -23,16 +23,25 @@ ARGUMENTS = '''\
 Args:
     build_model: Function that returns a new model, compiled or not.
     x: Array, or a tuple or dict of arrays, of the examples.
-    y: Array of the labels.
-    validation_data: Tuple (x, y).
+    y: Array of the labels, or a tuple or dict of arrays.
+    validation_data: Tuple (x, y) or (x, y, sample_weight).
     epochs: Number of passes over the data; 2.5, say, ends in the middle of one.
-    loss: Loss, as for `compile`.
-    metrics: List of metrics, as for `compile`.
+    loss: Loss of a model that build_model() does not compile. One that it compiles keeps its
+        own loss, loss_weights, metrics and weighted_metrics.
+    metrics: Metrics of a model that build_model() does not compile.
     seed: Integer, the seed of weights, order and dropout.
+    sample_weight: Array of weights of the examples.
+    class_weight: Dict of the weights of classes.
+    callbacks: Callbacks of your own.
 
 Returns:
     The model and the history of `fit`.
 """'''
+SIGNATURE = (
+    *("build_model", "x", "y", "validation_data", "epochs"),
+    *("loss=None", "metrics=None"),
+)
+OPTIONAL = ("sample_weight=None", "class_weight=None", "callbacks=()")
 
 
 def script(recipe: Any, places: Places) -> str:
@@ -59,7 +68,8 @@ def _always(recipe: Any, part: Part) -> list[Definition]:
     batches = "growing_batches" if training_parts.grows(recipe) else "batches"
     callbacks = ["LearningRate"] if part.shares else []
     names = [Definition(optimizer_parts.CALLBACKS, name) for name in (*callbacks, "LastStep")]
-    return [Definition(BATCHES, batches), *names]
+    built = Definition("kbatch.plain_keras.compilation", "built")
+    return [built, Definition(BATCHES, batches), *names]
 
 
 def _docstring(recipe: Any, places: Places) -> str:
@@ -73,7 +83,7 @@ def _docstring(recipe: Any, places: Places) -> str:
 def _train(recipe: Any, part: Part, seed: int) -> str:
     """The function that trains."""
     lines = [
-        f"def train(build_model, x, y, validation_data, epochs, loss, metrics, seed={seed}):",
+        bracketed("def train(", [*SIGNATURE, f"seed={seed}", *OPTIONAL], "):", 0),
         '    """Build a model, train it by the recipe, and return it.',
         "",
         textwrap.indent(ARGUMENTS, "    "),
@@ -81,13 +91,13 @@ def _train(recipe: Any, part: Part, seed: int) -> str:
     statements = [
         *part.settings,
         "keras.utils.set_random_seed(seed)",
-        "model = build_model()",
+        "model, kept = built(build_model, loss, metrics)",
         *part.model,
         _optimizer(recipe, part),
         *part.wrapped,
         bracketed(
             "model.compile(",
-            ["optimizer=optimizer", "loss=loss", "metrics=metrics", *part.compilation],
+            ["optimizer=optimizer", *part.compilation, "**kept"],
             ")",
         ),
         *part.step,
@@ -167,19 +177,20 @@ def _fit(recipe: Any, part: Part) -> list[str]:
     steps = recipe.steps_per_update
     several = f"{steps} * " if steps > 1 else ""
     passes = [f"LearningRate(rate, passes={steps})"] if part.shares else []
-    callbacks = [*passes, *part.callbacks, f"LastStep({several}updates)"]
+    callbacks = ["*callbacks", *passes, *part.callbacks, f"LastStep({several}updates)"]
     if training_parts.grows(recipe):
         sizes = "sizes"
         if steps > 1:
             sizes = f"[size // {steps} for size in sizes for _ in range({steps})]"
-        data = f"growing_batches(x, y, {sizes}, seed)"
+        data = f"growing_batches(x, y, {sizes}, seed, sample_weight)"
     else:
-        data = f"batches(x, y, {recipe.examples_per_step}, seed)"
+        data = f"batches(x, y, {recipe.examples_per_step}, seed, sample_weight)"
     arguments = [
         data,
         "epochs=math.ceil(updates / updates_of_pass)",
         f"steps_per_epoch={several}updates_of_pass",
         "validation_data=validation_data",
+        "class_weight=class_weight",
         _list("callbacks=", callbacks),
     ]
     return [call("model.fit", arguments, "history = "), "return model, history"]
@@ -195,19 +206,20 @@ def _list(before: str, items: Sequence[str]) -> str:
 
 def _main(places: Places) -> str:
     """What happens where the code is run as a script."""
-    todo = [comment(places.todo)] if places.todo else []
+    todo = [comment(each) for each in places.todo]
     arguments = [
         "build_model",
         "x",
         "y",
         "validation_data",
         f"epochs={places.epochs}",
-        f"loss={places.loss}",
-        f"metrics={places.metrics}",
+        *(f"{name}={value}" for name, value in places.compiled.items()),
+        *places.arguments,
     ]
     statements = [
         "(x, y), validation_data = load_data()",
         *todo,
+        *places.stop,
         call("train", arguments, "model, history = "),
         "for name, values in history.history.items():\n    print(name, values[-1])",
     ]

@@ -92,7 +92,8 @@ def label_smoothing(recipe: Any) -> Part:
         return Part()
     copied = Definition("kbatch.plain_keras.label_smoothing", "smoothed")
     return Part(
-        model=(f"loss = smoothed(loss, {recipe.label_smoothing!r})",), definitions=(copied,)
+        model=(f'kept["loss"] = smoothed(kept["loss"], {recipe.label_smoothing!r})',),
+        definitions=(copied,),
     )
 
 
@@ -122,9 +123,16 @@ def augmentation(recipe: Any) -> Part:
     if recipe.augmentation not in AUGMENTATIONS:
         text = (
             f'TODO: the layers of the augmentation "{recipe.augmentation}", which was registered '
-            "with kbatch.register_augmentation. What mixes examples is left out."
+            "with kbatch.register_augmentation. What mixes examples is left out. Where labels are "
+            'masks, a layer that moves pictures must take {"images": …, "segmentation_masks": …}, '
+            "as Keras' do; what it fills from outside has the label 0, where kbatch leaves it out "
+            "of the loss if that takes weights of places."
         )
-        todo = (comment(text), "augmentation = []", applied)
+        stop = (
+            "if not augmentation:\n"
+            '    raise NotImplementedError("Write the layers of the augmentation above")'
+        )
+        todo = (comment(text), "augmentation = []", stop, applied)
         return Part(step=todo, definitions=(augmented,))
     words = recipe.augmentation.split("_")
     mixtures = [MIXTURES[word] for word in words if word in MIXTURES]

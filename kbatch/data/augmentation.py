@@ -29,7 +29,8 @@ class RandomShift(keras.layers.Layer):
             `0.1`.
 
     Call arguments:
-        images: Tensor of shape `(batch, height, width, channels)`.
+        images: Tensor of shape `(batch, height, width, channels)`; or a dict of `"images"` and
+            `"segmentation_masks"` of the same batch, height and width, which move alike.
         training: Boolean, whether to shift the images.
     """
 
@@ -42,17 +43,31 @@ class RandomShift(keras.layers.Layer):
         """Shift every image by a random distance of its own."""
         if not training:
             return images
-        return self._move(self._move(images, axis=1), axis=2)
+        first = images["images"] if isinstance(images, dict) else images
+        sources = [self._source(first, axis) for axis in (1, 2)]
+        if not isinstance(images, dict):
+            return self._moved(images, sources)
+        masks = self.transform_segmentation_masks(images["segmentation_masks"], sources)
+        return {**images, "images": self._moved(first, sources), "segmentation_masks": masks}
 
-    def _move(self, images: Any, axis: int) -> Any:
-        """Shift along one axis, by gathering rows or columns of each image."""
+    def transform_segmentation_masks(self, masks: Any, sources: Any) -> Any:
+        """Shift masks as images were."""
+        return self._moved(masks, sources)
+
+    def _source(self, images: Any, axis: int) -> Any:
+        """Draw which row or column each row or column of an image comes from."""
         size = images.shape[axis]
         most = max(int(size * self.factor), 1)
         shift = keras.random.randint(
             (tf.shape(images)[0], 1), -most, most + 1, seed=self.seed_generator
         )
-        source = tf.clip_by_value(tf.range(size)[None, :] + tf.cast(shift, tf.int32), 0, size - 1)
-        return tf.gather(images, source, axis=axis, batch_dims=1)
+        return tf.clip_by_value(tf.range(size)[None, :] + tf.cast(shift, tf.int32), 0, size - 1)
+
+    def _moved(self, images: Any, sources: Any) -> Any:
+        """Gather the rows and columns of each image."""
+        for axis, source in enumerate(sources, start=1):
+            images = tf.gather(images, source, axis=axis, batch_dims=1)
+        return images
 
 
 # What each word in the name of a built-in pipeline stands for, in the order of the name.

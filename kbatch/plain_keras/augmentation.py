@@ -5,25 +5,39 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from kbatch.data.places import has_places, moved, placed
+
 
 def augmented(model, layers):
-    """Return a train step that applies layers to the inputs before the model's own."""
+    """Return a train step that applies layers to the inputs before the model's own.
+
+    Labels and weights of the height and width of the pictures move with them.
+    """
     own_step = model.train_step
 
     def train_step(data):
         x, *labels = data
+        parts = keras.tree.flatten(labels)
+        follow = not keras.tree.is_nested(x) and any(has_places(part, x) for part in parts)
+        planes = placed(x) if follow else None
         for layer in layers:
-            x = layer(x, training=True)
-        return own_step((x, *labels))
+            if follow and hasattr(layer, "transform_segmentation_masks"):
+                both = layer({"images": x, "segmentation_masks": planes}, training=True)
+                x, planes = both["images"], both["segmentation_masks"]
+            else:
+                x = layer(x, training=True)
+        return own_step((x, *(moved(labels, x, planes) if follow else labels)))
 
     return train_step
 
 
 class MixedLabels(NamedTuple):
-    """The labels of mixed examples, their partners' labels, and the shares of their own."""
+    """The labels of mixed examples, their partners' labels, and the weights of the loss at each."""
 
     own: tf.Tensor
     partner: tf.Tensor
+    own_weight: tf.Tensor
+    partner_weight: tf.Tensor
     share: tf.Tensor
 
 
@@ -39,18 +53,32 @@ def mixing(model, mix):
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if not isinstance(y, MixedLabels):
             return loss_of(x, y, y_pred, sample_weight, training)
-        own = loss_of(x, y.own, y_pred, 2 * y.share, training)
-        return (own + loss_of(x, y.partner, y_pred, 2 * (1 - y.share), training)) / 2
+        own = loss_of(x, y.own, y_pred, 2 * y.own_weight, training)
+        return (own + loss_of(x, y.partner, y_pred, 2 * y.partner_weight, training)) / 2
 
     def compute_metrics(x, y, y_pred, sample_weight=None):
         if isinstance(y, MixedLabels):
-            y = tf.where(per_example(y.share >= 0.5, y.own), y.own, y.partner)
+            y = keras.tree.map_structure(
+                lambda own, partner: tf.where(per_example(y.share >= 0.5, own), own, partner),
+                y.own,
+                y.partner,
+            )
         return metrics_of(x, y, y_pred, sample_weight)
 
     def train_step(data):
-        x, y = data
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         x, share = mix(x, seed)
-        return own_step((x, MixedLabels(y, tf.roll(y, 1, axis=0), share)))
+        partners = keras.tree.map_structure(lambda part: tf.roll(part, 1, axis=0), y)
+        weights = [share, 1 - share]
+        if weight is not None:
+            pair = [tf.cast(part, "float32") for part in (weight, tf.roll(weight, 1, axis=0))]
+            chosen = per_example(share >= 0.5, pair[0])
+            weight = tf.where(chosen, *pair)
+            weights = [
+                part * per_example(own, part) for part, own in zip(pair, weights, strict=True)
+            ]
+        labels = MixedLabels(y, partners, weights[0], weights[1], share)
+        return own_step(keras.utils.pack_x_y_sample_weight(x, labels, weight))
 
     model.compute_loss, model.compute_metrics = compute_loss, compute_metrics
     return train_step

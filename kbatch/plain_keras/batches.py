@@ -10,10 +10,11 @@ def order_of_pass(examples, seed, number):
     return tf.random.experimental.stateless_shuffle(tf.range(examples), seed=[seed, number])
 
 
-def batches(x, y, size, seed):
+def batches(x, y, size, seed, sample_weight=None):
     """Return endless batches: each pass holds every example once, in another order."""
+    data = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
     with tf.device("CPU:0"):
-        arrays = keras.tree.map_structure(tf.convert_to_tensor, (x, y))
+        arrays = keras.tree.map_structure(tf.convert_to_tensor, data)
     examples = len(keras.tree.flatten(arrays)[0])
 
     def one_pass(number):
@@ -26,10 +27,11 @@ def batches(x, y, size, seed):
     return rows.map(gather).prefetch(2)
 
 
-def growing_batches(x, y, sizes, seed):
+def growing_batches(x, y, sizes, seed, sample_weight=None):
     """Return batches of these sizes, in the same order."""
+    data = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
     with tf.device("CPU:0"):
-        arrays = keras.tree.map_structure(tf.convert_to_tensor, (x, y))
+        arrays = keras.tree.map_structure(tf.convert_to_tensor, data)
         examples, total = len(keras.tree.flatten(arrays)[0]), sum(sizes)
         passes = range(-(-total // examples))
         order = np.concatenate([order_of_pass(examples, seed, number) for number in passes])

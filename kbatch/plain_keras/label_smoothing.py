@@ -12,18 +12,28 @@ CROSS_ENTROPIES = {
 
 
 def smoothed(loss, amount):
-    """Return a cross-entropy whose labels are softened by an amount (Szegedy et al. 2016)."""
-    loss = CROSS_ENTROPIES[loss]() if isinstance(loss, str) else loss
+    """Return losses whose labels are softened by an amount (Szegedy et al. 2016)."""
+    return keras.tree.map_structure(lambda part: softened(part, amount), loss)
+
+
+def softened(loss, amount):
+    """Return a cross-entropy with softened labels."""
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", "")
+    loss = CROSS_ENTROPIES[name]() if name in CROSS_ENTROPIES else loss
     if not isinstance(loss, keras.losses.SparseCategoricalCrossentropy):
         return type(loss).from_config({**loss.get_config(), "label_smoothing": amount})
-    from_logits = loss.get_config()["from_logits"]
+    made = type(loss).from_config(loss.get_config())
+    plain = made.fn
 
-    def soft(y_true, y_pred):
+    def soft(y_true, y_pred, from_logits=False, ignore_class=None, axis=-1):
         """Keras has no label smoothing for labels that are numbers of classes."""
-        classes = y_pred.shape[-1]
-        labels = keras.ops.one_hot(keras.ops.cast(y_true, "int32"), classes, dtype=y_pred.dtype)
-        labels = keras.ops.reshape(labels, keras.ops.shape(y_pred))
-        soft_labels = labels * (1 - amount) + amount / classes
-        return keras.ops.categorical_crossentropy(soft_labels, y_pred, from_logits=from_logits)
+        right = plain(y_true, y_pred, from_logits=from_logits, axis=axis)
+        classes = keras.ops.cast(keras.ops.shape(y_pred)[axis], y_pred.dtype)
+        evenly = keras.ops.ones_like(y_pred) / classes
+        spread = keras.ops.categorical_crossentropy(
+            evenly, y_pred, from_logits=from_logits, axis=axis
+        )
+        return (1 - amount) * right + amount * spread
 
-    return soft
+    made.fn = soft
+    return made

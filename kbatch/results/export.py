@@ -14,7 +14,7 @@ from typing import Any
 from kbatch import number_text
 from kbatch.batch_growth import CONSTANT
 from kbatch.code.definitions import Definition
-from kbatch.code.layout import comment
+from kbatch.code.layout import call, comment
 from kbatch.code.places import BUILD, DATA, Places
 from kbatch.code.script import script
 from kbatch.errors import RecordError
@@ -53,7 +53,7 @@ def code_of(source: Any, record: Record) -> str:
             build=model.build,
             data=data.data,
             definitions=(*model.definitions, *data.definitions),
-            **_compiled(facts),
+            **_of_search(facts),
             epochs=_epochs(record, facts),
             seed=record.seed % SEEDS,
         ),
@@ -81,8 +81,11 @@ def _notes(source: Any, record: Record, facts: Mapping[str, Any]) -> tuple[str, 
         )
     if record.seed != record.seed % SEEDS:
         notes.append(f"The seed is another one: the search had {record.seed}.")
-    if facts.get("class_weight"):
+    if facts.get("class_weight") and not _class_weight(facts):
         notes.append(f"Left out: class_weight={facts['class_weight']}.")
+    callbacks = facts.get("callbacks")
+    if callbacks and isinstance(callbacks, list):
+        notes.append(f"The callbacks of the search are left out: {', '.join(map(str, callbacks))}.")
     return tuple(notes)
 
 
@@ -94,18 +97,48 @@ def _epochs(record: Record, facts: Mapping[str, Any]) -> str:
     return repr(record.outcome.examples / examples)
 
 
-def _compiled(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Loss and metrics, where the project knows them by name."""
+def _of_search(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the search had besides model, data and recipe, where the project knows it."""
+    given = _compiled(facts)
+    todo, arguments = [*given.pop("todo", Places.todo)], []
+    callbacks = facts.get("callbacks")
+    if callbacks and isinstance(callbacks, list):
+        names = ", ".join(map(str, callbacks))
+        todo.append(f"TODO: pass callbacks=, as the search had them: {names}.")
+    weights = _class_weight(facts)
+    if weights:
+        arguments.append(f"class_weight={weights}")
+    return {**given, "todo": tuple(todo), "arguments": tuple(arguments)}
+
+
+def _compiled(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Loss and metrics of a model that is not compiled, where the project knows them by name."""
     said = facts.get("signature")
     if not isinstance(said, dict):
         return {}
+    if "optimizer" in said:
+        return {"todo": ()}
     loss, metrics = said.get("loss"), said.get("metrics") or []
     listed = isinstance(metrics, list)
     # what is no plain name is described with a checksum behind a space
     known = [loss, *metrics] if listed else [None]
     if all(isinstance(name, str) and " " not in name for name in known):
-        return {"loss": _quoted(loss), "metrics": _listed(metrics), "todo": ""}
-    return {"todo": f"TODO: pass the loss and the metrics of the search: {loss}, {metrics}."}
+        return {"compiled": {"loss": _quoted(loss), "metrics": _listed(metrics)}, "todo": ()}
+    words = f"the loss and the metrics of the search: {loss}, {metrics}"
+    stop = call("raise NotImplementedError", [_quoted(f"Pass {words}, and leave out this line.")])
+    return {"todo": (f"TODO: pass {words}.",), "stop": (stop,)}
+
+
+def _class_weight(facts: Mapping[str, Any]) -> str:
+    """The weights of classes, as an expression; empty if they are not known."""
+    weights = facts.get("class_weight")
+    if not isinstance(weights, dict):
+        return ""
+    try:
+        numbers = {int(name): float(weight) for name, weight in weights.items()}
+    except (TypeError, ValueError):
+        return ""
+    return repr(numbers)
 
 
 def _model(facts: Mapping[str, Any], run: Mapping[str, Any], record: Record) -> Places:
@@ -119,20 +152,31 @@ def _model(facts: Mapping[str, Any], run: Mapping[str, Any], record: Record) -> 
     module, _, function = name.partition(":")
     words = [*module.split("."), function]
     if all(word.isidentifier() and not keyword.iskeyword(word) for word in words):
-        built = f"from {module} import {function}\n\n    {_call_of(function, values)}"
+        built = _call_of(module, function, values)
         return Places(build=_function("build_model", "Return a new model.", built))
     if not values:
         return Places()
     return Places(build=_told(BUILD, f"The trial's own hyperparameters: {_dict(values)}."))
 
 
-def _call_of(function: str, values: Mapping[str, Any]) -> str:
+def _call_of(module: str, function: str, values: Mapping[str, Any]) -> str:
     """The statements that call the user's own function."""
+    imported = f"from {module} import {function}"
     if not values:
-        return f"return {function}()  # where it takes hyperparameters, pass them"
+        # where it takes hyperparameters, they have their defaults
+        return (
+            f"import inspect\n\n    {imported}\n\n"
+            f"    for each in inspect.signature({function}).parameters.values():\n"
+            '        if each.name == "hp" or each.default is each.empty:\n'
+            "            import keras_tuner\n\n"
+            f"            return {function}(keras_tuner.HyperParameters())\n"
+            f"    return {function}()"
+        )
     return (
-        f"# The trial's own hyperparameters: {_dict(values)}.\n"
-        f"    return {function}(hp)  # TODO: make keras_tuner.HyperParameters() of these"
+        f"import keras_tuner\n    {imported}\n\n"
+        "    hp = keras_tuner.HyperParameters()\n"
+        f"    hp.values = {_dict(values)}\n"
+        f"    return {function}(hp)"
     )
 
 

@@ -126,7 +126,8 @@ class Terms:
         found = [] if model is None else self._found(arguments, data, problems)
         problems.raise_all()
         self._agree(project, arguments, model, data)
-        project.note({catalogue.FACT: catalogue.facts(found)})
+        names = [type(each).__name__ for each in arguments.callbacks or ()]
+        project.note({catalogue.FACT: catalogue.facts(found), "callbacks": names})
         goal = self._goal_of(project, data, arguments, model)
         own = bars_of(self.workers) if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)

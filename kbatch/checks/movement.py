@@ -1,0 +1,151 @@
+"""The check of places: pictures and the labels that have places move together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch.building import movement
+from kbatch.building.label_smoothing import BY_NAME, loss_of
+from kbatch.checks.finding import Check, Finding
+from kbatch.checks.subject import Subject
+from kbatch.data import augmentation, places
+from kbatch.data.mixture import Mixing
+from kbatch.errors import RecipeError
+
+OVER_CLASSES = (
+    *BY_NAME.values(),
+    keras.losses.KLDivergence,
+    keras.losses.Hinge,
+    keras.losses.SquaredHinge,
+    keras.losses.CategoricalHinge,
+)
+NAMES = ("kl_divergence", "hinge", "squared_hinge", "categorical_hinge")
+
+
+def look(subject: Subject) -> Finding | None:
+    """Measure which augmentations move pictures, and what becomes of the labels.
+
+    Args:
+        subject: What is about to train.
+
+    Raises:
+        KbatchError: If a layer mixes examples without their labels, or labels with places cannot
+            follow.
+    """
+    names = augmentation.registered(tuple(each for each in subject.augmentations))
+    if subject.data is None or not any(augmentation.layers(name) for name in names):
+        return None
+    x, y, *weights = keras.tree.map_structure(_batched, subject.data.training.element_spec)
+    if keras.tree.is_nested(x) or len(x.shape) != 4 or x.dtype == tf.string:
+        return None
+    moving = []
+    for name in names:
+        parts = movement.flat(
+            part for part in augmentation.layers(name) if not isinstance(part, Mixing)
+        )
+        kinds = [movement.kind(part, x) for part in parts]
+        if movement.MIXES in kinds:
+            raise movement.refuse_mixing(parts[kinds.index(movement.MIXES)])
+        if movement.MOVES in kinds:
+            moving.append(name)
+            _check_labels(parts, x, (y, *weights))
+    if not moving:
+        return Finding(holds=True)
+    filled = [name for name in moving if _fills(name, x)]
+    facts = {"moving": moving, "filled": filled}
+    told = (_of_filled(subject, filled, x, y), _of_coordinates(subject, moving, x, y))
+    sentence = "; ".join(each for each in told if each)
+    return Finding(holds=not told[1], sentence=sentence, facts=facts)
+
+
+def _check_labels(parts: list[Any], x: Any, labels: Any) -> None:
+    """Refuse labels that have places and cannot follow."""
+    every = [each for each in keras.tree.flatten(labels) if each is not None]
+    if any(places.has_places(each, x) for each in every):
+        movement.check(parts, x)
+    smaller = [tuple(each.shape[1:]) for each in every if _of_another_size(each, x)]
+    if smaller:
+        raise RecipeError(
+            "Labels must have the height and width of the pictures to move with them",
+            f"labels of shape {smaller[0]} for pictures of {tuple(x.shape[1:])}",
+            "Leave out of `augmentation` what moves pictures, or give labels of their size",
+        )
+
+
+def _of_another_size(label: Any, x: Any) -> bool:
+    """Whether a label is a picture of another size, such as a mask of half the height and width."""
+    shape, picture = tuple(label.shape), tuple(x.shape)
+    if len(shape) != 4 or None in (*shape[1:3], *picture[1:3]) or shape[1:3] == picture[1:3]:
+        return False
+    return min(shape[1:3]) > 1 and bool(shape[1] * picture[2] == shape[2] * picture[1])
+
+
+def _fills(name: str, x: Any) -> bool:
+    """Whether a pipeline fills pixels from outside of the picture."""
+    parts = movement.flat(each for each in augmentation.layers(name) if not _mixes(each))
+    moving = [part for part in parts if movement.kind(part, x) == movement.MOVES]
+    return any(movement.carries(part) and movement.fills(part, x) for part in moving)
+
+
+def _mixes(part: Any) -> bool:
+    return isinstance(part, Mixing)
+
+
+def _of_filled(subject: Subject, filled: list[str], x: Any, y: Any) -> str:
+    """What becomes of labels where a pipeline fills pixels from outside."""
+    if not filled or not any(places.has_places(each, x) for each in keras.tree.flatten(y)):
+        return ""
+    which = f"what {', '.join(filled)} fills from outside of a picture"
+    if movement.takes_weights(subject.model, subject.loss, x, y):
+        return f"{which} is left out of the loss, by weights of places"
+    return f"{which} has the label 0 in the loss, which takes no weights of places"
+
+
+def _of_coordinates(subject: Subject, moving: list[str], x: Any, y: Any) -> str:
+    """What is told of labels that stay as they are and may be places in the picture."""
+    every = keras.tree.flatten_with_path(y)
+    losses = _losses(subject.loss, [path for path, _ in every])
+    own = [
+        ".".join(map(str, path))
+        for (path, label), loss in zip(every, losses, strict=True)
+        if not places.has_places(label, x) and _may_be_coordinates(label, loss)
+    ]
+    if not own:
+        return ""
+    names = ", ".join(each for each in own if each)
+    return (
+        f"{', '.join(moving)} moves pictures, and the labels{' ' if names else ''}{names} stay as "
+        "they are: where they are coordinates, such as boxes or keypoints, leave it out of "
+        "`augmentation`"
+    )
+
+
+def _losses(loss: Any, paths: list[Any]) -> list[Any]:
+    """The loss of each label."""
+    if isinstance(loss, dict):
+        return [loss.get(path[0] if path else None) for path in paths]
+    parts = keras.tree.flatten(loss)
+    return parts if len(parts) == len(paths) else [loss] * len(paths)
+
+
+def _may_be_coordinates(label: Any, loss: Any) -> bool:
+    """Whether labels are numbers per example under a loss that is not over classes."""
+    if loss is None or loss in NAMES or isinstance(loss_of(loss), OVER_CLASSES):
+        return False
+    name = getattr(loss, "__name__", "")
+    return name not in NAMES and (tf.as_dtype(label.dtype).is_floating or len(label.shape) > 1)
+
+
+def _batched(part: Any) -> tf.TensorSpec:
+    return tf.TensorSpec((None, *part.shape), part.dtype)
+
+
+PLACES = Check(
+    "places",
+    "Labels with the height and width of the pictures move with them, and no others have places",
+    "Masks are moved with the same draw; a layer that cannot is refused, and coordinates are told",
+    look,
+)

@@ -5,7 +5,7 @@ this list:
 
    -5  errors
    -4  number_text
-   -3  batch_growth · dtype_policy · json_form · recompute_strategy · training_method
+   -3  batch_growth · dtype_policy · given_values · json_form · recompute_strategy · training_method
    -2  recipe_fields · recipe_row
    -1  code · notebook · option · recipe_agreement · text_table
     0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring

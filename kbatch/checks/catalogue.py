@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbatch.checks.finding import Check, Found
+from kbatch.checks.own_values import OWN_VALUES
 from kbatch.checks.state import STATE
 from kbatch.checks.subject import Subject
 from kbatch.errors import KbatchError
 from kbatch.problems import Problems
 
 # Those that refuse come first: nothing else is worth a look then.
-CHECKS: tuple[Check, ...] = (STATE,)
+CHECKS: tuple[Check, ...] = (STATE, OWN_VALUES)
 FACT = "checks"  # under which a project keeps what was found
 
 

@@ -63,7 +63,7 @@ class Session:
         if isinstance(spec.build, Imported):  # only the function itself tells whether it takes `hp`
             spec = dataclasses.replace(spec, build=spec.build.load())
         self.maker = maker = ModelMaker.of(spec, workload.reserved)
-        self.model = maker.make(self.recipe, maker.hyperparameters(spec.values))
+        self.model = maker.make(self.recipe, maker.hyperparameters())
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(trained_by_method(self.model, self.recipe))
         self._around.enter_context(

@@ -32,6 +32,9 @@ from kbatch.training.trainer import Order, Trained, Trainer
 from kbatch.training.trial import Trial
 
 MACHINES = 5  # that may be lost under a training before it is said to kill them; chosen by hand
+# The fact of the baseline's values of the user's own hyperparameters. Projects of old versions have
+# none, and their baselines took the defaults.
+VALUES = "values"
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,11 @@ class Search:
         """`Recipe` of the baseline."""
         return baseline_recipe(self.project, self.model_maker, self.space)
 
+    @property
+    def own_values(self) -> dict[str, Any]:
+        """Dict, the baseline's values of the user's own hyperparameters."""
+        return dict(self.project.facts().get(VALUES) or {})
+
     def baseline(self) -> Record:
         """Return the record of the baseline, which is trained if the project has none yet.
 
@@ -121,7 +129,7 @@ class Search:
                 anything is trained.
         """
         recipe = self.baseline_recipe
-        job = baseline_job(self.model_maker, self.space, recipe)
+        job = baseline_job(self.project, self.model_maker, self.space, recipe)
         if self.project.trainings.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
                 apply_recipe(self.model_maker.raw(recipe.policy), strategy)
@@ -248,7 +256,7 @@ def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> 
     return Recipe.from_dict(stored)
 
 
-def baseline_job(model_maker: ModelMaker, space: Space, recipe: Recipe) -> Job:
+def baseline_job(project: Project, model_maker: ModelMaker, space: Space, recipe: Recipe) -> Job:
     """Return the training of the baseline."""
-    rate = space.rate_at_32(recipe)
-    return Job("baseline", BASELINE_TRIAL, model_maker.seed, recipe, {}, rate)
+    rate, values = space.rate_at_32(recipe), project.facts().get(VALUES) or {}
+    return Job("baseline", BASELINE_TRIAL, model_maker.seed, recipe, values, rate)

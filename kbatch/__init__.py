@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kbatch.training.executor import LocalExecutor, RayExecutor
     from kbatch.training.noise_measurement import noise_scale
     from kbatch.training.one_recipe import train
+    from kbatch.training.retraining import retrain
 
 _HOME = {
     "Advice": "kbatch.advice.advice",
@@ -82,6 +83,7 @@ _HOME = {
     "register_augmentation": "kbatch.data.augmentation",
     "report": "kbatch.results.report",
     "results": "",
+    "retrain": "kbatch.training.retraining",
     "score": "kbatch.scoring",
     "starting_recipe": "kbatch.advice.aims",
     "testing": "",
@@ -115,6 +117,7 @@ __all__ = [
     "register_augmentation",
     "report",
     "results",
+    "retrain",
     "score",
     "starting_recipe",
     "testing",

@@ -33,6 +33,7 @@ from kbatch.training.job import Job
 from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
+from kbatch.training.remembered import FACT, Remembered, completed, facts_of
 from kbatch.training.search import Search
 from kbatch.training.search_terms import Terms
 from kbatch.training.space_check import check_space
@@ -151,6 +152,7 @@ class HyperModel(keras_tuner.HyperModel):
         self._trial: Trial | None = None
         self.running: Search | None = None
         self.prepared = PreparedSearch(self.terms)
+        self.remembered: Remembered | None = None
         if isolated:
             self.train_in(LocalExecutor(workers=1))
 
@@ -281,7 +283,11 @@ class HyperModel(keras_tuner.HyperModel):
         project = Project(tuner.project_dir)
         with project.hold():
             with keras_tuners.scope(tuner):
-                search = self._open(tuner, args, kwargs)
+                given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
+                search = self._open(tuner, (), completed(self.remembered, project, given))
+                self.remembered = Remembered.of(project, search.arguments)
+                if FACT not in project.facts():
+                    project.agree({FACT: facts_of(search.arguments)})
                 examples = search.data.training.examples
                 sizes = self.space.batch_size
                 keras_tuners.begin_at(

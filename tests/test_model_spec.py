@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch import HyperModel, ModelSpec, Recipe, Space
+from kbatch import ModelSpec, Recipe
 from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import ModelArguments
 

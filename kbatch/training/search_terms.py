@@ -35,7 +35,7 @@ from kbatch.rules import micro_batch
 from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
-from kbatch.training import agreement, isolated_trainer, rehearsal, user_callbacks
+from kbatch.training import agreement, callback_facts, isolated_trainer, rehearsal, user_callbacks
 from kbatch.training.epochs_horizon import seconds_of_epochs
 from kbatch.training.executor import Executor
 from kbatch.training.fit_arguments import FitArguments
@@ -223,6 +223,7 @@ class Terms:
                 "validation_data": {"checksum": data.pairs},
             }
         )
+        callback_facts.agree(project, arguments.callbacks)
         if model is not None:
             project.agree({"signature": signature(model, self.model_maker.arguments)})
         project.agree(

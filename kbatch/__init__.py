@@ -5,7 +5,7 @@ this list:
 
    -5  errors
    -4  number_text
-   -3  batch_growth · dtype_policy · json_form · recompute_strategy · training_method
+   -3  batch_growth · dtype_policy · given_values · json_form · recompute_strategy · training_method
    -2  recipe_fields · recipe_row
    -1  code · notebook · option · recipe_agreement · text_table
     0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kbatch.training.executor import LocalExecutor, RayExecutor
     from kbatch.training.noise_measurement import noise_scale
     from kbatch.training.one_recipe import train
+    from kbatch.training.retraining import retrain
 
 _HOME = {
     "Advice": "kbatch.advice.advice",
@@ -82,6 +83,7 @@ _HOME = {
     "register_augmentation": "kbatch.data.augmentation",
     "report": "kbatch.results.report",
     "results": "",
+    "retrain": "kbatch.training.retraining",
     "score": "kbatch.scoring",
     "starting_recipe": "kbatch.advice.aims",
     "testing": "",
@@ -115,6 +117,7 @@ __all__ = [
     "register_augmentation",
     "report",
     "results",
+    "retrain",
     "score",
     "starting_recipe",
     "testing",

@@ -16,7 +16,6 @@ from kbatch import tuner as keras_tuners
 from kbatch.building import idle
 from kbatch.building.compilable import compilable
 from kbatch.building.compiled import lacking
-from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.device import gpus, strategy
@@ -34,6 +33,7 @@ from kbatch.training.job import Job
 from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
+from kbatch.training.remembered import FACT, Remembered, completed, facts_of
 from kbatch.training.search import Search
 from kbatch.training.search_terms import Terms
 from kbatch.training.space_check import check_space
@@ -93,8 +93,11 @@ class HyperModel(keras_tuner.HyperModel):
             leads to. Defaults to `16`.
         isolated: Boolean, whether each training is made in a worker process, which may die and is
             renewed before it grows. Data and callbacks must travel there. Defaults to `False`.
-        **arguments: `loss`, `metrics`, `seed` and `declare`; see `kbatch.ModelSpec`. All trials
-            have this seed but those that repeat a recipe (see `kbatch.Tuner`).
+        **arguments: `loss`, `metrics`, `seed`, `values` and `declare`; see `kbatch.ModelSpec`. All
+            trials have this seed but those that repeat a recipe (see `kbatch.Tuner`). `values` are
+            those that the hyperparameters of `build` have today: a mapping, a
+            `keras_tuner.HyperParameters`, a tuner (its best), or its folder. The baseline is built
+            with them, and kbatch's own search begins there.
 
     Attributes:
         watcher: A `kbatch.training.progress.Watcher` that is told of every training. `None` shows a
@@ -135,7 +138,8 @@ class HyperModel(keras_tuner.HyperModel):
         check_space(space)
         space = _micro_batch.of_table(space, max_batch)
         check_metric(metric, space.label_smoothing)
-        spec = keras_tuners.without_values(ModelSpec.of(build, **arguments))
+        spec = ModelSpec.of(build, **arguments)
+        space = keras_tuners.with_batch_of(space, spec.values)
         self.terms = Terms(
             model_maker=ModelMaker.of(spec, space.reserved),
             space=space,
@@ -148,6 +152,7 @@ class HyperModel(keras_tuner.HyperModel):
         self._trial: Trial | None = None
         self.running: Search | None = None
         self.prepared = PreparedSearch(self.terms)
+        self.remembered: Remembered | None = None
         if isolated:
             self.train_in(LocalExecutor(workers=1))
 
@@ -161,8 +166,17 @@ class HyperModel(keras_tuner.HyperModel):
         with border():
             keras_tuners.check_one_process()
             self._settle_xla()
+            self._take_up(hp)
             self.space.declare(hp)
-            self.terms.model_maker.declare(GuardedHyperParameters(hp, self.space.reserved))
+            maker = self.terms.model_maker
+            maker.declare(maker.guarded(hp))
+
+    def _take_up(self, hp: keras_tuner.HyperParameters) -> None:
+        """Build the baseline with the values that the tuner's `hyperparameters=` says."""
+        maker = self.terms.model_maker
+        values = {**keras_tuners.said_by(hp, self.space.reserved), **maker.values}
+        if values != maker.values:
+            self._replace(model_maker=dataclasses.replace(maker, values=values))
 
     def _settle_xla(self) -> None:
         """Leave XLA out of a default space if it cannot compile the model."""
@@ -274,10 +288,20 @@ class HyperModel(keras_tuner.HyperModel):
         project = Project(tuner.project_dir)
         with project.hold():
             with keras_tuners.scope(tuner):
-                search = self._open(tuner, args, kwargs)
+                given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
+                search = self._open(tuner, (), completed(self.remembered, project, given))
+                self.remembered = Remembered.of(project, search.arguments)
+                if FACT not in project.facts():
+                    project.agree({FACT: facts_of(search.arguments)})
                 examples = search.data.training.examples
                 sizes = self.space.batch_size
-                keras_tuners.begin_at(tuner, self.space, search.baseline_recipe, self.terms.fitted)
+                keras_tuners.begin_at(
+                    tuner,
+                    self.space,
+                    search.baseline_recipe,
+                    self.terms.fitted,
+                    search.own_values,
+                )
                 keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if "compiled" not in self.space.optimizer and not project.store.records():
                     axes = tuner.oracle.get_space().space

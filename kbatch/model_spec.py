@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from kbatch.errors import ModelError, SearchError
+from kbatch.given_values import values_of
 from kbatch.recipe_fields import whole_number
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class ModelArguments(TypedDict, total=False):
     loss: Any
     metrics: Any
     seed: int
-    values: Mapping[str, Any] | None
+    values: Any
     declare: Callable[[Any], None] | None
 
 
@@ -44,8 +45,10 @@ class ModelSpec:
         loss: Loss, for models that `build` does not compile. Optional.
         metrics: List of metrics, for models that `build` does not compile. Optional.
         seed: Integer, the seed of weights, data order and dropout. Defaults to `0`.
-        values: Mapping from the names of the hyperparameters that `build(hp)` declares to their
-            values. The others take their defaults. A search draws its own values.
+        values: Values of the hyperparameters that `build(hp)` declares: a mapping by name, a
+            `keras_tuner.HyperParameters`, a tuner (those of its best trial), or the folder of its
+            project. The others take their defaults, which a remark names. In a search they are
+            the baseline's: what you have today.
         declare: Function `declare(hp)` that declares hyperparameters before `build` is called.
             Optional.
 
@@ -67,7 +70,7 @@ class ModelSpec:
     loss: Any = None
     metrics: Any = None
     seed: int = 0
-    values: Mapping[str, Any] | None = None
+    values: Any = None
     declare: Callable[[Any], None] | None = None
 
     def __post_init__(self) -> None:
@@ -88,7 +91,7 @@ class ModelSpec:
                 "Pass seed=0, say",
             )
         object.__setattr__(self, "seed", seed)
-        object.__setattr__(self, "values", _mapping(self.values))
+        object.__setattr__(self, "values", values_of(self.values))
 
     @classmethod
     def of(cls, build: Any, **arguments: Unpack[ModelArguments]) -> ModelSpec:
@@ -169,14 +172,3 @@ def _take_apart(spec: ModelSpec, hypermodel: Any, base: Any) -> None:
         )
     object.__setattr__(spec, "build", hypermodel.build)
     object.__setattr__(spec, "declare", spec.declare or hypermodel.declare_hyperparameters)
-
-
-def _mapping(values: Any) -> dict[str, Any]:
-    """Values of hyperparameters by name."""
-    if values is not None and not isinstance(values, Mapping):
-        raise SearchError(
-            "`values` must be a mapping from hyperparameter to value",
-            type(values).__name__,
-            'Pass {"units": 64}, or `hp.values`',
-        )
-    return dict(values or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import warnings
@@ -19,13 +20,13 @@ from kbatch.combination import Combination
 from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
-from kbatch.model_spec import ModelSpec
 from kbatch.option import Range
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.noise import widest_difference
 from kbatch.runtime import keras_tuner_private
+from kbatch.search import axis_ranges
 from kbatch.search.observation import Load
 from kbatch.search.oracle import Oracle
 from kbatch.search.rungs import values_at_rungs
@@ -123,15 +124,58 @@ def check_isolated(tuner: Any) -> None:
         )
 
 
-def without_values(spec: ModelSpec) -> ModelSpec:
-    """Return the specification of a search, which draws the values of hyperparameters itself."""
-    if spec.values:
-        raise SearchError(
-            "A search must draw the values of the hyperparameters of `build` itself",
-            f"values of {', '.join(sorted(spec.values))}",
-            "Use dataclasses.replace(spec, values=None), or keras_tuner's hp.Fixed",
+def with_batch_of(space: Space, values: Mapping[str, Any]) -> Space:
+    """Return the space, whose baseline has the batch size that is among the values given.
+
+    A project that drew its batch size by `hp` has it there. Other names of kbatch's axes are those
+    of an earlier search, whose recipe is a baseline of its own; a warning says so.
+
+    Args:
+        space: `Space`.
+        values: Mapping, the values given.
+
+    Raises:
+        SearchError: If the baseline of the space has another batch size.
+    """
+    axes = sorted(name for name in values if name in space.reserved)
+    if not axes:
+        return space
+    if axes != ["batch_size"]:
+        warnings.warn(
+            f"The values of {', '.join(axes)} are left out: they are a recipe's. To compare with "
+            "it, pass Space(baseline=kbatch.best_recipe(tuner)).",
+            stacklevel=3,
         )
-    return spec
+        return space
+    size, own = values["batch_size"], space.baseline.batch_size
+    if size == own:
+        return space
+    if own != Recipe().batch_size:
+        raise SearchError(
+            "The baseline must have one batch size",
+            f"batch_size={size} in `values`, {own} in Space(baseline=…)",
+            "Leave one of them out",
+        )
+    baseline = dataclasses.replace(space.baseline, batch_size=size)
+    sizes = None if space.default_sizes else space.batch_size
+    return dataclasses.replace(space, baseline=baseline, batch_size=sizes)
+
+
+def said_by(hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> dict[str, Any]:
+    """Return the values that a tuner's `hyperparameters=` fixes or gives as defaults.
+
+    Args:
+        hp: The tuner's hyperparameters before those of `build` are declared.
+        reserved: Frozenset of the names of kbatch's axes.
+    """
+    own = [each for each in hp.space if each.name not in reserved and each.name in hp.values]
+    return {each.name: hp.values[each.name] for each in own if not _is_lowest(each)}
+
+
+def _is_lowest(axis: Any) -> bool:
+    """Whether the default of a hyperparameter is what KerasTuner takes where none is given."""
+    values = list(axis.values)
+    return len(values) > 1 and bool(axis.default == values[0])
 
 
 def strategy_of(tuner: Any) -> Any:
@@ -227,7 +271,11 @@ def _values_at_rungs(goal: Goal, record: Record) -> tuple[float, ...]:
 
 
 def begin_at(
-    tuner: Any, space: Space, recipe: Recipe, fitted: Callable[[Recipe], Recipe | None]
+    tuner: Any,
+    space: Space,
+    recipe: Recipe,
+    fitted: Callable[[Recipe], Recipe | None],
+    today: Mapping[str, Any],
 ) -> None:
     """Let the oracle of kbatch begin at the baseline, as far as the space can draw it.
 
@@ -236,6 +284,7 @@ def begin_at(
         space: The space of the search.
         recipe: The recipe of the baseline, which is trained apart.
         fitted: Function that returns a recipe with passes that fit into memory, or `None`.
+        today: Mapping, the baseline's values of the user's own hyperparameters.
     """
     if not isinstance(tuner.oracle, Oracle):
         return
@@ -248,6 +297,11 @@ def begin_at(
             whole = whole and drawable
             if drawable:
                 start[axis.name] = held
+    for own in (each for each in tuner.oracle.get_space().space if each.name in today):
+        drawable = axis_ranges.takes(own, today[own.name])
+        whole = whole and drawable
+        if drawable:
+            start[own.name] = today[own.name]
 
     def load(values: Mapping[str, Any]) -> Load | None:
         hp = fresh(values)

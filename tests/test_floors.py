@@ -13,6 +13,7 @@ ROOT = Path(kbatch.__file__).parent
 FLOORS = {
     "errors": -5,
     "number_text": -4,
+    "given_values": -3,
     "json_form": -3,
     "dtype_policy": -3,
     "recompute_strategy": -3,

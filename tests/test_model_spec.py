@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch import HyperModel, ModelSpec, Recipe, Space
+from kbatch import ModelSpec, Recipe
 from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import ModelArguments
 
@@ -127,8 +127,3 @@ def test_seed_and_values_are_checked(raw):
         ModelSpec(raw, values=["units"])
     with pytest.raises(TypeError, match="no argument `los`: did you mean `loss`"):
         ModelSpec.of(raw, los="mse")
-
-
-def test_a_search_refuses_values_that_it_would_not_use(raw):
-    with pytest.raises(SearchError, match="draw the values .* values of units"):
-        HyperModel(ModelSpec(raw, values={"units": 3}), Space(), seconds_per_trial=1)

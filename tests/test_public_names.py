@@ -38,6 +38,7 @@ NAMES = [
         "register_augmentation",
         "report",
         "results",
+        "retrain",
         "score",
         "starting_recipe",
         "testing",

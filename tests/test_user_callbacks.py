@@ -74,7 +74,7 @@ def observed(points, tmp_path_factory):
     ]
     tuner, records = searched(directory, points, [board, named, best, log, slower, *patient])
     (x, y), validation = points
-    kbatch.confirm(tuner, x, y, validation, top=1, seeds=1, verbose=0, callbacks=[board])
+    kbatch.confirm(tuner, top=1, seeds=1)
     return directory, records, seen
 
 

@@ -59,6 +59,7 @@ class ModelMaker:
             hyperparameters that do not come from a tuner.
         own_policy: String, the user's own dtype policy, read when this object is made.
         start: `Start`, the variables that models share; known once `start.begin` was called.
+        values: Mapping, values of the user's hyperparameters that take the place of defaults.
     """
 
     build: Build
@@ -68,6 +69,7 @@ class ModelMaker:
     declare: Declare = nothing
     own_policy: str = field(default_factory=_own_policy)
     start: Start = field(default_factory=Start, compare=False)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not callable(self.build) or isinstance(self.build, keras.Model):
@@ -100,7 +102,8 @@ class ModelMaker:
             reserved: Hyperparameter names that `build` must not declare.
         """
         arguments = CompileArguments(spec.loss, spec.metrics)
-        return cls(spec.build, arguments, spec.seed, reserved, spec.declare or nothing)
+        own = {name: value for name, value in spec.values.items() if name not in reserved}
+        return cls(spec.build, arguments, spec.seed, reserved, spec.declare or nothing, values=own)
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
         """Build and compile a model for a recipe, and apply the recompute plan of the recipe.
@@ -138,17 +141,21 @@ class ModelMaker:
         def called() -> keras.Model:
             with policy_scope(policy, self.own_policy), seed_scope(self.seed):
                 given = self.hyperparameters() if hp is None else hp
-                return as_built(call_build(self.build, given, self.reserved))
+                return as_built(call_build(self.build, given, self.reserved, self.values))
 
         self.start.find(called)
         self.start.put_back()
         return called()
 
     def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
-        """Return hyperparameters with these values; the user's others take their defaults."""
+        """Return hyperparameters with these values; the others take today's, or their defaults."""
         hp = fresh(values)
-        self.declare(GuardedHyperParameters(hp, self.reserved))
+        self.declare(self.guarded(hp))
         return hp
+
+    def guarded(self, hp: Any) -> GuardedHyperParameters:
+        """Return hyperparameters that share their state, with today's values for defaults."""
+        return GuardedHyperParameters(hp, self.reserved, self.values)
 
     def baseline(self, recipe: Recipe) -> Recipe:
         """Return the baseline recipe with the settings of the user's model.

@@ -10,6 +10,7 @@ from typing import Any
 from kbatch.checks.accumulation import ACCUMULATION
 from kbatch.checks.finding import Check, Found
 from kbatch.checks.movement import PLACES
+from kbatch.checks.own_values import OWN_VALUES
 from kbatch.checks.shapes import SHAPES
 from kbatch.checks.start import SEEDS, START
 from kbatch.checks.state import STATE
@@ -18,7 +19,15 @@ from kbatch.errors import KbatchError
 from kbatch.problems import Problems
 
 # Those that refuse come first: nothing else is worth a look then.
-CHECKS: tuple[Check, ...] = (STATE, START, SEEDS, ACCUMULATION, SHAPES, PLACES)
+CHECKS: tuple[Check, ...] = (
+    STATE,
+    START,
+    SEEDS,
+    ACCUMULATION,
+    SHAPES,
+    PLACES,
+    OWN_VALUES,
+)
 FACT = "checks"  # under which a project keeps what was found
 
 

@@ -31,7 +31,6 @@ class Subject:
             a search, or the one recipe of a training.
         schedules: Sequence of the batch schedules that may be trained with.
         accumulates: Boolean, whether a recipe may take a batch in several passes.
-        values: Mapping of the user's hyperparameters; `None` for their defaults.
         class_weight: Mapping from class to weight; `None` without one.
         compilations: Sequence of booleans, whether XLA may compile the trainings.
         seeds: Boolean, whether trainings with fresh seeds may be compared.
@@ -45,7 +44,6 @@ class Subject:
     recipes: Sequence[Recipe] = ()
     schedules: Sequence[str] = ("constant",)
     accumulates: bool = False
-    values: Mapping[str, Any] | None = None
     class_weight: Mapping[int, float] | None = None
     compilations: Sequence[bool] = (False,)
     seeds: bool = False
@@ -119,11 +117,11 @@ class Subject:
     def build(self, seed: int | None = None) -> keras.Model:
         """Return a new model as the user's `build` returns it, with the maker's or another seed."""
         maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
-        return maker.raw(self.policy, maker.hyperparameters(self.values))
+        return maker.raw(self.policy, maker.hyperparameters())
 
     def make(self, recipe: Recipe) -> keras.Model:
         """Return a new model, compiled for a recipe."""
-        return self.model_maker.make(recipe, self.model_maker.hyperparameters(self.values))
+        return self.model_maker.make(recipe, self.model_maker.hyperparameters())
 
 
 EXAMPLES = 32  # that checks look at; chosen by hand

@@ -66,7 +66,7 @@ class Session:
             spec = dataclasses.replace(spec, build=spec.build.load())
         self.maker = maker = ModelMaker.of(spec, workload.reserved)
         self._settle(workload)
-        self.model = maker.make(self.recipe, maker.hyperparameters(spec.values))
+        self.model = maker.make(self.recipe, maker.hyperparameters())
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(called_in_passes(self.model, self.recipe))
         self._around.enter_context(trained_by_method(self.model, self.recipe))
@@ -98,8 +98,8 @@ class Session:
         """Let passes accumulate as the loss needs, measured on the sample."""
         if self.recipe.accumulation_steps == 1:
             return
-        hp = self.maker.hyperparameters(workload.spec.values)
-        model = self.maker.make(accumulation.in_one_pass(self.recipe), hp)
+        plain = accumulation.in_one_pass(self.recipe)
+        model = self.maker.make(plain, self.maker.hyperparameters())
         sample = _labels.completed(model, _labels.checked(model, workload.sample))
         batch = keras.utils.unpack_x_y_sample_weight(
             keras.tree.map_structure(tf.convert_to_tensor, tuple(sample))

@@ -48,6 +48,22 @@ class OverlapFacts(TypedDict):
     looked_at: Whole
 
 
+class CallbackFacts(TypedDict):
+    """The class and the settings of one of the user's callbacks."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+class GivenFacts(TypedDict, total=False):
+    """Which arguments a search was given, and those that a project can keep."""
+
+    names: list[str]
+    batched: bool
+    validation_split: float
+    validation_batch_size: Whole
+
+
 class Facts(TypedDict, total=False):
     """The facts of a project that kbatch uses; all others are only compared."""
 
@@ -59,6 +75,9 @@ class Facts(TypedDict, total=False):
     looks: list[Whole]
     dropped: list[Whole]
     overlap: OverlapFacts | None
+    callbacks: list[CallbackFacts]
+    given: GivenFacts
+    values: dict[str, Any]
     table: dict[str, Any]
 
 

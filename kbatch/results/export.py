@@ -83,10 +83,17 @@ def _notes(source: Any, record: Record, facts: Mapping[str, Any]) -> tuple[str, 
         notes.append(f"The seed is another one: the search had {record.seed}.")
     if facts.get("class_weight") and not _class_weight(facts):
         notes.append(f"Left out: class_weight={facts['class_weight']}.")
-    callbacks = facts.get("callbacks")
-    if callbacks and isinstance(callbacks, list):
-        notes.append(f"The callbacks of the search are left out: {', '.join(map(str, callbacks))}.")
+    names = _callbacks(facts)
+    if names:
+        notes.append(f"The callbacks of the search are left out: {names}.")
     return tuple(notes)
+
+
+def _callbacks(facts: Mapping[str, Any]) -> str:
+    """The names of the search's callbacks; empty without any."""
+    known = facts.get("callbacks")
+    listed = known if isinstance(known, list) else []
+    return ", ".join(str(each["name"]) for each in listed if isinstance(each, dict))
 
 
 def _epochs(record: Record, facts: Mapping[str, Any]) -> str:
@@ -101,9 +108,8 @@ def _of_search(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What the search had besides model, data and recipe, where the project knows it."""
     given = _compiled(facts)
     todo, arguments = [*given.pop("todo", Places.todo)], []
-    callbacks = facts.get("callbacks")
-    if callbacks and isinstance(callbacks, list):
-        names = ", ".join(map(str, callbacks))
+    names = _callbacks(facts)
+    if names:
         todo.append(f"TODO: pass callbacks=, as the search had them: {names}.")
     weights = _class_weight(facts)
     if weights:

@@ -9,7 +9,10 @@ from kbatch.records.record import Record
 
 
 def own_values(record: Record) -> dict[str, Any]:
-    """Return the user's own hyperparameters of a trial; empty for the baseline (the defaults)."""
+    """Return the user's own hyperparameters of a training.
+
+    In records of old versions the baseline has none: it took the defaults.
+    """
     return {
         name: value
         for name, value in record.values.items()

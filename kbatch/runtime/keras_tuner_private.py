@@ -36,6 +36,15 @@ def narrow_choice(choice: Any, values: list[Any]) -> None:
         choice._default = values[-1]
 
 
+def has_no_default(hp: Any) -> bool:
+    """Tell whether an `Int`, `Float` or `Choice` was made without `default=`.
+
+    `HyperParameter._default`, keras_tuner/src/engine/hyperparameters/hyperparameter.py, KerasTuner
+    1.4.8. A `Fixed` and a `Boolean` always have one.
+    """
+    return hp._default is None and hp.default is not None
+
+
 def save_best_epoch() -> type[Any]:
     """Return the class of the callback that saves a trial's weights.
 

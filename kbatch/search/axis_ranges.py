@@ -81,7 +81,23 @@ def can_draw(space: list[Hyperparameter], values: Mapping[str, Any]) -> bool:
     """
     by_name = {axis.name: axis for axis in space}
     active = completed(space, values)
-    return all(is_fixed(by_name[name]) or _takes(by_name[name], values) for name in active)
+    return all(
+        is_fixed(by_name[name]) or (name in values and takes(by_name[name], values[name]))
+        for name in active
+    )
+
+
+def takes(axis: Hyperparameter, value: Any) -> bool:
+    """Tell whether a value is one that a hyperparameter can have.
+
+    Args:
+        axis: The hyperparameter.
+        value: The value.
+    """
+    if not _is_range(axis):
+        return value in _choices(axis)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and axis.min_value <= value <= axis.max_value
 
 
 def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,17 +144,6 @@ def distance(
         if axis.name in one and axis.name in other:
             total += _apart(axis, one[axis.name], other[axis.name]) ** 2
     return math.sqrt(total)
-
-
-def _takes(axis: Hyperparameter, values: Mapping[str, Any]) -> bool:
-    """Whether there is a value for a hyperparameter, and it is one of its own."""
-    if axis.name not in values:
-        return False
-    value = values[axis.name]
-    if not _is_range(axis):
-        return value in _choices(axis)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and axis.min_value <= value <= axis.max_value
 
 
 def _apart(axis: Hyperparameter, one: Any, other: Any) -> float:

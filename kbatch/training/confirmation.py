@@ -17,15 +17,14 @@ from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders, unranked
-from kbatch.training import board, race
+from kbatch.training import board, race, remembered
 from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project
-from kbatch.training.search_terms import Terms
 
 
 def confirm(
     tuner: Any,
-    x: Any,
+    x: Any = None,
     y: Any = None,
     validation_data: Any = None,
     top: int = 3,
@@ -39,11 +38,12 @@ def confirm(
 
     Use it before you claim anything: the highest of many noisy scores flatters its recipe. The
     trainings are kept with the search's records: a confirmation that was stopped goes on where it
-    was. The workers of an executor train several recipes at once.
+    was. The workers of an executor train several recipes at once. After `tuner.search`, data and
+    callbacks need not be passed again; a new process must pass them, and is told which.
 
     Args:
         tuner: The tuner after `search`, made with a `kbatch.HyperModel`.
-        x: As for `search`.
+        x: As for `search`. Defaults to the data of the search.
         y: As for `search`.
         validation_data: As for `search`.
         top: Integer, how many of the best-scored recipes. Defaults to `3`.
@@ -55,7 +55,7 @@ def confirm(
         budget: String such as `"30min"`, or a float of seconds, after which no training is begun.
             Optional.
         test_data: Data like `validation_data` that the kept weights are evaluated on too. Optional.
-        **fit_arguments: The other arguments of `search`, such as `epochs` or `class_weight`.
+        **fit_arguments: The other arguments of `search`, such as `callbacks` or `class_weight`.
 
     Returns:
         A `pandas.DataFrame` with one row per training: the columns of `kbatch.results.load`,
@@ -63,13 +63,15 @@ def confirm(
         `baseline=True`.
 
     Raises:
-        SearchError: If the tuner has no finished search, or is not one of kbatch's.
+        SearchError: If the tuner has no finished search, is not one of kbatch's, or if a new
+            process lacks something that the search was given.
         RecordError: If another process is training in the project, or its records are gone.
-        ProjectChangedError: If an earlier confirmation of this project had other test data.
+        ProjectChangedError: If something differs from what the search was given, or if an earlier
+            confirmation had other test data.
 
     Example:
     ```python
-    runs = kbatch.confirm(tuner, x, y, validation_data=(x_val, y_val), top=2, seeds=5)
+    runs = kbatch.confirm(tuner, top=2, seeds=5)
     print(kbatch.report(tuner))  # what may be claimed
     ```
     """
@@ -77,15 +79,7 @@ def confirm(
     if (whole_number(top) or 0) < 1:
         raise SearchError("`top` must be a whole number of at least 1", top, "Pass 3, say")
     ends_at = time.monotonic() + (math.inf if budget is None else seconds_of(budget))
-    hypermodel = getattr(tuner, "hypermodel", None)
-    terms = getattr(hypermodel, "terms", None)
-    if hypermodel is None or not isinstance(terms, Terms):
-        received = type(tuner if hypermodel is None else hypermodel).__name__
-        raise SearchError(
-            "A confirmation needs a search of kbatch's",
-            received,
-            "Pass a tuner made with kbatch.HyperModel",
-        )
+    hypermodel, terms = remembered.searched_by(tuner, "A confirmation")
     project = Project(tuner.project_dir)
     project.check_complete()
     records = project.store.records()
@@ -97,12 +91,14 @@ def confirm(
         )
     if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
+    passed = {"x": x, "y": y, "validation_data": validation_data, **fit_arguments}
+    arguments = remembered.completed(hypermodel.remembered, project, passed)
+    remembered.check_complete(project, arguments, "kbatch.confirm")
     strategy.check_outside()
     with project.hold(), keras_tuners.scope(tuner):
-        arguments = {"validation_data": validation_data, **fit_arguments}
-        search = hypermodel.prepared.matching(project, (x, y), arguments, hypermodel.watcher)
+        search = hypermodel.prepared.matching(project, (), arguments, hypermodel.watcher)
         if search is None:
-            search = terms.open(project, (x, y), arguments, hypermodel.watcher)
+            search = terms.open(project, (), arguments, hypermodel.watcher)
         search = board.shown(search, keras_tuners.declared(tuner))
         test = None
         if test_data is not None:

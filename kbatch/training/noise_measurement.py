@@ -12,6 +12,7 @@ import keras
 from kbatch.building import accumulation
 from kbatch.building.compiled import said_of
 from kbatch.building.gradient_noise import NoiseMeter
+from kbatch.building.hyperparameters import check_known
 from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.callbacks.training_clock import TrainingClock
@@ -27,7 +28,7 @@ from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement
 from kbatch.training.endless_fit import recipe_scope
 from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.one_recipe import check_augmentation, check_known
+from kbatch.training.one_recipe import check_augmentation
 from kbatch.training.ratio_interval import LEAST, LEVEL, interval
 from kbatch.training.run import check_size
 from kbatch.training.run_options import RunOptions
@@ -162,13 +163,13 @@ def noise_scale(
     maker = ModelMaker.of(spec)
     source = arguments.training(lambda: inputs_of(maker.raw(recipe.policy)))
     check_size(recipe.batch_size, source.examples)
-    hp = maker.hyperparameters(spec.values)
+    hp = maker.hyperparameters()
     trial = Trial()
     try:
         model = trial.make(maker, recipe, hp)
         if trial.failure:
             raise _too_large(recipe, trial.failure.message)
-        check_known(spec.values or {}, hp)
+        check_known(spec.values, hp, lambda other: maker.raw(recipe.policy, other))
         agreement.check_training(model, said_of(model, maker.arguments).get("loss"), source)
         options = RunOptions(
             maker.seed,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from kbatch.axes import RESERVED
 from kbatch.batch_growth import CONSTANT
 from kbatch.building import replicas
+from kbatch.building.hyperparameters import check_known
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue
@@ -113,16 +113,7 @@ def train(
     print(outcome.value, outcome.examples_per_second)
     ```
     """
-    check_recipe(recipe)
-    meter.tell_of_unused_card()
-    gpus.check_not_left()
-    strategy.check(strategy.entered())
-    length = _length(seconds, epochs, updates)
-    check_growth(recipe, updates)
-    horizon = math.inf if seconds is None else horizon_of(seconds)
-    judged = judged_by(metric, direction, chance, target)
-    check_metric(metric, [recipe.label_smoothing])
-    check_augmentation(recipe)
+    _check_no_tuner(recipe)
     arguments = FitArguments(
         x,
         y,
@@ -132,39 +123,81 @@ def train(
         validation_batch_size,
         batched,
         class_weight,
-        board.checked(callbacks),
+        callbacks,
         verbose,
     )
-    model_maker = ModelMaker.of(spec := ModelSpec.of(build, **model_arguments))
+    length = {"seconds": seconds, "epochs": epochs, "updates": updates}
+    judged = judged_by(metric, direction, chance, target)
+    return trained(recipe, ModelSpec.of(build, **model_arguments), arguments, judged, length)
+
+
+def trained(
+    recipe: Recipe,
+    spec: ModelSpec,
+    arguments: FitArguments,
+    judged: Mapping[str, Any],
+    length: Mapping[str, Any],
+    agree: Callable[[Data], None] = lambda data: None,
+) -> tuple[keras.Model, Outcome]:
+    """Train one recipe, and return the model and the outcome; see `train`.
+
+    Args:
+        recipe: `Recipe` to follow.
+        spec: `ModelSpec` of the model.
+        arguments: Data, callbacks and the rest.
+        judged: Metric, direction, chance and target, as `goal.judged_by` checked them.
+        length: Mapping of `seconds`, `epochs` and `updates`, of which one is not `None`.
+        agree: Function that refuses data before anything is trained. Optional.
+    """
+    check_recipe(recipe)
+    meter.tell_of_unused_card()
+    gpus.check_not_left()
+    strategy.check(strategy.entered())
+    counts, seconds = _length(length), length.get("seconds")
+    check_growth(recipe, length.get("updates"))
+    horizon = math.inf if seconds is None else horizon_of(seconds)
+    check_metric(judged["metric"], [recipe.label_smoothing])
+    check_augmentation(recipe)
+    callbacks, model_maker = board.checked(arguments.callbacks), ModelMaker.of(spec)
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
+    agree(data)
     _check_passes(recipe, data)
-    more = {"values": spec.values, "class_weight": class_weight}
-    found = _found(Subject.of_training(model_maker, data, recipe, **more))
+    found = _found(
+        Subject.of_training(model_maker, data, recipe, class_weight=arguments.class_weight)
+    )
     recipe = settled(recipe, accumulation_of(catalogue.facts(found)))
-    hp = model_maker.hyperparameters(spec.values)
-    trial = Trial()
+    hp, trial = model_maker.hyperparameters(), Trial()
     model = trial.make(model_maker, recipe, hp)
     with trial.leave_out():
         if not trial.failure:
-            check_known(spec.values or {}, hp)
-            replicas.check_metric(model, metric)
-        goal = goal_of(
-            horizon, data=data, measured=Measured(model, model_maker.arguments), **judged
-        )
+            check_known(spec.values, hp, lambda other: model_maker.raw(recipe.policy, other))
+            replicas.check_metric(model, judged["metric"])
+        measured = Measured(model, model_maker.arguments)
+        goal = goal_of(horizon, data=data, measured=measured, **judged)
     options = RunOptions(
         model_maker.seed,
         model_maker.own_policy,
         list(callbacks),
-        class_weight=class_weight,
-        verbose=verbose,
-        examples=_examples(length, recipe, data.training.examples),
+        class_weight=arguments.class_weight,
+        verbose=arguments.verbose,
+        examples=_examples(counts, recipe, data.training.examples),
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
     model_maker.start.leave()
     noted = (*([goal.note] if goal.note else []), *catalogue.sentences(found))
-    board.write_training(callbacks, recipe, outcome, metric, hp.values)
+    board.write_training(callbacks, recipe, outcome, goal.metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
+
+
+def _check_no_tuner(recipe: Any) -> None:
+    """Refuse a tuner, whose best recipe has a function of its own."""
+    if hasattr(recipe, "project_dir"):
+        raise RecipeError(
+            "`recipe` must be a Recipe",
+            f"a tuner, {type(recipe).__name__}",
+            "Use kbatch.retrain(tuner, epochs=50), which takes data and callbacks from the search",
+        )
 
 
 def _found(subject: Subject) -> list[Found]:
@@ -204,10 +237,9 @@ def check_augmentation(recipe: Recipe) -> None:
         )
 
 
-def _length(seconds: Any, epochs: Any, updates: Any) -> dict[str, int]:
+def _length(length: Mapping[str, Any]) -> dict[str, int]:
     """The epochs or updates by name; empty if seconds are given."""
-    given = {"seconds": seconds, "epochs": epochs, "updates": updates}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in length.items() if value is not None}
     if len(given) != 1:
         received = " and ".join(f"{name}={value}" for name, value in given.items()) or "none"
         raise SearchError(
@@ -246,17 +278,4 @@ def check_growth(recipe: Recipe, updates: Any) -> None:
             "A training of a number of updates must have a constant batch",
             f"batch_schedule={recipe.batch_schedule!r}",
             "Pass epochs or seconds",
-        )
-
-
-def check_known(values: Mapping[str, Any], hp: Any) -> None:
-    """Refuse values of hyperparameters that `build` does not declare: they have no effect."""
-    declared = {each.name for each in hp.space}
-    unknown = sorted(name for name in values if name not in declared and name not in RESERVED)
-    if unknown:
-        known = ", ".join(sorted(declared)) or "none"
-        raise SearchError(
-            f"`values` must name hyperparameters that `build` declares ({known})",
-            ", ".join(unknown),
-            "Correct the names",
         )

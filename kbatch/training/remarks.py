@@ -82,7 +82,8 @@ def _unfinished_warmup(outcome: Outcome, recipe: Recipe) -> str:
 
 
 def _changed_rate(outcome: Outcome, recipe: Recipe, share: float) -> str:
-    first, final = recipe.learning_rate, outcome.final_learning_rate
+    # the rate of a compiled optimizer stands in the outcome only
+    first, final = recipe.learning_rate or outcome.learning_rate, outcome.final_learning_rate
     if not first or final is None or math.isclose(first * share, final, rel_tol=1e-5):
         return ""
     rates = f"ended at {final:.3g}, not at the recipe's {first * share:.3g}"

@@ -92,7 +92,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         return Outcome(ended="out_of_memory", message=str(error)[:MESSAGE_LENGTH])
     instruments = Instruments(recipe, data, goal, options, input_seconds, entered)
     ended, message, full_rate, noise_scale = None, "", None, None
-    scaled_before = scaled_updates(model)
+    scaled_before, first_rate = scaled_updates(model), _first_rate(model, recipe)
     try:
         with instruments.sampler, recipe_scope(model, recipe, options) as noise_meter:
             instruments.pace.measure_noise_by(noise_meter, model)
@@ -120,7 +120,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     outcome = replace(
         instruments.outcome(ended),
         **_plan_fields(model, instruments.clock.seconds),
-        learning_rate=recipe.learning_rate or learning_rate_of(model.optimizer),
+        learning_rate=first_rate,
         final_learning_rate=None if full_rate is None else full_rate * instruments.pace.share,
         skipped_updates=_skipped_updates(model, recipe, instruments.clock.updates, scaled_before),
         input_examples_per_second=_per_second(recipe.examples_per_step, input_seconds),
@@ -146,6 +146,11 @@ def _means_out_of_memory(error: Exception, micro_batch: int, largest_passed: int
     if is_out_of_memory(error):
         return True
     return is_suspect(error) and 0 < largest_passed < micro_batch
+
+
+def _first_rate(model: keras.Model, recipe: Recipe) -> float | None:
+    """The learning rate before any callback; `None` if the optimizer has a schedule of its own."""
+    return recipe.learning_rate or learning_rate_of(model.optimizer)
 
 
 def _plan_fields(model: keras.Model, train_seconds: float) -> dict[str, Any]:

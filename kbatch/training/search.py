@@ -37,6 +37,9 @@ from kbatch.training.trial import Trial
 MOST_STOPPED = 0.1
 STOPPED = "the process was stopped"
 MACHINES = 5  # that may be lost under a training before it is said to kill them; chosen by hand
+# The fact of the baseline's values of the user's own hyperparameters. Projects of old versions have
+# none, and their baselines took the defaults.
+VALUES = "values"
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,11 @@ class Search:
         """Return a recipe whose passes accumulate as the loss of the search needs."""
         return settled(recipe, accumulation_of(self.project.facts().get("checks", {})))
 
+    @property
+    def own_values(self) -> dict[str, Any]:
+        """Dict, the baseline's values of the user's own hyperparameters."""
+        return dict(self.project.facts().get(VALUES) or {})
+
     def baseline(self) -> Record:
         """Return the record of the baseline, which is trained if the project has none yet.
 
@@ -134,7 +142,7 @@ class Search:
                 anything is trained.
         """
         recipe = self.baseline_recipe
-        job = baseline_job(self.model_maker, self.space, recipe)
+        job = baseline_job(self.project, self.model_maker, self.space, recipe)
         if self.project.trainings.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
                 apply_recipe(self.model_maker.raw(recipe.policy), strategy)
@@ -285,7 +293,7 @@ def baseline_recipe(project: Project, model_maker: ModelMaker, space: Space) -> 
     return Recipe.from_dict(stored)
 
 
-def baseline_job(model_maker: ModelMaker, space: Space, recipe: Recipe) -> Job:
+def baseline_job(project: Project, model_maker: ModelMaker, space: Space, recipe: Recipe) -> Job:
     """Return the training of the baseline."""
-    rate = space.rate_at_32(recipe)
-    return Job("baseline", BASELINE_TRIAL, model_maker.seed, recipe, {}, rate)
+    rate, values = space.rate_at_32(recipe), project.facts().get(VALUES) or {}
+    return Job("baseline", BASELINE_TRIAL, model_maker.seed, recipe, values, rate)

@@ -13,6 +13,7 @@ import keras
 from kbatch import space_agreement
 from kbatch.building import mixed_labels, replicas
 from kbatch.building.compiled import compiled_by_user, said_of
+from kbatch.building.hyperparameters import check_known, own_values
 from kbatch.building.label_smoothing import smoothed
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.signature import described, signature
@@ -34,7 +35,7 @@ from kbatch.rules import micro_batch
 from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
-from kbatch.training import agreement, isolated_trainer, rehearsal, user_callbacks
+from kbatch.training import agreement, callback_facts, isolated_trainer, rehearsal, user_callbacks
 from kbatch.training.epochs_horizon import seconds_of_epochs
 from kbatch.training.executor import Executor
 from kbatch.training.fit_arguments import FitArguments
@@ -44,7 +45,7 @@ from kbatch.training.metrics import Measured
 from kbatch.training.progress import Watcher, bars_of
 from kbatch.training.project import Project
 from kbatch.training.run import check_sizes
-from kbatch.training.search import Search, baseline_job, baseline_recipe
+from kbatch.training.search import VALUES, Search, baseline_job, baseline_recipe
 from kbatch.training.trainer import LocalTrainer, Trainer
 
 
@@ -117,7 +118,9 @@ class Terms:
         meter.tell_of_unused_card()
         problems = problems or Problems()
         arguments: FitArguments | None = problems.of(lambda: FitArguments.parse(args, kwargs))
-        model, data = self._default_model(), None
+        hp = self.model_maker.hyperparameters()
+        model, data = self._default_model(hp), None
+        problems.of(lambda: self._check_values(hp))
         if arguments is not None:
             data = self._checked(arguments, model, problems)
         problems.raise_all()
@@ -126,8 +129,9 @@ class Terms:
         found = [] if model is None else self._found(arguments, data, problems)
         problems.raise_all()
         self._agree(project, arguments, model, data)
-        names = [type(each).__name__ for each in arguments.callbacks or ()]
-        project.note({catalogue.FACT: catalogue.facts(found), "callbacks": names})
+        if VALUES in project.facts() or not project.store.records():
+            project.agree({VALUES: own_values(hp)})
+        project.note({catalogue.FACT: catalogue.facts(found)})
         goal = self._goal_of(project, data, arguments, model)
         own = bars_of(self.workers) if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)
@@ -228,6 +232,7 @@ class Terms:
                 "validation_data": {"checksum": data.pairs},
             }
         )
+        callback_facts.agree(project, arguments.callbacks)
         if model is not None:
             project.agree({"signature": signature(model, self.model_maker.arguments)})
         project.agree(
@@ -241,13 +246,18 @@ class Terms:
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
 
-    def _default_model(self) -> keras.Model | None:
-        """The model that `build` makes by default; `None` if memory runs out.
+    def _check_values(self, hp: Any) -> None:
+        """Refuse values of hyperparameters that `build` does not have."""
+        maker, policy = self.model_maker, self.space.baseline.policy
+        check_known(maker.values, hp, lambda other: maker.raw(policy, other))
+
+    def _default_model(self, hp: Any) -> keras.Model | None:
+        """The model that `build` makes today; `None` if memory runs out.
 
         The trainings will run out of memory too then, which is an outcome.
         """
         try:
-            return self.model_maker.raw(self.space.baseline.policy)
+            return self.model_maker.raw(self.space.baseline.policy, hp)
         except Exception as error:  # TensorFlow has no one class for running out of memory
             if not is_out_of_memory(error):
                 raise
@@ -296,7 +306,7 @@ class Terms:
     def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:
         """The horizon that lets the baseline see the data `epochs` times."""
         recipe = baseline_recipe(project, self.model_maker, self.space)
-        job = baseline_job(self.model_maker, self.space, recipe)
+        job = baseline_job(project, self.model_maker, self.space, recipe)
         with contextlib.closing(self._trainer(project, data, None)) as trainer:
             return seconds_of_epochs(project, job, data.training.examples, epochs, trainer)
 

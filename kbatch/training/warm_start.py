@@ -48,7 +48,8 @@ def observations(
             "Leave it out of warm_start",
         )
     goal = Goal.from_dict(facts["goal"])
-    records = [each for each in load_records(folder) if each.values]  # the baseline draws none
+    drawn = [each for each in load_records(folder) if not each.baseline]
+    records = [each for each in drawn if each.values]
     found = [observation(record, goal, space) for record in records if _is_sound(record, space)]
     print(
         f"warm start: {len(found)} of {len(records)} trainings in {folder} are of use", flush=True

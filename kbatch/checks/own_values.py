@@ -1,0 +1,64 @@
+"""The check of own values: a model is built with the values that its author has today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbatch.building.hyperparameters import own_values, unsaid_values
+from kbatch.checks.finding import Check, Finding
+from kbatch.checks.subject import Subject
+
+NAME = "own values"  # under which a project keeps the finding
+
+
+def look(subject: Subject) -> Finding | None:
+    """Look which hyperparameters of `build` have neither a value nor a `default=`.
+
+    KerasTuner takes the lowest value for them, or the first choice, which is seldom what anybody
+    has today.
+
+    Args:
+        subject: What is about to train.
+    """
+    hp = subject.model_maker.hyperparameters()
+    subject.model_maker.raw(subject.policy, hp)
+    unsaid = unsaid_values(hp)
+    if unsaid:
+        return Finding(holds=False, sentence=sentence(unsaid), facts={"lowest": unsaid})
+    given = subject.model_maker.values
+    defaults = {name: value for name, value in own_values(hp).items() if name not in given}
+    if defaults and not subject.seeds:
+        return Finding(holds=True, sentence=_sentence_on_defaults(defaults))
+    return Finding(holds=True)
+
+
+def sentence(unsaid: Mapping[str, Any]) -> str:
+    """Return the sentence on values that nobody chose."""
+    return (
+        f"your hyperparameters at their lowest values: {words_of(unsaid)}; give values= for what "
+        "you have today"
+    )
+
+
+def _sentence_on_defaults(defaults: Mapping[str, Any]) -> str:
+    return (
+        f"your hyperparameters at the defaults of `build`: {words_of(defaults)}; kbatch.retrain "
+        "takes those of a search"
+    )
+
+
+def words_of(values: Mapping[str, Any]) -> str:
+    """Return values by name, such as "units=32, lr=0.0001"."""
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
+
+
+OWN_VALUES = Check(
+    NAME,
+    "The hyperparameters of `build` have values that somebody chose",
+    "The claim and a warning name those at their lowest values",
+    look,
+)

@@ -64,7 +64,7 @@ def run(options: Options, task: Task, console: Console) -> None:
         if options.in_workers:
             _leave_gpus_to_workers()
         start_tensorflow()
-        searched = task.searched(_load(task, console))
+        searched = task.searched(load(task, console))
         if searched.words:
             console.print(searched.words, highlight=False, soft_wrap=True)
         space = _without_large_batches(space, searched.examples, options, console)
@@ -103,8 +103,13 @@ def start_tensorflow() -> None:
     meter.tell_of_unused_card()
 
 
-def _load(task: Task, console: Console) -> Examples:
-    """Load the data below a progress bar, and print how much there is."""
+def load(task: Task, console: Console) -> Examples:
+    """Load the data below a progress bar, and print how much there is.
+
+    Args:
+        task: Model and data.
+        console: Console to print to.
+    """
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

@@ -188,12 +188,20 @@ class Terms:
                     problems.of(lambda: mixed_labels.check(model, loss))
         return data
 
-    def _found(self, arguments: FitArguments, data: Data, problems: Problems) -> list[Found]:
-        """Make the checks of what kbatch assumes, and note their refusals."""
-        subject = Subject.of_search(
+    def subject(self, arguments: FitArguments, data: Data) -> Subject:
+        """Return what checks look at.
+
+        Args:
+            arguments: The arguments of the search.
+            data: Training and validation data, which the arguments give.
+        """
+        return Subject.of_search(
             self.model_maker, data, self.space, class_weight=arguments.class_weight
         )
-        found = catalogue.made(subject)
+
+    def _found(self, arguments: FitArguments, data: Data, problems: Problems) -> list[Found]:
+        """Make the checks of what kbatch assumes, and note their refusals."""
+        found = catalogue.made(self.subject(arguments, data))
         catalogue.refuse(found, problems)
         return found
 

@@ -17,8 +17,8 @@ from kbatch.driver import limits, results_folder
 from kbatch.driver.announcement import (
     announce,
     announce_horizon,
-    number_of_trainings,
     number_of_trials,
+    trainings_ahead,
 )
 from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Searched, Task
@@ -190,8 +190,9 @@ def _search_and_confirm(
         fit_arguments["callbacks"] = [_tensorboard(folder)]
     # Refuses a search other than the project's before KerasTuner's files are touched.
     search = _open_search(hypermodel, options, searched, fit_arguments, folder, console)
+    records, seconds = search.project.store.records(), search.goal.seconds
     if options.epochs is not None:
-        announce_horizon(options, space, search.goal.seconds, console)
+        announce_horizon(options, space, seconds, records, console)
     _note_run(options, task, examples, folder)
     tuner, set_aside = opened(options.tuner, hypermodel, options.trials, folder, options.seed)
     if set_aside:
@@ -201,14 +202,8 @@ def _search_and_confirm(
             style="yellow",
             soft_wrap=True,
         )
-    with Live(
-        console,
-        number_of_trials(options, space),
-        number_of_trainings(options, space),
-        search.goal.seconds,
-        search.project.store.records(),
-        hypermodel.terms.workers,
-    ) as live:
+    ahead = trainings_ahead(options, space, seconds, records, hypermodel.terms.workers)
+    with Live(console, number_of_trials(options, space), ahead, records) as live:
         hypermodel.watcher = LivePage(folder, live)
         ends = ending(options.tuner, number_of_trials(options, space))
         tuner.search(*examples.train, **fit_arguments, **ends)

@@ -39,7 +39,7 @@ from kbatch.training.search import Search
 from kbatch.training.search_terms import Terms
 from kbatch.training.space_check import check_space
 from kbatch.training.trial import Trial
-from kbatch.tuner_border import border, called_by_a_tuner, watch_searches
+from kbatch.tuner_border import border, called_by_a_tuner, in_one_frame, watch_searches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -115,6 +115,7 @@ class HyperModel(keras_tuner.HyperModel):
     ```
     """
 
+    @in_one_frame
     @shows(ModelSpec)
     def __init__(
         self,

@@ -84,7 +84,7 @@ def check(tuner: Any) -> None:
         raise SearchError(
             "Every trial must get the same seconds",
             "Hyperband, which gives them different ones",
-            "Use RandomSearch, BayesianOptimization or GridSearch",
+            "Use kbatch.Tuner, which stops poor trials early too, or RandomSearch, say",
         )
     if getattr(tuner, "executions_per_trial", 1) != 1:
         raise SearchError(

@@ -21,8 +21,10 @@ from kbatch.training import board, race
 from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project
 from kbatch.training.search_terms import Terms
+from kbatch.tuner_border import in_one_frame
 
 
+@in_one_frame
 def confirm(
     tuner: Any,
     x: Any,

@@ -28,6 +28,7 @@ from kbatch.space import Space
 from kbatch.training import board, repeat, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
 from kbatch.training.executor import Executor, LocalExecutor
+from kbatch.training.forecast import Forecast
 from kbatch.training.goal import horizon_of, judged_by
 from kbatch.training.job import Job
 from kbatch.training.prepared_search import PreparedSearch
@@ -38,7 +39,7 @@ from kbatch.training.search import Search
 from kbatch.training.search_terms import Terms
 from kbatch.training.space_check import check_space
 from kbatch.training.trial import Trial
-from kbatch.tuner_border import border, called_by_a_tuner, watch_searches
+from kbatch.tuner_border import border, called_by_a_tuner, in_one_frame, watch_searches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -117,6 +118,7 @@ class HyperModel(keras_tuner.HyperModel):
     ```
     """
 
+    @in_one_frame
     @shows(ModelSpec)
     def __init__(
         self,
@@ -307,12 +309,20 @@ class HyperModel(keras_tuner.HyperModel):
                     axes = tuner.oracle.get_space().space
                     idle.warn(self.terms.model_maker, self.space.baseline.policy, axes)
             self.running = board.shown(search, keras_tuners.declared(tuner))
+            self._forecast(tuner, self.running)
             left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:
                 yield {**kwargs, **left}
             finally:
                 self.running = None
                 search.trainer.close()
+
+    def _forecast(self, tuner: Any, search: Search) -> None:
+        """Tell the watcher how long the search takes."""
+        records = search.project.store.records()
+        ahead = keras_tuners.ahead(tuner, search.goal.seconds, records, self.terms.workers)
+        forecast = Forecast(ahead, records, keras_tuners.ends_in(tuner))
+        search.watcher.begins(forecast, ahead.parts)
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:
         problems, project = Problems(), Project(tuner.project_dir)

@@ -93,7 +93,7 @@ class Recipe:
     >>> recipe.accumulation_steps
     4
     >>> print(recipe)
-    batch 256 (4 x 64), sgd 0.08
+    batch 256 (4 x 64), sgd 0.08, momentum 0.9
     >>> Recipe.from_json(recipe.to_json()) == recipe
     True
     """
@@ -253,7 +253,10 @@ class Recipe:
             words[0] += f" ({self.accumulation_steps} x {self.micro_batch_size})"
         rate = "" if self.learning_rate is None else f" {self.learning_rate:.3g}"
         words.append(f"{self.optimizer}{rate}")
+        # Keras' own SGD has none: who copies the words must see it.
+        has_momentum = self.optimizer in ("sgd", "lars") or self.momentum != Recipe.momentum
         optional = {
+            f"momentum {self.momentum:.3g}": has_momentum,
             f"warm-up {self.warmup_updates}": self.warmup_updates > 0,
             self.policy: self.policy != "float32",
             self.augmentation: self.augmentation != "none",
@@ -261,7 +264,6 @@ class Recipe:
             f"recompute {self.recompute}": self.recompute != "none",
             f"label smoothing {self.label_smoothing:g}": self.label_smoothing > 0,
             f"weight decay {self.weight_decay:.3g}": self.weight_decay > 0,
-            f"momentum {self.momentum:.3g}": self.momentum != Recipe.momentum,
             f"dropout x {self.dropout_scale:.3g}": self.dropout_scale != 1,
             self.schedule: self.schedule != "constant",
             self.training: self.training != "plain",

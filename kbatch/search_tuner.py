@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,8 @@ import keras
 import keras_tuner
 
 from kbatch.errors import SearchError
-from kbatch.hypermodel import HyperModel, objective
+from kbatch.hypermodel import HyperModel
+from kbatch.hypermodel import objective as the_objective
 from kbatch.model_spec import ModelSpec
 from kbatch.recipe_fields import whole_number
 from kbatch.runtime import keras_tuner_private
@@ -23,7 +24,7 @@ from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
 from kbatch.training.executor import executor_of
 from kbatch.training.project import Project
-from kbatch.tuner_border import border
+from kbatch.tuner_border import border, in_one_frame
 
 
 class Tuner(keras_tuner.Tuner):
@@ -58,6 +59,9 @@ class Tuner(keras_tuner.Tuner):
             `kbatch.LocalExecutor(workers=2)`. Data and callbacks must travel there. Defaults to
             `None`, this process. A `kbatch.HyperModel` that was passed keeps it.
         distribution_strategy: `tf.distribute.Strategy` of several GPUs. Optional.
+        budget: As for `search`, for searches that are given none. Optional.
+        max_trials: As for `search`, for searches that are given none. Optional.
+        objective: `kbatch.objective()`, as a stock tuner takes it, which is the default.
         **arguments: The other arguments of `kbatch.HyperModel`, such as `metric`, `max_batch`,
             `loss` and `seed`.
 
@@ -72,6 +76,7 @@ class Tuner(keras_tuner.Tuner):
     ```
     """
 
+    @in_one_frame
     def __init__(
         self,
         build: Callable[..., keras.Model] | keras_tuner.HyperModel | ModelSpec | HyperModel,
@@ -85,9 +90,15 @@ class Tuner(keras_tuner.Tuner):
         warm_start: Any = (),
         executor: Any = None,
         distribution_strategy: Any = None,
+        budget: str | float | None = None,
+        max_trials: int | None = None,
+        objective: Any = None,
         **arguments: Any,
     ) -> None:
-        _check_misplaced(arguments)
+        _check_objective(objective)
+        self._end = (budget, max_trials)
+        if self._end != (None, None):
+            _end_of(*self._end)
         own = {"space": space, "seconds_per_trial": seconds_per_trial, **arguments}
         hypermodel = build if isinstance(build, HyperModel) else HyperModel(build, **own)
         given = sorted(name for name, value in own.items() if value is not None)
@@ -103,7 +114,7 @@ class Tuner(keras_tuner.Tuner):
         self._warm_start = [warm_start] if single else list(warm_start or ())
         super().__init__(
             # KerasTuner takes 0 for no seed at all
-            oracle=Oracle(objective=objective(), seed=tuner_seed + 1),
+            oracle=Oracle(objective=the_objective(), seed=tuner_seed + 1),
             hypermodel=hypermodel,
             directory=directory,
             project_name=project_name,
@@ -123,9 +134,9 @@ class Tuner(keras_tuner.Tuner):
         Args:
             *args: `x` and `y`, as for Keras' `fit`.
             budget: String such as `"30min"`, `"2h"` or `"90s"`, or a float of seconds, from now on:
-                no trial is begun after it. Optional.
+                no trial is begun after it. Defaults to that of the tuner.
             max_trials: Integer, trials of the project in all, those of an earlier search included.
-                Optional.
+                Defaults to that of the tuner.
             **fit_arguments: As for a stock tuner's `search`, such as `validation_data`.
 
         Raises:
@@ -133,16 +144,8 @@ class Tuner(keras_tuner.Tuner):
             KbatchError: If data or other arguments cannot be used.
         """
         if budget is None and max_trials is None:
-            raise SearchError(
-                "A search must be given an end",
-                "neither budget nor max_trials",
-                'Pass budget="30min" or max_trials=20, say',
-            )
-        if max_trials is not None and (whole_number(max_trials) or 0) < 1:
-            raise SearchError(
-                "`max_trials` must be a whole number of at least 1", max_trials, "Pass 20, say"
-            )
-        seconds = float("inf") if budget is None else seconds_of(budget)
+            budget, max_trials = self._end
+        seconds = _end_of(budget, max_trials)
         self.oracle.most_trials = max_trials
         self.oracle.ends_at = time.monotonic() + seconds
         super().search(*args, **fit_arguments)
@@ -179,18 +182,29 @@ class Tuner(keras_tuner.Tuner):
         self.oracle.know_earlier(seen)
 
 
-def _check_misplaced(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that a stock tuner takes, with the place where they belong here."""
-    for name in ("max_trials", "budget"):
-        if name in arguments:
-            raise SearchError(
-                "The end of a search must be given to search()",
-                f"{name} beside the model",
-                f"Call tuner.search(…, {name}={arguments[name]!r})",
-            )
-    if "objective" in arguments:
+def _end_of(budget: Any, max_trials: Any) -> float:
+    """Return the seconds of a budget, and refuse an end of a search that cannot be used."""
+    if budget is None and max_trials is None:
         raise SearchError(
-            "kbatch.Tuner must search for the score of kbatch.objective()",
-            f"objective={arguments['objective']!r}",
-            "Leave it out, and pass metric= to score another value per second",
+            "A search must be given an end",
+            "neither budget nor max_trials",
+            'Pass budget="30min" or max_trials=20, say',
         )
+    if max_trials is not None and (whole_number(max_trials) or 0) < 1:
+        raise SearchError(
+            "`max_trials` must be a whole number of at least 1", max_trials, "Pass 20, say"
+        )
+    return float("inf") if budget is None else seconds_of(budget)
+
+
+def _check_objective(objective: Any) -> None:
+    """Refuse an objective that is not the score."""
+    own = the_objective()
+    said = (getattr(objective, "name", None), getattr(objective, "direction", None))
+    if objective is None or said == (own.name, own.direction):
+        return
+    raise SearchError(
+        "kbatch.Tuner must search for the score of kbatch.objective()",
+        f"objective={objective!r}",
+        "Leave it out, and pass metric= to score another value per second",
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,6 +25,7 @@ from kbatch.goal import Goal
 from kbatch.option import Range
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.noise import widest_difference
 from kbatch.runtime import keras_tuner_private
@@ -82,7 +85,7 @@ def check(tuner: Any) -> None:
         raise SearchError(
             "Every trial must get the same seconds",
             "Hyperband, which gives them different ones",
-            "Use RandomSearch, BayesianOptimization or GridSearch",
+            "Use kbatch.Tuner, which stops poor trials early too, or RandomSearch, say",
         )
     if getattr(tuner, "executions_per_trial", 1) != 1:
         raise SearchError(
@@ -106,6 +109,32 @@ def check(tuner: Any) -> None:
             f"objective={getattr(objective, 'name', objective)!r}",
             "Pass objective=kbatch.objective()",
         )
+
+
+def ahead(tuner: Any, horizon: float, records: Sequence[Record], workers: int) -> Ahead:
+    """Return the trainings that are ahead of a tuner's search.
+
+    Args:
+        tuner: The tuner.
+        horizon: Float, training seconds of a trial that is not stopped.
+        records: Records of the trainings that ended before.
+        workers: Integer, how many are made at once.
+    """
+    oracle = tuner.oracle
+    limits = [each for each in (oracle.max_trials, getattr(oracle, "most_trials", None)) if each]
+    ended = len({record.trial for record in records if record.purpose == "search"})
+    return Ahead(
+        horizon,
+        trials=max(min(limits) - ended, 0) if limits else None,
+        baseline=int(all(record.purpose != "baseline" for record in records)),
+        workers=workers,
+        stops=isinstance(oracle, Oracle),
+    )
+
+
+def ends_in(tuner: Any) -> float:
+    """Return the seconds after which a tuner begins no trial: what is left of its budget."""
+    return getattr(tuner.oracle, "ends_at", math.inf) - time.monotonic()
 
 
 def check_isolated(tuner: Any) -> None:

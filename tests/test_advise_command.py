@@ -41,7 +41,7 @@ def test_advice_is_a_bullet_with_reason_and_source():
     result = run("--recipe", BAD)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[0] == "recipe: batch 512, sgd 0.01"
+    assert lines[0] == "recipe: batch 512, sgd 0.01, momentum 0.9"
     assert lines[1].startswith("  • Scale the learning rate with the batch: at batch 512")
     assert lines[2].startswith("    Why: 0.01 is a rate for batch 32.")
     assert lines[3].startswith("    Source: linear rule, Goyal et al. 2017")

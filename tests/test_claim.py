@@ -188,7 +188,7 @@ def test_the_searchs_own_run_of_the_baseline_is_evidence():
     assert claim_of([record(-1, 0.04, "baseline"), *again], GOAL, 400).verdict == "better"
     claim = claim_of([record(-1, 0.4, "baseline"), *again], GOAL, 400)
     assert claim.verdict == "contradicted"
-    assert "the baseline had scored" in said(claim)
+    assert "one more run speaks against trial 0" in said(claim)
     assert "do not claim" in said(claim)
     assert "sooner" not in said(claim)
 

@@ -107,10 +107,10 @@ def test_a_clear_difference_is_claimed_of_confirmed_recipes_only(search):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (Goal(20.0, "val_accuracy", "max", 0.5), "goal.seconds: 10.0 in a, 20.0 in b"),
-        (Goal(10.0, "val_auc", "max", 0.5), "goal.metric: val_accuracy in a, val_auc in b"),
-        (Goal(10.0, "val_accuracy", "max", 0.5, 0.6), "goal.target: nothing in a, 0.6 in b"),
-        (Goal(10.0, "val_loss", "min", 0.7), "goal.direction: max in a, min in b"),
+        (Goal(20.0, "val_accuracy", "max", 0.5), "seconds of the goal: 10.0 in a, 20.0 in b"),
+        (Goal(10.0, "val_auc", "max", 0.5), "metric of the goal: val_accuracy in a, val_auc in b"),
+        (Goal(10.0, "val_accuracy", "max", 0.5, 0.6), "target of the goal: nothing in a, 0.6 in b"),
+        (Goal(10.0, "val_loss", "min", 0.7), "direction of the goal: max in a, min in b"),
     ],
 )
 def test_scores_of_other_goals_are_not_compared(search, other, words):
@@ -144,7 +144,7 @@ def test_what_else_differed_is_named(search):
     )
     assert found.differences == (
         "seed: 0 in a, 1 in b",
-        "space.batch_size: [32, 64] in a, [32] in b",
+        "batch size of the space: [32, 64] in a, [32] in b",
         "version of keras: 3.8 in a, 3.9 in b",
     )
     assert all(each in str(found) for each in found.differences)

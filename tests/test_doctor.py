@@ -6,9 +6,14 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import forked
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kbatch.checks import catalogue
+from kbatch.checks.finding import Check, Found
+from kbatch.checks.finding import Finding as CheckFinding
 from kbatch.cli import doctor, gpu_doctor
 from kbatch.cli.app import app
 from kbatch.cli.finding import Finding
@@ -263,3 +268,72 @@ def test_without_a_gpu_there_are_no_quick_checks(monkeypatch):
     said = CliRunner().invoke(app, ["doctor", "--gpu"])
     assert said.exit_code == 1
     assert "! TensorFlow must see a GPU. Received: none." in said.stdout
+
+
+MODELS = """
+import keras
+
+
+def plain():
+    model = keras.Sequential([keras.Input((4, 1)), keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    return model
+
+
+def stateful():
+    inputs = keras.Input((4, 1), batch_size=8)
+    hidden = keras.layers.LSTM(2, stateful=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse", metrics=["mae"])
+    return model
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A folder with a module of models, and examples."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "doctored_models.py").write_text(MODELS)
+    x = np.random.default_rng(0).normal(size=(400, 4, 1)).astype("float32")
+    np.savez(folder / "rows.npz", x=x, y=x.sum((1, 2)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("build", "code", "said"),
+    [
+        ("plain", 0, "A search would begin."),
+        ("stateful", 1, "A search would refuse: state."),
+    ],
+)
+def test_all_checks_of_an_own_model_are_a_table(own, monkeypatch, build, code, said):
+    monkeypatch.chdir(own)
+    told = forked.command("doctor", f"doctored_models:{build}", "--data", "rows.npz")
+    assert (told.returncode, told.stderr) == (code, "")
+    assert said in told.stdout
+    rows = [line for line in told.stdout.splitlines() if line.startswith("│")]
+    first = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows]
+    verdicts = {cells[0]: cells[2] for cells in first if cells[0]}
+    assert set(verdicts) == {check.name for check in catalogue.CHECKS}
+    assert verdicts["state"] == ("holds" if code == 0 else "refused")
+
+
+def test_found_tells_its_verdict_and_its_sentence():
+    check = Check("name", "assumes", "otherwise", lambda subject: None)
+    refusal = KbatchError("It must hold", "nothing", "Mend it")
+    found = {
+        "holds": (Found(check, CheckFinding(True)), ""),
+        "does not hold": (Found(check, CheckFinding(False, "a sentence")), "a sentence"),
+        "does not concern": (Found(check), ""),
+        "refused": (Found(check, None, refusal), str(refusal)),
+    }
+    assert {name: (name, each.sentence) for name, (each, _) in found.items()} == {
+        each.verdict: (name, sentence) for name, (each, sentence) in found.items()
+    }
+
+
+@pytest.mark.parametrize("alone", [("mymodel:build",), ("--data", "rows.npz")])
+def test_a_model_is_checked_with_its_data(alone):
+    said = CliRunner().invoke(app, ["doctor", *alone])
+    assert said.exit_code == 2
+    assert "A model must be checked with its data" in said.stderr

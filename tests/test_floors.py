@@ -105,7 +105,7 @@ ONLY_IN = {
         ),
         *(
             f"cli.{name}_options"
-            for name in ("advise", "export", "max_batch", "recompute", "search")
+            for name in ("advise", "doctor", "export", "max_batch", "recompute", "search")
         ),
     },
     "optuna": {"search.axis_ranges", "search.proposals"},

@@ -19,7 +19,7 @@ def test_an_own_function_is_called_instead():
 def test_a_probe_is_a_line():
     text = io.StringIO()
     printing(Console(file=text, force_terminal=False, width=100))(PROBE)
-    assert text.getvalue().split() == [
+    assert text.getvalue().splitlines()[0].split() == [
         "batch",
         "64",
         "out",
@@ -32,6 +32,14 @@ def test_a_probe_is_a_line():
         "12.0",
         "s",
     ]
+
+
+def test_the_bytes_of_a_size_that_failed_are_explained_once():
+    text = io.StringIO()
+    lines = printing(Console(file=text, force_terminal=False, width=100))
+    for _ in range(2):
+        lines(PROBE)
+    assert text.getvalue().count("those in use when it failed") == 1
 
 
 def test_nobody_watches():

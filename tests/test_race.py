@@ -20,6 +20,7 @@ from kbatch.results.winner import best_of
 from kbatch.runtime.turns import Turns
 from kbatch.training import race
 from kbatch.training.isolated_trainer import IsolatedTrainer
+from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 
 LOOKS = (3, 5, 8, 12)
@@ -45,6 +46,7 @@ def searched(folder, level_of):
         baseline=lambda: record(-1, 0.2, "baseline"),
         again=again,
         trainer=None,
+        watcher=Watcher(),
     )
     return search, made
 

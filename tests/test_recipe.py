@@ -83,7 +83,9 @@ def test_unknown_fields_are_refused():
 def test_words_say_what_differs():
     assert str(Recipe()) == "batch 32, adam 0.001"
     words = str(Recipe(256, "sgd", 0.08, 5, "mixed_float16", "flip", 64, True))
-    assert words == "batch 256 (4 x 64), sgd 0.08, warm-up 5, mixed_float16, flip, jit"
+    assert (
+        words == "batch 256 (4 x 64), sgd 0.08, momentum 0.9, warm-up 5, mixed_float16, flip, jit"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tuners, arguments and data that kbatch refuses by name before any trial."""
 
+import traceback
 from pathlib import Path
 
 import keras
@@ -10,7 +11,7 @@ from short_searches import SECONDS, SPACE, build, search, tuner_of
 
 import kbatch
 from kbatch import HyperModel, Space
-from kbatch.errors import DataError, SearchError
+from kbatch.errors import DataError, KbatchError, SearchError
 
 
 @pytest.mark.parametrize(
@@ -114,3 +115,24 @@ def test_a_strategys_scope_is_refused(points, tmp_path):
         pytest.raises(SearchError, match="scope"),
     ):
         search(tuner, points)
+
+
+def confirmed_nothing():
+    kbatch.confirm(None, [0.0])
+
+
+def of_a_wrong_space():
+    kbatch.HyperModel(lambda: None, space="wide")
+
+
+def tuner_without_seconds():
+    kbatch.Tuner(lambda: None, seconds_per_trial=-1)
+
+
+@pytest.mark.parametrize("call", [confirmed_nothing, of_a_wrong_space, tuner_without_seconds])
+def test_errors_show_one_line_of_the_users_code(call):
+    """Newcomer: `confirm` and constructors showed 6 to 10 frames of kbatch."""
+    with pytest.raises(KbatchError) as caught:
+        call()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames][-2:] == [call.__name__, "called"]

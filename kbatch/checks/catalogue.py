@@ -60,7 +60,7 @@ def refuse(found: Iterable[Found], problems: Problems | None = None) -> None:
 
 def sentences(found: Iterable[Found]) -> tuple[str, ...]:
     """Return what the user is told."""
-    return tuple(each.finding.sentence for each in found if each.finding and each.finding.sentence)
+    return tuple(each.sentence for each in found if each.finding and each.sentence)
 
 
 def facts(found: Iterable[Found]) -> dict[str, Any]:

@@ -53,3 +53,19 @@ class Found:
     finding: Finding | None = None
     refusal: KbatchError | None = None
     seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """`"holds"`, `"does not hold"`, `"refused"` or `"does not concern"`."""
+        if self.refusal is not None:
+            return "refused"
+        if self.finding is None:
+            return "does not concern"
+        return "holds" if self.finding.holds else "does not hold"
+
+    @property
+    def sentence(self) -> str:
+        """What the user is told, or why it is refused; empty if there is nothing to tell."""
+        if self.refusal is not None:
+            return str(self.refusal)
+        return "" if self.finding is None else self.finding.sentence

@@ -16,11 +16,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from kbatch import __version__
+from kbatch.cli.command import with_options
+from kbatch.cli.console import new_console
+from kbatch.cli.doctor_options import Options
 from kbatch.cli.failure import told_plainly
 from kbatch.cli.finding import Finding
 from kbatch.cli.gpu_doctor import passes_quick_checks
@@ -79,21 +82,33 @@ print(json.dumps(told))
 """
 
 
-def doctor(
-    gpu: Annotated[
-        bool, typer.Option("--gpu", help="Check the GPU too: about two minutes.")
-    ] = False,
-) -> None:
+@with_options(Options)
+def doctor(options: Options) -> None:
     """Show versions, devices and settings for a bug report, and the problems of this machine.
 
-    The exit code is 1 if there is a problem.
+    With a model and data, check what kbatch assumes of them instead, as a search does before it
+    trains. The exit code is 1 if there is a problem, or if a check refuses.
     """
     with told_plainly():
-        found = findings()
-        print("\n".join(lines(found)))
-        sound = not gpu or passes_quick_checks()
-    if not sound or any(finding.problem for finding in found):
+        options.check()
+        sound = _is_well() if options.model is None else _suits(options)
+        sound = (not options.gpu or passes_quick_checks()) and sound
+    if not sound:
         raise typer.Exit(1)
+
+
+def _is_well() -> bool:
+    """Print versions, devices and settings, and tell whether there is no problem."""
+    found = findings()
+    print("\n".join(lines(found)))
+    return not any(finding.problem for finding in found)
+
+
+def _suits(options: Options) -> bool:
+    """Print what the checks find in a model and data, and tell whether none refuses."""
+    from kbatch.cli.assumptions import answer
+
+    return answer(options.search(), new_console())
 
 
 def findings() -> list[Finding]:

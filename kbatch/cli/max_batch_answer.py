@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +21,14 @@ from kbatch.errors import DataError, SearchError
 from kbatch.memory import _probe_lines, _speed_line
 from kbatch.memory._build_function import imported
 from kbatch.memory._find_max_batch import find_max_batch
+from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Row
 from kbatch.memory._max_batches import max_batches
 from kbatch.memory._probe import Probe
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
+from kbatch.results.duration import finder_seconds, time_words
 from kbatch.space import Space
 
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
@@ -40,7 +44,8 @@ def answer(options: Options, console: Console) -> None:
     build, example = imported(options.build), _example(options.shape, options.dtype)
     named = None if example is None else example.shape
     axes = options.axis_values()
-    several = options.table or any(len(values) > 1 for values in axes.values())
+    rows = math.prod(len(values) for values in axes.values())
+    several = options.table or rows > 1
     if several and (options.accumulation > 1 or options.sizes != "any"):
         raise SearchError(
             "--table must come without --accumulation and --sizes",
@@ -49,7 +54,7 @@ def answer(options: Options, console: Console) -> None:
         )
     _warn_of_slow_policies(axes["policy"], console)
     with console.status("Making the model …") as status:
-        probe_lines = _ProbeLines(console, status)
+        probe_lines = _ProbeLines(console, status, rows if several else None)
         if several:
             table = max_batches(
                 build,
@@ -95,20 +100,41 @@ def sentence(largest: MaxBatch) -> str:
 
 
 class _ProbeLines(_probe_lines.Lines):
-    """Prints every probe, and shows what is going on meanwhile."""
+    """Prints every probe and how long the rest takes, and shows what is going on meanwhile.
 
-    def __init__(self, console: Console, status: Status) -> None:
+    Args:
+        console: Console to print to.
+        status: Status that is shown meanwhile.
+        rows: Integer, rows of the table; `None` for one recipe without a table.
+    """
+
+    def __init__(self, console: Console, status: Status, rows: int | None) -> None:
         super().__init__(console)
-        self._status = status
+        self._status, self._rows, self._done = status, rows, 0
+        self._began, self._told = time.perf_counter(), False
 
     def __call__(self, probe: Probe) -> None:
-        """Print the line of a probe, and show what comes next."""
+        """Print the line of a probe, and after the first one how long the others take."""
         super().__call__(probe)
+        if self._rows is None and probe.passed and not self._told:
+            begin = time.perf_counter() - self._began - probe.seconds
+            steps, confirmed = probe.step_seconds, MARGINS.confirmed_steps
+            left = finder_seconds(begin, probe.seconds, steps, confirmed)
+            self._tell(f"about {time_words(left)} left, for two more sizes and a confirmation")
         self._status.update("Probing …" if probe.passed else "Ran out; trying smaller …")
 
     def row(self, row: Row) -> None:
-        """Print a row of the table as soon as it is known."""
+        """Print a row of the table as soon as it is known, and how long the others take."""
         self._console.print(f"{row}", highlight=False)
+        self._done += 1
+        left = (self._rows or self._done) - self._done
+        if left > 0:
+            seconds = (time.perf_counter() - self._began) / self._done * left
+            self._tell(f"{self._done} of {self._rows} rows: about {time_words(seconds)} left")
+
+    def _tell(self, words: str) -> None:
+        self._told = True
+        self._console.print(f"  {words}", highlight=False, style="dim")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from kbatch.recompute._planner import front, resizer
 from kbatch.records import atomic_file
 from kbatch.results.charts.plans import PlanInfo, draw_plans
 
+WORTH = 0.05  # of the plain model's peak, below which a plan is not worth its time; by hand
+
 
 def answer(options: Options, console: Console) -> None:
     """Find the plans of a model, print and draw them.
@@ -60,6 +62,9 @@ def answer(options: Options, console: Console) -> None:
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     chosen = choice.chosen
     console.print(str(chosen), highlight=False, soft_wrap=True)
+    nothing = nothing_to_gain(choice, model)
+    if nothing:
+        console.print(nothing, highlight=False, soft_wrap=True)
     if options.plan:
         atomic_file.write(Path(options.plan), chosen.to_json())
         console.print(
@@ -67,6 +72,27 @@ def answer(options: Options, console: Console) -> None:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def nothing_to_gain(choice: Choice, model: keras.Model) -> str:
+    """Return the sentence for a model whose plans save next to nothing; empty for others.
+
+    Args:
+        choice: The plans of the model.
+        model: The model.
+    """
+    plain, lowest = choice.plans[0], min(choice.plans, key=lambda plan: plan.peak_bytes)
+    if lowest.peak_bytes < (1 - WORTH) * plain.peak_bytes:
+        return ""
+    frozen = sum(int(np.prod(weight.shape)) for weight in model.non_trainable_variables)
+    weights = sum(int(np.prod(weight.shape)) for weight in model.variables)
+    why = ""
+    if weights and frozen > weights / 2:
+        why = (
+            f": {frozen / weights:.0%} of the weights are frozen, and below the first one that "
+            "trains nothing is kept for a backward pass"
+        )
+    return f"There is nothing to gain by recompute here{why}."
 
 
 def built(model: Any, shape: str | None) -> keras.Model:

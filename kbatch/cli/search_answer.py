@@ -37,6 +37,15 @@ def answer(options: Options, console: Console) -> None:
     Raises:
         KbatchError: If an option, the model or the data cannot be used.
     """
+    driver.run(*task_of(options), console)
+
+
+def task_of(options: Options) -> tuple[Options, OwnTask]:
+    """Return the options for the data that they name, and model and data.
+
+    Raises:
+        KbatchError: If an option or the data cannot be used.
+    """
     sys.path.insert(0, os.getcwd())
     options.check()
     if may_be_used():  # then the space asks TensorFlow for the GPU, which takes none of its memory
@@ -46,7 +55,7 @@ def answer(options: Options, console: Console) -> None:
     found = source.look(options.data, options.image_size, shares_of(options.split), options.seed)
     if not found.images and "augmentation" not in options.axes:
         options = dataclasses.replace(options, axes={"augmentation": "none", **options.axes})
-    driver.run(options, OwnTask(options, build, found), console)
+    return options, OwnTask(options, build, found)
 
 
 def model(name: str, image_size: int, classes: int) -> Any:

@@ -29,23 +29,32 @@ AXIS_OPTIONS = AxisOptions(
 )
 
 
+# Options that `kbatch doctor` has too.
+DATA = typer.Option(
+    help="Folder or zip with one folder of pictures per class (perhaps in train, val and test), an "
+    "NPZ file with x and y, tfds:NAME, or module:function."
+)
+IMAGE_SIZE = typer.Option(
+    **WHOLE, show_default="64", help="Height and width of pictures, which are resized."
+)
+SPLIT = typer.Option(
+    help="Percentages to train, validate and test on, of data that are not split yet; 80,20 for no "
+    "test set."
+)
+LABELS = typer.Option(show_default="as the loss needs", help="Form of the labels of classes.")
+LOSS = typer.Option(help="Loss by Keras' name, if the function does not compile the model.")
+METRIC = typer.Option(
+    show_default="accuracy, else the model's first metric, else its loss",
+    help="Metric to score by.",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(options.Options):
     """The options of `kbatch search`, which `--help` explains."""
 
-    data: Annotated[
-        str,
-        typer.Option(
-            help="Folder or zip with one folder of pictures per class (perhaps in train, val and "
-            "test), an NPZ file with x and y, tfds:NAME, or module:function."
-        ),
-    ]
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            **WHOLE, show_default="64", help="Height and width of pictures, which are resized."
-        ),
-    ] = None
+    data: Annotated[str, DATA]
+    image_size: Annotated[int | None, IMAGE_SIZE] = None
     epochs: Annotated[
         int | None,
         typer.Option(
@@ -82,28 +91,10 @@ class Options(options.Options):
             help="Folder of records, tables, figures and report; the same command resumes."
         ),
     ] = "kbatch-search"
-    split: Annotated[
-        str,
-        typer.Option(
-            help="Percentages to train, validate and test on, of data that are not split yet; "
-            "80,20 for no test set."
-        ),
-    ] = "60,20,20"
-    labels: Annotated[
-        Literal["numbers", "one-hot"] | None,
-        typer.Option(show_default="as the loss needs", help="Form of the labels of classes."),
-    ] = None
-    loss: Annotated[
-        str | None,
-        typer.Option(help="Loss by Keras' name, if the function does not compile the model."),
-    ] = None
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            show_default="accuracy, else the model's first metric, else its loss",
-            help="Metric to score by.",
-        ),
-    ] = None
+    split: Annotated[str, SPLIT] = "60,20,20"
+    labels: Annotated[Literal["numbers", "one-hot"] | None, LABELS] = None
+    loss: Annotated[str | None, LOSS] = None
+    metric: Annotated[str | None, METRIC] = None
     direction: Annotated[
         Literal["max", "min"] | None,
         typer.Option(show_default="by the metric's name", help="Where the metric should go."),

@@ -163,5 +163,5 @@ def refuse_none() -> NoMemoryLimitError:
     return NoMemoryLimitError(
         "A device must have a memory limit",
         "a device that reports none, such as a CPU without a limit",
-        f"Give a memory limit, such as 8GB, or set {CPU_LIMIT}",
+        f'Pass memory_limit="8GB", say (--memory-limit 8GB), or set {CPU_LIMIT}',
     )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from kbatch.driver.options import PROJECT, Options
 from kbatch.records import fingerprint, store
+from kbatch.records.record import Record
+from kbatch.results.duration import Ahead, race_trainings
 from kbatch.space import Space
-
-# Wall-clock seconds per training second (validation, build, first step), and per training besides.
-# For the announcement only; chosen by hand from runs on a CPU, not tuned.
-WALL_PER_TRAINING_SECOND = 1.35
-WALL_PER_TRAINING = 1.5
+from kbatch.training.forecast import Forecast
 
 
 def announce(options: Options, space: Space, folder: Path, console: Console) -> None:
@@ -41,33 +39,63 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
             soft_wrap=True,
         )
         return
-    kept = min(_trainings_kept(folder), trainings)
-    minutes = _minutes(options, space, kept, options.seconds_per_trial)
+    records = _records(folder)
+    kept = min(len(records), trainings)
     parts = f"baseline, {trials} trials, {trainings - 1 - trials} to confirm"
     earlier = f", {kept} of them kept from an earlier run" if kept else ""
-    console.print(
-        f"{trainings} trainings of {options.seconds_per_trial:g} s each ({parts}){earlier}: "
-        f"about {minutes:.1f} minutes{_at_most(options)}.",
-        highlight=False,
-        soft_wrap=True,
+    words = f"{trainings} trainings of {options.seconds_per_trial:g} s each ({parts}){earlier}"
+    ahead = trainings_ahead(options, space, options.seconds_per_trial, records)
+    _print(Forecast(ahead, records).beginning(words), options, console)
+
+
+def announce_horizon(
+    options: Options, space: Space, seconds: float, records: Sequence[Record], console: Console
+) -> None:
+    """Print the horizon that the epochs were found to take, and how long all trainings take.
+
+    Args:
+        options: The options of the command.
+        space: The space of the search.
+        seconds: Float, the horizon.
+        records: Records of the trainings of earlier runs.
+        console: Console to print to.
+    """
+    forecast = Forecast(trainings_ahead(options, space, seconds, records), records)
+    _print(forecast.beginning(f"Every training gets {seconds:.2f} s"), options, console)
+
+
+def trainings_ahead(
+    options: Options,
+    space: Space,
+    seconds: float,
+    earlier: Sequence[Record] = (),
+    workers: int | None = None,
+) -> Ahead:
+    """Return the trainings that the command makes besides those of an earlier run.
+
+    Args:
+        options: The options of the command.
+        space: The space of the search.
+        seconds: Float, the horizon.
+        earlier: Records of the trainings of earlier runs. Optional.
+        workers: Integer, how many are made at once. Defaults to what the options say.
+    """
+    trials, trainings = number_of_trials(options, space), number_of_trainings(options, space)
+    ended = len({record.trial for record in earlier if record.purpose == "search"})
+    confirmed = sum(record.purpose == "confirmation" for record in earlier)
+    return Ahead(
+        seconds,
+        trials=max(trials - ended, 0),
+        whole=max(trainings - trials - 1 - confirmed, 0),
+        baseline=int(all(record.purpose != "baseline" for record in earlier)),
+        workers=workers or options.workers or 1,
+        stops=options.tuner == "kbatch",
     )
 
 
-def announce_horizon(options: Options, space: Space, seconds: float, console: Console) -> None:
-    """Print the horizon that the epochs were found to take, and how many minutes all trainings."""
-    minutes = _minutes(options, space, 0, seconds)
-    console.print(
-        f"Every training gets {seconds:.2f} s: about {minutes:.1f} minutes{_at_most(options)}.",
-        highlight=False,
-    )
-
-
-def _at_most(options: Options) -> str:
-    """What shortens a search; empty if nothing does."""
-    if options.tuner != "kbatch":
-        return ""
-    alone = " with one worker" if options.has_executor and not options.workers else ""
-    return f" at most{alone}, since poor trials are stopped"
+def _print(sentence: str, options: Options, console: Console) -> None:
+    stops = " Poor trials are stopped." if options.tuner == "kbatch" else ""
+    console.print(f"{sentence}{stops}", highlight=False, soft_wrap=True)
 
 
 def number_of_trials(options: Options, space: Space) -> int:
@@ -80,30 +108,12 @@ def number_of_trainings(options: Options, space: Space) -> int:
 
     A race may end before; in each of its parts the better half of the recipes goes on.
     """
-    return sum(_parts(options, space))
+    trials = number_of_trials(options, space)
+    confirmed = min(options.confirm_top, trials)
+    return 1 + trials + sum(race_trainings(options.confirm_seeds(), confirmed))
 
 
-def _parts(options: Options, space: Space) -> list[int]:
-    """The trainings of each part, which begins when the one before has ended."""
-    trials, looks = number_of_trials(options, space), options.confirm_seeds()
-    left, parts = min(options.confirm_top, trials), [1, trials]
-    for begun, look in zip((0, *looks), looks, strict=False):
-        parts.append((look - begun) * (1 + left))
-        left = math.ceil(left / 2)
-    return parts
-
-
-def _trainings_kept(folder: Path) -> int:
-    """How many trainings of this search an earlier run has ended."""
+def _records(folder: Path) -> list[Record]:
+    """The records of the trainings that earlier runs of this search have ended."""
     file = folder / PROJECT / fingerprint.FOLDER / store.FILE
-    return sum(line.record is not None for line in store.read(file))
-
-
-def _minutes(options: Options, space: Space, kept: int, seconds: float) -> float:
-    """The minutes of all parts, but for the first trainings, which are kept."""
-    turns = 0
-    for part in _parts(options, space):
-        done = min(kept, part)
-        kept -= done
-        turns += math.ceil((part - done) / (options.workers or 1))
-    return turns * (seconds * WALL_PER_TRAINING_SECOND + WALL_PER_TRAINING) / 60
+    return [line.record for line in store.read(file) if line.record is not None]

@@ -17,8 +17,8 @@ from kbatch.driver import limits, results_folder
 from kbatch.driver.announcement import (
     announce,
     announce_horizon,
-    number_of_trainings,
     number_of_trials,
+    trainings_ahead,
 )
 from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Searched, Task
@@ -64,7 +64,7 @@ def run(options: Options, task: Task, console: Console) -> None:
         if options.in_workers:
             _leave_gpus_to_workers()
         start_tensorflow()
-        searched = task.searched(_load(task, console))
+        searched = task.searched(load(task, console))
         if searched.words:
             console.print(searched.words, highlight=False, soft_wrap=True)
         space = _without_large_batches(space, searched.examples, options, console)
@@ -103,8 +103,13 @@ def start_tensorflow() -> None:
     meter.tell_of_unused_card()
 
 
-def _load(task: Task, console: Console) -> Examples:
-    """Load the data below a progress bar, and print how much there is."""
+def load(task: Task, console: Console) -> Examples:
+    """Load the data below a progress bar, and print how much there is.
+
+    Args:
+        task: Model and data.
+        console: Console to print to.
+    """
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
@@ -185,8 +190,9 @@ def _search_and_confirm(
         fit_arguments["callbacks"] = [_tensorboard(folder)]
     # Refuses a search other than the project's before KerasTuner's files are touched.
     search = _open_search(hypermodel, options, searched, fit_arguments, folder, console)
+    records, seconds = search.project.store.records(), search.goal.seconds
     if options.epochs is not None:
-        announce_horizon(options, space, search.goal.seconds, console)
+        announce_horizon(options, space, seconds, records, console)
     _note_run(options, task, examples, folder)
     tuner, set_aside = opened(options.tuner, hypermodel, options.trials, folder, options.seed)
     if set_aside:
@@ -196,14 +202,8 @@ def _search_and_confirm(
             style="yellow",
             soft_wrap=True,
         )
-    with Live(
-        console,
-        number_of_trials(options, space),
-        number_of_trainings(options, space),
-        search.goal.seconds,
-        search.project.store.records(),
-        hypermodel.terms.workers,
-    ) as live:
+    ahead = trainings_ahead(options, space, seconds, records, hypermodel.terms.workers)
+    with Live(console, number_of_trials(options, space), ahead, records) as live:
         hypermodel.watcher = LivePage(folder, live)
         ends = ending(options.tuner, number_of_trials(options, space))
         tuner.search(*examples.train, **fit_arguments, **ends)

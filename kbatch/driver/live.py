@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,25 +11,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.results.duration import Ahead
 from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
+from kbatch.training.forecast import Forecast
 from kbatch.training.progress import Watcher
-
-# Wall-clock seconds per training second, until a training was measured. Chosen by hand, not tuned.
-FIRST_GUESS = 1.5
 
 
 @dataclass(frozen=True)
 class Running:
-    """A training that runs: its purpose and trial, its bar, and when it began.
-
-    The time is that of `time.perf_counter`.
-    """
+    """A training that runs: its purpose and trial, and its bar."""
 
     purpose: str
     trial: int
     task: TaskID
-    began: float
 
 
 class Live(Watcher):
@@ -42,23 +35,15 @@ class Live(Watcher):
     Args:
         console: Console to print to.
         trials: Integer, trials of the search.
-        trainings: Integer, trainings in all: baseline, trials and confirmations.
-        seconds: Float, the horizon.
+        ahead: `Ahead`, all trainings that are left: baseline, trials and confirmations.
         earlier: Records of the trainings of earlier runs of this search.
-        workers: Integer, how many trainings are made at once. Defaults to `1`.
     """
 
     def __init__(
-        self,
-        console: Console,
-        trials: int,
-        trainings: int,
-        seconds: float,
-        earlier: Sequence[Record] = (),
-        workers: int = 1,
+        self, console: Console, trials: int, ahead: Ahead, earlier: Sequence[Record] = ()
     ) -> None:
-        self._console, self._workers = console, workers
-        self._trials, self._trainings, self._seconds = trials, trainings, seconds
+        self._console, self._trials = console, trials
+        self.forecast = Forecast(ahead, earlier)
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -70,15 +55,7 @@ class Live(Watcher):
             *columns, console=console, transient=True, disable=not console.is_terminal
         )
         self._running: dict[int, Running] = {}
-        totals = [record.outcome.seconds.get("total") for record in earlier]
-        self._wall_seconds = [seconds for seconds in totals if seconds is not None]
-        self._baseline_and_confirmations = {
-            record.key for record in earlier if record.purpose != "search"
-        }
         self._shown: set[str] = set()
-        self._search_done = max(
-            (record.trial + 1 for record in earlier if record.purpose == "search"), default=0
-        )
         self._best: Record | None = None
         for record in earlier:
             self._compare(record)
@@ -90,40 +67,19 @@ class Live(Watcher):
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    @property
-    def seconds_left(self) -> float:
-        """Wall-clock seconds of the remaining trainings, estimated from those so far."""
-        per_training = FIRST_GUESS * self._seconds
-        if self._wall_seconds:
-            per_training = sum(self._wall_seconds) / len(self._wall_seconds)
-        turns = math.ceil(max(self._trainings - self.done, 0) / self._workers)
-        return turns * per_training
-
-    @property
-    def done(self) -> int:
-        """How many trainings have ended, those of earlier runs among them."""
-        return self._trials_done + len(self._baseline_and_confirmations)
-
-    @property
-    def _trials_done(self) -> int:
-        """How many trials have ended: up to the last of them, without those that still run."""
-        running = [each.trial for each in self._running.values() if each.purpose == "search"]
-        return self._search_done - sum(trial < self._search_done for trial in running)
-
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Begin the bar of one training."""
         self._close()  # of a training whose process died
-        self._seconds = seconds
         name = f"trial {trial} ({trial + 1} of {self._trials})" if purpose == "search" else purpose
         task = self._progress.add_task(f"{name}: {recipe}", total=seconds, now="")
-        self._running[threading.get_ident()] = Running(purpose, trial, task, time.perf_counter())
+        self._running[threading.get_ident()] = Running(purpose, trial, task)
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
         running = self._running.get(threading.get_ident())
         if running is not None:
             value_words = "" if value is None else f"now {value:.3f}, "
-            now = f"{value_words}{self._best_words()}{_clock(self.seconds_left)} left"
+            now = f"{value_words}{self._best_words()}{self.forecast.words()}"
             self._progress.update(running.task, completed=train_seconds, now=now)
 
     def _best_words(self) -> str:
@@ -135,26 +91,24 @@ class Live(Watcher):
 
     def ended(self, record: Record) -> None:
         """Print one line for the training."""
-        running = self._running.get(threading.get_ident())
-        if running is not None:  # a crashed training was not begun again
-            self._wall_seconds.append(time.perf_counter() - running.began)
-        self._finish(record, "")
+        self.forecast.ended(record)
+        told = self.forecast.after(record) if record.purpose == "baseline" else ""
+        left = self.forecast.words()
+        self._finish(record, f"; {left}" if left and not told else "")
+        if told:
+            self._console.print(told, highlight=False, soft_wrap=True)
 
     def answered(self, record: Record) -> None:
         """Print one line for a training whose record the project has already."""
+        self.forecast.answered(record)
         # Every trial asks for the baseline, which is told once.
         if record.purpose == "search" or record.key not in self._shown:
             self._finish(record, " (not trained again: the project has its record)")
 
     def _finish(self, record: Record, note: str) -> None:
-        """Close the bar, count the training and print its line."""
+        """Close the bar and print the training's line."""
         self._close()
         self._shown.add(record.key)
-        if record.purpose == "search":
-            # KerasTuner counts trials from 0.
-            self._search_done = max(self._search_done, record.trial + 1)
-        else:
-            self._baseline_and_confirmations.add(record.key)
         self._compare(record)
         self._console.print(f"{self._line(record)}{note}", highlight=False, soft_wrap=True)
         for remark in record.outcome.remarks:
@@ -187,7 +141,3 @@ class Live(Watcher):
             self._best is None or record.score > self._best.score
         ):
             self._best = record
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -7,6 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from kbatch.memory._probe import Probe
 
+OF_FAILED = (
+    "the MB of a size that failed are those in use when it failed, without the tensor that found "
+    "no room: they may be fewer than those of a smaller size that passed"
+)
 LONG_SECONDS = 10.0  # of a training that is announced: chosen by hand
 
 
@@ -39,11 +43,14 @@ class Lines:
     """
 
     def __init__(self, console: Any) -> None:
-        self._console = console
+        self._console, self._explained = console, False
 
     def __call__(self, probe: Probe) -> None:
-        """Print the line of a probe."""
+        """Print the line of a probe, and once what the bytes of one that failed are."""
         self._console.print(f"  {line(probe)}", highlight=False, markup=False)
+        if probe.peak_bytes and not probe.passed and not self._explained:
+            self._explained = True
+            self._console.print(f"    {OF_FAILED}", highlight=False, markup=False, soft_wrap=True)
 
     def expect(self, batch_size: int, steps: int, seconds: float) -> None:
         """Print what begins, if it will take long."""

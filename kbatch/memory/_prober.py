@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -70,7 +71,8 @@ class Prober:
         self._limit_bytes = limit_bytes  # of the worker
         self._prepared: Worker | None = None
         self._facts: ModelFacts | None = None
-        self._first_seconds = self._slowest_seconds = 0.0
+        self._begin_seconds = self._first_seconds = self._slowest_seconds = 0.0
+        self._later_seconds: list[float] = []  # of steps after the first
         self._compiled = 0  # bytes of a size that could be compiled
         self._passed_alone: set[str] = set()  # functions that passed with one example
 
@@ -81,6 +83,7 @@ class Prober:
             KbatchError: If it cannot be made.
         """
         if self._facts is None or not self._worker.alive:
+            began = time.perf_counter()
             try:
                 answer = self._worker.call(
                     f"{WORKER}:begin",
@@ -95,6 +98,7 @@ class Prober:
                     "Move what it holds into the function",
                 ) from error
             facts: ModelFacts = self._answer(answer)
+            self._begin_seconds = max(self._begin_seconds, time.perf_counter() - began)
             if "CUDA_VISIBLE_DEVICES" not in self._environment:  # it may hide the card itself
                 card.tell_of_unused(facts.device)
             self._facts = (
@@ -133,16 +137,22 @@ class Prober:
             validation_batch_size: Integer, examples of a validation batch. Defaults to
                 `batch_size`, as in Keras' `fit`.
         """
-        self.facts()
         timeout = self.timeout_seconds
         if self._first_seconds:
-            expected = self._first_seconds + self._slowest_seconds * steps
-            timeout = PATIENCE_SECONDS + SLOWER * expected
+            slow = self._first_seconds + self._slowest_seconds * steps
+            timeout = PATIENCE_SECONDS + SLOWER * slow
             if isinstance(self._on_probe, Patience):
-                self._on_probe.expect(batch_size, steps, expected)
+                self._on_probe.expect(batch_size, steps, self._expected(steps))
+        self.facts()
         return self._try(
             f"{WORKER}:confirm", (batch_size, steps, validation_batch_size or batch_size), timeout
         )
+
+    def _expected(self, steps: int) -> float:
+        """Seconds of a training in a process, which makes the model first if it is a fresh one."""
+        begin = 0.0 if self._facts is not None and self._worker.alive else self._begin_seconds
+        usual = statistics.median(self._later_seconds or [self._slowest_seconds])
+        return begin + self._first_seconds + usual * steps
 
     def confirm(
         self, batch_size: int, steps: int, validation_batch_size: int | None = None
@@ -239,6 +249,7 @@ class Prober:
             probe = dataclasses.replace(self._answer(answer), seconds=time.perf_counter() - began)
         self._first_seconds = max(self._first_seconds, *probe.step_seconds[:1], 0.0)
         self._slowest_seconds = max(self._slowest_seconds, *probe.step_seconds[1:], 0.0)
+        self._later_seconds += probe.step_seconds[1:]
         if probe.ended == "suspect" or (not probe.passed and self.workload.recipe.jit_compile):
             self._worker.close()  # XLA has freed variables that the next step would read
         self._on_probe(probe)

@@ -12,6 +12,7 @@ from typing import Any
 from kbatch.page import files
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
+from kbatch.training.forecast import Forecast
 from kbatch.training.progress import Watcher
 
 
@@ -38,6 +39,10 @@ class LivePage(Watcher):
         self._directory = directory
         self._watcher = watcher
         self._warned = False
+
+    def begins(self, forecast: Forecast, parts: str) -> None:
+        """Tell that a search or a confirmation begins."""
+        self._watcher.begins(forecast, parts)
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Tell that a training begins."""

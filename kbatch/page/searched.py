@@ -13,6 +13,7 @@ from kbatch.goal import Goal
 from kbatch.outcome import STOPPED
 from kbatch.records.record import Record
 from kbatch.results.confirmed_recipes import confirmed
+from kbatch.results.duration import spent_words
 from kbatch.results.report_page import devices, versions
 from kbatch.results.sentences import goal_words
 
@@ -100,5 +101,4 @@ def _trainings(records: Sequence[Record]) -> str:
         words.append(f"{stopped} stopped at a rung")
     if failed:
         words.append(f"{failed} failed")
-    seconds = sum(record.outcome.train_seconds for record in records)
-    return f"{', '.join(words)}; {seconds:,.0f} training seconds in all"
+    return f"{', '.join(words)}; {spent_words(records)} in all"

@@ -197,7 +197,7 @@ def _goals_apart(a: SearchedSide, b: SearchedSide) -> Iterator[str]:
         ours, theirs = getattr(a.goal, name), getattr(b.goal, name)
         numbers = isinstance(ours, float) and isinstance(theirs, float)
         if ours != theirs and not (numbers and math.isclose(ours, theirs, rel_tol=1e-6)):
-            yield f"goal.{name}: {_short(ours)} in a, {_short(theirs)} in b"
+            yield f"{name} of the goal: {_short(ours)} in a, {_short(theirs)} in b"
 
 
 def _differences(a: SearchedSide, b: SearchedSide) -> Iterator[str]:
@@ -208,11 +208,21 @@ def _differences(a: SearchedSide, b: SearchedSide) -> Iterator[str]:
     told = ("goal.", "metric", "direction", "chance", "target", "measured_horizon_seconds")
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name) and not name.startswith(told):
-            yield f"{name}: {_short(ours.get(name))} in a, {_short(theirs.get(name))} in b"
+            yield f"{_told(name)}: {_short(ours.get(name))} in a, {_short(theirs.get(name))} in b"
     first, second = _last_versions(a), _last_versions(b)
     for name in sorted(first.keys() & second.keys()):
         if first[name] != second[name]:
             yield f"version of {name}: {first[name]} in a, {second[name]} in b"
+
+
+def _told(name: str) -> str:
+    """The dotted name of a fact in words, such as `checksum of the training data`."""
+    *places, last = name.replace("_", " ").split(".")
+    if not places:
+        return last
+    if places[0] == "data" and len(places) > 1:
+        places = [" ".join((*places[1:], "data"))]
+    return f"{last} of the {' '.join(places)}"
 
 
 def _flat(before: str, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kbatch.records.record import Record
 from kbatch.results.batch_data import batch_infos
 from kbatch.results.claim import Claim, claim_of
 from kbatch.results.curve_data import panels
+from kbatch.results.duration import spent_words
 from kbatch.results.loading import (
     load,
     load_checks,
@@ -91,7 +92,8 @@ class Report:
     def __str__(self) -> str:
         terminal = Console()
         width = terminal.width if terminal.is_terminal else WIDTH
-        claims = [f"• {sentence}" for sentence in self.sentences]
+        spent = f"{len(self.records)} trainings took {spent_words(self.records)}."
+        claims = [f"• {sentence}" for sentence in (*self.sentences, spent)]
         return "\n".join([text_table.rendered(self._table(), width), *claims])
 
     def _repr_html_(self) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 from kbatch.goal import Goal
 from kbatch.records.record import Record
 from kbatch.results.claim import Claim
+from kbatch.results.duration import spent_words
 from kbatch.results.ranking import Rank, headings, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, seconds_heading
 from kbatch.results.uneven_speeds import uneven_speeds
@@ -59,6 +60,7 @@ def _run_lines(records: Sequence[Record], goal: Goal, run: dict[str, Any]) -> li
     return [
         *told,
         f"- goal: {goal_words(goal)}",
+        f"- time: {spent_words(records)} in all",
         f"- device: {devices(records)}",
         f"- versions: {versions(records)}",
         "",

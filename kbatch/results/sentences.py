@@ -103,9 +103,14 @@ def _race(claim: Claim) -> str:
 def _contradiction(claim: Claim, own_run: float) -> str:
     """That the search's own run of the baseline points the other way."""
     own, mean = score_text(own_run), score_text(claim.best.score.mean)
-    side = "no less" if claim.difference > 0 else "no more"
-    other = f"the {mean} of trial {claim.best.trial}'s recipe here, which points the other way"
-    return f"in the search, the baseline had scored {own}: {side} than {other}"
+    recipe = f"trial {claim.best.trial}'s recipe"
+    speaks, side = (
+        (f"against {recipe}", "no less") if claim.difference > 0 else (f"for {recipe}", "no more")
+    )
+    return (
+        f"one more run speaks {speaks}: in the search, the baseline scored {own}, {side} than "
+        f"the mean of {recipe} with fresh seeds, {mean}"
+    )
 
 
 def _sooner(claim: Claim, goal: Goal) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from kbatch.device import meter
 from kbatch.outcome import SCORED
 from kbatch.records.record import Record
+from kbatch.results.duration import alike_seconds, time_words
 from kbatch.sources.examples import Examples
 from kbatch.studies import study_page, techniques
 from kbatch.studies.cell import Cell
@@ -63,11 +64,11 @@ def run(
         )
         largest = _largest(study, setting, trainings.sample.train, project, console)
         first = list(study.cells(setting, largest))
-        in_all = len(first) + len(study.timed_cells(setting, PLACE))
-        with _Line(console, in_all) as line:
+        with _Line(console, [*first, *study.timed_cells(setting, PLACE)]) as line:
             pairs = [(cell, line.made(cell, trainings)) for cell in first]
             seconds = _begun_seconds(project) or equal_seconds(pairs)
-            timed = study.timed_cells(setting, seconds)
+            timed = list(study.timed_cells(setting, seconds))
+            line.left = timed
             pairs += [(cell, line.made(cell, trainings)) for cell in timed]
     records = [record for _, record in pairs]
     measured = Measured(frame_of(pairs), setting, trainings.sample)
@@ -119,11 +120,14 @@ class _Line:
 
     Args:
         console: Console to print to.
-        cells: Integer, cells in all.
+        cells: All cells.
+
+    Attributes:
+        left: The cells that are left.
     """
 
-    def __init__(self, console: Console, cells: int) -> None:
-        self._console, self._cells = console, cells
+    def __init__(self, console: Console, cells: Sequence[Cell]) -> None:
+        self._console, self._cells, self.left = console, len(cells), list(cells)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -134,7 +138,7 @@ class _Line:
             disable=not console.is_terminal,
         )
         self._done = 0
-        self._seconds: list[float] = []
+        self._taken: list[tuple[Hashable, float]] = []
 
     def __enter__(self) -> _Line:
         self._progress.start()
@@ -146,16 +150,19 @@ class _Line:
 
     def made(self, cell: Cell, trainings: Trainings) -> Record:
         """Return the record of a cell, which is trained if need be, and print its line."""
-        known = trainings.known(cell) is not None
-        left = "" if not self._seconds else f"{self._minutes_left()} left"
-        self._progress.update(self._task, description=str(cell), completed=self._done, left=left)
+        known = trainings.known(cell)
+        self._progress.update(
+            self._task, description=str(cell), completed=self._done, left=self._words()
+        )
         began = time.perf_counter()
         record = trainings.record(cell)
         self._done += 1
-        note = " (from its record)" if known else ""
-        if not known:
-            self._seconds.append(time.perf_counter() - began)
-            note = f", about {self._minutes_left()} left"
+        self.left = [each for each in self.left if each != cell]
+        seconds = time.perf_counter() - began
+        if known is not None:
+            seconds = known.outcome.seconds.get("total", 0.0)
+        self._taken.append((_kind(cell), seconds))
+        note = " (from its record)" if known else f", {self._words()}" * bool(self.left)
         value = record.outcome.value
         held = f"ended by {record.outcome.ended}" if value is None else f"{value:.3f} held"
         self._console.print(
@@ -163,7 +170,13 @@ class _Line:
         )
         return record
 
-    def _minutes_left(self) -> str:
-        mean = sum(self._seconds) / len(self._seconds)
-        seconds = int(mean * (self._cells - self._done))
-        return f"{seconds // 60}:{seconds % 60:02d}"
+    def _words(self) -> str:
+        """The time that is left, in words; empty before a cell has ended."""
+        seconds = alike_seconds(self._taken, [_kind(cell) for cell in self.left])
+        return "" if seconds is None else f"about {time_words(seconds)} left"
+
+
+def _kind(cell: Cell) -> Hashable:
+    """What tells how long a cell takes: all but its seed and, of equal time, its seconds."""
+    length = cell.length.unit if cell.length.unit == "seconds" else str(cell.length)
+    return (cell.model, cell.recipe, cell.data, length, cell.isolated)

@@ -16,6 +16,7 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.training import event_file, user_callbacks
+from kbatch.training.forecast import Forecast
 from kbatch.training.progress import Watcher
 from kbatch.training.search import Search
 from kbatch.training.session import Session, experiment, hparams_of_recipe
@@ -46,6 +47,10 @@ class Board(Watcher):
             for session in self._sessions:
                 _write_session(folder, session)
         self._write_experiment()
+
+    def begins(self, forecast: Forecast, parts: str) -> None:
+        """Pass on."""
+        self._shown.begins(forecast, parts)
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Pass on."""

@@ -20,8 +20,10 @@ from kbatch.results.ranking import leaders, unranked
 from kbatch.training import board, race, remembered
 from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project
+from kbatch.tuner_border import in_one_frame
 
 
+@in_one_frame
 def confirm(
     tuner: Any,
     x: Any = None,

@@ -13,6 +13,7 @@ from kbatch.recipe import Recipe
 from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
+from kbatch.training.forecast import Forecast
 
 
 class Watcher:
@@ -32,6 +33,15 @@ class Watcher:
     hypermodel.watcher = Scores()
     ```
     """
+
+    def begins(self, forecast: Forecast, parts: str) -> None:
+        """A search or a confirmation begins.
+
+        Args:
+            forecast: `Forecast` of the seconds that are left, which is to be told of all that
+                `ended` or was `answered`.
+            parts: String, the trainings that are ahead in words.
+        """
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """A training begins.
@@ -58,13 +68,48 @@ class Watcher:
         """A training was not made: the project has its record."""
 
 
-class ProgressBar(Watcher):
+class _Forecasting(Watcher):
+    """Prints how long a search or a confirmation takes, and keeps what is left of it."""
+
+    def __init__(self) -> None:
+        self._forecast: Forecast | None = None
+
+    def begins(self, forecast: Forecast, parts: str) -> None:
+        """Print how long it takes, as far as that is known."""
+        self._forecast = forecast
+        print(forecast.beginning(parts), flush=True)
+
+    def answered(self, record: Record) -> None:
+        """Count a training that is not made any more."""
+        if self._forecast is not None:
+            self._forecast.answered(record)
+
+    def _left(self) -> str:
+        """The time that is left, in words; empty while it is unknown."""
+        return "" if self._forecast is None else self._forecast.words()
+
+    def _print_end(self, record: Record) -> None:
+        """Print how a training ended, what is left of the search, and remarks."""
+        if self._forecast is not None:
+            self._forecast.ended(record)
+        is_first = record.purpose == "baseline"
+        left = "" if is_first else self._left()
+        print(f"    {'; '.join(filter(None, (_end_of(record), left)))}", flush=True)
+        for remark in record.outcome.remarks:
+            print(f"    {remark}", flush=True)
+        told = self._forecast.after(record) if self._forecast and is_first else ""
+        if told:
+            print(f"    {told}", flush=True)
+
+
+class ProgressBar(_Forecasting):
     """Prints two lines per training, and shows its training seconds while it runs.
 
     They are shown by a bar on a terminal, by a line that changes in a notebook, and nowhere else.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._bar: Progress | None = None
         self._line: notebook.Line | None = None
         self._seconds = 0.0
@@ -84,7 +129,7 @@ class ProgressBar(Watcher):
 
     def progress(self, train_seconds: float, value: float | None) -> None:
         """Move the bar."""
-        shown = "" if value is None else f"{value:.3f}"
+        shown = ", ".join(filter(None, ("" if value is None else f"{value:.3f}", self._left())))
         if self._line is not None:
             self._line.show(f"    {train_seconds:.0f} of {self._seconds:.0f} s {shown}")
         elif self._bar is not None:
@@ -96,18 +141,17 @@ class ProgressBar(Watcher):
             self._bar.stop()
         if self._line is not None:
             self._line.clear()
-        print(f"    {_end_of(record)}", flush=True)
-        for remark in record.outcome.remarks:
-            print(f"    {remark}", flush=True)
+        self._print_end(record)
 
 
-class SeveralBars(Watcher):
+class SeveralBars(_Forecasting):
     """Prints two lines for each training that ended, and bars of all that run on a terminal.
 
     Each training is told by the thread that waits for it.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._bars: Progress | None = None
         self._tasks: dict[int, TaskID] = {}
 
@@ -124,7 +168,7 @@ class SeveralBars(Watcher):
         """Move its bar."""
         task = self._tasks.get(threading.get_ident())
         if self._bars is not None and task is not None:
-            shown = "" if value is None else f"{value:.3f}"
+            shown = ", ".join(filter(None, ("" if value is None else f"{value:.3f}", self._left())))
             self._bars.update(task, completed=train_seconds, value=shown)
 
     def ended(self, record: Record) -> None:
@@ -134,9 +178,7 @@ class SeveralBars(Watcher):
             self._bars.stop()
             self._bars = None
         print(f"{_name(record.purpose, record.trial)}: {record.recipe}", flush=True)
-        print(f"    {_end_of(record)}", flush=True)
-        for remark in record.outcome.remarks:
-            print(f"    {remark}", flush=True)
+        self._print_end(record)
 
     def _close(self) -> None:
         task = self._tasks.pop(threading.get_ident(), None)

@@ -14,8 +14,10 @@ from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
 from kbatch.records.record import Record
 from kbatch.results.claim import Race, claim_of
+from kbatch.results.duration import Ahead, race_trainings
 from kbatch.results.loading import load_validation_examples
 from kbatch.training import crew
+from kbatch.training.forecast import Forecast
 from kbatch.training.search import Search
 
 DECIDED = ("better", "worse")  # verdicts of a claim after which no seed is needed
@@ -62,6 +64,7 @@ def run(
     """
     left, made = list(candidates), list[Record]()
     first = search.model_maker.seed + 1
+    _forecast(search, looks, len(left), ends_at)
     _note(search, looks, returned=left)
     try:
         for begun, look in zip((0, *looks), looks, strict=False):
@@ -78,6 +81,17 @@ def run(
         # Whoever stops a race, by a budget or Ctrl-C, looks at it there.
         _note(search, {sum(again.baseline for again in made)} - {0})
     return made
+
+
+def _forecast(search: Search, looks: Sequence[int], candidates: int, ends_at: float) -> None:
+    """Tell the watcher how long the race takes, if it goes on to the last look."""
+    records, workers = search.project.store.records(), getattr(search.trainer, "workers", 1)
+    made = sum(record.purpose == "confirmation" for record in records)
+    trainings = max(sum(race_trainings(looks, candidates)) - made, 0)
+    ahead = Ahead(search.goal.seconds, whole=trainings, workers=workers)
+    race = "at most " if len(looks) > 1 else ""
+    words = f"{race}{trainings} trainings of {search.goal.seconds:.3g} training seconds to confirm"
+    search.watcher.begins(Forecast(ahead, records, ends_at - time.monotonic()), words)
 
 
 def _train(

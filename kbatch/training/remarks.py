@@ -11,6 +11,7 @@ from kbatch.recipe import Recipe
 # A remark is made if the input pipeline, without training, takes more than this share of an update.
 # Chosen by hand, not tuned.
 WAITS_FOR_INPUT = 0.5
+FIRST_STEP = "the first step took"  # told once a search
 FEWEST_MEASUREMENTS = 3  # for a value to be held
 
 
@@ -58,7 +59,10 @@ def _slow_first_step(outcome: Outcome, goal: Goal) -> str:
     seconds = outcome.seconds["first_step"]
     if seconds <= goal.seconds:
         return ""
-    return f"the first step took {seconds:.1f} s, more than the horizon of {goal.seconds:.3g} s"
+    return (
+        f"{FIRST_STEP} {seconds:.1f} s, more than the horizon of {goal.seconds:.3g} s: it is not "
+        "on the clock, but every trial waits for it; more seconds a trial spend less time on it"
+    )
 
 
 def _waits_for_input(outcome: Outcome, recipe: Recipe, seconds_per_step: float, remedy: str) -> str:

@@ -23,7 +23,7 @@ from kbatch.rules import warmup
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
-from kbatch.training import user_callbacks
+from kbatch.training import remarks, user_callbacks
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.job import Job, name_of
@@ -257,8 +257,17 @@ class Search:
         noted = tuple(note for note in told if note)
         rate = outcome.learning_rate or job.recipe.learning_rate
         return dataclasses.replace(
-            outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted, *job.remarks)
+            outcome, learning_rate=rate, remarks=(*self._news(outcome), *noted, *job.remarks)
         )
+
+    def _news(self, outcome: Outcome) -> list[str]:
+        """The remarks of a training without that on first steps, if an earlier one has it."""
+        records = self.project.store.records()
+        earlier = [each for record in records for each in record.outcome.remarks]
+        told = any(each.startswith(remarks.FIRST_STEP) for each in earlier)
+        return [
+            each for each in outcome.remarks if not (told and each.startswith(remarks.FIRST_STEP))
+        ]
 
     def _overlap(self) -> str:
         """A sentence on validation examples that are trained on too; empty without any."""

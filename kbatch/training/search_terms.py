@@ -198,16 +198,24 @@ class Terms:
         sizes = (self.space.micro_batch_size, self.space.baseline.micro_batch_size)
         return self.max_batch is not None or any(size is not None for size in sizes)
 
-    def _found(self, arguments: FitArguments, data: Data, problems: Problems) -> list[Found]:
-        """Make the checks of what kbatch assumes, and note their refusals."""
-        subject = Subject.of_search(
+    def subject(self, arguments: FitArguments, data: Data) -> Subject:
+        """Return what checks look at.
+
+        Args:
+            arguments: The arguments of the search.
+            data: Training and validation data, which the arguments give.
+        """
+        return Subject.of_search(
             self.model_maker,
             data,
             self.space,
             class_weight=arguments.class_weight,
             accumulates=self._accumulates(),
         )
-        found = catalogue.made(subject)
+
+    def _found(self, arguments: FitArguments, data: Data, problems: Problems) -> list[Found]:
+        """Make the checks of what kbatch assumes, and note their refusals."""
+        found = catalogue.made(self.subject(arguments, data))
         catalogue.refuse(found, problems)
         return found
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kbatch.checks.class_weights import CLASS_WEIGHTS
 from kbatch.checks.finding import Check, Found
 from kbatch.checks.shapes import SHAPES
 from kbatch.checks.state import STATE
@@ -15,7 +16,7 @@ from kbatch.errors import KbatchError
 from kbatch.problems import Problems
 
 # Those that refuse come first: nothing else is worth a look then.
-CHECKS: tuple[Check, ...] = (STATE, SHAPES)
+CHECKS: tuple[Check, ...] = (STATE, CLASS_WEIGHTS, SHAPES)
 FACT = "checks"  # under which a project keeps what was found
 
 
@@ -39,7 +40,7 @@ def made(subject: Subject, checks: Sequence[Check] = CHECKS) -> list[Found]:
 
 def refuse(found: Iterable[Found], problems: Problems | None = None) -> None:
     """Raise the refusals of checks as one error, or add them to problems that are raised later."""
-    collected = problems or Problems()
+    collected = Problems() if problems is None else problems  # one without problems is falsy
     for each in found:
         collected.of(functools.partial(_raised, each))
     if problems is None:

@@ -6,14 +6,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from short_searches import tuner_of
 
 import kbatch
 from kbatch.building.model_maker import ModelMaker
-from kbatch.checks import catalogue, shapes
+from kbatch.checks import catalogue, shapes, state
 from kbatch.checks.subject import Subject
-from kbatch.errors import ModelError
+from kbatch.errors import KbatchError, ModelError
 from kbatch.model_spec import ModelSpec
 from kbatch.training.fit_arguments import FitArguments
+from kbatch.training.project import Project
 
 
 def test_every_check_says_what_it_assumes_and_what_follows():
@@ -32,10 +34,46 @@ def stateful(hp=None):
     return model
 
 
-def test_stateful_layers_are_refused_by_name():
-    x, y = np.zeros((16, 4, 1), "float32"), np.zeros((16, 1), "float32")
+def test_stateful_layers_are_refused_by_name(tmp_path):
+    x, y = np.zeros((96, 4, 1), "float32"), np.zeros((96, 1), "float32")
     with pytest.raises(ModelError, match="lstm.* with stateful=True"):
         kbatch.train(kbatch.Recipe(8), stateful, x, y, (x, y), updates=1, metric="val_mae")
+    tuner = tuner_of(tmp_path, model=stateful, metric="val_mae")
+    with pytest.raises(KbatchError, match="lstm.* with stateful=True"):
+        tuner.search(x, y, validation_data=(x, y), verbose=0)
+    assert Project(tmp_path / "p").store.records() == []
+
+
+def recurrent(**arguments):
+    return keras.layers.RNN(keras.layers.GRUCell(2), **arguments)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: recurrent(stateful=True),
+        lambda: keras.layers.Bidirectional(keras.layers.GRU(2, stateful=True)),
+        lambda: keras.layers.ConvLSTM1D(2, 1, stateful=True),
+        lambda: keras.Sequential([keras.Input(batch_shape=(8, 4, 1)), recurrent(stateful=True)]),
+        lambda: keras.Sequential(
+            [keras.Sequential([keras.Input(batch_shape=(8, 4, 1)), recurrent(stateful=True)])]
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_stateful", [True, False])
+def test_stateful_layers_are_found_wherever_they_are(layer, is_stateful):
+    inner = layer()
+    for each in inner._flatten_layers():
+        if hasattr(each, "stateful"):
+            each.stateful = is_stateful
+    model = keras.Sequential([inner])
+    subject = Subject.of_training(ModelMaker.of(ModelSpec(lambda: model)), None, kbatch.Recipe(8))
+    vars(subject)["model"] = model
+    if not is_stateful:
+        assert state.look(subject).holds
+        return
+    with pytest.raises(ModelError, match="with stateful=True"):
+        state.look(subject)
 
 
 def test_the_page_of_assumptions_lists_every_check():

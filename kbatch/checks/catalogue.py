@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbatch.checks.accumulation import ACCUMULATION
+from kbatch.checks.class_weights import CLASS_WEIGHTS
 from kbatch.checks.finding import Check, Found
 from kbatch.checks.movement import PLACES
 from kbatch.checks.own_values import OWN_VALUES
@@ -21,6 +22,7 @@ from kbatch.problems import Problems
 # Those that refuse come first: nothing else is worth a look then.
 CHECKS: tuple[Check, ...] = (
     STATE,
+    CLASS_WEIGHTS,
     START,
     SEEDS,
     ACCUMULATION,
@@ -51,7 +53,7 @@ def made(subject: Subject, checks: Sequence[Check] = CHECKS) -> list[Found]:
 
 def refuse(found: Iterable[Found], problems: Problems | None = None) -> None:
     """Raise the refusals of checks as one error, or add them to problems that are raised later."""
-    collected = problems or Problems()
+    collected = Problems() if problems is None else problems  # one without problems is falsy
     for each in found:
         collected.of(functools.partial(_raised, each))
     if problems is None:

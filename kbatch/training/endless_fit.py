@@ -24,6 +24,7 @@ from kbatch.building.seed_scope import seed_scope
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
+from kbatch.data.class_weights import weighed as weighed_by_class
 from kbatch.data.cuts import Cuts
 from kbatch.recipe import Recipe
 from kbatch.training.pace import most_updates
@@ -71,13 +72,14 @@ def fit_arguments(
         cuts: Sizes of a growing batch. `None` (the default) for a constant one.
     """
     updates_per_epoch = most_updates(recipe, data.training.examples)
+    if cuts is None:
+        batches = data.training.stream(recipe.examples_per_step, options.seed)
+    else:
+        batches = data.training.cut(cuts.endless(), options.seed)
     return {
-        "x": data.training.stream(recipe.examples_per_step, options.seed)
-        if cuts is None
-        else data.training.cut(cuts.endless(), options.seed),
+        "x": weighed_by_class(batches, options.class_weight),
         "epochs": ENDLESS,
         "steps_per_epoch": updates_per_epoch * recipe.steps_per_update,
-        "class_weight": options.class_weight,
         "verbose": options.verbose,
         "shuffle": False,  # the stream shuffles itself, and Keras warns otherwise
     }

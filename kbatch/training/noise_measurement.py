@@ -16,6 +16,8 @@ from kbatch.building.hyperparameters import check_known
 from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.checks import class_weights
+from kbatch.data.class_weights import weighed
 from kbatch.data.elements import inputs_of
 from kbatch.data.streams import Source
 from kbatch.device import meter
@@ -170,7 +172,10 @@ def noise_scale(
         if trial.failure:
             raise _too_large(recipe, trial.failure.message)
         check_known(spec.values, hp, lambda other: maker.raw(recipe.policy, other))
-        agreement.check_training(model, said_of(model, maker.arguments).get("loss"), source)
+        loss = said_of(model, maker.arguments).get("loss")
+        agreement.check_training(model, loss, source)
+        if class_weight is not None:
+            class_weights.check(class_weight, source, model, loss)
         options = RunOptions(
             maker.seed,
             maker.own_policy,
@@ -250,11 +255,11 @@ def _estimates(
                     "Build the model outside of its scope",
                 )
             recorder = _Recorder(noise_meter, clock, updates)
+            batches = source.stream(recipe.examples_per_pass, options.seed)
             model.fit(
-                source.stream(recipe.examples_per_pass, options.seed),
+                weighed(batches, options.class_weight),
                 steps_per_epoch=updates * recipe.accumulation_steps,
                 callbacks=[clock, *risers, recorder],
-                class_weight=options.class_weight,
                 verbose=options.verbose,
                 shuffle=False,  # the stream shuffles itself, and Keras warns otherwise
             )

@@ -23,7 +23,7 @@ def scaled(factor):
 
 
 def halved(epoch, rate):
-    return [rate * each for each in (0.5,)][0]
+    return sum(rate * each for each in (0.2, 0.3))
 
 
 class Own(keras.callbacks.Callback):

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
     from kbatch.training.executor import LocalExecutor, RayExecutor
+    from kbatch.training.long_run import retrain
     from kbatch.training.noise_measurement import noise_scale
     from kbatch.training.one_recipe import train
-    from kbatch.training.retraining import retrain
 
 _HOME = {
     "Advice": "kbatch.advice.advice",
@@ -83,7 +83,7 @@ _HOME = {
     "register_augmentation": "kbatch.data.augmentation",
     "report": "kbatch.results.report",
     "results": "",
-    "retrain": "kbatch.training.retraining",
+    "retrain": "kbatch.training.long_run",
     "score": "kbatch.scoring",
     "starting_recipe": "kbatch.advice.aims",
     "testing": "",

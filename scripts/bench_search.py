@@ -69,6 +69,7 @@ SETTINGS = {
     "random": (proposals, "RANDOM_TRIALS", int),
     "repeated": (oracle, "REPEATED_FROM", int),
     "at_once": (oracle, "AT_ONCE", int),
+    "second_size": (oracle, "SECOND_SIZE", int),
 }
 
 

@@ -23,7 +23,7 @@ def scaled(factor):
 
 
 def halved(epoch, rate):
-    return next(rate * each for each in (0.5,))
+    return sum(rate * each for each in (0.2, 0.3))
 
 
 class Own(keras.callbacks.Callback):

@@ -57,8 +57,37 @@ def test_those_of_the_start_come_first(tmp_path, seed):
     found = [active(oracle, ended(oracle, flat)) for _ in range(5)]
     assert found[0] == START
     variations = axis_ranges.variations(oracle.hyperparameters.space, START)
-    assert sorted(map(str, found[1:4])) == sorted(map(str, variations))
+    at_start = [{**values, "batch_size": START["batch_size"]} for values in found]
+    assert sorted(map(str, at_start[1:4])) == sorted(map(str, variations))
     assert found[4] not in variations
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("batch_size", [16, 32, 128])
+def test_two_batch_sizes_are_among_the_first_four(batch_size, apart, seed, tmp_path):
+    oracle = oracle_in(tmp_path, seed=seed)
+    oracle.begin_at({**START, "batch_size": batch_size}, trained_apart=apart)
+    found = [ended(oracle, flat) for _ in range(4)]
+    sizes = {values["batch_size"] for values in found}
+    assert len(sizes) >= 2
+    assert batch_size in sizes
+
+
+def test_a_space_of_one_batch_size_keeps_it(tmp_path):
+    oracle = oracle_in(tmp_path)
+    axis = next(each for each in oracle.hyperparameters.space if each.name == "batch_size")
+    keras_tuner_private.narrow_choice(axis, [32])
+    found = [active(oracle, ended(oracle, flat)) for _ in range(6)]
+    assert {values["batch_size"] for values in found} == {32}
+    assert all(is_variation(oracle, values, START) for values in found[1:3])
+
+
+def test_no_second_size_is_forced_where_none_may_fit(tmp_path):
+    oracle = oracle_in(tmp_path)
+    load = Load("model", 1)
+    oracle.begin_at(START, False, lambda values: load if values["batch_size"] == 32 else None)
+    assert {ended(oracle, flat)["batch_size"] for _ in range(5)} == {32}
 
 
 def test_seeds_have_their_own_order(tmp_path):
@@ -96,6 +125,7 @@ def test_many_of_the_start_leave_turns_to_the_model(tmp_path):
     oracle.update_space(more)
     start = active(oracle, START)
     found = [ended(oracle, flat) for _ in range(AT_ONCE + 9)]
+    found[3]["batch_size"] = START["batch_size"]  # the fourth is at another size too
     follow = [is_variation(oracle, values, start) for values in found if REPEAT not in values]
     assert follow[: AT_ONCE + 1] == [False, *[True] * AT_ONCE]
     later = follow[AT_ONCE + 1 :]
@@ -134,7 +164,9 @@ def test_the_default_is_varied_where_no_start_is_given(tmp_path):
     oracle = oracle_in(tmp_path, start={"batch_size": 64})
     start = {"optimizer": "sgd", "rate_sgd": 1e-2, "augmentation": "none", "batch_size": 64}
     assert active(oracle, ended(oracle, flat)) == start
-    assert all(is_variation(oracle, ended(oracle, flat), start) for _ in range(3))
+    assert all(is_variation(oracle, ended(oracle, flat), start) for _ in range(2))
+    fourth = {**ended(oracle, flat), "batch_size": 64}
+    assert is_variation(oracle, fourth, start)
 
 
 def test_those_known_from_an_earlier_search_are_left_out(tmp_path):

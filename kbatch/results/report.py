@@ -22,6 +22,7 @@ from kbatch.results.batch_data import batch_infos
 from kbatch.results.claim import Claim, claim_of
 from kbatch.results.curve_data import panels
 from kbatch.results.duration import spent_words
+from kbatch.results.learned import learned
 from kbatch.results.loading import (
     load,
     load_checks,
@@ -84,10 +85,11 @@ class Report:
 
     @property
     def sentences(self) -> list[str]:
-        """What may be claimed, in words, and which recipes trained at two speeds."""
+        """What may be claimed, in words, what was learned, and which recipes had two speeds."""
         claimed = claim_sentences(self.claim, self.goal)
         remarks = [each for each in self.remarks if each not in claimed]
-        return [*remarks, *claimed, *uneven_speeds(self.records)]
+        chance = learned(self.records, self.goal, self.validation_examples)
+        return [*remarks, *claimed, *chance, *uneven_speeds(self.records)]
 
     def __str__(self) -> str:
         terminal = Console()

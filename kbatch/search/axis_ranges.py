@@ -119,13 +119,44 @@ def variations(space: list[Hyperparameter], values: Mapping[str, Any]) -> list[d
         space: List of hyperparameters.
         values: Mapping of values; those of inactive ones are left out.
     """
+    names = [each.name for each in space if not _is_range(each) and _has_no_order(each)]
+    return [found for name in dict.fromkeys(names) for found in others(space, values, name)]
+
+
+def others(
+    space: list[Hyperparameter], values: Mapping[str, Any], name: str
+) -> list[dict[str, Any]]:
+    """Return the values that differ in one axis; none if it is not active, or a range.
+
+    Args:
+        space: List of hyperparameters.
+        values: Mapping of values; those of inactive ones are left out.
+        name: String, the name of the axis.
+    """
     active = completed(space, values)
-    found = []
-    for axis in space:
-        if axis.name in active and not _is_range(axis) and _has_no_order(axis):
-            others = [each for each in _choices(axis) if each != active[axis.name]]
-            found += [completed(space, {**active, axis.name: other}) for other in others]
-    return found
+    return [
+        completed(space, {**active, name: other})
+        for axis in space
+        if axis.name == name and name in active and not _is_range(axis)
+        for other in _choices(axis)
+        if other != active[name]
+    ]
+
+
+def neighbours(
+    space: list[Hyperparameter], values: Mapping[str, Any], name: str
+) -> list[dict[str, Any]]:
+    """Return the values that differ in one axis of numbers, by the next larger or smaller one.
+
+    Args:
+        space: List of hyperparameters.
+        values: Mapping of values; those of inactive ones are left out.
+        name: String, the name of the axis.
+    """
+    found = sorted(others(space, values, name), key=lambda each: each[name])
+    larger = [each for each in found if each[name] > values[name]]
+    smaller = [each for each in found if each[name] < values[name]]
+    return [*larger[:1], *smaller[-1:]]
 
 
 def distance(

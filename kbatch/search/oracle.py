@@ -23,6 +23,10 @@ REPEATED_FROM = 5
 # Variations of the start before those left take turns with the model: the most that a recorded
 # table has. Six lose more on that one (`scripts/bench_search.py`, `kbatch:at_once=6`).
 AT_ONCE = 8
+# The trial that has a second batch size at the latest. It is a variation too: recorded tables lose
+# more where it takes the place of one (`scripts/bench_search.py`).
+SECOND_SIZE = 4
+BATCH_SIZE = "batch_size"  # the name of the axis that a search is about
 REPEAT = "kbatch_repeat"  # the name of a repeat's value that holds the id of the first trial
 OUT_OF_MEMORY = "out_of_memory"
 
@@ -31,8 +35,8 @@ class Oracle(keras_tuner.Oracle):
     """Proposes the start and its variations, then what a model says, and stops trials at rungs.
 
     A variation differs in one axis of two values, or of values without an order, such as the
-    optimizer. The first of the start come in a row. Later those of the recipe that leads, and what
-    is left of the start's, take turns with the model.
+    optimizer. The first of the start come in a row, the third at another batch size. Later those of
+    the recipe that leads, and what is left of the start's, take turns with the model.
 
     A recipe that leads after one training only is proposed again, as a repeat with another seed:
     the highest of many noisy scores flatters its recipe. Recipes are ranked by their mean scores.
@@ -108,7 +112,8 @@ class Oracle(keras_tuner.Oracle):
         begun = len(self.start_order)
         values = None
         if begun < (self.most_trials or math.inf) and time.monotonic() < self.ends_at:
-            values = self._first() or self._repeat() or self._variation() or self._proposed()
+            values = self._first() or self._repeat() or self._second_size()
+            values = values or self._variation() or self._proposed()
         return {"status": "STOPPED" if values is None else "RUNNING", "values": values}
 
     def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
@@ -202,18 +207,42 @@ class Oracle(keras_tuner.Oracle):
         # what another trial's model declared since then has its default here
         return {**self._active(first), **first.hyperparameters.values, REPEAT: first.trial_id}
 
+    def _second_size(self) -> dict[str, Any] | None:
+        """The next variation, or the best of the first trials, at the next batch size.
+
+        `None` unless all trials before the `SECOND_SIZE`th had one size.
+        """
+        tried = [self._active(trial) for trial in self._in_order()]
+        if len(tried) != SECOND_SIZE - 1 or len({each.get(BATCH_SIZE) for each in tried}) != 1:
+            return None
+        leaders = [trials[0] for trials in self._leaders() if self._is_sound(trials[0])]
+        best = self._active(leaders[0]) if leaders else tried[0]
+        for varied in filter(None, (self._variation(), best)):
+            found = axis_ranges.neighbours(self.hyperparameters.space, varied, BATCH_SIZE)
+            values = self._untried(found)
+            if values is not None:
+                return values
+        return None
+
     def _variation(self) -> dict[str, Any] | None:
         """An untried variation of the start, or of the leader."""
         space = self.hyperparameters.space
         for varied in self._varied_ones():
-            found = axis_ranges.variations(space, varied)
-            random.Random(self.seed).shuffle(found)
-            for values in found:
-                known = values in self._varied or self._is_tried(values) or self._is_earlier(values)
-                drawable = axis_ranges.can_draw(space, values)  # the space may have been narrowed
-                if drawable and not known and self._may_fit(values):
-                    self._varied.append(dict(values))  # the trial's own may be changed
-                    return values
+            values = self._untried(axis_ranges.variations(space, varied))
+            if values is not None:
+                self._varied.append(dict(values))  # the trial's own may be changed
+                return values
+        return None
+
+    def _untried(self, found: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """One of these values, in an order of the seed's, that was not tried and may fit."""
+        random.Random(self.seed).shuffle(found)
+        for values in found:
+            known = values in self._varied or self._is_tried(values) or self._is_earlier(values)
+            # the space may have been narrowed
+            drawable = axis_ranges.can_draw(self.hyperparameters.space, values)
+            if drawable and not known and self._may_fit(values):
+                return values
         return None
 
     def _varied_ones(self) -> list[dict[str, Any]]:

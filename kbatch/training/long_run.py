@@ -1,4 +1,4 @@
-"""The best recipe of a search, trained again for longer: `kbatch.retrain`."""
+"""The long run: the best recipe of a search trained again, by `kbatch.retrain`."""
 
 from __future__ import annotations
 

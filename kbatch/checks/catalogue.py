@@ -12,11 +12,12 @@ from kbatch.checks.finding import Check, Found
 from kbatch.checks.start import SEEDS, START
 from kbatch.checks.state import STATE
 from kbatch.checks.subject import Subject
+from kbatch.checks.validation import VALIDATION
 from kbatch.errors import KbatchError
 from kbatch.problems import Problems
 
 # Those that refuse come first: nothing else is worth a look then.
-CHECKS: tuple[Check, ...] = (STATE, START, SEEDS, ACCUMULATION)
+CHECKS: tuple[Check, ...] = (STATE, VALIDATION, START, SEEDS, ACCUMULATION)
 FACT = "checks"  # under which a project keeps what was found
 
 

@@ -41,7 +41,7 @@ def made(subject: Subject, checks: Sequence[Check] = CHECKS) -> list[Found]:
 
 def refuse(found: Iterable[Found], problems: Problems | None = None) -> None:
     """Raise the refusals of checks as one error, or add them to problems that are raised later."""
-    collected = problems or Problems()
+    collected = Problems() if problems is None else problems  # an empty one is false
     for each in found:
         collected.of(functools.partial(_raised, each))
     if problems is None:

@@ -16,6 +16,7 @@ from kbatch.checks.shapes import SHAPES
 from kbatch.checks.start import SEEDS, START
 from kbatch.checks.state import STATE
 from kbatch.checks.subject import Subject
+from kbatch.checks.validation import VALIDATION
 from kbatch.errors import KbatchError
 from kbatch.problems import Problems
 
@@ -23,6 +24,7 @@ from kbatch.problems import Problems
 CHECKS: tuple[Check, ...] = (
     STATE,
     CLASS_WEIGHTS,
+    VALIDATION,
     START,
     SEEDS,
     ACCUMULATION,

@@ -22,7 +22,6 @@ from kbatch.data.arrays import (
     type_name,
 )
 from kbatch.data.elements import Inputs, agree_on_batches, are_batches, unknown_inputs
-from kbatch.data.overlap import Overlap, of_fit
 from kbatch.data.pydatasets import from_pydataset
 from kbatch.data.streams import Source, check_dataset, training_source
 from kbatch.errors import DataError
@@ -43,8 +42,9 @@ class Data:
         pairs: Integer, a checksum of the validation examples with their labels, in any order;
             `None` for a dataset that shuffles, or draws anew in each pass.
         remarks: Tuple of strings, sentences for the user about the data.
-        overlap: Function that counts the validation examples that are training examples too, and
-            those that it looked at; it returns `None` where that is unknown.
+        first_pass: Array of the checksums of the validation examples when they were first read;
+            `None` for arrays, which are the same in each pass.
+        kept: Boolean, whether the validation examples are kept in memory once they are read.
     """
 
     training: Source
@@ -53,7 +53,8 @@ class Data:
     fingerprint: dict[str, Any]
     pairs: int | None = None
     remarks: tuple[str, ...] = ()
-    overlap: Callable[[], Overlap | None] = lambda: None
+    first_pass: np.ndarray | None = None
+    kept: bool = True
 
 
 def prepare(
@@ -108,7 +109,8 @@ def prepare(
         facts,
         measured.pairs,
         (*source.remarks, *measured.remarks),
-        lambda: of_fit(x, validation_data, source.examples),
+        measured.first_pass,
+        measured.kept,
     )
 
 
@@ -136,6 +138,8 @@ class _Validation:
 
     def __init__(self, data: Any, batch_size: int, element_spec: Any) -> None:
         self.remarks: tuple[str, ...] = ()
+        self.first_pass: np.ndarray | None = None
+        self.kept = True
         if isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)):
             self._of_dataset(data, batch_size, element_spec)
         else:
@@ -210,11 +214,12 @@ class _Validation:
                 "Pass a dataset that is not empty",
             )
         self.fingerprint = {"examples": len(pairs), "checksum": labels % SUMS}
+        self.first_pass = np.unique(pairs)
         self.pairs = sum(pairs) % SUMS if _comes_again(batches, pairs) else None
         if total_bytes <= VALIDATION_CACHE_BYTES:
             self.batches = batches.cache().prefetch(1)
         else:
-            self.batches = batches.prefetch(1)
+            self.batches, self.kept = batches.prefetch(1), False
             self.remarks = (
                 "the validation data are read anew at each mark: "
                 f"they take {total_bytes / 2**30:.1f} GB, more than the "

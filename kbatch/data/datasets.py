@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,7 @@ SHUFFLED_BYTES = 512 << 20
 # checksum. Chosen by hand, not tuned.
 COMPARED_EXAMPLES = 32
 FINGERPRINT_EXAMPLES = 4
+COMPARED_AT_ONCE = 256  # examples that a pass is read in; chosen by hand, not tuned
 SIZES = 2**32  # above every batch size
 
 
@@ -42,6 +43,7 @@ class DatasetSource:
     Attributes:
         given: `tf.data.Dataset`, as it was passed.
         one_by_one: `tf.data.Dataset` of single examples.
+        padding: Structure of the values that batches are padded with; `None` for one shape.
 
     Raises:
         DataError: If the dataset is empty or endless, or has examples of several shapes that kbatch
@@ -77,7 +79,7 @@ class DatasetSource:
         bytes_of_example = bytes_of_one(self.element_spec) or mean_bytes
         fitting = SHUFFLED_BYTES // max(bytes_of_example, 1)
         self._buffer = max(min(self.examples, SHUFFLED_EXAMPLES, fitting), 1)
-        self._padding = _padding(dataset, batched) if known and known.uneven else None
+        self.padding = _padding(dataset, batched) if known and known.uneven else None
         self.remarks = tuple(self._remarks(bytes_of_example))
         self.remedy = remedy or _remedy(dataset)
 
@@ -108,7 +110,7 @@ class DatasetSource:
                 f"({mebibytes:.0f} MB): "
                 "shuffle the dataset where its elements are small, such as file names"
             )
-        if self._padding is not None:
+        if self.padding is not None:
             found.append(
                 "examples differ in length: "
                 "each batch is padded to its longest, as padded_batch did"
@@ -131,7 +133,7 @@ class DatasetSource:
             _, size = cut
             return tf.data.Dataset.from_tensors(number * SIZES + size).repeat(size)
 
-        padding = None if self._padding is None else (tf.constant(0, tf.int64), self._padding)
+        padding = None if self.padding is None else (tf.constant(0, tf.int64), self.padding)
         marked = tf.data.Dataset.zip((cuts.enumerate().flat_map(marks), examples))
         batches = marked.group_by_window(
             key_func=lambda mark, _: mark,
@@ -144,8 +146,13 @@ class DatasetSource:
         """Return the same batches in the order of the dataset; see `Source.unshuffled`."""
         return self._batches(self.one_by_one.repeat(), batch_size)
 
+    def one_pass(self) -> Iterator[Any]:
+        """Iterate over all examples once; see `Source.one_pass`."""
+        batches = _batched(self.one_by_one, COMPARED_AT_ONCE, self.padding)
+        return iter(batches.as_numpy_iterator())
+
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        batches = _batched(examples, batch_size, self._padding, drop_remainder=True)
+        batches = _batched(examples, batch_size, self.padding, drop_remainder=True)
         return batches.with_options(_fused()).prefetch(1)
 
     def labels(self) -> None:

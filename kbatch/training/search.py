@@ -253,7 +253,7 @@ class Search:
         told: tuple[str, ...] = ()
         if job.purpose == "baseline":
             found = self.project.facts().get("checks", {}).values()
-            told = (self.goal.note, self._overlap(), *(each["sentence"] for each in found))
+            told = (self.goal.note, *(each["sentence"] for each in found))
         noted = tuple(note for note in told if note)
         rate = outcome.learning_rate or job.recipe.learning_rate
         return dataclasses.replace(
@@ -268,16 +268,6 @@ class Search:
         return [
             each for each in outcome.remarks if not (told and each.startswith(remarks.FIRST_STEP))
         ]
-
-    def _overlap(self) -> str:
-        """A sentence on validation examples that are trained on too; empty without any."""
-        found = self.project.facts().get("overlap")
-        if not found or not found["shared"]:
-            return ""
-        return (
-            f"{found['shared']:,} of {found['looked_at']:,} validation examples that were looked "
-            "at are training examples too"
-        )
 
     def _relative_path(self, checkpoint: Checkpoint | None) -> str:
         """The checkpoint's path from the project's folder; empty if none was written."""

@@ -249,8 +249,6 @@ class Terms:
                 "max_accumulation_steps": self.max_accumulation_steps,
             }
         )
-        if "overlap" not in project.facts():
-            project.agree({"overlap": _overlap_facts(data)})
         if isinstance(self.max_batch, Table) and "table" not in project.facts():
             project.agree({"table": self.max_batch.to_dict()})
 
@@ -317,12 +315,6 @@ class Terms:
         job = baseline_job(project, self.model_maker, self.space, recipe)
         with contextlib.closing(self._trainer(project, data, None)) as trainer:
             return seconds_of_epochs(project, job, data.training.examples, epochs, trainer)
-
-
-def _overlap_facts(data: Data) -> dict[str, int] | None:
-    """How many validation examples are training examples too; no condition of a resumed search."""
-    found = data.overlap()
-    return None if found is None else {"shared": found[0], "looked_at": found[1]}
 
 
 def _has_schedule(optimizer: Any) -> bool:

@@ -89,7 +89,7 @@ def test_every_training_of_a_search_starts_alike(kind, tmp_path, starts):
 
 
 @pytest.mark.parametrize("kind", ["base outside", "one model"])
-def test_calls_of_train_start_alike_until_somebody_trains_by_hand(kind, starts):
+def test_calls_of_train_start_alike_until_changed_by_hand(kind, starts):
     build = builds()[kind]
     shared = build().layers[0]
     first = [np.array(each) for each in shared.get_weights()]

@@ -41,13 +41,6 @@ class DataFacts(TypedDict, total=False):
     examples: Whole
 
 
-class OverlapFacts(TypedDict):
-    """How many of the validation examples that were looked at are training examples too."""
-
-    shared: Whole
-    looked_at: Whole
-
-
 class Facts(TypedDict, total=False):
     """The facts of a project that kbatch uses; all others are only compared."""
 
@@ -58,7 +51,6 @@ class Facts(TypedDict, total=False):
     measured_horizon_seconds: float
     looks: list[Whole]
     dropped: list[Whole]
-    overlap: OverlapFacts | None
     table: dict[str, Any]
 
 

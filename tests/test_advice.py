@@ -622,13 +622,13 @@ def test_a_project_of_before_learns_of_the_overlap(searched, points, build, tmp_
     """The fact is no condition of a search that goes on."""
     folder = shutil.copytree(Path(searched.project_dir).parent, tmp_path / "old")
     facts = fingerprint.load(folder / "p" / "kbatch")
-    assert facts["overlap"] == {"shared": 0, "looked_at": 200}
-    del facts["overlap"]
+    assert facts["checks"]["validation"]["shared"] == 0
+    del facts["checks"]["validation"]
     fingerprint.save(folder / "p" / "kbatch", facts)
     tuner = short_searches.tuner_of(folder, model=build, space=SPACE, max_trials=2)
     short_searches.search(tuner, points)
     assert len(load(tuner)) == 3
-    assert fingerprint.load(folder / "p" / "kbatch")["overlap"]["looked_at"] == 200
+    assert fingerprint.load(folder / "p" / "kbatch")["checks"]["validation"]["looked_at"] == 200
 
 
 RATES = {"learning_rate": {"adam": [1e-5, 1e-2]}, "batch_size": [16, 32, 64]}

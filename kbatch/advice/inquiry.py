@@ -207,14 +207,15 @@ def _shared(training: Any, validation: Any) -> tuple[int, int] | None:
     """How many validation examples are training examples too, of those looked at."""
     if training is None and validation is None:
         return None
-    from kbatch.data import overlap
+    from kbatch.checks.validation import DATASETS, shared_of
 
     for name, data in (("training_data", training), ("validation_data", validation)):
-        if data is not None and not _is_pair(data) and not isinstance(data, overlap.DATASETS):
+        if data is not None and not _is_pair(data) and not isinstance(data, DATASETS):
             raise DataError(
                 f"`{name}` must be (x, y) or a dataset", type(data).__name__, "Pass one of these"
             )
     if training is None or validation is None:
         return None
-    inputs = training[0] if _is_pair(training) else training
-    return overlap.of_fit(inputs, validation, 1)
+    if _is_pair(training) and _is_pair(validation):
+        return shared_of(training, validation)
+    return (1, 1) if training is validation else None  # reading datasets would be dear

@@ -8,8 +8,15 @@ from typing import Any
 
 from kbatch.advice.past_results import Results, results_of
 from kbatch.memory._max_batch_table import Table
+from kbatch.recipe_fields import whole_number
 from kbatch.records import fingerprint
-from kbatch.results.loading import folder_of, load, load_confirmations, load_own_optimizer
+from kbatch.results.loading import (
+    folder_of,
+    load,
+    load_checks,
+    load_confirmations,
+    load_own_optimizer,
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,12 @@ def facts_of(source: Any) -> ProjectFacts:
         return ProjectFacts(results_of([source]))
     results = results_of([load(source), load_confirmations(source)])
     facts = fingerprint.load(folder_of(source)) or {}
-    table, overlap = facts.get("table"), facts.get("overlap")
+    table, validation = facts.get("table"), load_checks(source).get("validation", {})
+    counts = [whole_number(validation.get(name), 0) for name in ("shared", "looked_at")]
     return ProjectFacts(
         results,
         (facts.get("data", {}).get("training") or {}).get("examples"),
-        None if overlap is None else (overlap["shared"], overlap["looked_at"]),
+        None if None in counts else (counts[0] or 0, counts[1] or 0),
         facts.get("max_batch") if table is None else Table.from_dict(table),
         facts.get("space") or {},
         load_own_optimizer(source).lower(),

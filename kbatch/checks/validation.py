@@ -9,10 +9,12 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
-from kbatch.data.overlap import LOOKED_AT, Form, HeldOut, Pass, evenly_spread
+from kbatch.data.arrays import as_arrays, common_length
+from kbatch.data.overlap import LOOKED_AT, Form, HeldOut, Pass, cut, evenly_spread
 from kbatch.errors import DataError
 
 # All chosen by hand.
@@ -21,6 +23,7 @@ SHARED = 0.01  # share of the validation examples above which nothing can be cla
 ERRORS = 4  # standard errors by which more must be shared than examples share by chance
 PLAUSIBLE = 1e-5  # equal examples that are expected by chance, above which chance is reckoned with
 UNLIKELY = 1e-6  # probability that two data sets are the same by chance
+DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,31 @@ def shared(held_out: HeldOut, passes: Sequence[Pass], examples: int) -> Shared:
     error = math.sqrt(chance * (1 - chance) * (1 / looked_at + 1 / read))
     whole = all(one.complete for one in passes)
     return Shared(np.any(found, axis=0), chance, error, plausible, whole and differs)
+
+
+def shared_of(training: Any, validation: Any) -> tuple[int, int] | None:
+    """Count the validation examples that are training examples too, and those looked at.
+
+    Args:
+        training: Tuple `(x, y)` or `(x, y, sample_weight)` of arrays.
+        validation: The same.
+
+    Returns:
+        A tuple of both counts; `None` where examples may be equal by chance, or have other parts.
+    """
+    held, learned = (
+        tuple(as_arrays(part) for part in data[:2] if part is not None)
+        for data in (validation, training)
+    )
+    if len(held) < 2 or len(learned) < 2:
+        return None
+    examples = common_length(held)
+    held_out = HeldOut.of(cut(held), evenly_spread(examples), Form(learned))
+    if held_out is None:
+        return None
+    found = shared(held_out, [Pass.of(cut(learned), held_out, 2 * SECONDS)], examples)
+    count = int(found.found.sum())
+    return (count, len(held_out)) if found.told or not count else None
 
 
 def look(subject: Subject) -> Finding | None:

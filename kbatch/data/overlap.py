@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from kbatch.data.arrays import STRINGS, bytes_of, checksum
 
@@ -18,7 +17,6 @@ LOOKED_AT = 1000  # validation examples at most; chosen by hand
 # Values of each example that are compared first, and examples of arrays that are read at once;
 # chosen by hand.
 PROBED, AT_ONCE = 64, 1 << 16
-DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
 
 
 class Form:

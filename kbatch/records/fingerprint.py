@@ -41,13 +41,6 @@ class DataFacts(TypedDict, total=False):
     examples: Whole
 
 
-class OverlapFacts(TypedDict):
-    """How many of the validation examples that were looked at are training examples too."""
-
-    shared: Whole
-    looked_at: Whole
-
-
 class CallbackFacts(TypedDict):
     """The class and the settings of one of the user's callbacks."""
 
@@ -74,7 +67,6 @@ class Facts(TypedDict, total=False):
     measured_horizon_seconds: float
     looks: list[Whole]
     dropped: list[Whole]
-    overlap: OverlapFacts | None
     callbacks: list[CallbackFacts]
     given: GivenFacts
     values: dict[str, Any]

@@ -168,7 +168,8 @@ def _take_apart(spec: ModelSpec, hypermodel: Any, base: Any) -> None:
         raise SearchError(
             "A HyperModel given as `build` must not override fit()",
             type(hypermodel).__name__,
-            "Leave fit() out: kbatch trains",
+            "Pass its build alone, kbatch.HyperModel(own.build): kbatch trains, and the batch size "
+            "that fit() draws is an axis of kbatch.Space",
         )
     object.__setattr__(spec, "build", hypermodel.build)
     object.__setattr__(spec, "declare", spec.declare or hypermodel.declare_hyperparameters)

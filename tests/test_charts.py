@@ -187,8 +187,8 @@ def test_points_over_batch_size_are_the_scores_of_the_records():
         (128, False),
         (512, False),
     ]
-    assert infos[0].optimizer == "the model's own"
-    assert batch_infos(trials(), GOAL, 400, "AdamW")[0].optimizer == "AdamW, the model's own"
+    assert infos[0].optimizer == "compiled"
+    assert batch_infos(trials(), GOAL, 400, "AdamW")[0].optimizer == "compiled (AdamW)"
     chart = batches.score_charts(infos, [], GOAL)[0]
     rows = {row["name"]: row for row in rows_of(chart)}
     for one in trials():
@@ -249,18 +249,19 @@ def test_memory_is_shown_in_megabytes_where_it_is_known():
 
 def test_parallel_axes_are_those_on_which_trials_differ():
     runs = [
-        replace(
-            record(
-                number, 0.1 * number, batch_size=32 * 2 ** (number % 3), values={"u<b>": number}
-            ),
-            learning_rate_at_32=10.0 ** -(number + 1),
+        record(
+            number,
+            0.1 * number,
+            batch_size=32 * 2 ** (number % 3),
+            values={"u<b>": number},
+            learning_rate=10.0 ** -(number + 1),
         )
         for number in range(8)
     ]
     info = space_info([record(-1, 0.9, "baseline", batch_size=8), *runs])
     assert [axis.name for axis in info.axes] == [
         "batch size",
-        "learning rate at 32",
+        "adam rate",
         "u<b>",
         "score/s",
     ]
@@ -273,7 +274,31 @@ def test_parallel_axes_are_those_on_which_trials_differ():
     assert score.places[-1] == 1.0
     assert [one.trial for one in info.records] == list(range(8))  # lowest score first
     drawn = [row for row in rows_of(space_chart(info)) if "trial" in row]
-    assert drawn[-1]["axis"] == ["batch size", "learning rate a…", "u<b>", "score/s"]
+    assert drawn[-1]["axis"] == ["batch size", "adam rate", "u<b>", "score/s"]
+
+
+def test_the_rates_of_each_optimizer_have_their_own_axis():
+    """At the batch size of the recipe, as the table of recipes says them."""
+    names = ("sgd", "adam")
+    runs = [
+        record(number, 0.1, optimizer=names[number % 2], learning_rate=2.0 ** -(number + 1))
+        for number in range(16)
+    ]
+    info = space_info(runs)
+    axes = {axis.name: axis for axis in info.axes}
+    for optimizer in names:
+        axis = axes[f"{optimizer} rate"]
+        for one, place, text in zip(info.records, axis.places, axis.values, strict=True):
+            mine = one.recipe.optimizer == optimizer
+            assert (text, place > 0) == (f"{one.recipe.learning_rate:.3g}" if mine else "-", mine)
+
+
+def test_bars_and_bands_stay_where_the_metric_can_be():
+    infos = batch_infos([record(0, 0.001), record(1, 0.499, batch_size=64)], GOAL, 20)
+    rows = rows_of(batches.score_charts(infos, [], GOAL)[0])
+    assert min(row["lower"] for row in rows) >= 0
+    edges = band(((1.0, 0.99), (2.0, 0.01)), "val_accuracy", 20)
+    assert all(0 <= low <= high <= 1 for _, low, high in edges)
 
 
 def test_axes_whose_names_are_cut_alike_stay_apart():

@@ -7,7 +7,7 @@ import pytest
 from result_records import GOAL, confirmation, failed, record
 
 from kbatch.results.claim import claim_of
-from kbatch.results.headline import TAILS, headline
+from kbatch.results.headline import TAILS, headline, title
 
 BASELINE = record(-1, 0.2, "baseline")
 
@@ -59,6 +59,10 @@ def test_a_confirmation_is_told_with_its_verdict(levels, seeds, verdict):
     assert f"{claim.baseline.value.mean:.3f} ± " in said
     assert f"to {claim.best.value.mean:.3f} ± " in said
     assert ("times sooner" in said) == (verdict == "better")
+    short = title(records, claim, GOAL)
+    assert short.startswith(f"{GOAL.metric} {claim.baseline.value.mean:.3f} → ")
+    assert short.endswith(TAILS[verdict])
+    assert len(short) < 100
 
 
 def test_a_target_is_named_where_it_was_reached_sooner():

@@ -253,3 +253,11 @@ def test_a_search_that_was_stopped_no_longer_reloads(tmp_path):
     with pytest.raises(KeyboardInterrupt), at_rest(folder):
         raise KeyboardInterrupt
     assert not (folder / files.FILE).exists()
+
+
+def test_one_batch_size_has_no_chart_over_batch_sizes(tmp_path):
+    keep(tmp_path, [record(-1, 0.2, "baseline"), record(0, 0.3)])
+    assert not any("batch size" in each.heading for each in contents_of(tmp_path).sections)
+    keep(tmp_path / "two", [record(-1, 0.2, "baseline"), record(0, 0.3, batch_size=64)])
+    headings = [each.heading for each in contents_of(tmp_path / "two").sections]
+    assert "Score over batch size" in headings

@@ -12,13 +12,13 @@ from kbatch.page.recipe_table import RecipeTable, recipe_table
 from kbatch.page.searched import Fact, commands, library_versions, searched
 from kbatch.records import fingerprint
 from kbatch.records.record import Record
-from kbatch.results.batch_data import batch_infos, confirmed_infos
+from kbatch.results.batch_data import batch_infos, confirmed_infos, sizes
 from kbatch.results.charts.batches import cost_charts, score_charts
 from kbatch.results.charts.canvas import Chart
 from kbatch.results.charts.curves import curve_charts
 from kbatch.results.charts.space import space_chart
 from kbatch.results.curve_data import panels
-from kbatch.results.headline import headline
+from kbatch.results.headline import headline, title
 from kbatch.results.loading import folder_of, load_own_optimizer, root_of
 from kbatch.results.ranking import ranking
 from kbatch.results.report import Report, report
@@ -43,6 +43,7 @@ class Contents:
 
     Attributes:
         name: String, the folder's name.
+        title: String, what may be claimed in a few words.
         headline: String, from the baseline to the best recipe in one sentence.
         sentences: Tuple of strings, what may be claimed, and which recipes had two speeds.
         searched: Tuple of names and words.
@@ -58,6 +59,7 @@ class Contents:
     """
 
     name: str
+    title: str
     headline: str
     sentences: tuple[str, ...]
     searched: tuple[Fact, ...]
@@ -87,6 +89,7 @@ def contents_of(source: Any) -> Contents:
     facts = fingerprint.load(folder_of(source)) or {}
     return Contents(
         root.resolve().name,
+        title(found.records, found.claim, found.goal),
         headline(found.records, found.claim, found.goal),
         tuple(found.sentences),
         tuple(searched(facts, found.run, found.records, found.goal)),
@@ -118,9 +121,12 @@ def _sections(found: Report, shown: Sequence[Record], own_optimizer: str) -> lis
             f"{goal.metric} over training seconds",
             tuple(curve_charts(panels(shown, goal, found.best), goal, examples)),
         ),
-        Section("Score over batch size", tuple(score_charts(infos, means, goal))),
-        Section("Memory and throughput", tuple(cost_charts(infos, goal))),
     ]
+    if len(sizes([*infos, *means])) > 1:  # one is no axis
+        sections += [
+            Section("Score over batch size", tuple(score_charts(infos, means, goal))),
+            Section("Memory and throughput", tuple(cost_charts(infos, goal))),
+        ]
     space = space_info(shown)
     if len(space.axes) > 1:
         sections.append(Section("The space", (space_chart(space),)))

@@ -181,7 +181,7 @@ def _seconds_error(record: Record, seconds: float, goal: Goal, examples: int) ->
 def _optimizer_words(name: str, own_optimizer: str) -> str:
     if name != "compiled":
         return name
-    return f"{own_optimizer}, the model's own" if own_optimizer else "the model's own"
+    return f"compiled ({own_optimizer})" if own_optimizer else name
 
 
 def _kind(record: Record) -> str:

@@ -112,7 +112,8 @@ def band(points: Points, metric: str, examples: int) -> Band:
         error = noise.value_error(value, metric, examples)
         if error is None:
             return []
-        around.append((seconds, value - 2 * error, value + 2 * error))
+        # the error is that of a share
+        around.append((seconds, max(value - 2 * error, 0.0), min(value + 2 * error, 1.0)))
     return around
 
 

@@ -54,6 +54,23 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
     return f"{words}{joint} held {held}{against}: {UNCONFIRMED}."
 
 
+def title(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
+    """Return what may be claimed of a search in a few words, as a heading.
+
+    Args:
+        records: All records of the search.
+        claim: Baseline against best, or `None` without a confirmation.
+        goal: The goal of the search.
+    """
+    if claim is not None:
+        base, best = claim.baseline.value.mean, claim.best.value.mean
+        return f"{goal.metric} {base:.3f} → {best:.3f}: {TAILS[claim.verdict]}"
+    best_record = best_of(records)
+    if best_record is None or best_record.outcome.value is None:
+        return headline(records, claim, goal)
+    return f"Trial {best_record.trial} leads, but nothing is confirmed"
+
+
 def _confirmed(claim: Claim, goal: Goal) -> str:
     base, best = claim.baseline, claim.best
     sooner = ""

@@ -14,7 +14,7 @@ from kbatch.results.words import SCORE, score_text
 
 FEW = 6  # an axis of at most so many values has a tick for each, evenly spaced
 WIDE = 8.0  # times that the largest number is the smallest: from here on an axis is logarithmic
-RATE = "learning rate at 32"
+ABOVE_NOTHING = 0.15  # where numbers begin on an axis that some trials do not have
 NOTHING = "-"
 
 
@@ -69,7 +69,11 @@ def space_info(records: Sequence[Record]) -> SpaceInfo:
         for axis in AXES
         if axis.in_recipe
     }
-    columns[RATE] = [record.learning_rate_at_32 for record in trials]
+    for optimizer in dict.fromkeys(record.recipe.optimizer for record in trials):
+        columns[f"{optimizer} rate"] = [
+            record.recipe.learning_rate if record.recipe.optimizer == optimizer else None
+            for record in trials
+        ]
     own = [own_values(record) for record in trials]
     for name in dict.fromkeys(name for values in own for name in values):
         columns[str(name)] = [values.get(name) for values in own]
@@ -81,8 +85,9 @@ def space_info(records: Sequence[Record]) -> SpaceInfo:
 
 def _axis(name: str, values: Sequence[Any]) -> SpaceAxis:
     different = {repr(value): value for value in values}.values()
-    if len(different) > FEW and all(map(_is_number, different)):
-        return _number_axis(name, [float(value) for value in values])
+    known = [value for value in different if value is not None]
+    if len(known) > FEW and all(map(_is_number, known)):
+        return _number_axis(name, values)
     order = sorted(different, key=_order)
     place = {repr(value): position / max(len(order) - 1, 1) for position, value in enumerate(order)}
     return SpaceAxis(
@@ -93,19 +98,26 @@ def _axis(name: str, values: Sequence[Any]) -> SpaceAxis:
     )
 
 
-def _number_axis(name: str, values: Sequence[float]) -> SpaceAxis:
-    low, high = min(values), max(values)
+def _number_axis(name: str, values: Sequence[Any]) -> SpaceAxis:
+    """The axis of numbers, below which stand the trials that have none."""
+    known = [float(value) for value in values if value is not None]
+    low, high = min(known), max(known)
+    lowest = ABOVE_NOTHING if len(known) < len(values) else 0.0
     logarithmic = low > 0 and high >= WIDE * low
     middle = math.sqrt(low * high) if logarithmic else (low + high) / 2
 
-    def place(value: float) -> float:
+    def place(value: float | None) -> float:
+        if value is None:
+            return 0.0
+        share = (value - low) / (high - low)
         if logarithmic:
-            return math.log(value / low) / math.log(high / low)
-        return (value - low) / (high - low)
+            share = math.log(value / low) / math.log(high / low)
+        return lowest + (1 - lowest) * share
 
+    nothing = (Tick(0.0, NOTHING),) * (lowest > 0)
     return SpaceAxis(
         name,
-        tuple(Tick(place(value), _text(value)) for value in (low, middle, high)),
+        (*nothing, *(Tick(place(value), _text(value)) for value in (low, middle, high))),
         tuple(map(place, values)),
         tuple(map(_text, values)),
     )

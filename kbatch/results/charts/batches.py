@@ -38,6 +38,8 @@ ERRORS = "Bars: ± 2 standard errors, of measuring or over the seeds."
 APART = "Groups at one batch size stand a little apart. Rates and other axes differ too."
 CENSORED = "What a rung stopped is drawn as it was then: to the end it might have become better."
 NOTHING = "Nothing was measured yet."
+# The first colour of each chart: what two charts show in one colour is the same thing.
+FIRST_COLOURS = {"score-policy": 3, "speed": 3, "memory": 3, "score-augmentation": 4}
 BY = {"optimizer": "optimizer", "policy": "policy", "augmentation": "augmentation"}
 
 
@@ -169,9 +171,17 @@ def _row(info: BatchInfo, group: str, octaves: float, field: str, missing: float
         info.ended,
         info.seeds,
         y,
-        None if error is None or y is None else y - 2 * error,
-        None if error is None or y is None else y + 2 * error,
+        *_bar(y, error, field),
     )
+
+
+def _bar(y: float | None, error: float | None, field: str) -> tuple[float | None, float | None]:
+    """The ends of a bar; a score is never below 0, and a share neither that nor above 1."""
+    if error is None or y is None:
+        return None, None
+    lower, upper = y - 2 * error, y + 2 * error
+    is_share = field == "value" and 0 <= y <= 1
+    return (max(lower, 0.0) if y >= 0 else lower), (min(upper, 1.0) if is_share else upper)
 
 
 def _shape(info: BatchInfo) -> str:
@@ -189,7 +199,7 @@ def _chart(name: str, title: str, axis: str, rows: Sequence[_Point], goal: Goal)
     zero = name not in ("results",) or goal.target is not None
     row = {**LEGEND, "direction": "horizontal", "symbolFillColor": "transparent"}
     legend = alt.Legend(**row, columns=2, symbolOpacity=1) if rows else None
-    colour = alt.Color("group:N", scale=scale_of(known), legend=legend)
+    colour = alt.Color("group:N", scale=scale_of(known, FIRST_COLOURS.get(name, 0)), legend=legend)
     base = alt.Chart(table(rows)).encode(x=x, color=colour)
     scale = alt.Scale(zero=zero) if rows else alt.Scale(domain=[0, 1])
     y = alt.Y("y:Q", title=axis, scale=scale)

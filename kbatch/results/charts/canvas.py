@@ -150,9 +150,16 @@ def groups(names: Iterable[str]) -> list[str]:
     return [*found[: len(GROUP_COLOURS) - 1], OTHERS]
 
 
-def scale_of(names: Sequence[str]) -> alt.Scale:
-    """Return the colours of groups."""
-    return alt.Scale(domain=list(names), range=list(GROUP_COLOURS[: len(names)]))
+def scale_of(names: Sequence[str], first: int = 0) -> alt.Scale:
+    """Return the colours of groups.
+
+    Args:
+        names: The groups.
+        first: Integer, which colour comes first, so that what is not alike has other colours in the
+            next chart. Defaults to `0`.
+    """
+    places = [(first + place) % len(GROUP_COLOURS) for place in range(len(names))]
+    return alt.Scale(domain=list(names), range=[GROUP_COLOURS[place] for place in places])
 
 
 def batch_axis(sizes: Sequence[int]) -> alt.X:
@@ -162,7 +169,9 @@ def batch_axis(sizes: Sequence[int]) -> alt.X:
         "at:Q",
         title="batch size",
         scale=alt.Scale(type="log", base=2, domain=[low / 1.4, high * 1.4], nice=False),
-        axis=alt.Axis(values=list(sizes), format="~d", grid=False, labelOverlap="greedy"),
+        axis=alt.Axis(
+            values=list(sizes), format="~d", grid=False, labelOverlap="greedy", labelSeparation=4
+        ),
     )
 
 

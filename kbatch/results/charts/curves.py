@@ -104,6 +104,7 @@ def _chart(panel: PanelInfo, goal: Goal, examples: int) -> Chart:
         "seconds:Q",
         title="training seconds",
         scale=alt.Scale(domain=[0, panel.seconds or goal.seconds], nice=False),
+        axis=alt.Axis(labelOverlap="greedy", labelSeparation=8),
     )
     y = alt.Y("value:Q", title=goal.metric, scale=alt.Scale(zero=False))
     colour = alt.Color(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ import tensorflow as tf
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.data.arrays import as_arrays, common_length
-from kbatch.data.overlap import LOOKED_AT, Form, HeldOut, Pass, cut, evenly_spread
+from kbatch.data.overlap import Form, HeldOut, Pass, cut, evenly_spread, looked_at
+from kbatch.data.survey import bytes_of_one
 from kbatch.errors import DataError
 
 # All chosen by hand.
@@ -72,7 +74,7 @@ def shared(held_out: HeldOut, passes: Sequence[Pass], examples: int) -> Shared:
         passes: Sequence of `Pass`.
         examples: Integer, the number of validation examples.
     """
-    first, looked_at = passes[0], len(held_out)
+    first, count = passes[0], len(held_out)
     read = first.keys.shape[1]
     plausible = read * first.by_chance >= PLAUSIBLE
     which = int(plausible)
@@ -80,9 +82,9 @@ def shared(held_out: HeldOut, passes: Sequence[Pass], examples: int) -> Shared:
     differs = any(not np.array_equal(found[0], other) for other in found)
     twins = _twins(first.keys, plausible) if plausible or held_out.discrete else 0.0
     if plausible and _is_same(held_out, first, examples):
-        twins, found = 0.0, [np.ones(looked_at, bool)]
+        twins, found = 0.0, [np.ones(count, bool)]
     chance = min(1.0, twins * (len(passes) if differs else 1))
-    error = math.sqrt(chance * (1 - chance) * (1 / looked_at + 1 / read))
+    error = math.sqrt(chance * (1 - chance) * (1 / count + 1 / read))
     whole = all(one.complete for one in passes)
     return Shared(np.any(found, axis=0), chance, error, plausible, whole and differs)
 
@@ -115,8 +117,8 @@ def shared_of(training: Any, validation: Any) -> tuple[int, int] | None:
 def look(subject: Subject) -> Finding | None:
     """Compare validation examples with two passes over the training data.
 
-    Up to 1,000 validation examples are compared with as many training examples as are read in 0.75
-    seconds of each pass. Random augmentation makes other examples, which are not found.
+    Up to 1,000 validation examples, or 128 MB, are compared with as many training examples as are
+    read in 0.75 seconds of each pass. Random augmentation makes others, which are not found.
 
     Args:
         subject: What is about to train.
@@ -129,9 +131,10 @@ def look(subject: Subject) -> Finding | None:
     data, source = subject.data, subject.data.training
     form = Form(source.element_spec, source.padding)
     examples = int(data.fingerprint["validation"]["examples"])
-    rows = evenly_spread(examples) if data.kept else np.arange(min(examples, LOOKED_AT))
-    batches = data.validation.as_numpy_iterator()
+    count = looked_at(examples, bytes_of_one(source.element_spec))
+    rows = evenly_spread(examples, count) if data.kept else np.arange(count)
     # Data that are kept are read to their end, which fills the cache for all trainings.
+    batches = data.validation.as_numpy_iterator() if data.arrays is None else cut(data.arrays)
     held_out = HeldOut.of(batches if data.kept else _begun(batches, len(rows)), rows, form)
     if held_out is None or not len(held_out):
         return None
@@ -146,17 +149,17 @@ def look(subject: Subject) -> Finding | None:
 
 
 def _finding(found: Shared, passes: Sequence[Pass]) -> Finding:
-    counted, looked_at = int(found.found.sum()), len(found.found)
+    counted, all_of_them = int(found.found.sum()), len(found.found)
     facts = {
         "shared": counted,
-        "looked_at": looked_at,
+        "looked_at": all_of_them,
         "training_examples_read": int(passes[0].keys.shape[1]),
     }
     if not found.told:
         # Some that are equal by chance tell nothing.
         return Finding(holds=True, facts={} if counted else facts)
     sentence = (
-        f"{counted:,} of {looked_at:,} validation examples that were looked at are training "
+        f"{counted:,} of {all_of_them:,} validation examples that were looked at are training "
         "examples too"
     )
     if found.matters:
@@ -194,12 +197,12 @@ def _is_same(held_out: HeldOut, training: Pass, examples: int) -> bool:
 
 
 def _begun(batches: Iterable[Any], examples: int) -> Iterator[Any]:
-    """Iterate over batches until so many examples were in them."""
-    read = 0
+    """Iterate over batches until so many examples were in them, or the time is over."""
+    read, end = 0, time.perf_counter() + SECONDS
     for batch in batches:
         yield batch
         read += len(keras.tree.flatten(batch)[0])
-        if read >= examples:
+        if read >= examples or time.perf_counter() > end:
             return
 
 

@@ -42,6 +42,7 @@ class Data:
         pairs: Integer, a checksum of the validation examples with their labels, in any order;
             `None` for a dataset that shuffles, or draws anew in each pass.
         remarks: Tuple of strings, sentences for the user about the data.
+        arrays: Structure of the validation arrays; `None` for a dataset.
         first_pass: Array of the checksums of the validation examples when they were first read;
             `None` for arrays, which are the same in each pass.
         kept: Boolean, whether the validation examples are kept in memory once they are read.
@@ -53,6 +54,7 @@ class Data:
     fingerprint: dict[str, Any]
     pairs: int | None = None
     remarks: tuple[str, ...] = ()
+    arrays: Any = None
     first_pass: np.ndarray | None = None
     kept: bool = True
 
@@ -109,6 +111,7 @@ def prepare(
         facts,
         measured.pairs,
         (*source.remarks, *measured.remarks),
+        measured.arrays,
         measured.first_pass,
         measured.kept,
     )
@@ -138,6 +141,7 @@ class _Validation:
 
     def __init__(self, data: Any, batch_size: int, element_spec: Any) -> None:
         self.remarks: tuple[str, ...] = ()
+        self.arrays: Any = None
         self.first_pass: np.ndarray | None = None
         self.kept = True
         if isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)):
@@ -170,6 +174,7 @@ class _Validation:
             )
         check_labels(type_name(array) for array in keras.tree.flatten(arrays[1]))
         examples, tensors = common_length(arrays), as_tensors(arrays)
+        self.arrays = arrays
 
         def cut(start: tf.Tensor) -> Any:
             return keras.tree.map_structure(

@@ -21,7 +21,8 @@ SHUFFLED_BYTES = 512 << 20
 # checksum. Chosen by hand, not tuned.
 COMPARED_EXAMPLES = 32
 FINGERPRINT_EXAMPLES = 4
-COMPARED_AT_ONCE = 256  # examples that a pass is read in; chosen by hand, not tuned
+# Examples and bytes of the batches that a pass is read in. Chosen by hand, not tuned.
+READ_AT_ONCE, BYTES_AT_ONCE = 256, 8 << 20
 SIZES = 2**32  # above every batch size
 
 
@@ -78,6 +79,7 @@ class DatasetSource:
         mean_bytes = known.total_bytes // known.examples if known else 0
         bytes_of_example = bytes_of_one(self.element_spec) or mean_bytes
         fitting = SHUFFLED_BYTES // max(bytes_of_example, 1)
+        self._at_once = max(min(READ_AT_ONCE, BYTES_AT_ONCE // max(bytes_of_example, 1)), 1)
         self._buffer = max(min(self.examples, SHUFFLED_EXAMPLES, fitting), 1)
         self.padding = _padding(dataset, batched) if known and known.uneven else None
         self.remarks = tuple(self._remarks(bytes_of_example))
@@ -148,7 +150,7 @@ class DatasetSource:
 
     def one_pass(self) -> Iterator[Any]:
         """Iterate over all examples once; see `Source.one_pass`."""
-        batches = _batched(self.one_by_one, COMPARED_AT_ONCE, self.padding)
+        batches = _batched(self.one_by_one, self._at_once, self.padding)
         return iter(batches.as_numpy_iterator())
 
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:

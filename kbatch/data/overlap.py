@@ -13,10 +13,10 @@ import numpy as np
 
 from kbatch.data.arrays import STRINGS, bytes_of, checksum
 
-LOOKED_AT = 1000  # validation examples at most; chosen by hand
+LOOKED_AT, FEWEST, BYTES = 1000, 100, 128 << 20  # validation examples; chosen by hand
 # Values of each example that are compared first, and examples of arrays that are read at once;
 # chosen by hand.
-PROBED, AT_ONCE = 64, 1 << 16
+PROBED, AT_ONCE = 64, 1 << 14
 
 
 class Form:
@@ -97,12 +97,14 @@ class HeldOut:
             parts = keras.tree.flatten(batch)
             end = begin + len(parts[0])
             own = rows[(begin <= rows) & (rows < end)] - begin
+            begin = end
+            if not len(own):
+                continue
             chosen = keras.tree.map_structure(lambda part, own=own: part[own], batch)
             keys.append(form.keys(chosen))
             discrete = discrete and all(map(_is_discrete, keras.tree.flatten(chosen[0])))
             contents += [form.contents(chosen, row) for row in range(len(own))]
             sums += [checksum(part[row] for part in parts) for row in own]
-            begin = end
         return cls(form, rows[: len(sums)], np.concatenate(keys, 1), contents, sums, discrete)
 
     def __len__(self) -> int:
@@ -136,9 +138,7 @@ class Pass:
             held_out: `HeldOut` to compare with.
             seconds: Float, after which no other batch is begun.
         """
-        places: dict[int, list[int]] = {}
-        for place, key in enumerate(held_out.keys[0].tolist()):
-            places.setdefault(key, []).append(place)
+        sought = np.unique(held_out.keys[0])
         found, read = np.zeros((2, len(held_out)), bool), [np.zeros((2, 0), np.uint64)]
         by_chance, complete, end = 0.0, True, time.perf_counter() + seconds
         for batch in batches:
@@ -146,8 +146,9 @@ class Pass:
             if len(read) == 1:
                 by_chance = _by_chance(keras.tree.flatten(batch[0]), held_out.form.pads[0])
             read.append(keys)
-            for row in np.flatnonzero(np.isin(keys[0], held_out.keys[0])):
-                _note(found, places[int(keys[0, row])], held_out, batch, keys, int(row))
+            _note(found, held_out, batch, keys, end, sought)
+            # An example that is found with its label needs no other look.
+            sought = np.unique(held_out.keys[0, ~found[1]])
             if time.perf_counter() > end:
                 complete = False
                 break
@@ -159,7 +160,7 @@ def cut(examples: Any, size: int = AT_ONCE) -> Iterator[Any]:
 
     Args:
         examples: Arrays in tuples and dicts.
-        size: Integer, examples of a batch. Defaults to 65,536.
+        size: Integer, examples of a batch. Defaults to 16,384.
     """
     for start in range(0, len(keras.tree.flatten(examples)[0]), size):
         yield keras.tree.map_structure(
@@ -167,27 +168,40 @@ def cut(examples: Any, size: int = AT_ONCE) -> Iterator[Any]:
         )
 
 
-def evenly_spread(examples: int) -> np.ndarray:
-    """Return the places of up to 1,000 of so many examples."""
-    return np.unique(np.linspace(0, examples - 1, min(examples, LOOKED_AT)).astype(int))
+def looked_at(examples: int, bytes_of_example: int | None) -> int:
+    """Return how many validation examples are looked at: up to 1,000 or 128 MB, at least 100.
+
+    Args:
+        examples: Integer, how many there are.
+        bytes_of_example: Integer; `None` if that is unknown.
+    """
+    fitting = LOOKED_AT if not bytes_of_example else BYTES // bytes_of_example
+    return min(examples, LOOKED_AT, max(fitting, FEWEST))
+
+
+def evenly_spread(examples: int, count: int = LOOKED_AT) -> np.ndarray:
+    """Return the places of up to so many of the examples."""
+    return np.unique(np.linspace(0, examples - 1, min(examples, count)).astype(int))
 
 
 def _note(
     found: np.ndarray,
-    places: list[int],
     held_out: HeldOut,
     batch: Any,
     keys: np.ndarray,
-    row: int,
+    end: float,
+    sought: np.ndarray,
 ) -> None:
-    """Note the validation examples that a training example of the same key is equal to."""
-    if found[:, places].all():
-        return
-    contents = held_out.form.contents(batch, row)
-    for place in places:
-        if held_out.contents[place] == contents:
-            found[0, place] = True
-            found[1, place] |= held_out.keys[1, place] == keys[1, row]
+    """Note the validation examples that are in a batch of training examples, until a time."""
+    contents = np.asarray(held_out.contents)
+    for row in np.flatnonzero(np.isin(keys[0], sought)):
+        places = np.flatnonzero((held_out.keys[0] == keys[0, row]) & ~found[1])
+        if len(places):
+            equal = places[contents[places] == held_out.form.contents(batch, int(row))]
+            found[0, equal] = True
+            found[1, equal] |= held_out.keys[1, equal] == keys[1, row]
+        if time.perf_counter() > end:
+            return
 
 
 def _keys(parts: list[np.ndarray], pads: list[Any]) -> np.ndarray:
@@ -241,7 +255,7 @@ def _content(values: np.ndarray, pad: Any) -> bytes:
         array = array[array != pad]
     if array.dtype.kind in STRINGS:
         return bytes_of(array)
-    return np.ascontiguousarray(_as_trained(array), np.float64).tobytes()
+    return np.ascontiguousarray(array, keras.config.floatx()).tobytes()
 
 
 def _by_chance(parts: list[np.ndarray], pads: list[Any]) -> float:

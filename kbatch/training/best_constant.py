@@ -20,6 +20,7 @@ BATCHES_SCREENED, MOST_BATCHES = 16, 512  # where the metric of a batch needs th
 REFINED = 4  # columns up to which the best constant is refined, one after the other
 STEPS = 24  # of a golden section, which narrows a range to 1e-5 of it
 GOLDEN = (math.sqrt(5) - 1) / 2
+NEAR = 0.01  # of the range: how far a number moves to see whether the metric changes
 LOGITS = 3.0  # how far the best log-odds may be from the best of those tried
 SAME = 1e-6  # relative; what rounding in single precision makes of equal values
 Value = Callable[[np.ndarray, Sequence[Part]], float]
@@ -158,7 +159,9 @@ def _refined(
             def rank(number: float, moved: Callable[[float], np.ndarray] = moved) -> float:
                 return _rank(measure(bound(moved(number)), labels.some), direction)
 
-            free = moved(_golden(rank, free[column], widths[column]))
+            near = free[column] + widths[column] * NEAR * np.array([-1, 0, 1])
+            if len({rank(number) for number in near}) > 1:  # else it changes in steps
+                free = moved(_golden(rank, free[column], widths[column]))
         widths = widths / 4
     tried = [start, bound(free), *_nearest(bound(free), columns)]
     own, *found = [Best(measure(each, labels.all), _words(each), each) for each in tried]

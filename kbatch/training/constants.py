@@ -98,12 +98,18 @@ def constants(labels: Columns, values: str, ignored: int | None = None) -> dict[
         values: String, what the output's values are; see `kbatch.training.model_outputs`.
         ignored: Integer, a class that the metric ignores. Optional.
     """
-    found: dict[str, np.ndarray] = {}
+    found: dict[bytes, tuple[str, np.ndarray]] = {}
     for name, answer in _all(labels, ignored):
         for how, each in _within(name, answer, values):
             if np.isfinite(each).all():
-                found.setdefault(how, each)
-    return found
+                found.setdefault(_bytes_of(each, labels.columns), (how, each))
+    return dict(found.values())
+
+
+def _bytes_of(answer: np.ndarray, columns: int) -> bytes:
+    """What tells answers apart that differ by more than rounding."""
+    whole = answer if answer.ndim > 1 else np.broadcast_to(answer, (columns,))
+    return np.round(whole + 0.0, 9).tobytes()
 
 
 def _all(labels: Columns, ignored: int | None) -> Named:

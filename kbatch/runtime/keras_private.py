@@ -91,6 +91,30 @@ def compile_loss(model: Any) -> Any:
     return model._compile_loss
 
 
+def compiled_metrics(model: Any) -> list[tuple[str, Any, int, bool]]:
+    """The compiled metrics that a model has measured with: log name, metric, output, weighted.
+
+    `Trainer._compile_metrics`, keras/src/trainers/trainer.py; its class is `CompileMetrics`, Keras
+    3.15.1, trainers/compile_utils.py, whose `result` names the metrics in the order of this list.
+    """
+    compiled = model._compile_metrics
+    if compiled is None or not compiled.built:
+        return []
+    found = [
+        (metric, place, weighted)
+        for weighted, kind in enumerate((compiled._flat_metrics, compiled._flat_weighted_metrics))
+        for place, several in enumerate(kind)
+        for metric in (several.metrics if several else ())
+    ]
+    names = list(compiled.result())
+    if len(names) != len(found):
+        return []
+    return [
+        (name, metric, place, bool(weighted))
+        for name, (metric, place, weighted) in zip(names, found, strict=True)
+    ]
+
+
 def copy_decay_exclusions(source: Any, target: Any) -> None:
     """Exclude from the weight decay of one optimizer what another excludes.
 

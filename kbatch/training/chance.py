@@ -1,48 +1,34 @@
-"""Chance: the metric of a model that learned nothing, inferred only where it is certain."""
+"""Chance: the metric of a model that learned nothing, measured with the best constant answer."""
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from kbatch.data.batches import Data
 from kbatch.errors import SearchError
 from kbatch.training import metrics
+from kbatch.training.best_constant import best_constant
+from kbatch.training.constant_model import LOSS, ConstantModel
+from kbatch.training.held_out_labels import Part, read
 from kbatch.training.metrics import Measured
+from kbatch.training.model_outputs import Outputs, outputs_of
 
-LABELS = 10_000  # training labels, at most, that decide on the best constant answer
-BATCH = 256
 HOW = "Pass chance=, the metric of the best constant answer on the validation data"
-
-
-class Constant(keras.Model):
-    """A model that gives the same answer to every example."""
-
-    def __init__(self, answer: np.ndarray) -> None:
-        super().__init__(name="constant")
-        self._answer = answer
-
-    def call(self, x: Any) -> Any:
-        """Return the same answer for each example."""
-        examples = tf.shape(keras.tree.flatten(x)[0])[0]
-        return tf.broadcast_to(
-            tf.constant(self._answer, "float32"), (examples, *self._answer.shape)
-        )
+ROUNDING = 1e-6  # of a metric in single precision
+OWN = ("test_step", "compute_loss", "compute_metrics")  # what a model may override
 
 
 def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tuple[float, str]:
-    """Infer chance for a metric, and say how if that is not plain.
+    """Measure chance of a metric, and say how if that is not plain.
 
-    For accuracies it is the share of the most frequent class in the validation labels, weighted if
-    the metric is. For the area under the ROC curve it is 0.5. For errors, and losses that are
-    errors, a constant answer is measured on the validation data: the better of the training labels'
-    mean and median.
+    It is what the model's own metric or loss gives on the validation data for the best answer that
+    is the same for each example: a class, the class shares, the mean, the median and more, with
+    the weights and masks that the metric takes.
 
     Args:
         name: String, the metric in Keras' logs, without `val_`.
@@ -54,44 +40,34 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
         A tuple of chance and a sentence, which may be empty.
 
     Raises:
-        SearchError: If chance is not certain.
+        SearchError: If the model does not measure the metric, or chance cannot be measured.
     """
-    _, place, bare = measured.split(name)
-    if bare != metrics.LOSS and measured.part(bare) is None and measured.names:
-        listed = ", ".join(f"val_{each}" for each in measured.names)
-        raise SearchError(
-            f"`metric` must be one of the model's metrics ({listed}), or come with chance=",
-            f"val_{name}",
-            "Pass one of these",
-        )
-    known = metrics.exactly(bare)
-    if known in metrics.ACCURACIES:
-        labels, weights = _validation_labels(
-            data, measured, place, weighted=measured.is_weighted(bare)
-        )
-        if known == metrics.BINARY and labels.ndim > 1 and labels.shape[-1] > 1:
-            raise SearchError(
-                "Chance of binary_accuracy can be inferred for one column of labels",
-                f"labels of shape {labels.shape}",
-                HOW,
-            )
-        return most_frequent_share(labels, weights), ""
-    if known == metrics.AUC:
-        if measured.curve_of(bare) != "ROC":
-            raise SearchError(
-                "Chance can be inferred for the area under the ROC curve",
-                f"{bare} of the {measured.curve_of(bare)} curve",
-                HOW,
-            )
-        return 0.5, ""
-    error = measured.known_loss() if bare == metrics.LOSS else known
-    if error not in metrics.ERRORS or len(measured.outputs) > 1:
-        raise SearchError(
-            "Chance can be inferred for accuracies, AUC, and the errors of one output",
-            _metric_words(name, measured),
-            HOW,
-        )
-    return _chance_of_constant(bare, direction, data, measured)
+    try:
+        outputs = _outputs(data, measured)
+        parts = read(data, outputs)
+        model = ConstantModel(_compiled(name, measured, outputs), outputs, parts[0])
+    except Exception as error:  # layers and metrics, the user's own among them, raise any kind
+        raise _unmeasured(name, measured, error) from error
+    logged = _logged(name, model, measured)
+    _check_loss(logged, model, outputs, measured)
+    _check_classes(logged, model, parts)
+    ignored = _ignored(logged, model, measured)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            value, found = best_constant(model, logged, direction, parts, outputs, ignored)
+    except Exception as error:
+        raise _unmeasured(name, measured, error) from error
+    plain = _plain(logged, value, model, parts)
+    if plain is not None:
+        return plain, ""
+    hows = _by_output([best.how for best in found], model.places(logged), outputs)
+    examples = data.fingerprint["validation"]["examples"]
+    words = (
+        f"chance is {value:.4g}: what always answering the {hows} of {examples} validation labels "
+        f"reaches{_limits(logged, direction, value, model, measured)}"
+    )
+    return value, words
 
 
 def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -> float:
@@ -140,98 +116,149 @@ def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -
     return float(counts.max() / counts.sum())
 
 
-def _metric_words(name: str, measured: Measured) -> str:
-    if len(measured.outputs) <= 1:
-        return name
-    return f"{name} of {len(measured.outputs)} outputs ({', '.join(measured.outputs)})"
+def _outputs(data: Data, measured: Measured) -> Outputs:
+    """The outputs of the model, looked at with validation examples."""
+    if measured.model is None:
+        raise ValueError("the model could not be made")
+    return outputs_of(measured.model, next(iter(data.validation))[0])
 
 
-def _validation_labels(
-    data: Data, measured: Measured, place: int, *, weighted: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The labels of one output, and the weights of the examples if they count."""
-    labels, weights = [], []
-    for batch in data.validation:
-        labels.append(np.asarray(_of_output(batch[1], measured, place)))
-        if weighted and len(batch) > 2:
-            weights.append(np.asarray(_weights_of_output(batch[2], measured, place)))
-    return np.concatenate(labels), np.concatenate(weights) if weights else None
+def _compiled(name: str, measured: Measured, outputs: Outputs) -> dict[str, Any]:
+    """What to compile a constant model with: the loss only where it is asked for.
+
+    A metric of a model that is compiled without any, and measures it by itself, is Keras' own.
+    """
+    own = {"metrics": measured.metrics, "weighted_metrics": measured.weighted_metrics}
+    if name == LOSS or name.endswith(f"_{LOSS}"):
+        return {"loss": measured.loss, "loss_weights": measured.loss_weights, **own}
+    _, place, bare = measured.split(name)
+    if any(own.values()) or metrics.exactly(bare) is None:
+        return own
+    if len(outputs.shapes) == 1:
+        return {"metrics": [bare]}
+    return {"metrics": {outputs.names[place]: [bare]}} if outputs.names else own
 
 
-def _weights_of_output(weights: Any, measured: Measured, place: int) -> Any:
-    """The weights of one output; a single array of them counts for all outputs."""
-    if len(keras.tree.flatten(weights)) > 1:
-        return _of_output(weights, measured, place)
-    return _first(weights)
+def _logged(name: str, model: ConstantModel, measured: Measured) -> str:
+    """The name of a metric in the logs.
+
+    Raises:
+        SearchError: If the model does not measure it.
+    """
+    prefix, _, bare = measured.split(name)
+    for each in (name, f"{prefix}{bare.removeprefix('weighted_')}"):
+        if each in model.names:
+            return each
+    losses = [LOSS, *(f"{output}_{LOSS}" for output in measured.outputs if measured.outputs[1:])]
+    listed = ", ".join(f"val_{each}" for each in dict.fromkeys([*model.names, *losses]))
+    raise SearchError(
+        f"`metric` must be one of the model's metrics ({listed}), or come with chance=",
+        f"val_{name}",
+        "Pass one of these",
+    )
 
 
-def _first(structure: Any) -> Any:
-    return keras.tree.flatten(structure)[0]
-
-
-def _of_output(structure: Any, measured: Measured, place: int) -> Any:
-    """The array of one output, out of a dictionary by names or a structure in their order."""
-    flat = keras.tree.flatten(structure)
-    if len(flat) != max(len(measured.outputs), 1):
+def _check_loss(name: str, model: ConstantModel, outputs: Outputs, measured: Measured) -> None:
+    """Refuse a loss of which the labels and outputs are not all."""
+    if not model.is_loss(name):
+        return
+    own = [step for step in OWN[:2] if _overrides(measured.model, step)]
+    received = f"a model with its own {own[0]}" if own else ""
+    if outputs.adds_losses and name == LOSS:
+        received = "a model whose layers add losses"
+    if received:
         raise SearchError(
-            "Chance can be inferred for one array of labels per output",
-            f"{len(flat)} for {len(measured.outputs)} outputs",
+            f"Chance of val_{name} can be measured for a loss of labels and outputs alone",
+            received,
             HOW,
         )
-    if isinstance(structure, Mapping) and set(structure) == set(measured.outputs):
-        return structure[measured.outputs[place]]
-    return flat[place]
 
 
-def _training_labels(data: Data) -> np.ndarray:
-    """The first labels of the training data in the order of seed 0, all of them if few."""
-    count = min(data.training.examples, LABELS)
-    size = min(count, BATCH)
-    batches = data.training.stream(size, 0).take(math.ceil(count / size))
-    labels = np.concatenate([np.asarray(_first(batch[1])) for batch in batches])
-    return labels[:count].astype("float64")
-
-
-def _chance_of_constant(
-    bare: str, direction: str, data: Data, measured: Measured
-) -> tuple[float, str]:
-    """The metric of the best constant answer, and a sentence that says so."""
-    labels = _training_labels(data)
-    shape = measured.output_shapes[0][1:] if measured.output_shapes else labels.shape[1:] or (1,)
-    reached = {}
-    for how, answer in (("mean", labels.mean(axis=0)), ("median", np.median(labels, axis=0))):
-        if answer.size != math.prod(side or 0 for side in shape):
+def _check_classes(name: str, model: ConstantModel, parts: Sequence[Part]) -> None:
+    """Refuse an accuracy of labels that are no classes: no answer is ever right."""
+    if metrics.known_as(name) not in metrics.ACCURACIES or model.is_loss(name):
+        return
+    metric, place, _ = model.metrics[name]
+    if not type(metric).__module__.startswith("keras."):
+        return
+    for part in parts:
+        labels = part.labels[place]
+        column = labels.ndim == 1 or labels.shape[-1] == 1
+        if column and labels.dtype.kind == "f" and not np.array_equal(labels, np.round(labels)):
             raise SearchError(
-                "Chance can be inferred for labels of the output's shape",
-                f"labels {answer.shape}, output {shape}",
+                f"Chance of val_{name} can be measured for one class per example",
+                f"labels such as {labels[labels != np.round(labels)][0]:.4g}",
                 HOW,
             )
-        reached[how] = _metric_of(np.reshape(answer, shape), bare, data, measured)
-    best = max if direction == "max" else min
-    how = best(reached, key=lambda each: reached[each])
-    if not math.isfinite(reached[how]):
-        raise SearchError(
-            "Chance must be a finite number",
-            f"{reached[how]} for the {how} of the training labels",
-            HOW,
-        )
-    note = (
-        f"chance is {reached[how]:.4g}: what always answering the {how} of {len(labels)} training "
-        "labels reaches on the validation data"
+
+
+def _ignored(name: str, model: ConstantModel, measured: Measured) -> int | None:
+    """The class that a metric or loss ignores."""
+    own = keras.tree.flatten(measured.loss) if model.is_loss(name) else [model.metrics[name][0]]
+    for each in own:
+        try:
+            ignored = each.get_config().get("ignore_class")
+        except (AttributeError, NotImplementedError, TypeError, ValueError):
+            continue
+        if isinstance(ignored, int):
+            return ignored
+    return None
+
+
+def _plain(name: str, value: float, model: ConstantModel, parts: Sequence[Part]) -> float | None:
+    """A value that needs no words: the share of the most frequent class, or half of an area."""
+    known = metrics.known_as(name)
+    if known == metrics.AUC and abs(value - 0.5) < ROUNDING:
+        return 0.5
+    if known not in metrics.ACCURACIES or model.is_loss(name):
+        return None
+    _, place, weighted = model.metrics[name]
+    given = [part.weights[place] for part in parts] if weighted else []
+    weights = [each for each in given if each is not None]
+    try:
+        labels = np.concatenate([part.labels[place] for part in parts])
+        share = most_frequent_share(labels, np.concatenate(weights) if weights else None)
+    except (SearchError, ValueError):
+        return None
+    return share if abs(value - share) < ROUNDING else None
+
+
+def _by_output(hows: Sequence[str], places: Sequence[int], outputs: Outputs) -> str:
+    """What the constant answers are, with the outputs' names if there are several."""
+    if len(hows) == 1:
+        return hows[0]
+    names = outputs.names or [f"output {place}" for place in range(len(outputs.shapes))]
+    pairs = zip(hows, places, strict=True)
+    return " and the ".join(f"{how} for {names[place]}" for how, place in pairs)
+
+
+def _limits(
+    name: str, direction: str, value: float, model: ConstantModel, measured: Measured
+) -> str:
+    """What else is to be known of chance."""
+    words = ""
+    if value == metrics.bounds_of(name)[direction == "max"]:
+        words += "; nothing is better, so every trial will score 0"
+    if model.is_loss(name) and _regularized(measured.model):
+        words += "; what regularizers add is left out"
+    own = [step for step in OWN if _overrides(measured.model, step)]
+    return f"{words}; the model's own {own[0]} may measure something else" if own else words
+
+
+def _overrides(model: Any, step: str) -> bool:
+    return getattr(type(model), step) is not getattr(keras.Model, step)
+
+
+def _regularized(model: Any) -> bool:
+    variables = model.trainable_variables
+    return any(getattr(each, "regularizer", None) is not None for each in variables)
+
+
+def _unmeasured(name: str, measured: Measured, error: Exception) -> SearchError:
+    """The refusal of a metric that cannot be evaluated on a constant answer."""
+    prefix, place, _ = measured.split(name)
+    output = f" of output {measured.outputs[place]}" if prefix else ""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return SearchError(
+        f"Chance of val_{name}{output} must be measurable for a constant answer", lines[0], HOW
     )
-    return reached[how], note
-
-
-def _metric_of(answer: np.ndarray, bare: str, data: Data, measured: Measured) -> float:
-    """The model's own loss or metric of a constant answer."""
-    model = Constant(answer)
-    if bare == metrics.LOSS:
-        model.compile(loss=measured.loss, jit_compile=False)
-    else:
-        kind = "weighted_metrics" if measured.is_weighted(bare) else "metrics"
-        arguments: dict[str, Any] = {kind: [copy.deepcopy(measured.part(bare))]}
-        model.compile(loss="mean_squared_error", jit_compile=False, **arguments)
-    values = model.evaluate(data.validation, verbose=0, return_dict=True)
-    if bare == metrics.LOSS:
-        return float(values[metrics.LOSS])
-    return float(next(value for name, value in values.items() if name != metrics.LOSS))

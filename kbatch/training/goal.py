@@ -11,7 +11,8 @@ from kbatch.data.batches import Data
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.training import metrics
-from kbatch.training.chance import HOW, chance_of
+from kbatch.training.chance import chance_of
+from kbatch.training.held_out_labels import of_one_value
 
 
 def horizon_of(seconds: Any) -> float:
@@ -36,7 +37,7 @@ def judged_by(metric: Any, direction: Any, chance: Any, target: Any) -> dict[str
     Args:
         metric: String that begins with `"val_"`.
         direction: `"max"`, `"min"`, or `None` to infer it from the metric's name.
-        chance: Number, or `None` to infer it.
+        chance: Number, or `None` to measure it.
         target: Number or `None`.
 
     Returns:
@@ -58,13 +59,9 @@ def judged_by(metric: Any, direction: Any, chance: Any, target: Any) -> dict[str
     name = metric.removeprefix("val_")
     if direction is None and metrics.direction_of(name) is None:
         raise SearchError(
-            "A metric whose name Keras does not know must come with direction= and chance=",
+            "A metric whose name Keras does not know must come with direction=",
             metric,
             'Pass direction="max" or "min"',
-        )
-    if chance is None and not metrics.may_have_chance(name):
-        raise SearchError(
-            "A metric other than an accuracy, AUC or an error must come with chance=", metric, HOW
         )
     within = {"chance": _within(name, "chance", chance), "target": _within(name, "target", target)}
     _check_target(within["target"], within["chance"], direction or metrics.direction_of(name))
@@ -86,7 +83,7 @@ def goal_of(
         seconds: Float above 0, infinite for a training that ends by updates.
         metric: See `judged_by`. Of a metric with two names, such as `mae`, the model decides which.
         direction: See `judged_by`.
-        chance: See `judged_by`; inferred by `kbatch.training.chance.chance_of`.
+        chance: See `judged_by`; measured by `kbatch.training.chance.chance_of`.
         target: See `judged_by`.
         data: Training and validation data.
         measured: The metrics and losses of the model.
@@ -100,6 +97,7 @@ def goal_of(
     if chance is None:
         chance, note = chance_of(name, towards, data, measured)
     _check_target(target, chance, towards)
+    note = "; ".join(each for each in (note, of_one_value(data)) if each)
     return Goal(seconds, f"val_{name}", towards, chance, target, note)
 
 

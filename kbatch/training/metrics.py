@@ -1,4 +1,4 @@
-"""Metrics by name: their direction, their bounds, and whether chance can be inferred."""
+"""Metrics by name: their direction, their bounds, and those that a model measures."""
 
 from __future__ import annotations
 
@@ -128,11 +128,6 @@ def bounds_of(name: str) -> tuple[float, float]:
     return lowest, float("inf")
 
 
-def may_have_chance(name: str) -> bool:
-    """Return whether chance of a metric can be inferred, given a model and data."""
-    return known_as(name) in (*ACCURACIES, *ERRORS, AUC, LOSS)
-
-
 class Measured:
     """The metrics and losses of a compiled model, by their names in Keras' logs.
 
@@ -143,7 +138,8 @@ class Measured:
 
     def __init__(self, model: keras.Model | None, arguments: CompileArguments) -> None:
         config = {} if model is None else said_of(model, arguments)
-        self.loss = config.get("loss")
+        self.model = model
+        self.loss, self.loss_weights = config.get("loss"), config.get("loss_weights")
         self.metrics, self.weighted_metrics = config.get("metrics"), config.get("weighted_metrics")
         self.outputs: tuple[str, ...] = output_names(model)
         self.output_shapes = tuple(
@@ -181,24 +177,6 @@ class Measured:
                 if name.startswith(prefix) and len(prefix) > len(found[0]):
                     found = (prefix, place, name.removeprefix(prefix))
         return found
-
-    def is_weighted(self, bare: str) -> bool:
-        """Return whether a metric uses the weights of the validation examples."""
-        if bare.startswith("weighted_") or bare == LOSS:
-            return True
-        plain = {_name(part) for part in _flat(self.metrics)}
-        return bare not in plain and bare in {_name(part) for part in _flat(self.weighted_metrics)}
-
-    def curve_of(self, bare: str) -> str:
-        """Return `"ROC"` or `"PR"`, the curve of an area under the curve."""
-        part = self.part(bare)
-        return str(part.get_config()["curve"]) if isinstance(part, keras.metrics.AUC) else "ROC"
-
-    def part(self, bare: str) -> Any:
-        """Return the metric of a name that the model is compiled with, or `None`."""
-        return next(
-            (part for part in self._parts() if _name(part) == bare.removeprefix("weighted_")), None
-        )
 
     def known_loss(self) -> str | None:
         """Return Keras' own name of the model's loss; `None` if unknown or there are several."""

@@ -18,11 +18,13 @@ from kbatch.building.compilable import compilable
 from kbatch.building.compiled import lacking
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
+from kbatch.checks import catalogue, own_values
 from kbatch.device import gpus, strategy
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
+from kbatch.recipe_fields import COMPILED
 from kbatch.runtime import keras_tuner_private
 from kbatch.space import Space
 from kbatch.training import board, repeat, user_callbacks
@@ -35,7 +37,7 @@ from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
 from kbatch.training.remembered import FACT, Remembered, completed, facts_of
-from kbatch.training.search import Search
+from kbatch.training.search import IDLE, Search
 from kbatch.training.search_terms import Terms
 from kbatch.training.space_check import check_space
 from kbatch.training.trial import Trial
@@ -270,7 +272,8 @@ class HyperModel(keras_tuner.HyperModel):
             drawn, remarks = search.drawn(hp)
         recipe = search.settled(self.terms.fitted(drawn) or drawn)
         rate = self.space.rate_at_32(recipe)
-        return repeat.job_of(hp, self.terms.model_maker, number, recipe, rate, remarks)
+        job = repeat.job_of(hp, self.terms.model_maker, number, recipe, rate, remarks)
+        return search.without_idle(job)
 
     @contextmanager
     def searching(self, tuner: Any, args: Any, kwargs: Any) -> Iterator[dict[str, Any]]:
@@ -305,9 +308,8 @@ class HyperModel(keras_tuner.HyperModel):
                     search.own_values,
                 )
                 keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
-                if "compiled" not in self.space.optimizer and not project.store.records():
-                    axes = tuner.oracle.get_space().space
-                    idle.warn(self.terms.model_maker, self.space.baseline.policy, axes)
+                if not project.store.records():
+                    self._tell_of_values(search, tuner.oracle.get_space().space)
             self.running = board.shown(search, keras_tuners.declared(tuner))
             self._forecast(tuner, self.running)
             left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
@@ -323,6 +325,18 @@ class HyperModel(keras_tuner.HyperModel):
         ahead = keras_tuners.ahead(tuner, search.goal.seconds, records, self.terms.workers)
         forecast = Forecast(ahead, records, keras_tuners.ends_in(tuner))
         search.watcher.begins(forecast, ahead.parts)
+
+    def _tell_of_values(self, search: Search, axes: Any) -> None:
+        """Warn of own hyperparameters that nobody chose, and of those that trials do not use."""
+        unsaid = search.project.facts()[catalogue.FACT].get(own_values.NAME, {}).get("sentence")
+        if unsaid:
+            warnings.warn(f"The baseline has {unsaid}.", stacklevel=4)
+        names: tuple[str, ...] = ()
+        if COMPILED not in self.space.optimizer:
+            names = idle.idle(self.terms.model_maker, self.space.baseline.policy, axes)
+        if names:
+            warnings.warn(idle.sentence(names, search.own_values), stacklevel=4)
+        search.project.note({IDLE: list(names)})
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:
         problems, project = Problems(), Project(tuner.project_dir)

@@ -3,7 +3,7 @@
 import keras
 import keras_tuner
 
-from kbatch.building.idle import idle
+from kbatch.building.idle import idle, sentence
 from kbatch.building.model_maker import ModelMaker
 
 
@@ -38,3 +38,9 @@ def test_reserved_names_and_uncompiled_models_are_left_alone():
 
     axes = [axis for axis in declared() if axis.name == "lr"]
     assert idle(ModelMaker(uncompiled), "float32", axes) == ()
+
+
+def test_the_baseline_is_told_apart():
+    words = sentence(["lr"], {"lr": 0.1, "units": 2})
+    assert "no effect in trials" in words
+    assert "Only the baseline's own optimizer has them: lr=0.1." in words

@@ -1,10 +1,9 @@
-"""Idle hyperparameters: they only set up the user's optimizer, which kbatch replaces."""
+"""Idle hyperparameters: they only set up the user's optimizer, which trials replace."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -46,19 +45,21 @@ def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str
     return tuple(dict.fromkeys(found))
 
 
-def warn(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> None:
-    """Warn of the idle hyperparameters; see `idle`."""
-    names = idle(model_maker, policy, axes)
-    if names:
-        warnings.warn(sentence(names), stacklevel=3)
+def sentence(names: Iterable[str], today: Mapping[str, Any]) -> str:
+    """Return a warning that names idle hyperparameters.
 
-
-def sentence(names: Iterable[str]) -> str:
-    """Return a warning that names idle hyperparameters."""
+    Args:
+        names: Iterable of their names.
+        today: Mapping, the baseline's values: its optimizer is the model's own.
+    """
+    names = tuple(names)
+    own = ", ".join(f"{name}={today[name]}" for name in names if name in today)
+    baseline = f" Only the baseline's own optimizer has them: {own}." if own else ""
     return (
-        f"The hyperparameters {', '.join(names)} of `build` have no effect: kbatch replaces the "
-        "optimizer and searches its rate as learning_rate_sgd and learning_rate_adam. Take them "
-        'out of `build`, or search Space(optimizer="compiled").'
+        f"The hyperparameters {', '.join(names)} of `build` have no effect in trials: kbatch "
+        "replaces the optimizer there and searches its rate as learning_rate_sgd and "
+        f"learning_rate_adam.{baseline} Take them out of `build`, or search "
+        'Space(optimizer="compiled").'
     )
 
 

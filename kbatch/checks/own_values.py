@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbatch.building.hyperparameters import own_values, unsaid_values
+from kbatch.building.idle import idle
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
+from kbatch.recipe_fields import COMPILED
 
 NAME = "own values"  # under which a project keeps the finding
 
@@ -23,14 +25,28 @@ def look(subject: Subject) -> Finding | None:
     """
     hp = subject.model_maker.hyperparameters()
     subject.model_maker.raw(subject.policy, hp)
-    unsaid = unsaid_values(hp)
+    idle_names = _idle(subject, hp)
+    unsaid = _without(unsaid_values(hp), idle_names)
     if unsaid:
         return Finding(holds=False, sentence=sentence(unsaid), facts={"lowest": unsaid})
-    given = subject.model_maker.values
-    defaults = {name: value for name, value in own_values(hp).items() if name not in given}
+    defaults = _without(own_values(hp), (*subject.model_maker.values, *idle_names))
     if defaults and not subject.seeds:
         return Finding(holds=True, sentence=_sentence_on_defaults(defaults))
     return Finding(holds=True)
+
+
+def _idle(subject: Subject, hp: Any) -> tuple[str, ...]:
+    """The hyperparameters that have no effect, since every recipe replaces the optimizer."""
+    if any(recipe.optimizer == COMPILED for recipe in subject.recipes):
+        return ()
+    unsaid = unsaid_values(hp)
+    axes = [axis for axis in hp.space if axis.name in unsaid]
+    return idle(subject.model_maker, subject.policy, axes)
+
+
+def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    left_out = set(names)
+    return {name: value for name, value in values.items() if name not in left_out}
 
 
 def sentence(unsaid: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record
+from kbatch.records.record import FRESH, PARTED, Record
 from kbatch.results.duration import Ahead
 from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
@@ -129,6 +129,7 @@ class Live(Watcher):
         names = {
             "search": f"trial {record.trial} ({record.trial + 1} of {self._trials}){again}",
             "confirmation": f"confirmation, seed {record.seed}",
+            PARTED: f"confirmation with the baseline's own values, seed {record.seed}",
         }
         name = names.get(record.purpose, record.purpose)
         score = f"score {score_text(record.score)} per second"
@@ -137,7 +138,5 @@ class Live(Watcher):
 
     def _compare(self, record: Record) -> None:
         """Keep the record of the highest score, confirmations excepted."""
-        if record.purpose != "confirmation" and (
-            self._best is None or record.score > self._best.score
-        ):
+        if record.purpose not in FRESH and (self._best is None or record.score > self._best.score):
             self._best = record

@@ -70,6 +70,7 @@ class Facts(TypedDict, total=False):
     callbacks: list[CallbackFacts]
     given: GivenFacts
     values: dict[str, Any]
+    idle: list[str]
     table: dict[str, Any]
 
 

@@ -15,6 +15,9 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 
 BASELINE_TRIAL = -1
+# A confirmation of a trial's recipe with the baseline's own hyperparameters, which parts a gain.
+PARTED = "parted"
+FRESH = ("confirmation", PARTED)  # purposes of trainings with fresh seeds
 
 
 def key_of(values: Mapping[str, Any], recipe: Recipe, seed: int, purpose: str) -> str:
@@ -43,7 +46,8 @@ class Record:
 
     Attributes:
         key: String, hash that identifies the training (see `key_of`).
-        purpose: `"search"`, `"baseline"` or `"confirmation"`.
+        purpose: `"search"`, `"baseline"`, `"confirmation"` or `"parted"` (a confirmation of the
+            trial's recipe with the baseline's own hyperparameters).
         trial: Integer, number of the KerasTuner trial; -1 for the baseline.
         seed: Integer, seed of the weights, of the order of the data and of dropout.
         recipe: `Recipe` of the training.

@@ -6,13 +6,14 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.records.record import Record
-from kbatch.results.confirmed_recipes import best_first, confirmed
+from kbatch.results.confirmed_recipes import best_first, confirmed, parted
+from kbatch.results.own_values import apart, words_of
 from kbatch.results.score_interval import FEWEST_SEEDS, interval, measuring_error
 
 SAME_PACE = 1.05  # times by which seconds differ that read alike with one decimal
@@ -73,6 +74,7 @@ class Side:
         seconds_to_goal: Mean training seconds to the target, or without one to the baseline's final
             value. A training that did not reach it counts with the whole horizon.
         missed: Integer, how many trainings did not reach it.
+        own: Mapping, the user's own hyperparameters in which the claim's two sides differ.
     """
 
     trial: int
@@ -83,6 +85,35 @@ class Side:
     test: Mean | None
     seconds_to_goal: float
     missed: int
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The recipe in words, with the own hyperparameters that differ."""
+        return ", ".join(filter(None, (self.recipe, words_of(self.own))))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a gain owes to the recipe alone: it was trained with the baseline's own values.
+
+    It is claimed only where the whole gain is, so that its interval needs no further allowance (a
+    fixed sequence of tests).
+
+    Attributes:
+        side: `Side` of these trainings.
+        difference: Float, their mean score less the baseline's.
+        half_width: Float, half of the 95 % interval around it; `nan` if there are too few seeds.
+    """
+
+    side: Side
+    difference: float
+    half_width: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval is above 0."""
+        return self.difference > self.half_width
 
 
 @dataclass(frozen=True)
@@ -101,6 +132,9 @@ class Claim:
         race: `Race` of the confirmation.
         obstacles: Tuple of strings, sentences on what speaks against any claim: assumptions that do
             not hold.
+        part: `Part` of the recipe, where the sides differ in own hyperparameters too; `None` where
+            they do not, or where nobody trained it.
+        lowest: Mapping, the baseline's own hyperparameters that nobody chose.
     """
 
     baseline: Side
@@ -111,6 +145,8 @@ class Claim:
     own_run: float | None
     race: Race = NO_RACE
     obstacles: tuple[str, ...] = ()
+    part: Part | None = None
+    lowest: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def contradicted(self) -> bool:
@@ -166,6 +202,7 @@ def claim_of(
     examples: int,
     race: Race = NO_RACE,
     obstacles: Sequence[str] = (),
+    lowest: Mapping[str, Any] | None = None,
 ) -> Claim | None:
     """Return the claim on the best confirmed recipe.
 
@@ -185,6 +222,7 @@ def claim_of(
         examples: Integer, how many validation examples the metric was measured on.
         race: `Race` of the confirmation. Defaults to none.
         obstacles: Sentences on what speaks against any claim. Defaults to none.
+        lowest: Mapping, the baseline's own hyperparameters that nobody chose. Optional.
     """
     groups = list(confirmed(records).values())
     own = [group for group in groups if group[0].baseline]
@@ -194,27 +232,37 @@ def claim_of(
     aim = goal.target
     if aim is None:
         aim = statistics.fmean(_values(own[0], goal.chance))
-    baseline = _baseline(own[0], aim, goal)
     rest = best_first(rest, race.dropped)
+    ours, theirs = apart(own[0][0], rest[0][0])
+    baseline = dataclasses.replace(_baseline(own[0], aim, goal), own=ours)
     sides = [_side(group, aim, goal) for group in rest]
-    half_width = interval(
-        _scores(own[0]),
-        _scores(rest[0]),
-        measuring_error(own[0], goal, examples),
-        measuring_error(rest[0], goal, examples),
-        len(rest) * race.claims,
-    )
-    once = next((record.score for record in records if record.purpose == "baseline"), None)
+    claims = len(rest) * race.claims
+    recipe = parted(records, rest[0]) if ours or theirs else []
+    part = None
+    if recipe:
+        side = dataclasses.replace(_side(recipe, aim, goal), own=ours)
+        half = _half_width(own[0], recipe, goal, examples, claims)
+        part = Part(side, side.score.mean - baseline.score.mean, half)
     return Claim(
         baseline,
-        sides[0],
+        dataclasses.replace(sides[0], own=theirs),
         tuple(sides[1:]),
         sides[0].score.mean - baseline.score.mean,
-        float(half_width),
-        once,
+        _half_width(own[0], rest[0], goal, examples, claims),
+        next((record.score for record in records if record.purpose == "baseline"), None),
         race,
         tuple(obstacles),
+        part,
+        dict(lowest or {}),
     )
+
+
+def _half_width(
+    one: Sequence[Record], other: Sequence[Record], goal: Goal, examples: int, claims: int
+) -> float:
+    """Half of the interval around the difference of the mean scores of two recipes."""
+    first, second = (measuring_error(each, goal, examples) for each in (one, other))
+    return float(interval(_scores(one), _scores(other), first, second, claims))
 
 
 def _scores(records: Sequence[Record]) -> list[float]:

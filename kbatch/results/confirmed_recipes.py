@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from kbatch.records.record import Record
+from kbatch.records.record import PARTED, Record
 
 
 def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
@@ -36,6 +36,18 @@ def best_first(groups: Sequence[list[Record]], dropped: Sequence[int] = ()) -> l
             -statistics.fmean(record.score for record in group),
         ),
     )
+
+
+def parted(records: Sequence[Record], best: Sequence[Record]) -> list[Record]:
+    """Return the trainings of a confirmed recipe with the baseline's own hyperparameters.
+
+    Args:
+        records: Records of a search and its confirmation.
+        best: The trainings of the recipe with fresh seeds.
+    """
+    key, seeds = (best[0].trial, best[0].recipe), {record.seed for record in best}
+    own = [record for record in records if record.purpose == PARTED and record.seed in seeds]
+    return [record for record in own if (record.trial, record.recipe) == key]
 
 
 def confirmed_best(records: Sequence[Record], dropped: Sequence[int] = ()) -> list[Record]:

@@ -77,10 +77,18 @@ def _confirmed(claim: Claim, goal: Goal) -> str:
     if claim.verdict == "better" and claim.pace:
         sooner = f", and {claim.pace} at {_aim(goal)}"
     return (
-        f"From the baseline ({base.recipe}) to trial {best.trial} ({best.recipe}), {goal.metric} "
+        f"From the baseline ({base.words}) to trial {best.trial} ({best.words}), {goal.metric} "
         f"held within {goal.seconds:.4g} s of training went from {_mean(base.value)} to "
-        f"{_mean(best.value)} over {_seeds(base, best)} each{sooner}: {TAILS[claim.verdict]}."
+        f"{_mean(best.value)} over {_seeds(base, best)} each{sooner}: {_tail(claim)}."
     )
+
+
+def _tail(claim: Claim) -> str:
+    """What may be claimed, and against which baseline."""
+    words = TAILS[claim.verdict]
+    if claim.verdict == "better" and claim.lowest:
+        return f"{words} against that baseline, whose own values are the lowest"
+    return words
 
 
 def _nothing(trials: Sequence[Record]) -> str:

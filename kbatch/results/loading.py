@@ -13,7 +13,7 @@ from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
-from kbatch.records.record import Record
+from kbatch.records.record import FRESH, Record
 from kbatch.records.store import FILE, read
 from kbatch.results.claim import Race
 from kbatch.results.frame import OWN, Trials
@@ -151,7 +151,7 @@ def load(directory: Any) -> Trials:
     """
     return _of_project(
         directory,
-        [record for record in load_records(directory) if record.purpose != "confirmation"],
+        [record for record in load_records(directory) if record.purpose not in FRESH],
     )
 
 

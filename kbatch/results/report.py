@@ -142,14 +142,16 @@ def report(tuner_or_directory: Any) -> Report:
     records, goal = load_records(tuner_or_directory), load_goal(tuner_or_directory)
     examples = load_validation_examples(tuner_or_directory)
     race = load_race(tuner_or_directory)
-    told = [each for each in load_checks(tuner_or_directory).values() if each.get("sentence")]
+    checks = load_checks(tuner_or_directory)
+    told = [each for each in checks.values() if each.get("sentence")]
+    lowest = checks.get("own values", {}).get("lowest", {})
     obstacles = [str(each["sentence"]) for each in told if each.get("claimable") is False]
     return Report(
         records,
         goal,
         examples,
         ranking(records, goal, examples, race.dropped),
-        claim_of(records, goal, examples, race, obstacles),
+        claim_of(records, goal, examples, race, obstacles, lowest),
         _load_run(root_of(tuner_or_directory)),
         tuple(str(each["sentence"]) for each in told),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kbatch.goal import Goal
-from kbatch.records.record import Record
+from kbatch.records.record import FRESH, Record
 from kbatch.results.claim import Claim
 from kbatch.results.duration import spent_words
 from kbatch.results.ranking import Rank, headings, table
@@ -86,7 +86,7 @@ def remarks(records: Sequence[Record]) -> list[str]:
     """Return the remarks of the search's trainings, then the messages of all that failed."""
     found = []
     for record in records:
-        if record.purpose != "confirmation":
+        if record.purpose not in FRESH:
             found += [f"{_name(record)}: {remark}" for remark in record.outcome.remarks]
     for record in records:
         if record.outcome.message:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from kbatch.goal import Goal
 from kbatch.results.claim import Claim, Mean, Side
+from kbatch.results.own_values import words_of
 from kbatch.results.score_interval import FEWEST_SEEDS
 from kbatch.results.words import score_text
 
@@ -30,6 +31,15 @@ VERDICTS = {
     "contradicted": "So the evidence is divided: do not claim that either is better. "
     "Confirm with more seeds.",
 }
+TOGETHER = (
+    "Trial {trial}'s recipe and your own values together are better than the baseline: the "
+    "interval is above 0. This may be claimed of both together."
+)
+ALONE = "the recipe alone is within noise"
+CORNER = (
+    "It holds against a baseline at its lowest values ({values}), which may not be what you have "
+    "today: give values= and search again to claim that."
+)
 Number = Callable[[float, float], str]  # a number as text, with the digits of the second number
 
 
@@ -49,10 +59,12 @@ def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
     scores = _pair(base.score, best.score, few, score_text)
     values = _pair(base.value, best.value, few, _three)
     sentences = [
-        f"baseline -> trial {best.trial}, over {seeds} each: {base.recipe} -> {best.recipe}",
+        f"baseline -> trial {best.trial}, over {seeds} each: {base.words} -> {best.words}",
         f"score per second: {scores}{_interval(claim)}",
         f"{metric} held within {goal.seconds:.4g} training seconds: {values}",
     ]
+    if base.own or best.own:
+        sentences.append(_parts(claim))
     if len(claim.race.looks) > 1:
         sentences.append(_race(claim))
     compiled = [side for side in (base, best) if "jit" in side.recipe.split(", ")]
@@ -67,12 +79,32 @@ def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
     if claim.contradicted and claim.own_run is not None:
         sentences.append(_contradiction(claim, claim.own_run))
     sentences += claim.obstacles
-    return [*sentences, VERDICTS[claim.verdict].format(trial=best.trial)]
+    return [*sentences, verdict_words(claim)]
+
+
+def verdict_words(claim: Claim) -> str:
+    """Return the verdict of a claim in words: on what, and against which baseline."""
+    words = VERDICTS[claim.verdict].format(trial=claim.best.trial)
+    if claim.verdict != "better":
+        return words
+    if claim.baseline.own or claim.best.own:
+        words = TOGETHER.format(trial=claim.best.trial)
+        if claim.part is not None:
+            sure = "so may the recipe's part" if claim.part.is_sure else ALONE
+            words = f"{words.removesuffix('.')}; {sure}."
+    if not claim.lowest:
+        return words
+    return f"{words} {CORNER.format(values=words_of(claim.lowest))}"
 
 
 def confirmed_table(claim: Claim) -> list[list[str]]:
     """Return one row per confirmed recipe, the baseline first."""
-    return [_row(side) for side in (claim.baseline, claim.best, *claim.others)]
+    rows = [_row(side) for side in (claim.baseline, claim.best, *claim.others)]
+    if claim.part is not None:
+        row = _row(claim.part.side)
+        row[1] += ", the baseline's own values"
+        rows.append(row)
+    return rows
 
 
 def seconds_heading(goal: Goal) -> str:
@@ -85,6 +117,26 @@ def goal_words(goal: Goal) -> str:
     target = f", target {goal.target:.4g}" if goal.target is not None else ""
     seconds = f"{goal.seconds:.4g} training seconds a trial"
     return f"{goal.metric} held, {seconds}, chance {goal.chance:.4g}{target}"
+
+
+def _parts(claim: Claim) -> str:
+    """How much of the difference is due to the recipe, and how much to the user's own values."""
+    part, trial = claim.part, claim.best.trial
+    if part is None:
+        return (
+            "both the recipe and your own values differ, and nobody knows which of them makes the "
+            f"difference: trial {trial}'s recipe was not trained with the baseline's own values"
+        )
+    few = part.side.seeds < FEWEST_SEEDS
+    scored = (_values if few else _mean)(part.side.score, score_text)
+    own = claim.difference - part.difference
+    told = f"trial {trial}'s recipe with the baseline's own values scored {scored}"
+    words = f"{told}: {_signed(part.difference, claim.difference)} is due to the recipe"
+    if not math.isnan(part.half_width):
+        ends = (part.difference - part.half_width, part.difference + part.half_width)
+        low, high = (_signed(end, max(map(abs, ends))) for end in ends)
+        words += f" (95 % interval {low} to {high})"
+    return f"{words}, {_signed(own, claim.difference)} to your own values"
 
 
 def _race(claim: Claim) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from kbatch.building import replicas
 from kbatch.building.hyperparameters import check_known
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
-from kbatch.checks import catalogue
+from kbatch.checks import catalogue, own_values
 from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.checks.finding import Found
 from kbatch.checks.subject import Subject
@@ -184,10 +185,19 @@ def trained(
     )
     outcome = trial.measured(trial.failure or run(model, recipe, data, goal, options))
     model_maker.start.leave()
+    _warn(found)
     noted = (*([goal.note] if goal.note else []), *catalogue.sentences(found))
     board.write_training(callbacks, recipe, outcome, goal.metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
+
+
+def _warn(found: Sequence[Found]) -> None:
+    """Warn of own hyperparameters that nobody chose: the model may be another than is meant."""
+    facts = catalogue.facts(found).get(own_values.NAME, {})
+    if "lowest" in facts:
+        hint = "kbatch.retrain(tuner) takes those of a search"
+        warnings.warn(f"The model has {facts['sentence']}; {hint}.", stacklevel=4)
 
 
 def _check_no_tuner(recipe: Any) -> None:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch import notebook
 from kbatch.recipe import Recipe
-from kbatch.records.record import BASELINE_TRIAL, Record
+from kbatch.records.record import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
 from kbatch.training.forecast import Forecast
@@ -193,7 +193,12 @@ def bars_of(workers: int) -> Watcher:
 
 def _name(purpose: str, trial: int) -> str:
     whose = "the baseline" if trial == BASELINE_TRIAL else f"trial {trial}"
-    return {"search": whose, "confirmation": f"confirmation of {whose}"}.get(purpose, purpose)
+    names = {
+        "search": whose,
+        "confirmation": f"confirmation of {whose}",
+        PARTED: f"confirmation of {whose}'s recipe with the baseline's own values",
+    }
+    return names.get(purpose, purpose)
 
 
 def _end_of(record: Record) -> str:

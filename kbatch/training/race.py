@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
@@ -14,8 +15,10 @@ from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
 from kbatch.records.record import Record
 from kbatch.results.claim import Race, claim_of
+from kbatch.results.confirmed_recipes import confirmed_best
 from kbatch.results.duration import Ahead, race_trainings
 from kbatch.results.loading import load_validation_examples
+from kbatch.results.own_values import apart
 from kbatch.training import crew
 from kbatch.training.forecast import Forecast
 from kbatch.training.search import Search
@@ -55,6 +58,9 @@ def run(
 ) -> list[Record]:
     """Train the baseline and the candidates with fresh seeds, and return the records.
 
+    Where the best recipe and the baseline have other hyperparameters of the user's own, that recipe
+    is trained with the baseline's too. These trainings are kept, and not returned.
+
     Args:
         search: The search.
         candidates: Records of the recipes' first trainings.
@@ -62,6 +68,19 @@ def run(
         ends_at: Float, time on `time.monotonic` after which no training is begun.
         test: Batches that the kept weights are evaluated on too. Optional.
     """
+    made = _raced(search, candidates, looks, ends_at, test)
+    _part(search, candidates, ends_at, test)
+    return made
+
+
+def _raced(
+    search: Search,
+    candidates: Sequence[Record],
+    looks: Sequence[int],
+    ends_at: float,
+    test: tf.data.Dataset | None,
+) -> list[Record]:
+    """Train the baseline and the candidates with fresh seeds, as far as the race goes."""
     left, made = list(candidates), list[Record]()
     first = search.model_maker.seed + 1
     _forecast(search, looks, len(left), ends_at)
@@ -71,8 +90,12 @@ def run(
             racers = [search.baseline(), *left]
             # Seed by seed: if the machine's speed changes, it changes for all recipes alike.
             seeds = range(first + begun, first + look)
-            asked = [(record, seed) for seed in seeds for record in racers]
-            if not _train(search, asked, ends_at, test, made) or _is_decided(search, left):
+            asked = [
+                functools.partial(search.again, record, seed, test)
+                for seed in seeds
+                for record in racers
+            ]
+            if not _train(search, asked, ends_at, made) or _is_decided(search, left):
                 return made
             racing, left = left, better_half(left, made)
             if look != looks[-1]:
@@ -94,14 +117,27 @@ def _forecast(search: Search, looks: Sequence[int], candidates: int, ends_at: fl
     search.watcher.begins(Forecast(ahead, records, ends_at - time.monotonic()), words)
 
 
+def _part(
+    search: Search, candidates: Sequence[Record], ends_at: float, test: tf.data.Dataset | None
+) -> None:
+    """Train the best recipe with the baseline's own hyperparameters, where both changed."""
+    race, baseline = Race.of(search.project.facts()), search.baseline()
+    best = confirmed_best(search.project.store.records(), race.dropped)
+    first = next((each for each in candidates if best and each.trial == best[0].trial), None)
+    if first is None or first.recipe == baseline.recipe or apart(first, baseline) == ({}, {}):
+        return
+    seeds = sorted({record.seed for record in best})
+    asked = [functools.partial(search.parted, first, seed, test) for seed in seeds]
+    _train(search, asked, ends_at, [])
+
+
 def _train(
     search: Search,
-    asked: Sequence[tuple[Record, int]],
+    asked: Sequence[Callable[[], Record]],
     ends_at: float,
-    test: tf.data.Dataset | None,
     made: list[Record],
 ) -> bool:
-    """Train recipes with seeds in all workers, add the records, and tell whether time sufficed."""
+    """Make trainings in all workers, add the records, and tell whether time sufficed."""
     ended: dict[int, Record] = {}
     places = iter(range(len(asked)))
 
@@ -110,8 +146,7 @@ def _train(
             place = next(places, None)
             if place is None:
                 return
-            record, seed = asked[place]
-            ended[place] = search.again(record, seed, test)
+            ended[place] = asked[place]()
 
     try:
         with crew.beside(search.trainer, work):

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kbatch.axes import RESERVED
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.data.batches import Data
@@ -18,7 +19,8 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.records import disk
-from kbatch.records.record import BASELINE_TRIAL, Record
+from kbatch.records.record import BASELINE_TRIAL, PARTED, Record
+from kbatch.results.own_values import own_values
 from kbatch.rules import warmup
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death
@@ -40,6 +42,7 @@ MACHINES = 5  # that may be lost under a training before it is said to kill them
 # The fact of the baseline's values of the user's own hyperparameters. Projects of old versions have
 # none, and their baselines took the defaults.
 VALUES = "values"
+IDLE = "idle"  # the fact of the names of own hyperparameters that have no effect in trials
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class Search:
 
     @property
     def own_values(self) -> dict[str, Any]:
-        """Dict, the baseline's values of the user's own hyperparameters."""
+        """Dict, the values of the user's own hyperparameters that the baseline is built with."""
         return dict(self.project.facts().get(VALUES) or {})
 
     def baseline(self) -> Record:
@@ -164,6 +167,19 @@ class Search:
             dict(record.values),
             record.learning_rate_at_32,
         )
+        return self.train(job, test=test)
+
+    def without_idle(self, job: Job) -> Job:
+        """Return the training of a trial without values that have no effect in it."""
+        names = self.project.facts().get(IDLE) or ()
+        values = {name: value for name, value in job.values.items() if name not in names}
+        return dataclasses.replace(job, values=values)
+
+    def parted(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
+        """Train a recipe with a fresh seed and the baseline's own hyperparameters; see `again`."""
+        values = {name: value for name, value in record.values.items() if name in RESERVED}
+        values |= own_values(self.baseline())
+        job = Job(PARTED, record.trial, seed, record.recipe, values, record.learning_rate_at_32)
         return self.train(job, test=test)
 
     def drawn(self, hp: Any) -> tuple[Recipe, tuple[str, ...]]:

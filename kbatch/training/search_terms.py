@@ -128,9 +128,9 @@ class Terms:
         arguments, data = cast(FitArguments, arguments), cast(Data, data)
         found = [] if model is None else self._found(arguments, data, problems)
         problems.raise_all()
-        self._agree(project, arguments, model, data)
         if VALUES in project.facts() or not project.store.records():
             project.agree({VALUES: own_values(hp)})
+        self._agree(project, arguments, model, data)
         project.note({catalogue.FACT: catalogue.facts(found)})
         goal = self._goal_of(project, data, arguments, model)
         own = bars_of(self.workers) if arguments.verbose is None else Watcher()

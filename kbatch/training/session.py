@@ -16,7 +16,7 @@ from tensorboard.plugins.hparams.summary import session_end_pb
 from kbatch.axes import AXES, AXIS
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record
+from kbatch.records.record import PARTED, Record
 from kbatch.training.job import name_of
 
 # Prefixes of the tags, by which TensorBoard groups its charts.
@@ -29,7 +29,7 @@ NUMBERS = {
 
 # Columns besides the hyperparameters that a tuner draws. No rate of an axis may be above 100.
 OWN_COLUMNS = {
-    "purpose": hparams_api.Discrete(["baseline", "confirmation", "search"]),
+    "purpose": hparams_api.Discrete(["baseline", "confirmation", "parted", "search"]),
     "learning_rate": hparams_api.RealInterval(0.0, 100.0),
 }
 
@@ -71,6 +71,8 @@ class Session:
         row = run
         if record.purpose == "confirmation":
             row = f"{'baseline' if record.baseline else record.trial}, confirmed"
+        elif record.purpose == PARTED:
+            row = f"{record.trial}, confirmed with the baseline's own values"
         return cls(
             run=run,
             group=row,

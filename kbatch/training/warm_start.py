@@ -50,6 +50,9 @@ def observations(
     goal = Goal.from_dict(facts["goal"])
     drawn = [each for each in load_records(folder) if not each.baseline]
     records = [each for each in drawn if each.values]
+    # which tell nothing, but a new search draws them
+    idle = {each.name: each.default for each in space if each.name in before.get("idle", ())}
+    records = [dataclasses.replace(each, values={**idle, **each.values}) for each in records]
     found = [observation(record, goal, space) for record in records if _is_sound(record, space)]
     print(
         f"warm start: {len(found)} of {len(records)} trainings in {folder} are of use", flush=True

@@ -20,10 +20,10 @@ SEVERAL = (RNG.random((60, 2)) < [0.6, 0.2]).astype("float32")
 NUMBERS = RNG.gamma(2.0, 1.0, 60).astype("float32")
 STEPS = RNG.choice(3, (60, 4), p=[0.2, 0.5, 0.3])
 WEIGHTS = RNG.random(60).astype("float32") * 3
-UNIT = np.linspace(0, 1, 11)
+UNIT = np.linspace(0, 1, 6)
 SIMPLEX = [p for p in itertools.product(UNIT, repeat=3) if abs(sum(p) - 1) < 1e-9]
 SQUARE = list(itertools.product(UNIT, repeat=2))
-LINE = [(each,) for each in np.linspace(-3, 6, 61)]
+LINE = [(each,) for each in np.linspace(-3, 6, 31)]
 
 
 def own_share(y_true, y_pred):

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.building.layer_names import fresh_names
+from kbatch.building.layer_names import fresh_names, snake_case
 from kbatch.runtime import keras_private
 from kbatch.training.held_out_labels import Part
+from kbatch.training.metrics import LOSS, SHARES
 from kbatch.training.model_outputs import Outputs
 
-LOSS = "loss"
 Answers = Sequence[np.ndarray]
 
 
@@ -51,6 +51,12 @@ class ConstantModel:
     def is_loss(self, name: str) -> bool:
         """Return whether a name is that of the loss, or of the loss of one output."""
         return name in self.names and name not in self.metrics
+
+    def changes_in_steps(self, name: str) -> bool:
+        """Return whether a metric is one of Keras' own that ranks or counts answers."""
+        metric = self.metrics[name][0] if name in self.metrics else None
+        of_keras = type(metric).__module__.startswith("keras.")
+        return of_keras and snake_case(type(metric).__name__) in SHARES
 
     def places(self, name: str) -> list[int]:
         """Return the positions of the outputs that a metric or loss depends on."""

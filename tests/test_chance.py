@@ -179,6 +179,29 @@ def test_validation_of_one_class_says_so():
     assert "are the same" not in goal(model, "val_accuracy", None, ONE).note
 
 
+class Near(keras.metrics.Metric):
+    """The share of labels within one of the answer, counted; it has no config."""
+
+    def __init__(self):
+        super().__init__(name="m")
+        self.near = self.add_weight(name="near", initializer="zeros")
+        self.seen = self.add_weight(name="seen", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        hits = own_share(keras.ops.reshape(y_true, (-1, 1)), y_pred)
+        self.near.assign_add(keras.ops.sum(hits))
+        self.seen.assign_add(keras.ops.cast(keras.ops.size(hits), "float32"))
+
+    def result(self):
+        return self.near / self.seen
+
+
+def test_a_metric_class_of_ones_own_is_measured():
+    found = goal(model_of((1,), None, metrics=[Near()]), "val_m", "max", NUMBERS)
+    best = best_of_grid(Near(), NUMBERS, (1,), LINE, "max")
+    assert found.chance >= best - 1e-6
+
+
 def raising(y_true, y_pred):
     raise ValueError("no constants")
 

@@ -171,7 +171,8 @@ def _fresh(metrics: Any) -> Any:
 
 
 def _copy(metric: Any) -> Any:
-    of_keras = type(metric).__module__.startswith("keras.")
-    if of_keras and type(metric) is not keras.metrics.MeanMetricWrapper:
+    if type(metric) is keras.metrics.MeanMetricWrapper:
+        return keras_private.fresh_wrapper(metric)
+    if type(metric).__module__.startswith("keras."):
         return type(metric).from_config(metric.get_config())
     return copy.deepcopy(metric)

@@ -222,7 +222,7 @@ def _weights(part: Part, place: int, places: tuple[int, ...], rows: int) -> np.n
     given = [each for each in (part.weights[place], part.masks[place]) if each is not None]
     total = None
     for each in given:
-        own = each.reshape(each.shape + (1,) * max(len(places) - each.ndim, 0))
+        own: np.ndarray = each.reshape(each.shape + (1,) * max(len(places) - each.ndim, 0))
         while own.ndim > len(places) and own.shape[-1] == 1:
             own = own[..., 0]
         try:

@@ -89,6 +89,7 @@ class ConstantModel:
             prediction = self._prediction(answers[place], part, place)
             metric.update_state(tf.constant(part.labels[place]), prediction, *map(_tensor, given))
         result = np.asarray(metric.result())
+        metric.reset_state()
         if result.size != 1:
             raise ValueError(f"{name} is not one number")
         return float(result.reshape(()))
@@ -175,4 +176,7 @@ def _copy(metric: Any) -> Any:
         return keras_private.fresh_wrapper(metric)
     if type(metric).__module__.startswith("keras."):
         return type(metric).from_config(metric.get_config())
-    return copy.deepcopy(metric)
+    try:
+        return copy.deepcopy(metric)
+    except Exception:  # Keras copies by config, which a class of the user's own may lack
+        return metric  # whose state Keras resets before each use, as is done here after it

@@ -209,7 +209,7 @@ def test_coupled_losses_in_single_precision(name):
     assert difference(whole(build, x, y), in_passes(build, x, y)[0]) < 1e-6
 
 
-@pytest.mark.parametrize("loss", [rmse, keras.losses.Dice(), "mse"])
+@pytest.mark.parametrize("loss", [rmse, keras.losses.Dice(), "mse"], ids=["rmse", "dice", "mse"])
 def test_weights_of_examples_count_as_in_the_whole_batch(loss):
     build = compiled(lambda: dense("sigmoid"), lambda: loss)
     x, y = data_of("", LABELS)
@@ -313,7 +313,11 @@ def tutorial(y, p):
     return ops.sum(each * counted) / ops.sum(counted)
 
 
-@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", tutorial, "ignore"], ids=str)
+@pytest.mark.parametrize(
+    "loss",
+    ["sparse_categorical_crossentropy", tutorial, "ignore"],
+    ids=["keras", "tutorial", "ignored class"],
+)
 def test_padded_texts_with_masks(loss):
     ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
     build = compiled(masked, lambda: ignoring if loss == "ignore" else loss)
@@ -329,7 +333,9 @@ def two_outputs():
     return keras.Model(inputs, {"words": words, "kind": kind})
 
 
-@pytest.mark.parametrize("of_kind", ["binary_crossentropy", keras.losses.Dice()], ids=str)
+@pytest.mark.parametrize(
+    "of_kind", ["binary_crossentropy", keras.losses.Dice()], ids=["bce", "dice"]
+)
 def test_several_outputs_with_masks_and_loss_weights(of_kind):
     losses = {"words": "sparse_categorical_crossentropy", "kind": of_kind}
     build = compiled(two_outputs, lambda: losses, loss_weights={"words": 0.3, "kind": 2.0})
@@ -348,7 +354,7 @@ class Adding(layers.Layer):
         return x
 
 
-@pytest.mark.parametrize("loss", ["mse", rmse], ids=str)
+@pytest.mark.parametrize("loss", ["mse", rmse], ids=["mse", "rmse"])
 def test_a_mean_that_a_layer_adds_is_part_of_both_ways(loss):
     parts = lambda: [*dense(), Adding(ops.mean)]  # noqa: E731
     build, (x, y) = compiled(parts, lambda: loss), data_of("", LABELS)

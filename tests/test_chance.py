@@ -20,10 +20,10 @@ SEVERAL = (RNG.random((60, 2)) < [0.6, 0.2]).astype("float32")
 NUMBERS = RNG.gamma(2.0, 1.0, 60).astype("float32")
 STEPS = RNG.choice(3, (60, 4), p=[0.2, 0.5, 0.3])
 WEIGHTS = RNG.random(60).astype("float32") * 3
-UNIT = np.linspace(0, 1, 11)
+UNIT = np.linspace(0, 1, 6)
 SIMPLEX = [p for p in itertools.product(UNIT, repeat=3) if abs(sum(p) - 1) < 1e-9]
 SQUARE = list(itertools.product(UNIT, repeat=2))
-LINE = [(each,) for each in np.linspace(-3, 6, 61)]
+LINE = [(each,) for each in np.linspace(-3, 6, 31)]
 
 
 def own_share(y_true, y_pred):
@@ -177,6 +177,29 @@ def test_validation_of_one_class_says_so():
     assert found.chance == 1.0
     assert "all 20 validation labels are the same (1.0)" in found.note
     assert "are the same" not in goal(model, "val_accuracy", None, ONE).note
+
+
+class Near(keras.metrics.Metric):
+    """The share of labels within one of the answer, counted; it has no config."""
+
+    def __init__(self):
+        super().__init__(name="m")
+        self.near = self.add_weight(name="near", initializer="zeros")
+        self.seen = self.add_weight(name="seen", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        hits = own_share(keras.ops.reshape(y_true, (-1, 1)), y_pred)
+        self.near.assign_add(keras.ops.sum(hits))
+        self.seen.assign_add(keras.ops.cast(keras.ops.size(hits), "float32"))
+
+    def result(self):
+        return self.near / self.seen
+
+
+def test_a_metric_class_of_ones_own_is_measured():
+    found = goal(model_of((1,), None, metrics=[Near()]), "val_m", "max", NUMBERS)
+    best = best_of_grid(Near(), NUMBERS, (1,), LINE, "max")
+    assert found.chance >= best - 1e-6
 
 
 def raising(y_true, y_pred):

@@ -129,7 +129,7 @@ def test_an_accuracy_of_one_output_has_its_labels_chance():
         # ends like an accuracy, but is not one of Keras' own
         ("val_top5_accuracy", CLASSES, "top5_accuracy"),
         ("val_accuracy", np.array([[0.2, 0.9]]).T, "one class per example"),
-        ("val_accuracy", np.zeros((2, 3, 4)), "one class per example"),
+        ("val_accuracy", np.zeros((2, 3, 4)), "measurable for a constant answer"),
     ],
 )
 def test_chance_that_is_not_certain_is_asked_for(metric, labels, text):

@@ -165,6 +165,14 @@ def flatten_layers(layer: Any) -> list[Any]:
     return list(layer._flatten_layers())
 
 
+def fresh_wrapper(metric: Any) -> Any:
+    """A `MeanMetricWrapper` of the same function, which need not be registered.
+
+    `MeanMetricWrapper._fn` and `_fn_kwargs`, keras/src/metrics/reduction_metrics.py, Keras 3.15.1.
+    """
+    return type(metric)(metric._fn, name=metric.name, dtype=metric.dtype, **metric._fn_kwargs)
+
+
 def functional_class() -> Any:
     """The class of models that are made of inputs and outputs.
 

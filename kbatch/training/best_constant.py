@@ -115,7 +115,8 @@ def best_constant(
 
         labels = Labels(parts, outputs, measure)
         best = _best(measure, labels, named, direction)
-        best = _refined(measure, labels, best, columns, outputs.ranges[place], direction)
+        if not model.changes_in_steps(name):
+            best = _refined(measure, labels, best, columns, outputs.ranges[place], direction)
         answers[place], last = best.answer, labels.last
         found.append(best)
     value = model.value(name, answers, last)

@@ -13,9 +13,9 @@ from kbatch.data.batches import Data
 from kbatch.errors import SearchError
 from kbatch.training import metrics
 from kbatch.training.best_constant import best_constant
-from kbatch.training.constant_model import LOSS, ConstantModel
+from kbatch.training.constant_model import ConstantModel
 from kbatch.training.held_out_labels import Part, read
-from kbatch.training.metrics import Measured
+from kbatch.training.metrics import LOSS, Measured
 from kbatch.training.model_outputs import Outputs, outputs_of
 
 HOW = "Pass chance=, the metric of the best constant answer on the validation data"

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.building.layer_names import fresh_names
+from kbatch.building.layer_names import fresh_names, snake_case
 from kbatch.runtime import keras_private
 from kbatch.training.held_out_labels import Part
+from kbatch.training.metrics import LOSS, SHARES
 from kbatch.training.model_outputs import Outputs
 
-LOSS = "loss"
 Answers = Sequence[np.ndarray]
 
 
@@ -30,6 +30,9 @@ class ConstantModel:
 
     def __init__(self, compiled: Mapping[str, Any], outputs: Outputs, first: Part) -> None:
         self._outputs = outputs
+        # Traced, since some metrics take thirty times as long eagerly. The user's own may be of
+        # Python, and a mask is not handed to a trace.
+        self._updates: dict[str, Any] = {}
         with fresh_names(), tf.device("/CPU:0"):
             self._model = keras.Model(name="constant")
             if outputs.names:
@@ -51,6 +54,12 @@ class ConstantModel:
     def is_loss(self, name: str) -> bool:
         """Return whether a name is that of the loss, or of the loss of one output."""
         return name in self.names and name not in self.metrics
+
+    def changes_in_steps(self, name: str) -> bool:
+        """Return whether a metric is one of Keras' own that ranks or counts answers."""
+        metric = self.metrics[name][0] if name in self.metrics else None
+        of_keras = type(metric).__module__.startswith("keras.")
+        return of_keras and snake_case(type(metric).__name__) in SHARES
 
     def places(self, name: str) -> list[int]:
         """Return the positions of the outputs that a metric or loss depends on."""
@@ -78,11 +87,17 @@ class ConstantModel:
     def _metric(self, name: str, answers: Answers, parts: Sequence[Part]) -> float:
         metric, place, weighted = self.metrics[name]
         metric.reset_state()
+        update = metric.update_state
+        if type(metric).__module__.startswith("keras.") and not any(
+            each.masks[place] is not None for each in parts
+        ):
+            update = self._updates.setdefault(name, tf.function(update, reduce_retracing=True))
         for part in parts:
             given = [part.weights[place]] if weighted and part.weights[place] is not None else []
             prediction = self._prediction(answers[place], part, place)
-            metric.update_state(tf.constant(part.labels[place]), prediction, *map(_tensor, given))
+            update(tf.constant(part.labels[place]), prediction, *map(_tensor, given))
         result = np.asarray(metric.result())
+        metric.reset_state()
         if result.size != 1:
             raise ValueError(f"{name} is not one number")
         return float(result.reshape(()))
@@ -165,7 +180,11 @@ def _fresh(metrics: Any) -> Any:
 
 
 def _copy(metric: Any) -> Any:
-    of_keras = type(metric).__module__.startswith("keras.")
-    if of_keras and type(metric) is not keras.metrics.MeanMetricWrapper:
+    if type(metric) is keras.metrics.MeanMetricWrapper:
+        return keras_private.fresh_wrapper(metric)
+    if type(metric).__module__.startswith("keras."):
         return type(metric).from_config(metric.get_config())
-    return copy.deepcopy(metric)
+    try:
+        return copy.deepcopy(metric)
+    except Exception:  # Keras copies by config, which a class of the user's own may lack
+        return metric  # whose state Keras resets before each use, as is done here after it

@@ -189,8 +189,9 @@ class Recipe:
         """Return plain Keras code that trains this recipe without kbatch.
 
         Use it to take a recipe home: the code imports keras, numpy and tensorflow only. It defines
-        `train(build_model, x, y, validation_data, epochs, loss, metrics)`, and has places marked
-        with TODO for your model and data. What plain Keras cannot do is a comment that says so.
+        `train(build_model, x, y, validation_data, epochs)`, and has places marked with TODO for
+        your model and data. A compiled model keeps its own loss and metrics. What plain Keras
+        cannot do is a comment that says so, or stops the script with a sentence.
         `kbatch export` writes the code of a whole search, with its model and data where it can.
 
         Example:

@@ -230,3 +230,43 @@ def test_the_exported_script_repeats_the_training(tmp_path):
     printed = dict(line.split() for line in done.stdout.splitlines()[-4:])
     # two of 400 photographs, for sums in another order
     assert float(printed["val_accuracy"]) == pytest.approx(best.outcome.curve[-1][1], abs=0.0055)
+
+
+def test_a_compiled_model_keeps_its_own_loss(project):
+    know(project, signature={"optimizer": "Adam 1", "loss": "Huber 1a2b3c4d", "metrics": ["mae"]})
+    code = code_of(project, best_training(project))
+    main = code.split('if __name__ == "__main__":')[1]
+    assert "loss=" not in main
+    assert "metrics=" not in main
+    assert code.count("TODO") == 2  # model and data
+
+
+def test_a_loss_without_a_name_stops_the_script(project):
+    know(project, signature={"loss": "Huber 1a2b3c4d", "metrics": ["mae"]})
+    main = code_of(project, best_training(project)).split('if __name__ == "__main__":')[1]
+    stop = main.index("raise NotImplementedError(")
+    assert "loss and the metrics of the search: Huber 1a2b3c4d" in main[stop:]
+    assert stop < main.index("train(")
+
+
+def test_callbacks_and_class_weights_are_in_the_code(project):
+    know(project, callbacks=["ReduceLROnPlateau", "Mine"], class_weight={"0": 1.0, "1": 2.5})
+    code = code_of(project, best_training(project))
+    assert "callbacks of the search are left out: ReduceLROnPlateau, Mine." in code
+    assert "TODO: pass callbacks=, as the search had them: ReduceLROnPlateau, Mine." in code
+    assert "class_weight={0: 1.0, 1: 2.5}" in code
+    know(project, callbacks=[], class_weight=None)
+    assert "callbacks of the search" not in code_of(project, best_training(project))
+
+
+@pytest.mark.parametrize("values", [{}, {"units": 7}])
+def test_own_values_are_passed_to_the_users_function(tmp_path, monkeypatch, values):
+    named = result_records.record(0, 0.3, values=values)
+    project = result_records.keep(tmp_path / "runs", [named])
+    source = "def build(hp):\n    return hp.Int('units', 3, 9)\n"
+    (tmp_path / f"of_mine_{len(values)}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    know(project, model=f"of_mine_{len(values)}:build")
+    namespace = {"__name__": "exported"}
+    exec(code_of(project, named), namespace)
+    assert namespace["build_model"]() == values.get("units", 3)

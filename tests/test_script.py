@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import script_models
 from script_cases import RECIPES
 
 import kbatch
@@ -196,3 +197,85 @@ def test_every_pass_holds_every_example_once():
     assert sizes == [2, 4, 6, 1, 5, 6]
     assert sorted(order[:12]) == sorted(order[12:]) == list(range(12))
     assert order[:12] != order[12:]
+
+
+def code_trains(recipe, build, *arguments, **more):
+    """Train by the code of a recipe, as `train` of the code."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        file = Path(folder, "train.py")
+        file.write_text(recipe.to_code())
+        fit = keras.Model.fit
+        patch.setattr(
+            keras.Model, "fit", lambda self, *args, **named: fit(self, *args, verbose=0, **named)
+        )
+        return runpy.run_path(str(file))["train"](build, *arguments, **more)
+
+
+def assert_model_equal(name):
+    build, x, y, fields, more = script_models.CASES[name]
+    metric = {script_models.several: "val_a_mae", script_models.sparse: "val_accuracy"}.get(
+        build, "val_mae"
+    )
+    recipe, ours, theirs = Recipe(**fields), Last(), Last()
+    _, outcome = kbatch.train(
+        recipe,
+        build,
+        x,
+        y,
+        (x, y),
+        epochs=3,
+        metric=metric,
+        direction="max" if build is script_models.sparse else "min",
+        chance=0.0 if build is script_models.sparse else 10.0,
+        callbacks=[ours],
+        **more,
+    )
+    _, history = code_trains(recipe, build, x, y, (x, y), 3, callbacks=[theirs], **more)
+    for own, other in zip(ours.weights, theirs.weights, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
+    assert history.history[metric][-1] == pytest.approx(outcome.curve[-1][1], rel=1e-4)
+    assert build().evaluate(x, y, verbose=0, return_dict=True).keys() <= history.history.keys()
+
+
+FAST_MODELS = ["logits", "several", "masks"]
+
+
+@pytest.mark.parametrize("name", FAST_MODELS)
+def test_the_models_own_loss_and_metrics_are_kept(name, own_policy):
+    assert_model_equal(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in script_models.CASES if name not in FAST_MODELS])
+def test_those_of_other_models_are_kept_too(name, own_policy):
+    assert_model_equal(name)
+
+
+def test_a_loss_beside_a_compiled_one_does_not_override_it():
+    build, x, y, fields, _ = script_models.CASES["logits"]
+    ends = [
+        code_trains(Recipe(**fields), build, x, y, (x, y), 2, *given)[0].get_weights()
+        for given in ((), ("mse", ["accuracy"]))
+    ]
+    for own, other in zip(*ends, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def test_what_cannot_be_written_stops_with_a_sentence():
+    _, x, y, fields, _ = script_models.CASES["logits"]
+    recipe, made = Recipe(**fields), script_models.from_logits()
+    with pytest.raises(ValueError, match="Pass loss= and metrics="):
+        code_trains(recipe, network, x, y, (x, y), 1)
+    with pytest.raises(ValueError, match="compiled inside of build_model"):
+        code_trains(recipe, lambda: made, x, y, (x, y), 1)
+    ignoring = script_models.single(
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0), 3
+    )
+    labels = script_models.CLASS
+    with pytest.raises(NotImplementedError, match="not that over the whole batch"):
+        code_trains(Recipe(**script_models.PASSES), ignoring, x, labels, (x, labels), 1)
+    kbatch.register_augmentation("test_of_mine", lambda: [keras.layers.GaussianNoise(0.1)])
+    with pytest.raises(NotImplementedError, match="Write the layers"):
+        code_trains(
+            Recipe(12, augmentation="test_of_mine"), script_models.from_logits, x, y, (x, y), 1
+        )

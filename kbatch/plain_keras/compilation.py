@@ -13,18 +13,20 @@ def built(build_model, loss, metrics):
     A model that build_model() compiles keeps its own; loss and metrics are for one that it does
     not compile.
     """
-    said, compiled = {}, keras.Model.compile
+    # the class that defines it, as Keras loads no compiled model where a subclass overrides it
+    owner = next(each for each in keras.Model.__mro__ if "compile" in vars(each))
+    said, compiled = {}, owner.compile
 
     def noted(model, *arguments, **named):
         found = inspect.signature(compiled).bind(model, *arguments, **named).arguments
         said[id(model)] = {name: found[name] for name in KEPT if name in found}
         compiled(model, *arguments, **named)
 
-    keras.Model.compile = noted
+    owner.compile = noted
     try:
         model = build_model()
     finally:
-        keras.Model.compile = compiled
+        owner.compile = compiled
     if id(model) in said:
         return model, said[id(model)]
     if model.compiled:

@@ -116,6 +116,8 @@ def test_one_name_stands_for_one_definition():
         for node in ast.parse(recipe.to_code()).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 names.append(node.name)
+            elif isinstance(node, ast.Assign):
+                names += [target.id for target in node.targets]
         assert len(names) == len(set(names))
         names.clear()
 

@@ -218,7 +218,10 @@ def _fills(layer: Any, pictures: Any) -> bool:
 
 
 def _moves_masks(layer: Any, pictures: Any) -> bool:
-    return carries(layer) and _remembered("follows", layer, pictures, _follows)
+    try:
+        return carries(layer) and bool(_remembered("follows", layer, pictures, _follows))
+    except Exception:  # layers raise errors of any kind where they take no masks of six planes
+        return False
 
 
 def _remembered(what: str, layer: Any, pictures: Any, measure: Any) -> Any:
@@ -243,7 +246,9 @@ def _follows(layer: Any, pictures: Any) -> bool:
             change = np.abs(_numbers(other) - _numbers(one)).max(axis=-1).reshape(len(own), -1)
             seen = (change.max(axis=1) > LEAST)[::2]
             digits = _numbers(planes).reshape(len(own), -1, 6)
-            found = digits[np.arange(len(own)), change.argmax(axis=1)][::2]
+            at = np.arange(len(own)), change.argmax(axis=1)
+            found = digits[at][::2]
+            seen &= places.inside(planes).numpy().reshape(len(own), -1)[at][::2]
             rows, columns = np.divmod(own[::2], first.shape[2])
             apart = np.maximum(
                 np.abs(found[:, 0] * places.DIGITS + found[:, 1] - rows),

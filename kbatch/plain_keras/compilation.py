@@ -4,7 +4,7 @@ import inspect
 
 import keras
 
-KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
+KEPT_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 
 def built(build_model, loss, metrics):
@@ -19,7 +19,7 @@ def built(build_model, loss, metrics):
 
     def noted(model, *arguments, **named):
         found = inspect.signature(compiled).bind(model, *arguments, **named).arguments
-        said[id(model)] = {name: found[name] for name in KEPT if name in found}
+        said[id(model)] = {name: found[name] for name in KEPT_ARGUMENTS if name in found}
         compiled(model, *arguments, **named)
 
     owner.compile = noted

@@ -196,7 +196,7 @@ def searched(folder, values, own=build, **arguments):
     return tuner
 
 
-def test_the_baseline_has_todays_values_and_the_search_begins_there(tmp_path):
+def test_the_baseline_has_todays_values(tmp_path):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         tuner = searched(tmp_path, {**TODAY, "batch_size": 16})

@@ -220,5 +220,6 @@ def test_kbatch_train_writes_one_row_into_the_users_folder(points, tmp_path):
 def test_without_the_callback_nothing_is_written(points, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", "The baseline has your hyperparameters")
         search(tmp_path, points, None, trials=1)
     assert not list(tmp_path.rglob("events*"))

@@ -62,11 +62,11 @@ def ending(monkeypatch):
 
 
 def test_an_interrupted_repeat_is_made_anew(points, tmp_path, ending):
+    callbacks = [ending(REPEAT_TRAINING, KeyboardInterrupt())]
     with pytest.raises(KeyboardInterrupt):
-        callbacks = [ending(REPEAT_TRAINING, KeyboardInterrupt())]
         search(tuner_in(tmp_path), points, max_trials=4, callbacks=callbacks)
     assert len(trials_of(tmp_path)) == 2
-    search(tuner_in(tmp_path), points, max_trials=4)
+    search(tuner_in(tmp_path), points, max_trials=4, callbacks=callbacks)
     assert [record.trial for record in trials_of(tmp_path)] == [0, 1, 2, 3]
     (again,) = (record for record in repeats_in(tmp_path) if record.trial == 2)
     assert again.seed == 100_000 + SEED

@@ -74,8 +74,9 @@ def observed(points, tmp_path_factory):
     ]
     tuner, records = searched(directory, points, [board, named, best, log, slower, *patient])
     (x, y), validation = points
+    in_search = list(seen)
     kbatch.confirm(tuner, top=1, seeds=1)
-    return directory, records, seen
+    return directory, records, in_search
 
 
 def test_patience_counts_measurements_not_epochs(observed):
@@ -112,6 +113,8 @@ def test_files_named_by_what_was_measured_and_logs_are_written(observed):
     assert {path.name for path in directory.glob("*.keras")} == {
         "best.keras",
         "baseline.best.keras",
+        "confirmation_baseline_seed1.best.keras",
+        "confirmation_trial0_seed1.best.keras",
     }
     rows = list(csv.DictReader((directory / "log.csv").open()))
     assert (

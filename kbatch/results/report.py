@@ -135,7 +135,7 @@ def report(tuner_or_directory: Any) -> Report:
     Example:
     ```python
     tuner.search(x, y, validation_data=(x_val, y_val))
-    kbatch.confirm(tuner, x, y, validation_data=(x_val, y_val), seeds=5)
+    kbatch.confirm(tuner, seeds=5)
     print(kbatch.report(tuner))
     ```
     """

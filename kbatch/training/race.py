@@ -19,6 +19,7 @@ from kbatch.results.confirmed_recipes import confirmed_best
 from kbatch.results.duration import Ahead, race_trainings
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.own_values import apart
+from kbatch.results.score_interval import FEWEST_SEEDS
 from kbatch.training import crew
 from kbatch.training.forecast import Forecast
 from kbatch.training.search import Search
@@ -58,8 +59,9 @@ def run(
 ) -> list[Record]:
     """Train the baseline and the candidates with fresh seeds, and return the records.
 
-    Where the best recipe and the baseline have other hyperparameters of the user's own, that recipe
-    is trained with the baseline's too. These trainings are kept, and not returned.
+    Where a gain may be claimed, and the best recipe and the baseline have other hyperparameters of
+    the user's own, that recipe is trained with the baseline's too. These trainings are kept, and
+    not returned.
 
     Args:
         search: The search.
@@ -121,13 +123,16 @@ def _part(
     search: Search, candidates: Sequence[Record], ends_at: float, test: tf.data.Dataset | None
 ) -> None:
     """Train the best recipe with the baseline's own hyperparameters, where both changed."""
-    race, baseline = Race.of(search.project.facts()), search.baseline()
-    best = confirmed_best(search.project.store.records(), race.dropped)
+    race, records = Race.of(search.project.facts()), search.project.store.records()
+    best = confirmed_best(records, race.dropped)
     first = next((each for each in candidates if best and each.trial == best[0].trial), None)
-    if first is None or first.recipe == baseline.recipe or apart(first, baseline) == ({}, {}):
-        return
     seeds = sorted({record.seed for record in best})
-    asked = [functools.partial(search.parted, first, seed, test) for seed in seeds]
+    if first is None or len(seeds) < FEWEST_SEEDS:  # there is no gain to part
+        return
+    baseline = next(each for each in records if each.baseline)
+    if first.recipe == baseline.recipe or apart(first, baseline) == ({}, {}):
+        return
+    asked = [functools.partial(search.parted, first, baseline, seed, test) for seed in seeds]
     _train(search, asked, ends_at, [])
 
 

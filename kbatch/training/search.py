@@ -175,10 +175,19 @@ class Search:
         values = {name: value for name, value in job.values.items() if name not in names}
         return dataclasses.replace(job, values=values)
 
-    def parted(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
-        """Train a recipe with a fresh seed and the baseline's own hyperparameters; see `again`."""
+    def parted(
+        self, record: Record, baseline: Record, seed: int, test: tf.data.Dataset | None = None
+    ) -> Record:
+        """Train a recipe with a fresh seed and the baseline's own hyperparameters; see `again`.
+
+        Args:
+            record: Record of the recipe's first training.
+            baseline: Record of a training of the baseline.
+            seed: Integer, the fresh seed.
+            test: Batches that the kept weights are evaluated on too. Optional.
+        """
         values = {name: value for name, value in record.values.items() if name in RESERVED}
-        values |= own_values(self.baseline())
+        values |= own_values(baseline)
         job = Job(PARTED, record.trial, seed, record.recipe, values, record.learning_rate_at_32)
         return self.train(job, test=test)
 

@@ -16,7 +16,7 @@ from tensorboard.plugins.hparams.summary import session_end_pb
 from kbatch.axes import AXES, AXIS
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.record import PARTED, Record
+from kbatch.records.record import FRESH, PARTED, Record
 from kbatch.training.job import name_of
 
 # Prefixes of the tags, by which TensorBoard groups its charts.
@@ -29,7 +29,7 @@ NUMBERS = {
 
 # Columns besides the hyperparameters that a tuner draws. No rate of an axis may be above 100.
 OWN_COLUMNS = {
-    "purpose": hparams_api.Discrete(["baseline", "confirmation", "parted", "search"]),
+    "purpose": hparams_api.Discrete(["baseline", "confirmation", "search"]),
     "learning_rate": hparams_api.RealInterval(0.0, 100.0),
 }
 
@@ -143,7 +143,8 @@ def hparams_of(record: Record) -> dict[str, Any]:
     The baseline draws nothing; its axes have the values of its recipe.
     """
     recipe = record.recipe
-    hparams = {"purpose": record.purpose, **hparams_of_recipe(recipe, record.outcome)}
+    purpose = "confirmation" if record.purpose in FRESH else record.purpose
+    hparams = {"purpose": purpose, **hparams_of_recipe(recipe, record.outcome)}
     if record.learning_rate_at_32 is not None:
         hparams[f"learning_rate_{recipe.optimizer}"] = record.learning_rate_at_32
     for name, value in record.values.items():

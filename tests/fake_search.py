@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from kbatch import Outcome
+from kbatch.building.start import Start
 from kbatch.training import search, trainer
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher
@@ -19,7 +20,7 @@ def trained():
 def once(project, job, train=trained, forget=lambda: None):
     """The record of a job; if the project has none, a function gives the outcome."""
     goal = SimpleNamespace(seconds=1.0, note="", score=lambda outcome: SCORE)
-    model_maker = SimpleNamespace(own_policy="float32")
+    model_maker = SimpleNamespace(own_policy="float32", start=Start())
     trial = SimpleNamespace(
         failure=None, model=None, measured=lambda outcome: outcome, forget=forget
     )

@@ -74,10 +74,10 @@ class Outputs:
 
 
 def outputs_of(model: keras.Model, x: Any) -> Outputs:
-    """Look at the outputs of a model, which stays as it is.
+    """Look at the outputs of a model, which is built by that if it was not.
 
     Args:
-        model: `keras.Model`, as `build` returned it or compiled for a recipe.
+        model: `keras.Model`, one that is not trained.
         x: Inputs, a batch of examples.
 
     Raises:
@@ -106,7 +106,6 @@ def _called(model: keras.Model, x: Any) -> tuple[Any, bool]:
     """The outputs of a few examples, and whether layers added losses; no variable changes."""
     with seed_scope(random.randrange(1)), fresh_names():
         if not model.built:
-            model = keras.models.clone_model(model)
             model(x, training=False)
         with keras.StatelessScope(collect_losses=True) as scope:
             called = model(x, training=False)

@@ -163,9 +163,9 @@ def trained(
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
     agree(data)
     _check_passes(recipe, data)
-    found = _found(
-        Subject.of_training(model_maker, data, recipe, class_weight=arguments.class_weight)
-    )
+    weights = arguments.class_weight
+    subject = Subject.of_training(model_maker, data, recipe, class_weight=weights)
+    found = _found(subject)
     recipe = settled(recipe, accumulation_of(catalogue.facts(found)))
     hp, trial = model_maker.hyperparameters(), Trial()
     model = trial.make(model_maker, recipe, hp)
@@ -173,13 +173,15 @@ def trained(
         if not trial.failure:
             check_known(spec.values, hp, lambda other: model_maker.raw(recipe.policy, other))
             replicas.check_metric(model, judged["metric"])
-        measured = Measured(model, model_maker.arguments)
+        # not the model to train, since looking at its outputs builds it
+        looked_at = model if trial.failure else subject.model
+        measured = Measured(looked_at, model_maker.arguments)
         goal = goal_of(horizon, data=data, measured=measured, **judged)
     options = RunOptions(
         model_maker.seed,
         model_maker.own_policy,
         list(callbacks),
-        class_weight=arguments.class_weight,
+        class_weight=weights,
         verbose=arguments.verbose,
         examples=_examples(counts, recipe, data.training.examples),
     )

@@ -250,7 +250,8 @@ def test_a_loss_without_a_name_stops_the_script(project):
 
 
 def test_callbacks_and_class_weights_are_in_the_code(project):
-    know(project, callbacks=["ReduceLROnPlateau", "Mine"], class_weight={"0": 1.0, "1": 2.5})
+    named = [{"name": name, "settings": {}} for name in ("ReduceLROnPlateau", "Mine")]
+    know(project, callbacks=named, class_weight={"0": 1.0, "1": 2.5})
     code = code_of(project, best_training(project))
     assert "callbacks of the search are left out: ReduceLROnPlateau, Mine." in code
     assert "TODO: pass callbacks=, as the search had them: ReduceLROnPlateau, Mine." in code

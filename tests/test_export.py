@@ -1,7 +1,6 @@
 """The export of a training: the right recipe, its model and data, and what is not known."""
 
 import ast
-import dataclasses
 import json
 import os
 import shutil
@@ -19,7 +18,6 @@ from kbatch.case_study.pictures import split as split_of_study
 from kbatch.cli.app import app
 from kbatch.errors import RecordError
 from kbatch.plain_keras import pictures
-from kbatch.recipe import Recipe
 from kbatch.records import fingerprint
 from kbatch.results.choice import baseline_training, best_training, trial_training
 from kbatch.results.export import code_of
@@ -260,14 +258,6 @@ def test_callbacks_and_class_weights_are_in_the_code(project):
     assert "class_weight={0: 1.0, 1: 2.5}" in code
     know(project, callbacks=[], class_weight=None)
     assert "callbacks of the search" not in code_of(project, best_training(project))
-
-
-def test_exact_passes_are_said_to_be_one_pass(tmp_path):
-    for kind, said in (("exact", True), ("mean", False)):
-        recipe = Recipe(64, micro_batch_size=16, accumulation=kind)
-        named = dataclasses.replace(result_records.record(0, 0.3), recipe=recipe)
-        project = result_records.keep(tmp_path / kind, [named])
-        assert ("The batch is one pass here" in code_of(project, named)) == said
 
 
 @pytest.mark.parametrize("values", [{}, {"units": 7}])

@@ -108,6 +108,15 @@ def test_the_code_of_other_recipes_does_so_too(name, examples, own_policy):
     assert_equal(RECIPES[name], network, examples)
 
 
+def test_exact_passes_are_one_pass_in_the_code(examples):
+    def plain():
+        layers = [keras.layers.Dense(16, "tanh"), keras.layers.Dense(1, "sigmoid")]
+        return keras.Sequential([keras.Input((6,)), *layers])
+
+    recipe = Recipe(32, "adam", 0.02, micro_batch_size=8, accumulation="exact")
+    assert_equal(recipe, plain, examples)
+
+
 @pytest.fixture(scope="module")
 def pictures():
     """Coloured squares of two classes."""

@@ -65,14 +65,13 @@ def micro_batch_size(recipe: Any) -> Part:
     passes = recipe.accumulation_steps
     if passes == 1:
         return Part()
-    if recipe.training != PLAIN:
+    if recipe.steps_per_update == 1:
         text = (
             f"Left out: the {passes} passes of {recipe.micro_batch_size} examples. The train step "
-            "below takes a batch at once, which needs more memory. Batch normalization sees all "
+            "here takes a batch at once, which needs more memory. Batch normalization sees all "
             "of it."
         )
         return Part(step=(comment(text),))
-    # a loss that couples the examples of a batch is accumulated otherwise: its code belongs here
     text = f"Keras averages the gradients of {passes} passes."
     checked = 'check_passes(model, kept["loss"])'
     definitions = (Definition("kbatch.plain_keras.compilation", "check_passes"),)
@@ -91,6 +90,11 @@ def micro_batch_size(recipe: Any) -> Part:
         "optimizer = type(inner).from_config(settings)"
     )
     return Part(wrapped=(comment(f"{text} {schedules}"), checked, rebuilt), definitions=definitions)
+
+
+def accumulation(recipe: Any) -> Part:
+    """How passes make one gradient, which `micro_batch_size` writes."""
+    return Part()
 
 
 def ema(recipe: Any) -> Part:
@@ -134,6 +138,7 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "weight_decay": weight_decay,
     "clip_norm": clip_norm,
     "micro_batch_size": micro_batch_size,
+    "accumulation": accumulation,
     "ema": ema,
     "warmup_updates": warmup_updates,
     "schedule": schedule,

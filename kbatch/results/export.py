@@ -79,11 +79,6 @@ def _notes(source: Any, record: Record, facts: Mapping[str, Any]) -> tuple[str, 
         notes.append(
             "Its schedule followed the training seconds there, and follows the updates here."
         )
-    if record.recipe.is_exact:
-        notes.append(
-            "Its passes took the loss once, of the whole batch. The batch is one pass here: the "
-            "same weights, in more memory."
-        )
     if record.seed != record.seed % SEEDS:
         notes.append(f"The seed is another one: the search had {record.seed}.")
     if facts.get("class_weight") and not _class_weight(facts):

@@ -204,7 +204,7 @@ def test_an_operation_without_a_kernel_is_refused_by_name():
 
     x = np.zeros((16, 4, 4, 4, 1), "float32")
     y = np.arange(16) % 3
-    with pytest.raises(ModelError, match="must be able to compute.*MaxPool3D of pool"):
+    with pytest.raises(ModelError, match="must be able to compute.*MaxPool3D of MaxPooling3D"):
         kbatch.train(
             Recipe(16, "sgd", 0.1, policy="float16"),
             *(volumes, x, y, (x, y)),

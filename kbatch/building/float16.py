@@ -19,7 +19,12 @@ from kbatch.runtime.keras_private import GRADIENT_SUM
 
 # Optimizers whose updates do not divide by the root of squared gradients.
 SAFE = (keras.optimizers.SGD, keras.optimizers.Lion, LARS)
-MISSING = re.compile(r"No OpKernel was registered to support Op '(\w+)' used by {{node ([^}]*)}}")
+# TensorFlow's words where an operation has no kernel: in a graph, and where a layer is just called.
+MISSING = (
+    re.compile(r"No OpKernel was registered to support Op '(\w+)' used by {{node ([^}]*)}}"),
+    re.compile(r"Could not find device for node: {{node \w+}} = (\w+)\[()"),
+)
+CALLED = re.compile(r"when calling (\w+)\.call")
 
 
 def scaled(optimizer: Any, recipe: Recipe) -> Any:
@@ -88,13 +93,16 @@ def explained(policy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the class differs with the device, the text does not
-        missing = MISSING.search(str(error))
+        found = [pattern.search(str(error)) for pattern in MISSING]
+        missing = next(filter(None, found), None)
         if missing is None or policy == "float32":
             raise
         operation, node = missing.groups()
+        called = CALLED.findall(str(error))
+        layer = "/".join(node.split("/")[-2:]) or " ".join(called[-1:]) or "the model"
         raise ModelError(
             f"Every layer must be able to compute on this device with policy={policy!r}",
-            f"{operation} of {'/'.join(node.split('/')[-2:])}",
+            f"{operation} of {layer}",
             'Give this layer dtype="float32", or take another policy',
         ) from error
 

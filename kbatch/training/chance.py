@@ -9,8 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbatch.building.float16 import explained
 from kbatch.data.batches import Data
-from kbatch.errors import SearchError
+from kbatch.errors import KbatchError, SearchError
 from kbatch.training import metrics
 from kbatch.training.best_constant import best_constant
 from kbatch.training.constant_model import ConstantModel
@@ -46,6 +47,8 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
         outputs = _outputs(data, measured)
         parts = read(data, outputs)
         model = ConstantModel(_compiled(name, measured, outputs), outputs, parts[0])
+    except KbatchError:
+        raise
     except Exception as error:  # layers and metrics, the user's own among them, raise any kind
         raise _unmeasured(name, measured, error) from error
     logged = _logged(name, model, measured)
@@ -120,7 +123,8 @@ def _outputs(data: Data, measured: Measured) -> Outputs:
     """The outputs of the model, looked at with validation examples."""
     if measured.model is None:
         raise ValueError("the model could not be made")
-    return outputs_of(measured.model, next(iter(data.validation))[0])
+    with explained(measured.model.dtype_policy.name):
+        return outputs_of(measured.model, next(iter(data.validation))[0])
 
 
 def _compiled(name: str, measured: Measured, outputs: Outputs) -> dict[str, Any]:

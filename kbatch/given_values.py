@@ -51,6 +51,40 @@ def values_of(given: Any) -> dict[str, Any]:
     )
 
 
+def values_of_text(text: str) -> dict[str, Any]:
+    """Return the values of hyperparameters that a text gives, or the folder that it names.
+
+    Args:
+        text: String, `name=value` separated by commas, or the folder of a tuner's project.
+
+    Raises:
+        SearchError: If it is neither.
+
+    >>> values_of_text("units=32,lr=1e-4,norm=true,act=relu")
+    {'units': 32, 'lr': 0.0001, 'norm': True, 'act': 'relu'}
+    """
+    if Path(text).is_dir():
+        return values_of(text)
+    pairs = [each.partition("=") for each in text.split(",")]
+    for name, equals, value in pairs:
+        if not (name.strip() and equals and value.strip()):
+            raise SearchError(
+                "Values must be name=value, separated by commas, or the folder of a tuner's "
+                "project",
+                text,
+                "Pass units=32,lr=0.0001, say",
+            )
+    return {name.strip(): _literal(value.strip()) for name, _, value in pairs}
+
+
+def _literal(word: str) -> Any:
+    """A number, a boolean or no value as JSON writes them; any other word is itself."""
+    try:
+        return json.loads(word.lower() if word in ("True", "False") else word)
+    except ValueError:
+        return word
+
+
 def _without_notes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of the user's and of kbatch's axes, without what tuners keep among them."""
     return {name: value for name, value in values.items() if not name.startswith(OF_TUNERS)}

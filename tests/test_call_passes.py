@@ -148,7 +148,7 @@ def in_passes(build, x, y, weights=None, **fields):
         build,
         x,
         y,
-        (x, y),
+        (x + 1, y),
         updates=UPDATES,
         metric="val_loss",
         direction="min",

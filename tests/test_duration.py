@@ -1,7 +1,7 @@
 """The duration of trainings: what is left by the wall clock, from made-up records and clocks."""
 
 import dataclasses
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from result_records import record
@@ -126,10 +126,9 @@ def test_each_worker_has_its_own_time_between_trainings():
         clock.now = now
         forecast.ended(timed(record(number, 0.2)))
 
-    for number, now in ((0, 20.0), (1, 21.0)):
-        thread = threading.Thread(target=end, args=(number, now))
-        thread.start()
-        thread.join()
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        first.submit(end, 0, 20.0).result()
+        second.submit(end, 1, 21.0).result()
     assert forecast.seconds_left == pytest.approx((20.0 + 21.0) / 2)
 
 

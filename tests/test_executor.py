@@ -84,7 +84,7 @@ def test_two_trials_train_at_once(executor, points, tmp_path, monkeypatch):
     assert found == pytest.approx(value)
     assert not list((tmp_path / "p" / "kbatch").glob("isolated*"))
     again = tuner_in(tmp_path, executor=executor)
-    search(again, points, max_trials=5)
+    search(again, points, max_trials=5, callbacks=[Together(noted)])
     assert len(load_records(tmp_path / "p")) == 6
 
 

@@ -52,7 +52,7 @@ def test_the_fields_are_the_arguments_by_name():
 
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS, ids=lambda each: each.__qualname__)
 def test_entry_points_take_a_model_in_the_same_way(entry_point):
-    code = entry_point.__code__
+    code = inspect.unwrap(entry_point).__code__
     own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     assert "build" in own
     assert not set(ModelArguments.__annotations__) & set(own)

@@ -67,6 +67,7 @@ def test_progress_in_a_notebook_is_plain_lines_in_order(executed):
     lines = [line for line in found[0].text.splitlines() if "first step" not in line]
     starts = [re.sub(r"\d+", "N", line.split(":")[0]) for line in lines]
     assert starts == [
+        "N trainings of N.N training seconds to confirm",
         "confirmation of the baseline",
         "    ended by horizon",
         "confirmation of trial N",

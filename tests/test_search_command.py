@@ -84,7 +84,8 @@ def search(*arguments):
     return forked.command("search", *arguments)
 
 
-PICTURES = ("mymodels:three", "--data", "pics", "--image-size", "16", *SMALL)
+OWN = ("--values", "units=8")
+PICTURES = ("mymodels:three", "--data", "pics", "--image-size", "16", *OWN, *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,7 @@ def test_three_classes_are_searched_from_the_shell(done):
     assert "labels as numbers; scored by val_accuracy" in result.stdout
     records = load_records(folder)
     assert [record.purpose for record in records] == ["baseline", "search"]
+    assert records[0].values == {"units": 8}
     assert "units" in records[1].values
     assert load_goal(folder).chance == pytest.approx(1 / 3)
     run = json.loads((folder / "run.json").read_text())
@@ -128,6 +130,7 @@ def test_the_command_in_the_report_answers_from_the_records(done):
         (("--split", "70,15,15"), "split was '60,20,20'"),
         (("--seed", "1"), "seed was 0"),
         (("--image-size", "32"), "image_size was 16"),
+        (("--values", "units=4"), "values.units was 8"),
         (("--metric", "loss"), "metric was 'val_accuracy'"),
     ],
 )
@@ -201,6 +204,8 @@ def test_a_model_of_the_case_study_takes_any_number_of_classes(tmp_path):
         (("mymodels:three", "--data", "tfds:mnistt"), "Did you mean mnist"),
         (("mymodels:three", "--data", "pics", "--split", "50"), "add up to 100"),
         (("mymodels:three", "--data", "pics", "--target", "2"), "target"),
+        (("mymodels:three", "--data", "pics", "--values", "units"), "must be name=value"),
+        (("mymodels:three", "--data", "pics", "--values", "unit=8"), "declares (units)"),
         (("mymodels:three", "--data", "pics", "--trials", "0"), "--trials must be at least 1"),
     ],
 )

@@ -21,6 +21,7 @@ from kbatch.search import oracle as kbatch_oracle
 
 # Set to "local" or "ray", these tests make their trainings there.
 EXECUTOR = os.environ.get("KBATCH_TEST_EXECUTOR")
+LEARNING_SECONDS = 3 * SECONDS  # in which good recipes part from poor ones on a busy machine too
 
 
 def tuner_in(directory, **arguments):
@@ -38,7 +39,8 @@ def search(tuner, points, **arguments):
 @pytest.fixture(scope="module")
 def searched(points, tmp_path_factory):
     directory = tmp_path_factory.mktemp("searched")
-    return search(tuner_in(directory), points, max_trials=12), directory / "p"
+    tuner = tuner_in(directory, seconds_per_trial=LEARNING_SECONDS)
+    return search(tuner, points, max_trials=12), directory / "p"
 
 
 def trials_of(project):
@@ -54,7 +56,7 @@ def test_trials_are_stopped_at_rungs_and_the_best_are_not(searched):
         status = tuner.oracle.trials[f"{record.trial:04d}"].status
         assert status == {"horizon": "COMPLETED", "stopped": "STOPPED"}[record.outcome.ended]
         if record.outcome.ended == "stopped":
-            assert record.outcome.train_seconds < 0.6 * SECONDS
+            assert record.outcome.train_seconds < 0.6 * LEARNING_SECONDS
             assert record.outcome.value is not None
 
 
@@ -108,8 +110,9 @@ def test_a_repeat_is_made_once_and_answered_from_its_record(repeating, points):
 
 def test_a_stopped_trial_keeps_what_it_is_worth_at_least(searched):
     for record in trials_of(searched[1]):
-        curve = record.outcome.curve
-        assert record.score == kbatch.score(curve, SECONDS, chance=goal_of(searched[1])["chance"])
+        goal = goal_of(searched[1])
+        expected = kbatch.score(record.outcome.curve, goal["seconds"], chance=goal["chance"])
+        assert record.score == expected
 
 
 def goal_of(project):
@@ -173,7 +176,9 @@ def test_a_search_resumes_and_a_finished_one_trains_nothing(searched, points):
     tuner, project = searched
     file = project / "kbatch" / "records.jsonl"
     before = file.read_bytes()
-    again = search(tuner_in(project.parent), points, max_trials=8)
+    again = search(
+        tuner_in(project.parent, seconds_per_trial=LEARNING_SECONDS), points, max_trials=8
+    )
     assert file.read_bytes() == before
     assert again.oracle.get_state()["rungs"] == tuner.oracle.get_state()["rungs"]
     assert [trial.trial_id for trial in again.oracle.get_best_trials(9)] == [
@@ -181,9 +186,17 @@ def test_a_search_resumes_and_a_finished_one_trains_nothing(searched, points):
     ]
     (x, y), validation = points
     with pytest.raises(ProjectChangedError, match=r"data\.training"):
-        search(tuner_in(project.parent), ((x + 1, y), validation), max_trials=8)
+        search(
+            tuner_in(project.parent, seconds_per_trial=LEARNING_SECONDS),
+            ((x + 1, y), validation),
+            max_trials=8,
+        )
     with pytest.raises(ProjectChangedError, match="signature"):
-        search(tuner_in(project.parent, build=wider), points, max_trials=8)
+        search(
+            tuner_in(project.parent, seconds_per_trial=LEARNING_SECONDS, build=wider),
+            points,
+            max_trials=8,
+        )
 
 
 def wider(hp):

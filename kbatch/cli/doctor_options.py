@@ -28,6 +28,7 @@ class Options:
     image_size: Annotated[int | None, search_options.IMAGE_SIZE] = None
     split: Annotated[str, search_options.SPLIT] = "60,20,20"
     labels: Annotated[Literal["numbers", "one-hot"] | None, search_options.LABELS] = None
+    values: Annotated[str | None, search_options.VALUES] = None
     loss: Annotated[str | None, search_options.LOSS] = None
     metric: Annotated[str | None, search_options.METRIC] = None
     seed: Annotated[int, typer.Option(**WHOLE, help="Seed of the split and the weights.")] = 0
@@ -58,6 +59,7 @@ class Options:
             image_size=self.image_size,
             split=self.split,
             labels=self.labels,
+            values=self.values,
             loss=self.loss,
             metric=self.metric,
             seed=self.seed,

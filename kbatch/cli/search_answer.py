@@ -15,6 +15,7 @@ from kbatch.device.card import may_be_used
 from kbatch.driver import driver
 from kbatch.driver.task import Searched
 from kbatch.errors import DataError, ModelError
+from kbatch.given_values import values_of_text
 from kbatch.memory._build_function import Imported, imported
 from kbatch.model_spec import ModelSpec
 from kbatch.runtime import ctrl_c, quiet_import
@@ -110,8 +111,13 @@ class OwnTask:
         """Return the model, whose function is not imported yet."""
         options = self.options
         metrics = None if options.metric is None or options.loss is None else [options.metric]
+        values = None if options.values is None else values_of_text(options.values)
         return ModelSpec(
-            self.build or self._named(), loss=options.loss, metrics=metrics, seed=options.seed
+            self.build or self._named(),
+            loss=options.loss,
+            metrics=metrics,
+            seed=options.seed,
+            values=values,
         )
 
     def _named(self) -> Any:

@@ -47,6 +47,11 @@ METRIC = typer.Option(
     show_default="accuracy, else the model's first metric, else its loss",
     help="Metric to score by.",
 )
+VALUES = typer.Option(
+    show_default="default= in build(hp), else the lowest",
+    help="Values of your own hyperparameters that you have today, such as units=32,lr=0.0001, or "
+    "the folder of a tuner's project: the baseline is built with them.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,7 @@ class Options(options.Options):
     ] = "kbatch-search"
     split: Annotated[str, SPLIT] = "60,20,20"
     labels: Annotated[Literal["numbers", "one-hot"] | None, LABELS] = None
+    values: Annotated[str | None, VALUES] = None
     loss: Annotated[str | None, LOSS] = None
     metric: Annotated[str | None, METRIC] = None
     direction: Annotated[

@@ -10,7 +10,7 @@ from kbatch.code.layout import comment
 from kbatch.code.part import Part
 from kbatch.dtype_policy import FLOAT8, FLOAT16
 from kbatch.recipe_fields import COMPILED
-from kbatch.training_method import PLAIN, PROXIMAL
+from kbatch.training_method import PROXIMAL
 
 LARS, SGD = "lars", "sgd"
 CLASSES = {

@@ -77,6 +77,14 @@ def values_of_text(text: str) -> dict[str, Any]:
     return {name.strip(): _literal(value.strip()) for name, _, value in pairs}
 
 
+def text_of_values(values: Mapping[str, Any]) -> str:
+    """Return values by name, such as "units=32, lr=0.0001"."""
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
+
+
 def _literal(word: str) -> Any:
     """A number, a boolean or no value as JSON writes them; any other word is itself."""
     try:

@@ -363,3 +363,24 @@ def with_first(layer):
     model = keras.Sequential([keras.Input((16,)), layer, *dense().layers])
     model.compile("adam", "binary_crossentropy")
     return model
+
+
+def stateful(hp=None):
+    """With a layer that keeps its state from one batch to the next."""
+    import keras
+
+    layers = [keras.layers.LSTM(2, stateful=True, name="kept"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4, 1), batch_size=8), *layers])
+    model.compile("sgd", "mse")
+    return model
+
+
+def sized(hp):
+    """With a width of the user's."""
+    import keras
+
+    units = hp.Int("units", 4, 64)
+    layers = [keras.layers.Dense(units, "relu"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((6,)), *layers])
+    model.compile("sgd", "mse")
+    return model

@@ -1,8 +1,10 @@
 """Checks: what kbatch assumes is measured on the user's own model and data before any training."""
 
+import warnings
 from pathlib import Path
 
 import keras
+import memory_models
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -42,6 +44,20 @@ def test_stateful_layers_are_refused_by_name(tmp_path):
     with pytest.raises(KbatchError, match="lstm.* with stateful=True"):
         tuner.search(x, y, validation_data=(x, y), verbose=0)
     assert Project(tmp_path / "p").store.records() == []
+
+
+def test_a_finder_refuses_stateful_layers(own_cache, forked_workers):
+    with pytest.raises(ModelError, match="kept with stateful=True"):
+        kbatch.find_max_batch(memory_models.stateful, memory_limit="300MB", ceiling=4)
+
+
+def test_a_finder_tells_of_values_that_nobody_chose(own_cache, forked_workers):
+    arguments = {"memory_limit": "300MB", "ceiling": 4, "confirmed_steps": 0}
+    with pytest.warns(UserWarning, match="lowest values: units=4; give values= of the largest"):
+        kbatch.find_max_batch(memory_models.sized, **arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kbatch.find_max_batch(memory_models.sized, values={"units": 64}, **arguments)
 
 
 def recurrent(**arguments):

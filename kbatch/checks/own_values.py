@@ -9,6 +9,7 @@ from kbatch.building.hyperparameters import own_values, unsaid_values
 from kbatch.building.idle import idle
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
+from kbatch.given_values import text_of_values
 from kbatch.recipe_fields import COMPILED
 
 NAME = "own values"  # under which a project keeps the finding
@@ -52,23 +53,15 @@ def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 def sentence(unsaid: Mapping[str, Any]) -> str:
     """Return the sentence on values that nobody chose."""
     return (
-        f"your hyperparameters at their lowest values: {words_of(unsaid)}; give values= for what "
-        "you have today"
+        f"your hyperparameters at their lowest values: {text_of_values(unsaid)}; give values= for "
+        "what you have today"
     )
 
 
 def _sentence_on_defaults(defaults: Mapping[str, Any]) -> str:
     return (
-        f"your hyperparameters at the defaults of `build`: {words_of(defaults)}; kbatch.retrain "
-        "takes those of a search"
-    )
-
-
-def words_of(values: Mapping[str, Any]) -> str:
-    """Return values by name, such as "units=32, lr=0.0001"."""
-    return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in values.items()
+        f"your hyperparameters at the defaults of `build`: {text_of_values(defaults)}; "
+        "kbatch.retrain takes those of a search"
     )
 
 

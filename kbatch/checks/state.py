@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keras
+
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.errors import ModelError
@@ -9,7 +11,7 @@ from kbatch.runtime import keras_private
 
 
 def look(subject: Subject) -> Finding:
-    """Refuse stateful layers: batches are shuffled, cut anew for each size, and measured between.
+    """Refuse stateful layers.
 
     Args:
         subject: What is about to train.
@@ -17,7 +19,20 @@ def look(subject: Subject) -> Finding:
     Raises:
         ModelError: If a layer has `stateful=True`.
     """
-    layers = keras_private.flatten_layers(subject.model)
+    refuse_stateful(subject.model)
+    return Finding(holds=True)
+
+
+def refuse_stateful(model: keras.Model) -> None:
+    """Refuse stateful layers: batches are shuffled, cut anew for each size, and measured between.
+
+    Args:
+        model: `keras.Model`, built or not.
+
+    Raises:
+        ModelError: If a layer has `stateful=True`.
+    """
+    layers = keras_private.flatten_layers(model)
     stateful = [each.name for each in layers if getattr(each, "stateful", False) is True]
     if stateful:
         raise ModelError(
@@ -25,7 +40,6 @@ def look(subject: Subject) -> Finding:
             f"{', '.join(stateful)} with stateful=True",
             "Leave out stateful=True, and give whole sequences as examples",
         )
-    return Finding(holds=True)
 
 
 STATE = Check(

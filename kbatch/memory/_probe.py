@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from kbatch import errors
 from kbatch.errors import KbatchError, MemoryLimitError, ModelError
@@ -60,6 +61,7 @@ class ModelFacts:
         gradient_bytes: Integer, bytes of one gradient: of the trainable weights.
         contiguous_bytes: Integer, the largest free block after the variables are made, within the
             limit less its margin.
+        lowest_values: Own hyperparameters that nobody chose, at their lowest values.
     """
 
     limit_bytes: int | None
@@ -68,6 +70,7 @@ class ModelFacts:
     slot_bytes: int
     gradient_bytes: int
     contiguous_bytes: int
+    lowest_values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def static_bytes(self) -> int:

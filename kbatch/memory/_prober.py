@@ -7,12 +7,14 @@ import pickle
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from kbatch.device import card, limit
 from kbatch.errors import ModelError
+from kbatch.given_values import text_of_values
 from kbatch.memory import _xla
 from kbatch.memory._death import death_error
 from kbatch.memory._margins import MARGINS
@@ -99,6 +101,7 @@ class Prober:
                 ) from error
             facts: ModelFacts = self._answer(answer)
             self._begin_seconds = max(self._begin_seconds, time.perf_counter() - began)
+            _tell_of_lowest(facts.lowest_values)
             if "CUDA_VISIBLE_DEVICES" not in self._environment:  # it may hide the card itself
                 card.tell_of_unused(facts.device)
             self._facts = (
@@ -309,3 +312,13 @@ class Prober:
 
 def _ignore(probe: Probe) -> None:
     """Nobody is told."""
+
+
+def _tell_of_lowest(values: Mapping[str, Any]) -> None:
+    """Warn that the model is measured with values that nobody chose: larger ones need more."""
+    if values:
+        warnings.warn(
+            f"The model is measured with your hyperparameters at their lowest values: "
+            f"{text_of_values(values)}; give values= of the largest that will train.",
+            stacklevel=5,
+        )

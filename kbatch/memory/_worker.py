@@ -18,11 +18,12 @@ import tensorflow as tf
 
 from kbatch.building.augmentation_scope import augmented
 from kbatch.building.call_passes import called_in_passes
+from kbatch.building.hyperparameters import unsaid_values
 from kbatch.building.method_scope import trained_by_method
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.policy_scope import policy_scope
 from kbatch.callbacks.averaged_weights import averages
-from kbatch.checks import accumulation
+from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
 from kbatch.device import limit, meter
 from kbatch.errors import KbatchError
@@ -66,7 +67,10 @@ class Session:
             spec = dataclasses.replace(spec, build=spec.build.load())
         self.maker = maker = ModelMaker.of(spec, workload.reserved)
         self._settle(workload)
-        self.model = maker.make(self.recipe, maker.hyperparameters())
+        hp = maker.hyperparameters()
+        self.model = maker.make(self.recipe, hp)
+        state.refuse_stateful(self.model)
+        self._lowest_values = unsaid_values(hp)
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(called_in_passes(self.model, self.recipe))
         self._around.enter_context(trained_by_method(self.model, self.recipe))
@@ -124,7 +128,15 @@ class Session:
         free = _bfc_allocator.contiguous(
             space, every, _bfc_allocator.FIRST_REGION if meter.device() == "CPU:0" else space
         )
-        return ModelFacts(limit_bytes, meter.device_words(), weights, slots, trainable, free)
+        return ModelFacts(
+            limit_bytes,
+            meter.device_words(),
+            weights,
+            slots,
+            trainable,
+            free,
+            self._lowest_values,
+        )
 
     def specs(self, batch_size: int | None) -> tuple[Any, ...]:
         """Shapes and types of what one step takes, for passes of `batch_size`; `None` for any."""

@@ -329,3 +329,29 @@ def test_only_the_output_with_coordinates_is_named():
 
     y = {"box": np.zeros((24, 4), "float32"), "kind": np.zeros(24, "int32")}
     assert "the labels box stay" in check_of_places.look(subject_of(build, y)).sentence
+
+
+@pytest.mark.parametrize("name", ["flip", "flip_shift"])
+def test_masks_beside_several_inputs_are_refused(name):
+    def build():
+        picture, age = keras.Input((*SIZE, 1), name="images"), keras.Input((1,), name="age")
+        model = keras.Model({"images": picture, "age": age}, layers.Conv2D(1, 1)(picture))
+        model.compile("sgd", "mse")
+        return model
+
+    x = {"images": PICTURES, "age": np.zeros((24, 1), "float32")}
+
+    def subject(y):
+        data = prepare(x, y, None, (x, y))
+        return Subject.of_training(ModelMaker(build), data, Recipe(8, augmentation=name))
+
+    with pytest.raises(RecipeError, match=f"{name} for a model of 2 inputs"):
+        check_of_places.look(subject((PICTURES > 0).astype("float32")))
+    assert "coordinates" in check_of_places.look(subject(np.zeros((24, 4), "float32"))).sentence
+
+
+def test_a_shift_leaves_other_inputs_alone():
+    shift = augmentation.RandomShift(0.3)
+    moved = shift({"images": PICTURES, "age": np.ones(24)}, training=True)
+    np.testing.assert_array_equal(moved["age"], 1)
+    assert not np.array_equal(moved["images"], PICTURES)

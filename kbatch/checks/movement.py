@@ -39,7 +39,9 @@ def look(subject: Subject) -> Finding | None:
     if subject.data is None or not any(augmentation.layers(name) for name in names):
         return None
     x, y, *weights = keras.tree.map_structure(_batched, subject.data.training.element_spec)
-    if keras.tree.is_nested(x) or len(x.shape) != 4 or x.dtype == tf.string:
+    if keras.tree.is_nested(x):
+        return _look_at_several(subject, names, x, (y, *weights))
+    if not _is_picture(x):
         return None
     moving = []
     for name in names:
@@ -59,6 +61,43 @@ def look(subject: Subject) -> Finding | None:
     told = (_of_filled(subject, filled, x, y), _of_coordinates(subject, moving, x, y))
     sentence = "; ".join(each for each in told if each)
     return Finding(holds=not told[1], sentence=sentence, facts=facts)
+
+
+def _look_at_several(subject: Subject, names: Any, x: Any, labels: Any) -> Finding | None:
+    """Look at a model of several inputs, beside whose pictures no labels can be moved."""
+    pictures = [part for part in keras.tree.flatten(x) if _is_picture(part)]
+    parts = {name: movement.flat(augmentation.layers(name)) for name in names}
+    moving = [
+        name
+        for name, each in parts.items()
+        if any(_may_move(part, picture) for part in each for picture in pictures)
+    ]
+    if not moving:
+        return None
+    every = [each for each in keras.tree.flatten(labels) if each is not None]
+    if any(places.has_places(each, picture) for each in every for picture in pictures):
+        raise RecipeError(
+            "Labels with the height and width of a picture can move with it only where it is the "
+            "one input",
+            f"{', '.join(moving)} for a model of {len(keras.tree.flatten(x))} inputs",
+            "Leave out of `augmentation` what moves pictures",
+        )
+    told = _of_coordinates(subject, moving, pictures[0], labels[0])
+    return Finding(holds=not told, sentence=told, facts={"moving": moving})
+
+
+def _may_move(part: Any, picture: Any) -> bool:
+    """Whether a layer moves pictures; one that cannot take a picture alone may do so."""
+    if _mixes(part):
+        return False
+    try:
+        return movement.kind(part, picture) == movement.MOVES
+    except Exception:  # the user's own layer, made for all inputs, raises any kind
+        return True
+
+
+def _is_picture(part: Any) -> bool:
+    return len(part.shape) == 4 and part.dtype != tf.string
 
 
 def _check_labels(parts: list[Any], x: Any, labels: Any) -> None:

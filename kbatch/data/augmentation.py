@@ -29,8 +29,9 @@ class RandomShift(keras.layers.Layer):
             `0.1`.
 
     Call arguments:
-        images: Tensor of shape `(batch, height, width, channels)`; or a dict of `"images"` and
-            `"segmentation_masks"` of the same batch, height and width, which move alike.
+        images: Tensor of shape `(batch, height, width, channels)`; or a dict of `"images"`, and
+            perhaps `"segmentation_masks"` of the same batch, height and width, which move alike.
+            What else is in it stays as it is.
         training: Boolean, whether to shift the images.
     """
 
@@ -47,8 +48,11 @@ class RandomShift(keras.layers.Layer):
         sources = [self._source(first, axis) for axis in (1, 2)]
         if not isinstance(images, dict):
             return self._moved(images, sources)
-        masks = self.transform_segmentation_masks(images["segmentation_masks"], sources)
-        return {**images, "images": self._moved(first, sources), "segmentation_masks": masks}
+        moved = {**images, "images": self._moved(first, sources)}
+        if "segmentation_masks" in images:
+            masks = self.transform_segmentation_masks(images["segmentation_masks"], sources)
+            moved["segmentation_masks"] = masks
+        return moved
 
     def transform_segmentation_masks(self, masks: Any, sources: Any) -> Any:
         """Shift masks as images were."""

@@ -23,6 +23,7 @@ WEIGHTS = RNG.random(60).astype("float32") * 3
 UNIT = np.linspace(0, 1, 6)
 SIMPLEX = [p for p in itertools.product(UNIT, repeat=3) if abs(sum(p) - 1) < 1e-9]
 SQUARE = list(itertools.product(UNIT, repeat=2))
+ARGUMENTS = CompileArguments()
 LINE = [(each,) for each in np.linspace(-3, 6, 31)]
 
 
@@ -42,7 +43,7 @@ def goal(model, metric, direction, labels, weights=None):
     x = np.zeros((len(labels), *model.inputs[0].shape[1:]), "float32")
     held_out = (x, labels) if weights is None else (x, labels, weights)
     data = prepare(x, labels, validation_data=held_out)
-    measured = Measured(model, CompileArguments())
+    measured = Measured(model, ARGUMENTS)
     return goal_of(1.0, metric, direction, None, None, data, measured)
 
 
@@ -140,7 +141,7 @@ def test_a_metric_is_known_by_its_output():
     model.compile("sgd", ["mse", "mae"], metrics=[["mae"], ["mae"]])
     inputs, labels = np.zeros((60, 2), "float32"), (NUMBERS, 2 * NUMBERS)
     data = prepare(inputs, labels, validation_data=(inputs, labels))
-    measured = Measured(model, CompileArguments())
+    measured = Measured(model, ARGUMENTS)
 
     def chance(metric):
         return goal_of(1.0, metric, None, None, None, data, measured).chance
@@ -169,6 +170,95 @@ def test_chance_of_a_crossentropy_is_entropy(loss, shape, activation, labels, ex
     shares = np.asarray(expected)
     found = goal(model_of(shape, activation, loss), "val_loss", None, labels)
     assert found.chance == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("activation", ["softmax", None])
+def test_equal_answers_are_not_all_among_the_first_k(k, activation):
+    classes = RNG.choice(6, 200, p=[0.1, 0.3, 0.25, 0.15, 0.1, 0.1])
+    expected = np.sort(np.bincount(classes))[::-1][:k].sum() / 200
+    sparse = [M.SparseTopKCategoricalAccuracy(k, name="m")]
+    one_hot = [M.TopKCategoricalAccuracy(k, name="m")]
+    model = model_of((6,), activation, "sparse_categorical_crossentropy", metrics=sparse)
+    assert goal(model, "val_m", "max", classes).chance == pytest.approx(expected)
+    model = model_of((6,), activation, "categorical_crossentropy", metrics=one_hot)
+    labels = np.eye(6, dtype="float32")[classes]
+    assert goal(model, "val_m", "max", labels).chance == pytest.approx(expected)
+
+
+def masked_sequences():
+    tokens = RNG.integers(1, 9, (40, 6))
+    tokens[np.arange(6) >= RNG.integers(1, 7, (40, 1))] = 0
+    x = keras.Input((6,))
+    embedded = keras.layers.Embedding(9, 4, mask_zero=True)(x)
+    model = keras.Model(x, keras.layers.Dense(3, "softmax")(embedded))
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, tokens, RNG.choice(3, (40, 6), p=[0.2, 0.5, 0.3])
+
+
+def test_masked_places_do_not_count():
+    model, tokens, labels = masked_sequences()
+    data = prepare(tokens, labels, validation_data=(tokens, labels))
+    found = goal_of(1.0, "val_accuracy", "max", None, None, data, Measured(model, ARGUMENTS))
+    kept = labels[tokens > 0]
+    assert found.chance == pytest.approx(np.bincount(kept).max() / len(kept))
+
+
+def maps_of(loss, **compiled):
+    x = keras.Input((8, 8, 2))
+    model = keras.Model(x, keras.layers.Conv2D(4, 1, activation="softmax")(x))
+    model.compile("sgd", loss, **compiled)
+    return model
+
+
+MAPS = RNG.choice(4, (20, 8, 8), p=[0.6, 0.2, 0.1, 0.1])
+CROSS_ENTROPY = "sparse_categorical_crossentropy"
+
+
+def test_chance_of_segmentation_is_of_places():
+    share = np.bincount(MAPS.ravel()).max() / MAPS.size
+    union = M.MeanIoU(4, sparse_y_pred=False, name="m")
+    assert goal(
+        maps_of(CROSS_ENTROPY, metrics=["accuracy"]), "val_accuracy", "max", MAPS
+    ).chance == (pytest.approx(share))
+    found = goal(maps_of(CROSS_ENTROPY, metrics=[union]), "val_m", "max", MAPS)
+    assert found.chance == pytest.approx(share / 4)
+
+
+def test_an_ignored_class_does_not_count():
+    kept = np.bincount(MAPS[MAPS > 0])[1:] / (MAPS > 0).sum()
+    entropy = -(kept * np.log(kept)).sum()
+    loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
+    assert goal(maps_of(loss), "val_loss", "min", MAPS).chance == pytest.approx(entropy, rel=1e-5)
+
+
+def test_weights_of_places_count():
+    weights = (MAPS > 0).astype("float32")
+    kept = np.bincount(MAPS[MAPS > 0])[1:] / (MAPS > 0).sum()
+    model = maps_of(CROSS_ENTROPY, weighted_metrics=["accuracy"])
+    found = goal(model, "val_accuracy", "max", MAPS, weights)
+    assert found.chance == pytest.approx(kept.max())
+    entropy = -(kept * np.log(kept)).sum() * weights.mean()
+    found = goal(model, "val_loss", "min", MAPS, weights)
+    assert found.chance == pytest.approx(entropy, rel=1e-5)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(3, "softmax")
+
+    def call(self, x):
+        return self.head(x)
+
+
+def test_a_subclassed_model_that_is_not_built_has_chance():
+    model = Subclassed()
+    model.compile("sgd", CROSS_ENTROPY, metrics=["accuracy"])
+    x = np.zeros((60, 2), "float32")
+    data = prepare(x, CLASSES, validation_data=(x, CLASSES))
+    found = goal_of(1.0, "val_accuracy", "max", None, None, data, Measured(model, ARGUMENTS))
+    assert found.chance == pytest.approx(np.bincount(CLASSES).max() / 60)
 
 
 def test_validation_of_one_class_says_so():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbatch.training.constant_model import ConstantModel, shape_of
-from kbatch.training.constants import TINY, Columns, columns_of, constants
+from kbatch.training.constants import TINY, Columns, columns_of, constants, without_ties
 from kbatch.training.held_out_labels import Part, joined
 from kbatch.training.model_outputs import BOTH, POSITIVE, SHARES, UNIT, Outputs
 
@@ -114,6 +114,7 @@ def best_constant(
             return model.value(name, changed, some)
 
         labels = Labels(parts, outputs, measure)
+        named = _comparable(measure, labels, named, columns, direction)
         best = _best(measure, labels, named, direction)
         if not model.changes_in_steps(name):
             best = _refined(measure, labels, best, columns, outputs.ranges[place], direction)
@@ -138,6 +139,29 @@ def _best(measure: Value, labels: Labels, named: dict[str, np.ndarray], directio
     chosen = list({each.how: each for each in (plain, *ordered)}.values())[:FEW]
     again = [Best(measure(each.answer, labels.all), each.how, each.answer) for each in chosen]
     return min(again, key=lambda each: _rank(each.value, direction))
+
+
+def _comparable(
+    measure: Value,
+    labels: Labels,
+    named: dict[str, np.ndarray],
+    columns: Columns,
+    direction: str,
+) -> dict[str, np.ndarray]:
+    """The constants, without ties where a metric of ranks counts those in favour of an answer.
+
+    The label is among the first k of equal numbers whatever it is; no model's numbers are equal.
+    """
+    tied = np.asarray(1 / columns.columns)
+    if columns.columns < 3:
+        return named
+    parted = measure(without_ties(tied, columns), labels.some)
+    whole = measure(tied, labels.some)
+    if not math.isfinite(whole) or _rank(parted, direction) <= _rank(whole, direction) + NEAR:
+        return named
+    return {
+        how: each if each.ndim > 1 else without_ties(each, columns) for how, each in named.items()
+    }
 
 
 def _refined(

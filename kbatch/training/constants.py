@@ -18,6 +18,7 @@ POWERS = (0.25, 0.5, 2.0, 4.0)  # of class shares, for losses that are no proper
 ENTRIES = 1 << 22  # numbers of which means and quantiles are taken, evenly spread
 TINY = 1e-7
 SURE = 20.0  # a logit whose probability rounds to 0 or 1
+GAP = 1e-5  # between columns that would be equal; single precision tells it apart at 20
 BOUNDS = {UNIT: (0.0, 1.0), POSITIVE: (0.0, np.inf), BOTH: (-1.0, 1.0)}
 Named = Iterator[tuple[str, np.ndarray]]
 
@@ -104,6 +105,19 @@ def constants(labels: Columns, values: str, ignored: int | None = None) -> dict[
             if np.isfinite(each).all():
                 found.setdefault(_bytes_of(each, labels.columns), (how, each))
     return dict(found.values())
+
+
+def without_ties(answer: np.ndarray, labels: Columns) -> np.ndarray:
+    """Return an answer whose equal columns differ by a little, the more frequent ones above.
+
+    Args:
+        answer: Array of one or no dimension, a constant answer.
+        labels: The labels of its output.
+    """
+    order = np.argsort(labels.shares(labels.weights), kind="stable")
+    ranks = np.empty(labels.columns)
+    ranks[order] = np.arange(labels.columns)
+    return np.broadcast_to(answer, (labels.columns,)) + GAP * ranks
 
 
 def _bytes_of(answer: np.ndarray, columns: int) -> bytes:

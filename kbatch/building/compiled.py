@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from kbatch.building import (
 )
 from kbatch.building.label_smoothing import smoothed
 from kbatch.building.layer_names import without_number
+from kbatch.building.metric_copies import copied
 from kbatch.building.optimizers import optimizer_of
 from kbatch.data import augmentation
 from kbatch.dtype_policy import policy_of_keras
@@ -214,13 +214,13 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
 
 
 def _fresh(metrics: Any) -> Any:
-    """Return a copy of metrics, since a metric holds the state of the model it was used in.
+    """Return copies of metrics under the names that they have in a fresh process.
 
     Keras numbers the names that it chooses, so the second `AUC()` of a process is `auc_1`; the copy
     is `auc` again. Losses need no copy: they hold no state, and Keras' copies of some lose
     arguments.
     """
-    fresh = copy.deepcopy(metrics)
+    fresh = copied(metrics)
     for metric in keras.tree.flatten(fresh):
         if isinstance(metric, keras.metrics.Metric):
             metric.name = without_number(metric)

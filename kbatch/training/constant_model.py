@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.building.layer_names import fresh_names, snake_case
+from kbatch.building.metric_copies import copied
 from kbatch.runtime import keras_private
 from kbatch.training.held_out_labels import Part
 from kbatch.training.metrics import LOSS, SHARES
@@ -38,7 +38,7 @@ class ConstantModel:
             if outputs.names:
                 self._model.output_names = list(outputs.names)
             kinds = ("metrics", "weighted_metrics")
-            own = {kind: _fresh(compiled.get(kind)) for kind in kinds}
+            own = {kind: copied(compiled.get(kind)) for kind in kinds}
             losses = {name: compiled.get(name) for name in ("loss", "loss_weights")}
             self._model.compile(**losses, **own, jit_compile=False)
             self._loss: Any = None if compiled.get("loss") is None else self._loss_of(first)
@@ -172,19 +172,3 @@ def shape_of(shape: Sequence[int | None], labels: np.ndarray) -> tuple[int, ...]
 
 def _tensor(array: Any) -> Any:
     return None if array is None else tf.constant(array)
-
-
-def _fresh(metrics: Any) -> Any:
-    """Copies of metrics without the state, and the devices, of those in use."""
-    return keras.tree.map_structure(lambda part: None if part is None else _copy(part), metrics)
-
-
-def _copy(metric: Any) -> Any:
-    if type(metric) is keras.metrics.MeanMetricWrapper:
-        return keras_private.fresh_wrapper(metric)
-    if type(metric).__module__.startswith("keras."):
-        return type(metric).from_config(metric.get_config())
-    try:
-        return copy.deepcopy(metric)
-    except Exception:  # Keras copies by config, which a class of the user's own may lack
-        return metric  # whose state Keras resets before each use, as is done here after it

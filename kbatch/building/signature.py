@@ -6,6 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any
 
 import keras
@@ -48,7 +49,32 @@ def described(part: Any) -> Any:
         return f"{type(part).__name__} {_digest(_config(part))}"
     code = getattr(part, "__code__", None)
     name = getattr(part, "__qualname__", type(part).__name__)
-    return name if code is None else f"{name} {_digest(str((code.co_code.hex(), code.co_consts)))}"
+    if code is None:
+        return name
+    closed = _closed_over(part)
+    return f"{name} {_digest(_text(code) + (str(closed) if closed else ''))}"
+
+
+def _text(code: CodeType) -> str:
+    """The code of a function, and of those inside it, without the places where they are."""
+    inner = [_text(each) for each in code.co_consts if isinstance(each, CodeType)]
+    plain = tuple(each for each in code.co_consts if not isinstance(each, CodeType))
+    return "".join([str((code.co_code.hex(), plain)), *inner])
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """The plain values that a function closes over, such as the `gamma` of a loss."""
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars
+    values = [(name, _content(cell)) for name, cell in zip(names, cells, strict=True)]
+    return [each for each in values if isinstance(each[1], (str, int, float, bool))]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is still empty
+        return None
 
 
 def _tensors(model: keras.Model) -> list[Any]:

@@ -80,9 +80,9 @@ class HyperModel(keras_tuner.HyperModel):
         space: `Space` of recipes. Defaults to `Space()`.
         metric: String, the scored metric, as Keras logs it. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own, else required.
-        chance: Float, the metric of a model that learned nothing. Inferred for accuracies (the
-            share of the most frequent class in the validation labels), AUC (0.5, of the ROC curve)
-            and the errors of one output (of the best constant answer), else required.
+        chance: Float, the metric of a model that learned nothing. Defaults to what the metric
+            itself gives for the best constant answer on the validation labels, such as the share
+            of the most frequent class. Required where that cannot be measured.
         seconds_per_trial: Float, the horizon: training seconds of every trial. Without it, `search`
             takes `epochs=E`, and the horizon is the time of so many epochs of the baseline.
         target: Float, the value that is good enough: a trial ends once it is held. Optional.

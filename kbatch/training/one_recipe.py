@@ -86,8 +86,8 @@ def train(
         updates: Integer, weight updates. Not with a growing batch, whose size then is not known.
         metric: String, the metric to measure. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own.
-        chance: Float, the metric of a model that learned nothing. Inferred for accuracies, AUC and
-            the errors of regression; for the last, a remark names it.
+        chance: Float, the metric of a model that learned nothing. Defaults to what the metric
+            itself gives for the best constant answer on the validation labels.
         target: Float, the value at which training may end. Optional.
         sample_weight: Weights of the examples, for arrays. Optional.
         validation_split: Float, the share of the arrays' last examples to validate on. Defaults to

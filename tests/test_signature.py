@@ -4,7 +4,7 @@ import runpy
 
 from kbatch.building.signature import described
 
-SOURCE = '''
+SOURCE = """
 def make(gamma, weight=2):
     def loss(y_true, y_pred):
         def inner(x):
@@ -13,7 +13,7 @@ def make(gamma, weight=2):
         return inner(y_pred)[0] ** {power} * gamma
 
     return loss
-'''
+"""
 
 
 def loss_of(tmp_path, power=2, lines=0, **arguments):

@@ -25,7 +25,7 @@ from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.recipe_fields import COMPILED
-from kbatch.runtime import keras_tuner_private
+from kbatch.runtime import keras_tuner_private, users_line
 from kbatch.space import Space
 from kbatch.training import board, repeat, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
@@ -330,12 +330,12 @@ class HyperModel(keras_tuner.HyperModel):
         """Warn of own hyperparameters that nobody chose, and of those that trials do not use."""
         unsaid = search.project.facts()[catalogue.FACT].get(own_values.NAME, {}).get("sentence")
         if unsaid:
-            warnings.warn(f"The baseline has {unsaid}.", stacklevel=4)
+            users_line.warn(f"The baseline has {unsaid}.")
         names: tuple[str, ...] = ()
         if COMPILED not in self.space.optimizer:
             names = idle.idle(self.terms.model_maker, self.space.baseline.policy, axes)
         if names:
-            warnings.warn(idle.sentence(names, search.own_values), stacklevel=4)
+            users_line.warn(idle.sentence(names, search.own_values))
         search.project.note({IDLE: list(names)})
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:

@@ -7,7 +7,6 @@ import pickle
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -21,6 +20,7 @@ from kbatch.memory._margins import MARGINS
 from kbatch.memory._probe import ModelFacts, Probe, Refusal
 from kbatch.memory._probe_lines import Patience
 from kbatch.memory._workload import Workload
+from kbatch.runtime import users_line
 from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.worker import Death, Worker
 from kbatch.tracing.size import Moment
@@ -317,8 +317,7 @@ def _ignore(probe: Probe) -> None:
 def _tell_of_lowest(values: Mapping[str, Any]) -> None:
     """Warn that the model is measured with values that nobody chose: larger ones need more."""
     if values:
-        warnings.warn(
+        users_line.warn(
             f"The model is measured with your hyperparameters at their lowest values: "
-            f"{text_of_values(values)}; give values= of the largest that will train.",
-            stacklevel=5,
+            f"{text_of_values(values)}; give values= of the largest that will train."
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import batch_size
+from kbatch.runtime import users_line
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments
@@ -199,7 +199,7 @@ def _warn(found: Sequence[Found]) -> None:
     facts = catalogue.facts(found).get(own_values.NAME, {})
     if "lowest" in facts:
         hint = "kbatch.retrain(tuner) takes those of a search"
-        warnings.warn(f"The model has {facts['sentence']}; {hint}.", stacklevel=4)
+        users_line.warn(f"The model has {facts['sentence']}; {hint}.")
 
 
 def _check_no_tuner(recipe: Any) -> None:

@@ -34,6 +34,15 @@ def split(dataset, count=300):
     return dataset.take(count), dataset.skip(count)
 
 
+def by_content(dataset):
+    below, above = (lambda x, y: x[0] < 0), (lambda x, y: x[0] >= 0)
+    return dataset.filter(below).take(99), dataset.filter(above).take(99)
+
+
+def shards(dataset):
+    return dataset.shard(2, 0), dataset.shard(2, 1)
+
+
 def arrays(x, y=Y, count=300):
     return (x[:count], y[:count]), (x[count:], y[count:])
 
@@ -94,6 +103,9 @@ REFUSED = {
     "shuffled, then split": lambda: split(anew()),
     "the part to validate on comes first": lambda: split(anew(), 100)[::-1],
     "shuffled, batched, then split": lambda: split(anew().batch(20), 15),
+    "noise before the split": lambda: split(noisy(anew())),
+    "noise in both parts": lambda: then(noisy, split(anew())),
+    "noise in shards": lambda: then(noisy, shards(anew())),
     "steps after the split": lambda: then(ready, split(anew())),
     "steps before the split": lambda: split(ready(anew()), 19),
     "a shuffle before steps": lambda: split(rows().shuffle(50).map(lambda x, y: (-x, y)), 300),
@@ -137,6 +149,7 @@ SILENT = {
         Parts(np.arange(300), np.arange(300)),
         (X[300:], Y[300:]),
     ),
+    "parts by content": lambda: by_content(anew()),
     "parts of a pool": lambda: (split(rows())[0].shuffle(N).take(99), rows().skip(300)),
     "random augmentation": lambda: (noisy(split(rows())[0]), split(rows())[1]),
     "two inputs": lambda: split(rows(NAMES)),

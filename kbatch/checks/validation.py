@@ -16,6 +16,7 @@ from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.data.arrays import as_arrays, common_length
 from kbatch.data.overlap import Form, HeldOut, Pass, cut, evenly_spread, looked_at
+from kbatch.data.pipeline import are_drawn_anew
 from kbatch.data.survey import bytes_of_one
 from kbatch.errors import DataError
 
@@ -129,6 +130,9 @@ def look(subject: Subject) -> Finding | None:
     if subject.data is None:
         return None
     data, source = subject.data, subject.data.training
+    given = getattr(source, "given", None)
+    if given is not None and are_drawn_anew(given, data.validation):
+        raise _refusal("take, skip or shard after a shuffle: both parts")
     form = Form(source.element_spec, source.padding)
     examples = int(data.fingerprint["validation"]["examples"])
     count = looked_at(examples, bytes_of_one(source.element_spec))
@@ -144,7 +148,12 @@ def look(subject: Subject) -> Finding | None:
     found = shared(held_out, passes, examples)
     drawn = data.first_pass is not None and not np.isin(held_out.sums, data.first_pass).all()
     if found.matters and (found.differs or drawn):
-        raise _refusal(found, drawn)
+        counted = (
+            f"{int(found.found.sum()):,} of {len(found.found):,} validation examples in two passes "
+            "over the training data"
+        )
+        changing = "the validation data" if drawn else "the training data"
+        raise _refusal(f"{counted}, and {changing}")
     return _finding(found, passes)
 
 
@@ -167,12 +176,10 @@ def _finding(found: Shared, passes: Sequence[Pass]) -> Finding:
     return Finding(False, sentence, not found.matters, facts)
 
 
-def _refusal(found: Shared, drawn: bool) -> DataError:
-    changing = "the validation data" if drawn else "the training data"
+def _refusal(received: str) -> DataError:
     return DataError(
         "Examples to validate on must stay apart from the training data in every pass",
-        f"{int(found.found.sum()):,} of {len(found.found):,} validation examples in two passes "
-        f"over the training data, and {changing} are drawn anew in each pass",
+        f"{received} are drawn anew in each pass",
         "Split before shuffling, or pass shuffle(…, reshuffle_each_iteration=False) before take "
         "and skip",
     )

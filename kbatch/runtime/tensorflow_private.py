@@ -38,6 +38,15 @@ def dataset_inputs(dataset: Any) -> list[Any]:
     return list(getattr(dataset, "_inputs", list)())
 
 
+def reshuffles(dataset: Any) -> bool:
+    """Tell whether a dataset of `Dataset.shuffle` has another order in each pass.
+
+    `_ShuffleDataset._reshuffle_each_iteration`, tensorflow/python/data/ops/shuffle_op.py,
+    TensorFlow 2.21.0.
+    """
+    return bool(getattr(dataset, "_reshuffle_each_iteration", False))
+
+
 def forget_custom_gradients(names: Iterable[str]) -> None:
     """Remove gradient functions from TensorFlow's registry.
 

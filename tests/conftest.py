@@ -19,7 +19,17 @@ import pytest
 
 collect_ignore = ["fake_gpu"]  # Python imports it by itself, under a name that others have too
 GRADIENTS = "kbatch.runtime.gradient_registry"
+SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not ask for
+def pytest_collection_modifyitems(items):
+    """Mark the tests of slow_tests.txt as slow: others show the same in part, in less time."""
+    listed = set(SLOW_TESTS.read_text().splitlines())
+    for item in items:
+        if item.nodeid in listed or item.nodeid.partition("[")[0] in listed:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_generate_tests(metafunc):

@@ -148,7 +148,7 @@ def in_passes(build, x, y, weights=None, **fields):
         build,
         x,
         y,
-        (x + 1, y),
+        (x + 1 if x.dtype.kind == "f" else x, y),
         updates=UPDATES,
         metric="val_loss",
         direction="min",
@@ -189,7 +189,7 @@ def test_a_loss_that_is_a_mean_trains_as_before(name, float64):
     build = compiled(parts, loss)
     trained, outcome = in_passes(build, x, y)
     assert difference(whole(build, x, y), trained) < 1e-12
-    assert outcome.remarks == ()
+    assert not any("passes" in remark for remark in outcome.remarks)
 
 
 @pytest.mark.parametrize("name", ADDS_UP)

@@ -27,7 +27,7 @@ SMALL = [
     "--trials",
     "2",
     "--seconds-per-trial",
-    "0.3",
+    "0.8",
     "--confirm",
     "1",
     "--confirm-top",
@@ -136,7 +136,7 @@ def test_the_report_is_made_again_without_tensorflow(done):
     ("change", "text"),
     [
         (["--batch-sizes", "16,32"], "space.batch_size was"),
-        (["--seconds-per-trial", "0.4"], "seconds_per_trial was 0.3"),
+        (["--seconds-per-trial", "0.9"], "seconds_per_trial was 0.8"),
         (["--image-size", "24"], "image_size was 16"),
         (["--model", "small-resnet"], "model was 'cnn'"),
     ],

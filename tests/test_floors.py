@@ -231,3 +231,10 @@ def _lines_of_body(function):
     if ast.get_docstring(function) is not None:
         body = body[1:]
     return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def test_tests_that_are_listed_as_slow_exist():
+    here = Path(__file__).parent
+    for line in (here / "slow_tests.txt").read_text().splitlines():
+        file, _, name = line.partition("[")[0].partition("::")
+        assert f"def {name}(" in (here.parent / file).read_text(), line

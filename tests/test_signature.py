@@ -29,7 +29,7 @@ def test_a_function_with_one_inside_is_known_again(tmp_path):
     assert described(loss_of(tmp_path, lines=5)) == first
 
 
-def test_code_and_values_that_are_closed_over_tell_functions_apart(tmp_path):
+def test_code_and_closed_over_values_tell_functions_apart(tmp_path):
     first = described(loss_of(tmp_path))
     for change in ({"power": 3}, {"gamma": 0.25}):
         assert described(loss_of(tmp_path, **change)) != first

@@ -15,6 +15,7 @@ from kbatch.results.duration import (
     finder_seconds,
     race_trainings,
     spent_words,
+    taken_of,
     time_words,
     wall_seconds,
 )
@@ -170,6 +171,19 @@ def test_wall_seconds_are_those_of_the_runs(ends, seconds):
     assert wall_seconds(records) == pytest.approx(seconds)
     trained = f"{HORIZON * len(ends):,.0f} training seconds"
     assert spent_words(records) == f"{trained}, {time_words(seconds)} by the wall clock"
+
+
+@pytest.mark.parametrize(
+    ("ends", "walls"),
+    [
+        ([(100, 10.0), (115, 10.0)], [10.0, 15.0]),
+        ([(100, 10.0), (102, 10.0)], [10.0, 10.0]),  # two workers
+        ([(100, 10.0), (3000, 10.0)], [10.0, 10.0]),  # stopped, and gone on later
+    ],
+)
+def test_what_lies_between_two_trainings_counts(ends, walls):
+    records = [at(record(number, 0.2), *end) for number, end in enumerate(ends)]
+    assert [taken.wall_seconds for taken in taken_of(records)] == pytest.approx(walls)
 
 
 def test_old_records_tell_training_seconds_only():

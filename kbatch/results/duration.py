@@ -18,6 +18,7 @@ WARM_UP = 3  # trainings beside which the first of a process does not count
 FIRST_RUNG = 1 / 9  # of the horizon, where the first trials are stopped
 # Between two trainings of one run; a longer gap is a search that was stopped and went on later.
 LONGEST_GAP = 60.0
+STAMP = 1.0  # seconds to which records say when a training ended
 MINUTE, HOUR = 60, 3600
 
 
@@ -51,6 +52,30 @@ class Taken:
             return None
         validation = outcome.seconds.get("validation", 0.0)
         return cls(outcome.train_seconds, validation, total, record.purpose == "search")
+
+
+def taken_of(records: Sequence[Record]) -> list[Taken]:
+    """Return what each training took, with what came between it and the one that ended before.
+
+    Args:
+        records: Records of trainings that ended; those without seconds are left out.
+    """
+    spans = [(record, _span(record)) for record in records]
+    known = sorted(
+        ((span, record) for record, span in spans if span is not None),
+        key=lambda each: each[0][1],
+    )
+    between, reached = dict[int, float](), math.inf
+    for (began, ended), record in known:
+        gap = began - reached
+        between[id(record)] = gap if -STAMP < gap <= LONGEST_GAP else 0.0
+        reached = ended
+    found = []
+    for record in records:
+        total = record.outcome.seconds.get("total")
+        wall = None if total is None else total + between.get(id(record), 0.0)
+        found.append(Taken.of(record, wall))
+    return [taken for taken in found if taken is not None]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kbatch.records.record import Record
-from kbatch.results.duration import Ahead, Taken, time_words
+from kbatch.results.duration import Ahead, Taken, taken_of, time_words
 
 BASELINE = "told better once the baseline has ended"
 
@@ -34,7 +34,7 @@ class Forecast:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._ahead, self._clock = ahead, clock
-        self._taken = [taken for taken in map(Taken.of, earlier) if taken is not None]
+        self._taken = taken_of(earlier)
         self._counted = {_name(record) for record in earlier}
         self._began = clock()
         self._ends_at = self._began + ends_in

@@ -30,6 +30,10 @@ def took(trained=HORIZON, of_trial=False, fixed=FIXED):
     return Taken(trained, trained * MEASURED, fixed + trained * (1 + MEASURED), of_trial)
 
 
+def stopped(trained=0.1 * HORIZON):
+    return dataclasses.replace(took(trained, of_trial=True), stopped=True)
+
+
 def timed(one, trained=HORIZON, wall=WHOLE, finished_at=""):
     """A record that trained for so long, and took so long by the wall clock."""
     seconds = {"total": wall, "validation": trained * MEASURED}
@@ -52,6 +56,8 @@ def timed(one, trained=HORIZON, wall=WHOLE, finished_at=""):
         (Ahead(HORIZON, trials=2), [took(fixed=20.0), took(), took(), took()], 2 * WHOLE),
         # a target ends trainings early
         (Ahead(HORIZON, whole=4), [took(4.0), took(4.0)], 4 * (FIXED + 4 * (1 + MEASURED))),
+        # a trial that a rung stopped says nothing on one that none stops
+        (Ahead(HORIZON, whole=2), [took(), stopped()], 2 * WHOLE),
         (Ahead(HORIZON), [took()], 0.0),
     ],
 )
@@ -62,7 +68,9 @@ def test_seconds_are_those_of_the_trainings_so_far(ahead, taken, seconds):
 @pytest.mark.parametrize("shares", [[], [1.0], [1.0, 1 / 9, 1 / 3, 1 / 9]])
 def test_stopped_trials_shorten_those_that_are_ahead(shares):
     ahead = Ahead(HORIZON, trials=5, whole=2, stops=True)
-    taken = [took(), *(took(share * HORIZON, of_trial=True) for share in shares)]
+    trials = [took(share * HORIZON, of_trial=True) for share in shares]
+    trials = [dataclasses.replace(each, stopped=each.train_seconds < HORIZON) for each in trials]
+    taken = [took(), *trials]
     share = (sum(shares) + USUAL_TRIALS * USUAL_SHARE) / (len(shares) + USUAL_TRIALS)
     trial = FIXED + share * HORIZON * (1 + MEASURED)
     assert ahead.seconds(taken) == pytest.approx(5 * trial + 2 * WHOLE)

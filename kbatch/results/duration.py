@@ -18,6 +18,7 @@ WARM_UP = 3  # trainings beside which the first of a process does not count
 FIRST_RUNG = 1 / 9  # of the horizon, where the first trials are stopped
 # Between two trainings of one run; a longer gap is a search that was stopped and went on later.
 LONGEST_GAP = 60.0
+STOPPED = "stopped"  # how a trial ended that a rung stopped
 STAMP = 1.0  # seconds to which records say when a training ended
 MINUTE, HOUR = 60, 3600
 
@@ -31,12 +32,14 @@ class Taken:
         validation_seconds: Float, of the measurements, which grow with the training.
         wall_seconds: Float, all of it, and what comes between it and the training before.
         of_trial: Boolean, whether it was a trial, which may be stopped at a rung.
+        stopped: Boolean, whether it was.
     """
 
     train_seconds: float
     validation_seconds: float
     wall_seconds: float
     of_trial: bool = False
+    stopped: bool = False
 
     @classmethod
     def of(cls, record: Record, wall_seconds: float | None = None) -> Taken | None:
@@ -51,7 +54,8 @@ class Taken:
         if total is None:
             return None
         validation = outcome.seconds.get("validation", 0.0)
-        return cls(outcome.train_seconds, validation, total, record.purpose == "search")
+        of_trial, stopped = record.purpose == "search", outcome.ended == STOPPED
+        return cls(outcome.train_seconds, validation, total, of_trial, stopped)
 
 
 def taken_of(records: Sequence[Record]) -> list[Taken]:
@@ -123,9 +127,10 @@ class Ahead:
     def seconds(self, taken: Sequence[Taken]) -> float | None:
         """Return the seconds by the wall clock, from what trainings took; `None` if unknown.
 
-        A training takes what does not depend on its length (building, tracing, the first step, what
-        lies between two trainings), and its share of the horizon with its measurements. The first
-        training of a process warms TensorFlow up, so it does not count beside three others.
+        A training that is not stopped takes what those before it took. A trial takes what does not
+        depend on its length (building, tracing, the first step, what lies between two trainings),
+        and its share of the horizon with its measurements. The first training of a process warms
+        TensorFlow up, so it does not count beside three others.
 
         Args:
             taken: What each training took, in their order.
@@ -140,14 +145,12 @@ class Ahead:
         trained = sum(each.train_seconds for each in counted)
         measured = sum(each.validation_seconds for each in counted)
         rate = self.horizon * (1 + (measured / trained if trained else 0.0))
-        return self._in_turns(
-            fixed + self._of_trial(taken) * rate, fixed + _whole(taken, self) * rate
-        )
+        walls = [each.wall_seconds for each in counted if not each.stopped]
+        whole = statistics.fmean(walls or [fixed + rate])
+        return self._in_turns(fixed + self._share(taken) * rate if self.stops else whole, whole)
 
-    def _of_trial(self, taken: Sequence[Taken]) -> float:
-        """The share of the horizon that a trial is expected to train."""
-        if not self.stops:
-            return _whole(taken, self)
+    def _share(self, taken: Sequence[Taken]) -> float:
+        """The share of the horizon that a trial is expected to train if poor ones are stopped."""
         shares = [each.train_seconds / self.horizon for each in taken if each.of_trial]
         return statistics.fmean([*shares, *[USUAL_SHARE] * USUAL_TRIALS])
 
@@ -155,16 +158,6 @@ class Ahead:
         """The seconds of all trainings, made by workers at once, from the seconds of each."""
         trials = math.ceil((self.trials or 0) / self.workers)
         return trials * of_trial + (self.baseline + math.ceil(self.whole / self.workers)) * of_whole
-
-
-def _whole(taken: Sequence[Taken], ahead: Ahead) -> float:
-    """The share of the horizon that a training trains that is not stopped at a rung."""
-    shares = [
-        min(each.train_seconds / ahead.horizon, 1.0)
-        for each in taken
-        if not (each.of_trial and ahead.stops)
-    ]
-    return statistics.fmean(shares or [1.0])
 
 
 def race_trainings(looks: Sequence[int], candidates: int) -> list[int]:

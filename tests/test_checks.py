@@ -60,6 +60,14 @@ def test_a_finder_tells_of_values_that_nobody_chose(own_cache, forked_workers):
         kbatch.find_max_batch(memory_models.sized, values={"units": 64}, **arguments)
 
 
+def test_a_finder_refuses_values_that_build_does_not_declare(own_cache, forked_workers):
+    arguments = {"memory_limit": "300MB", "ceiling": 4, "confirmed_steps": 0}
+    with pytest.raises(KbatchError, match="unitz"):
+        kbatch.find_max_batch(memory_models.sized, values={"unitz": 64}, **arguments)
+    values = {"units": 64, "batch_size": 32}  # a tuner's, kbatch's axes among them
+    assert kbatch.find_max_batch(memory_models.sized, values=values, **arguments).batch_size == 4
+
+
 def recurrent(**arguments):
     return keras.layers.RNN(keras.layers.GRUCell(2), **arguments)
 

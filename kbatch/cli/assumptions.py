@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbatch import text_table
+from kbatch.axes import RESERVED
 from kbatch.cli.search_answer import task_of
 from kbatch.cli.search_options import Options
 from kbatch.driver import driver
@@ -66,6 +67,7 @@ def _found(options: Options, console: Console) -> list[Found]:
     task.check()
     driver.import_tensorflow()
     driver.start_tensorflow()
+    from kbatch.building.hyperparameters import check_known
     from kbatch.checks import catalogue
     from kbatch.data.elements import inputs_of
     from kbatch.hypermodel import HyperModel
@@ -74,7 +76,11 @@ def _found(options: Options, console: Console) -> list[Found]:
     searched = task.searched(driver.load(task, console))
     console.print(searched.words, highlight=False, soft_wrap=True)
     terms = HyperModel(searched.spec, space, metric=searched.metric, seconds_per_trial=1).terms
-    model = terms.model_maker.raw(space.baseline.policy)
+    maker, policy = terms.model_maker, space.baseline.policy
+    hp = maker.hyperparameters()
+    model = maker.raw(policy, hp)
+    own = {name: each for name, each in maker.values.items() if name not in RESERVED}
+    check_known(own, hp, lambda other: maker.raw(policy, other))
     arguments = FitArguments.parse(
         searched.examples.train, {"validation_data": searched.examples.validation}
     )

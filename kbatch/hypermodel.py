@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -210,8 +209,7 @@ class HyperModel(keras_tuner.HyperModel):
             fitted = self.terms.fitted(recipe)
             if not called_by_a_tuner():
                 words = lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"])
-                # KerasTuner wraps this function, which adds a level.
-                warnings.warn(words, UserWarning, stacklevel=3)
+                users_line.warn(words)
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
             if self.running is not None:

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,7 +27,7 @@ from kbatch.records.record import Record
 from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.noise import widest_difference
-from kbatch.runtime import keras_tuner_private
+from kbatch.runtime import keras_tuner_private, users_line
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Load
 from kbatch.search.oracle import Oracle
@@ -170,10 +169,9 @@ def with_batch_of(space: Space, values: Mapping[str, Any]) -> Space:
     if not axes:
         return space
     if axes != ["batch_size"]:
-        warnings.warn(
+        users_line.warn(
             f"The values of {', '.join(axes)} are left out: they are a recipe's. To compare with "
             "it, pass Space(baseline=kbatch.best_recipe(tuner)).",
-            stacklevel=3,
         )
         return space
     size, own = values["batch_size"], space.baseline.batch_size
@@ -238,9 +236,8 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
         if choice and axis.name == "batch_size":
             keras_tuner_private.narrow_choice(axis, kept)
     names, shared = ", ".join(map(str, left_out)), f" and {devices} devices" * (devices > 1)
-    warnings.warn(
+    users_line.warn(
         f"Batch sizes {names} are left out: there are {examples} training examples{shared}.",
-        stacklevel=3,
     )
 
 

@@ -355,3 +355,12 @@ def test_a_shift_leaves_other_inputs_alone():
     moved = shift({"images": PICTURES, "age": np.ones(24)}, training=True)
     np.testing.assert_array_equal(moved["age"], 1)
     assert not np.array_equal(moved["images"], PICTURES)
+
+
+def test_layers_that_mix_are_refused_beside_several_inputs():
+    kbatch.register_augmentation("test_mixing_one_of_two", lambda: [layers.MixUp()])
+    x = {"images": PICTURES, "age": np.zeros((24, 1), "float32")}
+    data = prepare(x, np.zeros(24), None, (x, np.zeros(24)))
+    recipe = Recipe(8, augmentation="test_mixing_one_of_two")
+    with pytest.raises(ModelError, match="kbatch.MixUp"):
+        check_of_places.look(Subject.of_training(ModelMaker(network), data, recipe))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import keras
@@ -66,12 +67,7 @@ def look(subject: Subject) -> Finding | None:
 def _look_at_several(subject: Subject, names: Any, x: Any, labels: Any) -> Finding | None:
     """Look at a model of several inputs, beside whose pictures no labels can be moved."""
     pictures = [part for part in keras.tree.flatten(x) if _is_picture(part)]
-    parts = {name: movement.flat(augmentation.layers(name)) for name in names}
-    moving = [
-        name
-        for name, each in parts.items()
-        if any(_may_move(part, picture) for part in each for picture in pictures)
-    ]
+    moving = [name for name in names if _may_move(name, pictures)]
     if not moving:
         return None
     every = [each for each in keras.tree.flatten(labels) if each is not None]
@@ -86,14 +82,19 @@ def _look_at_several(subject: Subject, names: Any, x: Any, labels: Any) -> Findi
     return Finding(holds=not told, sentence=told, facts={"moving": moving})
 
 
-def _may_move(part: Any, picture: Any) -> bool:
-    """Whether a layer moves pictures; one that cannot take a picture alone may do so."""
-    if _mixes(part):
-        return False
-    try:
-        return movement.kind(part, picture) == movement.MOVES
-    except Exception:  # the user's own layer, made for all inputs, raises any kind
-        return True
+def _may_move(name: str, pictures: list[Any]) -> bool:
+    """Whether a pipeline moves pictures; a layer that cannot take one alone may do so."""
+    parts = movement.flat(each for each in augmentation.layers(name) if not _mixes(each))
+    for part, picture in itertools.product(parts, pictures):
+        try:
+            kind = movement.kind(part, picture)
+        except Exception:  # the user's own layer, made for all inputs, raises any kind
+            return True
+        if kind == movement.MIXES:
+            raise movement.refuse_mixing(part)
+        if kind == movement.MOVES:
+            return True
+    return False
 
 
 def _is_picture(part: Any) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbatch import text_table
-from kbatch.axes import RESERVED
 from kbatch.cli.search_answer import task_of
 from kbatch.cli.search_options import Options
 from kbatch.driver import driver
@@ -79,8 +78,7 @@ def _found(options: Options, console: Console) -> list[Found]:
     maker, policy = terms.model_maker, space.baseline.policy
     hp = maker.hyperparameters()
     model = maker.raw(policy, hp)
-    own = {name: each for name, each in maker.values.items() if name not in RESERVED}
-    check_known(own, hp, lambda other: maker.raw(policy, other))
+    check_known(maker.values, hp, lambda other: maker.raw(policy, other))
     arguments = FitArguments.parse(
         searched.examples.train, {"validation_data": searched.examples.validation}
     )

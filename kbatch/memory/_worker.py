@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.axes import RESERVED
 from kbatch.building.augmentation_scope import augmented
 from kbatch.building.call_passes import called_in_passes
 from kbatch.building.hyperparameters import check_known, unsaid_values
@@ -70,8 +69,7 @@ class Session:
         self._settle(workload)
         hp = maker.hyperparameters()
         self.model = maker.make(self.recipe, hp)
-        own = {name: each for name, each in maker.values.items() if name not in RESERVED}
-        check_known(own, hp, lambda other: maker.raw(self.recipe.policy, other))
+        check_known(maker.values, hp, lambda other: maker.raw(self.recipe.policy, other))
         state.refuse_stateful(self.model)
         self._lowest_values = unsaid_values(hp)
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from kbatch.outcome import STOPPED
 from kbatch.records.record import Record
 
 # The mean share of the horizon that a trial trains for if poor ones are stopped, and the number of
@@ -18,7 +19,6 @@ WARM_UP = 3  # trainings beside which the first of a process does not count
 FIRST_RUNG = 1 / 9  # of the horizon, where the first trials are stopped
 # Between two trainings of one run; a longer gap is a search that was stopped and went on later.
 LONGEST_GAP = 60.0
-STOPPED = "stopped"  # how a trial ended that a rung stopped
 STAMP = 1.0  # seconds to which records say when a training ended
 MINUTE, HOUR = 60, 3600
 
@@ -62,22 +62,17 @@ def taken_of(records: Sequence[Record]) -> list[Taken]:
     """Return what each training took, with what came between it and the one that ended before.
 
     Args:
-        records: Records of trainings that ended; those without seconds are left out.
+        records: Records of trainings in the order in which they ended; those without seconds are
+            left out.
     """
-    spans = [(record, _span(record)) for record in records]
-    known = sorted(
-        ((span, record) for record, span in spans if span is not None),
-        key=lambda each: each[0][1],
-    )
-    between, reached = dict[int, float](), math.inf
-    for (began, ended), record in known:
-        gap = began - reached
-        between[id(record)] = gap if -STAMP < gap <= LONGEST_GAP else 0.0
-        reached = ended
-    found = []
+    found, reached = list[Taken | None](), math.inf
     for record in records:
-        total = record.outcome.seconds.get("total")
-        wall = None if total is None else total + between.get(id(record), 0.0)
+        wall, span = record.outcome.seconds.get("total"), _span(record)
+        if wall is not None and span is not None:
+            began, ended = span
+            if -STAMP < began - reached <= LONGEST_GAP:
+                wall += began - reached
+            reached = ended
         found.append(Taken.of(record, wall))
     return [taken for taken in found if taken is not None]
 

@@ -148,12 +148,14 @@ class Space:
     default_sizes: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "default_sizes", self.batch_size is None)
+        default = AXIS["batch_size"].default
         if self.batch_size is None:
-            object.__setattr__(self, "batch_size", AXIS["batch_size"].default)
+            object.__setattr__(self, "batch_size", default)
+        # by identity: `dataclasses.replace` hands on the very object, a user writes another
+        object.__setattr__(self, "default_sizes", self.batch_size is default)
         for axis in AXES:
             given = None if axis.of else getattr(self, axis.name)
-            if given is not None or axis.default is not None:
+            if given is not axis.default:
                 object.__setattr__(self, axis.name, axis.values(plain(given)))
         if self.micro_batch_size is not None:
             limit = batch_size_of(self.micro_batch_size)

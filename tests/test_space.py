@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -160,6 +161,14 @@ def test_a_micro_batch_limit_accumulates_over_equal_passes():
     for batch, micro in ((16, None), (96, 32), (100, 25)):
         hp.values["batch_size"] = batch
         assert space.recipe(hp).micro_batch_size == micro
+
+
+def test_a_replaced_axis_leaves_the_sizes_the_defaults():
+    replaced = dataclasses.replace(Space(), jit_compile=True)
+    assert replaced.default_sizes
+    written_out = Space(batch_size=list(Space().batch_size))
+    assert written_out == Space()
+    assert not written_out.default_sizes
 
 
 def test_a_list_of_rates_is_a_choice():

@@ -20,7 +20,8 @@ import keras
 def numbers(hp):
     with open("processes.txt", "a") as file:
         print(os.getpid(), file=file)
-    rows = [keras.Input((5,)), keras.layers.Dense(hp.Int("units", 4, 16, step=4), "relu")]
+    units = hp.Int("units", 4, 16, step=4, default=8)
+    rows = [keras.Input((5,)), keras.layers.Dense(units, "relu")]
     model = keras.Sequential([*rows, keras.layers.Dense(1, "sigmoid")])
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
     return model

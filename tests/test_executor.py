@@ -91,12 +91,14 @@ def test_two_trials_train_at_once(executor, points, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_two_recipes_are_confirmed_at_once(executor, points, tmp_path):
     tuner = tuner_in(tmp_path, executor=executor)
-    search(tuner, points, max_trials=4)
     noted = tmp_path / "noted"
     noted.mkdir()
+    search(tuner, points, max_trials=4, callbacks=[Together(noted)])
+    for file in noted.iterdir():
+        file.unlink()
     (x, y), validation = points
     arguments = {"validation_data": validation, "verbose": 0, "top": 2}
-    runs = kbatch.confirm(tuner, x, y, seeds=[1, 2], callbacks=[Together(noted)], **arguments)
+    runs = kbatch.confirm(tuner, x, y, seeds=[1, 2], **arguments)
     assert len({name.split("-")[1] for name in os.listdir(noted)}) == 2
     assert runs.seed.tolist() == [1, 1, 1, 2, 2]
     assert runs.trial.tolist()[0] == runs.trial.tolist()[3] == -1

@@ -306,12 +306,11 @@ def test_a_worker_is_renewed_before_it_grows(points, tmp_path, monkeypatch):
 def test_a_training_that_says_nothing_is_ended(points, tmp_path, monkeypatch):
     class Hanging(Noted):
         def on_train_batch_end(self, batch, logs=None):
-            with open(self.path) as lines:
-                begun = len(lines.read().split())
-            while begun > 1:
+            while os.path.exists(f"{self.path}.hang"):
                 signal.pause()
 
-    search(tuner_in(tmp_path), points, callbacks=[Noted(tmp_path / "pids")])
+    search(tuner_in(tmp_path), points, callbacks=[Hanging(tmp_path / "pids")])
+    (tmp_path / "pids.hang").touch()
     monkeypatch.setattr(isolated_trainer, "SILENT_SECONDS", 3.0)
     tuner = tuner_in(tmp_path, max_trials=2)
     search(tuner, points, callbacks=[Hanging(tmp_path / "pids")])

@@ -24,8 +24,10 @@ from kbatch.building import layer_state
 from kbatch.building.compiled import compiled_by_user
 from kbatch.building.instance_method import replaced
 from kbatch.building.loss_counts import count, counts
+from kbatch.checks.batch_coupling import coupled_outputs, labels_apart, outputs_apart, own_loss
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
+from kbatch.data.class_weights import weighed
 from kbatch.device import strategy
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
@@ -75,7 +77,8 @@ def look(subject: Subject) -> Finding | None:
     smoothing = max(each.label_smoothing for each in subject.recipes)
     plain = in_one_pass(dataclasses.replace(subject.recipes[0], label_smoothing=smoothing))
     model = subject.make(plain)
-    differs = coupled(model, list(_batches(subject)))
+    batches = list(_batches(subject))
+    differs = coupled(model, batches) or _coupled_elsewhere(model, subject, batches[0])
     if not differs:
         return Finding(holds=True, facts={NAME: MEAN})
     by_noise = [each for each in subject.schedules if measures_noise(each)]
@@ -130,9 +133,32 @@ def coupled(model: keras.Model, batches: Sequence[Batch]) -> str:
     if type(model).train_step is not keras.Model.train_step:
         _check_own_step(model, batches)
         return ""
+    with _quiet(model):
+        words = coupled_outputs(model, batches[0][0], [part[0] for part in _parts(batches[0])])
+    if words:
+        raise _differently(f"{words} by which the output of an example depends on its batch")
     _check_added_losses(model, batches)
     differing = [words for batch in batches if (words := _difference(model, batch))]
     return f"{_loss_words(model)}, {differing[0]}" if differing else ""
+
+
+def _coupled_elsewhere(model: keras.Model, subject: Subject, batch: Batch) -> str:
+    """How an own loss differs from the mean where labels and outputs of the parts differ."""
+    if type(model).train_step is not keras.Model.train_step or not own_loss(model):
+        return ""
+    x, y, sample_weight = batch
+    whole = model(x, training=False)
+    keras_private.clear_losses(model)
+    length = len(keras.tree.flatten(x)[0])
+    for labels in (y, labels_apart(subject.training, length)):
+        for outputs in outputs_apart(whole, labels):
+            try:
+                words = _difference(model, (x, labels, sample_weight), _parts(outputs))
+            except Exception:  # a loss may take no such outputs, which no training has
+                continue
+            if words:
+                return f"{_loss_words(model)}, {words} where examples differ"
+    return ""
 
 
 def settled(recipe: Recipe, accumulation: str) -> Recipe:
@@ -153,7 +179,7 @@ def _batches(subject: Subject) -> Iterator[Batch]:
     size = max(subject.examples // PARTS, 1) * PARTS
     if training.examples < PARTS:
         size = training.examples
-    for batch in training.stream(size, 0).take(BATCHES):
+    for batch in weighed(training.stream(size, 0).take(BATCHES), subject.class_weight):
         yield keras.utils.unpack_x_y_sample_weight(tuple(batch))
 
 
@@ -178,9 +204,12 @@ def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
     )
 
 
-def _difference(model: keras.Model, batch: Batch) -> str:
-    """How the loss of a batch differs from the weighted mean over its parts; empty if it agrees."""
-    outputs = [model(part[0], training=False) for part in _parts(batch)]
+def _difference(model: keras.Model, batch: Batch, outputs: Sequence[Any] = ()) -> str:
+    """How the loss of a batch differs from the weighted mean over its parts; empty if it agrees.
+
+    The outputs are those of the parts, by default the model's own.
+    """
+    outputs = outputs or [model(part[0], training=False) for part in _parts(batch)]
     keras_private.clear_losses(model)  # those of layers are compared apart
     whole = [_loss_and_gradient(model, batch, _joined(outputs)) for _ in range(2)]
     parts = [
@@ -291,8 +320,11 @@ def _check_added_losses(model: keras.Model, batches: Sequence[Batch]) -> None:
 
 
 def _added(model: keras.Model, x: Any) -> dict[str, float]:
-    """The losses that layers add for these examples, by the layer's name."""
-    model(x, training=False)
+    """The losses that layers add for these examples in training, by the layer's name."""
+    kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
+    with _quiet(model):
+        model(x, training=True)
+    layer_state.put_back(kept)
     return {
         layer.name: float(sum(tf.reduce_sum(loss) for loss in losses))
         for layer in keras_private.flatten_layers(model)

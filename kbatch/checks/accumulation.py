@@ -24,7 +24,13 @@ from kbatch.building import layer_state
 from kbatch.building.compiled import compiled_by_user
 from kbatch.building.instance_method import replaced
 from kbatch.building.loss_counts import count, counts
-from kbatch.checks.batch_coupling import coupled_outputs, labels_apart, outputs_apart, own_loss
+from kbatch.checks.coupled_examples import (
+    coupled_outputs,
+    labels_apart,
+    outputs_apart,
+    own_layers,
+    own_loss,
+)
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.data.class_weights import weighed
@@ -320,11 +326,17 @@ def _check_added_losses(model: keras.Model, batches: Sequence[Batch]) -> None:
 
 
 def _added(model: keras.Model, x: Any) -> dict[str, float]:
-    """The losses that layers add for these examples in training, by the layer's name."""
-    kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
-    with _quiet(model):
-        model(x, training=True)
-    layer_state.put_back(kept)
+    """The losses that layers add for these examples, by the layer's name.
+
+    Layers of Keras add the same in inference as in training.
+    """
+    if own_layers(model):
+        kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
+        with _quiet(model):
+            model(x, training=True)
+        layer_state.put_back(kept)
+    else:
+        model(x, training=False)
     return {
         layer.name: float(sum(tf.reduce_sum(loss) for loss in losses))
         for layer in keras_private.flatten_layers(model)

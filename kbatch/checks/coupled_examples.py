@@ -36,6 +36,8 @@ def coupled_outputs(model: keras.Model, x: Any, parts: list[Any]) -> str:
         x: Examples of a batch.
         parts: The same in parts.
     """
+    if not _may_couple(model):
+        return ""
     kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
     modes = (False, True) if own_layers(model) else (False,)
     try:
@@ -47,6 +49,15 @@ def coupled_outputs(model: keras.Model, x: Any, parts: list[Any]) -> str:
         return ""
     own = ", ".join(own_layers(model))
     return f"layers of its own, {own}," if own else "operations over the examples"
+
+
+def _may_couple(model: keras.Model) -> bool:
+    """Whether a model has layers that are not of Keras, or operations between its layers."""
+    graphs = [model, *keras_private.flatten_layers(model)]
+    operations = [each for graph in graphs for each in getattr(graph, "operations", ())]
+    return bool(own_layers(model)) or not all(
+        isinstance(each, keras.layers.Layer) for each in operations
+    )
 
 
 def own_layers(model: keras.Model) -> list[str]:
@@ -139,7 +150,7 @@ def _differ(model: keras.Model, x: Any, parts: list[Any], kept: Any, training: b
         layer_state.put_back(kept)
         return [np.asarray(each) for each in _flat(model(inputs, training=training))]
 
-    whole, again = outputs(x), outputs(x)
+    whole = outputs(x)
     try:
         of_parts = [np.concatenate(each) for each in zip(*map(outputs, parts), strict=True)]
     except Exception:  # of any kind: the model cannot take a part, or its shapes depend on it
@@ -149,8 +160,8 @@ def _differ(model: keras.Model, x: Any, parts: list[Any], kept: Any, training: b
     scale = max((float(np.max(np.abs(each), initial=0.0)) for each in whole), default=0.0)
     if not np.isfinite(scale):
         return False
-    noise = _distance(whole, again)
-    return _distance(whole, of_parts) > max(OUTPUT_ROUNDING * scale, 4 * noise)
+    apart = _distance(whole, of_parts)
+    return apart > OUTPUT_ROUNDING * scale and apart > 4 * _distance(whole, outputs(x))
 
 
 def _flat(outputs: Any) -> list[Any]:

@@ -14,6 +14,7 @@ import kbatch
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, shapes, state
 from kbatch.checks.subject import Subject
+from kbatch.data.batches import prepare
 from kbatch.errors import KbatchError, ModelError
 from kbatch.model_spec import ModelSpec
 from kbatch.training.fit_arguments import FitArguments
@@ -98,6 +99,29 @@ def test_stateful_layers_are_found_wherever_they_are(layer, is_stateful):
         return
     with pytest.raises(ModelError, match="with stateful=True"):
         state.look(subject)
+
+
+class Carrying(keras.layers.Layer):
+    """Adds a running mean of its inputs."""
+
+    def build(self, shape):
+        self.kept = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        outputs = inputs + self.kept
+        self.kept.assign(0.9 * self.kept + 0.5 * keras.ops.mean(inputs, axis=0))
+        return outputs
+
+
+@pytest.mark.parametrize("layer", [Carrying, keras.layers.BatchNormalization])
+def test_what_own_layers_carry_to_the_next_batch_is_told(layer):
+    def build(hp=None):
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), layer()])
+
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    data = prepare(x, x[:, :3], validation_data=(x[:8], x[:8, :3]))
+    subject = Subject.of_training(ModelMaker.of(ModelSpec(build)), data, kbatch.Recipe(8))
+    assert state.look(subject).holds == (layer is not Carrying)
 
 
 def test_the_page_of_assumptions_lists_every_check():

@@ -1,5 +1,7 @@
 """Each training starts where the search started, and fresh seeds are fresh or claim nothing."""
 
+import itertools
+
 import keras
 import keras_tuner
 import numpy as np
@@ -9,6 +11,7 @@ import kbatch
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks.start import SEEDS
 from kbatch.checks.subject import Subject
+from kbatch.data.batches import prepare
 
 layers = keras.layers
 rng = np.random.default_rng(0)
@@ -23,6 +26,12 @@ def head(*parts):
     return model
 
 
+def uncalled(*parts):
+    model = keras.Sequential([*parts, layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
 def base():
     return keras.Sequential(
         [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()]
@@ -31,6 +40,9 @@ def base():
 
 def builds():
     """Return functions that share nothing, a base, a layer or all between their models."""
+    first_called = layers.Dense(
+        8, "relu", name="shared"
+    )  # its variables are made by the first call of a model
     outside, layer, one = base(), layers.Dense(8, "relu"), head(base(), layers.Dropout(0.2))
     loaded, values = base(), base().get_weights()
 
@@ -42,6 +54,7 @@ def builds():
         "new": lambda hp=None: head(base()),
         "base outside": lambda hp=None: head(outside),
         "layer outside": lambda hp=None: head(layer),
+        "layer outside, without Input": lambda hp=None: uncalled(first_called),
         "base that build loads": loads,
         "one model": lambda hp=None: one,
     }
@@ -135,19 +148,64 @@ def pretrained_base(hp=None):
     return head(part)
 
 
+def counted_names(hp=None):
+    keras.utils.set_random_seed(42)
+    number = next(NUMBERS)
+    return head(layers.Dense(8, "relu", name=f"hidden_{number}"))
+
+
+def seeded_and_uncalled(hp=None):
+    keras.utils.set_random_seed(42)
+    return uncalled(layers.Dense(8, "relu"))
+
+
+NUMBERS = itertools.count()
 BUILDS = {
     "plain": (lambda: head(base()), True),
     "pretrained base": (pretrained_base, True),
     "a seed in build": (seeded, False),
     "initializers with a seed": (seeded_initializers, False),
+    "names that are counted": (counted_names, False),
+    "a seed and no Input": (seeded_and_uncalled, False),
+    "no Input": (lambda: uncalled(layers.Dense(8, "relu")), True),
 }
+
+
+def test_variables_of_a_loss_start_alike():
+    class Annealed(keras.losses.Loss):
+        def __init__(self):
+            super().__init__()
+            self.steps = keras.Variable(0.0, trainable=False)
+
+        def call(self, y_true, y_pred):
+            self.steps.assign_add(1.0)
+            return keras.losses.binary_crossentropy(y_true, y_pred)
+
+    class Seen(keras.callbacks.Callback):
+        steps: list = []
+
+        def on_train_begin(self, logs=None):
+            Seen.steps.append(float(loss.steps.numpy()))
+
+    loss = Annealed()
+
+    def build(hp=None):
+        model = head()
+        model.compile("adam", loss, metrics=["accuracy"])
+        return model
+
+    x, y, (x_val, y_val) = DATA
+    data = (x, y[:, None], (x_val, y_val[:, None]))
+    for _ in range(2):
+        kbatch.train(kbatch.Recipe(16), build, *data, updates=3, callbacks=[Seen()])
+    assert Seen.steps[0] == Seen.steps[1]
 
 
 @pytest.mark.parametrize("name", BUILDS)
 def test_seeds_are_fresh_if_a_trained_weight_differs(name):
     build, fresh = BUILDS[name]
     maker = ModelMaker.of(kbatch.ModelSpec(build))
-    finding = SEEDS.look(Subject(maker, seeds=True))
+    finding = SEEDS.look(Subject(maker, prepare(X, Y, validation_data=DATA[2]), seeds=True))
     assert (finding.holds, finding.claimable, finding.sentence == "") == (fresh, fresh, fresh)
 
 

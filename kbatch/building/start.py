@@ -7,6 +7,7 @@ that uses it. Its variables are found once, by two calls of `build`, and get the
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 import zlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kbatch.runtime import keras_private
 
@@ -53,8 +55,8 @@ class Start:
         """
         if self.begun:
             return
-        others = {id(variable) for variable in second.variables}
-        self._variables = [each for each in first.variables if id(each) in others]
+        others = {id(variable) for variable in _variables(second)}
+        self._variables = [each for each in _variables(first) if id(each) in others]
         values = [_before_training(each) for each in self._variables]
         given = self._values
         if [each.shape for each in given] == [each.shape for each in values]:
@@ -88,6 +90,19 @@ class Start:
         """Return the paths of the shared variables that a model trains."""
         shared = {id(variable) for variable in self._variables or ()}
         return [each.path for each in model.trainable_variables if id(each) in shared]
+
+
+def _variables(model: keras.Model) -> list[Any]:
+    """The variables of a model, and those that its losses hold, such as a counter or a centre."""
+    found = list(model.variables)
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
+        held = list(getattr(loss, "__dict__", {}).values())
+        function = getattr(loss, "fn", loss)
+        if inspect.isfunction(function):
+            names = inspect.getclosurevars(function)
+            held += [*names.nonlocals.values(), *names.globals.values()]
+        found += [each for each in held if isinstance(each, (keras.Variable, tf.Variable))]
+    return list({id(each): each for each in found}.values())
 
 
 def _before_training(variable: Any) -> np.ndarray:

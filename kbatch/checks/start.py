@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,7 @@ def look_at_seeds(subject: Subject) -> Finding | None:
         return None
     shared = {id(variable) for variable in subject.other.variables}
     own = [each for each in subject.model.trainable_variables if id(each) not in shared]
-    others = {each.path: each for each in subject.other.trainable_variables}
-    pairs = [(each, others[each.path]) for each in own if each.path in others]
+    pairs = _pairs(own, subject.other.trainable_variables)
     if not subject.model.trainable_variables or any(_differ(*pair) for pair in pairs):
         return Finding(holds=True)
     if len(pairs) < len(own):  # another architecture, by a random draw in `build`
@@ -56,6 +56,17 @@ def look_at_seeds(subject: Subject) -> Finding | None:
         "data only, so nothing can be claimed. Leave the seed out of `build`",
         claimable=False,
     )
+
+
+def _pairs(own: Sequence[Any], others: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The weights of two models that stand for each other: in order, or else by their paths.
+
+    Names of layers may be drawn or counted, and differ from call to call.
+    """
+    if [each.shape for each in own] == [each.shape for each in others]:
+        return list(zip(own, others, strict=True))
+    by_path = {each.path: each for each in others}
+    return [(each, by_path[each.path]) for each in own if each.path in by_path]
 
 
 def _differ(first: Any, second: Any) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import keras
+from typing import Any
 
+import keras
+import numpy as np
+
+from kbatch.building import layer_state
+from kbatch.checks.coupled_examples import own_layers
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.errors import ModelError
 from kbatch.runtime import keras_private
+
+ROUNDING = 1e-4  # relative to the largest output
 
 
 def look(subject: Subject) -> Finding:
@@ -20,7 +27,14 @@ def look(subject: Subject) -> Finding:
         ModelError: If a layer has `stateful=True`.
     """
     refuse_stateful(subject.model)
-    return Finding(holds=True)
+    own = own_layers(subject.model) if subject.data is not None else []
+    if not own or not _carries(subject.model, subject.batch[0]):
+        return Finding(holds=True)
+    return Finding(
+        holds=False,
+        sentence=f"what a batch leaves in layers of your own ({', '.join(own)}) changes the "
+        "outputs of the next: batches are shuffled, and the passes of one batch follow each other",
+    )
 
 
 def refuse_stateful(model: keras.Model) -> None:
@@ -42,9 +56,31 @@ def refuse_stateful(model: keras.Model) -> None:
         )
 
 
+def _carries(model: keras.Model, x: Any) -> bool:
+    """Whether a second call gives other outputs only because of what the first one left."""
+    kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
+
+    def outputs() -> np.ndarray:
+        flat = keras.tree.flatten(model(x, training=True))
+        return np.concatenate([np.ravel(each) for each in flat if each.dtype.is_floating])
+
+    try:
+        first, carried = outputs(), outputs()
+        layer_state.put_back(kept)
+        again = outputs()
+    except Exception:  # a model without a call, which its own train_step never makes
+        return False
+    finally:
+        layer_state.put_back(kept)
+        keras_private.clear_losses(model)
+    scale = np.max(np.abs(first), initial=0.0)
+    left = np.max(np.abs(carried - first), initial=0.0)
+    return bool(left > max(ROUNDING * scale, 4 * np.max(np.abs(again - first), initial=0.0)))
+
+
 STATE = Check(
     "state",
     "No layer keeps a state from one batch to the next",
-    "Stateful layers are refused",
+    "Stateful layers are refused; what own layers carry on is told",
     look,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,9 +116,18 @@ class Subject:
         return tuple(next(iter(self.training.stream(self.examples, 0))))
 
     def build(self, seed: int | None = None) -> keras.Model:
-        """Return a new model as the user's `build` returns it, with the maker's or another seed."""
+        """Return a new model of the user's `build`, called once if only that makes its variables.
+
+        Args:
+            seed: Integer, its seed. Defaults to the maker's.
+        """
         maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
-        return maker.raw(self.policy, maker.hyperparameters())
+        model = maker.raw(self.policy, maker.hyperparameters())
+        if self.data is not None and not model.built:
+            # its variables are made by the first call; a model that has no call makes them itself
+            with contextlib.suppress(Exception):
+                model(keras.utils.unpack_x_y_sample_weight(self.batch)[0], training=False)
+        return model
 
     def make(self, recipe: Recipe) -> keras.Model:
         """Return a new model, compiled for a recipe."""

@@ -73,7 +73,7 @@ def micro_batch_size(recipe: Any) -> Part:
         )
         return Part(step=(comment(text),))
     text = f"Keras averages the gradients of {passes} passes."
-    checked = 'check_passes(model, kept["loss"])'
+    checked = 'check_passes(model, kept.get("loss"))'
     definitions = (Definition("kbatch.plain_keras.compilation", "check_passes"),)
     accumulation = f"gradient_accumulation_steps={passes}"
     if recipe.optimizer != COMPILED:

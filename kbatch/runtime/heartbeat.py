@@ -21,7 +21,7 @@ except ImportError:  # Windows has none
     resource = None  # type: ignore[assignment]
 
 TICK = 0.05  # seconds from one beat to the next; chosen by hand
-STOPPED = 0.5  # seconds that a beat must be late; a starved thread of nice 19 was late by 0.1
+STOPPED = 0.25  # seconds that a beat must be late; a starved thread of nice 19 was late by 0.1
 # Of a stop, this share at most may be explained otherwise. Chosen by hand.
 EXPLAINED = 0.3
 FAULTS = 64  # pages read from disk: a gather of a mapped file has many, a process going on has few

@@ -222,6 +222,28 @@ def test_masks_of_another_size_are_refused():
         trained("flip", small, PICTURES[:, ::2, ::2])
 
 
+@pytest.mark.parametrize("form", ["(H*W,)", "(H*W, 2)", "(H/2, W/2)"])
+def test_masks_of_another_form_are_refused(form):
+    flat = (PICTURES > 0).reshape(len(PICTURES), -1).astype("int32")
+    labels = {
+        "(H*W,)": flat,
+        "(H*W, 2)": keras.utils.to_categorical(flat, 2),
+        "(H/2, W/2)": (PICTURES[:, ::2, ::2, 0] > 0).astype("int32"),
+    }[form]
+
+    def rows():
+        strides = 2 if form == "(H/2, W/2)" else 1
+        parts = [keras.Input((*SIZE, 1)), layers.Conv2D(2, strides, strides)]
+        shaped = [] if strides == 2 else [layers.Reshape((-1, 2))]
+        model = keras.Sequential([*parts, *shaped, layers.Softmax()])
+        kind = "categorical" if labels.shape[-1] == 2 else "sparse_categorical"
+        model.compile("adam", f"{kind}_crossentropy", metrics=["accuracy"])
+        return model
+
+    with pytest.raises(RecipeError, match="height and width of the pictures"):
+        trained("flip", rows, labels)
+
+
 @pytest.mark.parametrize("name", ["flip", "flip_shift"])
 def test_masks_are_learned_as_without_augmentation(name):
     """The mask is what one convolution can tell, but not of a picture that was moved alone."""

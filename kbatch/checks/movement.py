@@ -116,9 +116,16 @@ def _check_labels(parts: list[Any], x: Any, labels: Any) -> None:
 
 
 def _of_another_size(label: Any, x: Any) -> bool:
-    """Whether a label is a picture of another size, such as a mask of half the height and width."""
+    """Whether a label is a picture of another size or form.
+
+    Such are a mask of half the height and width, and one whose places stand in one row.
+    """
     shape, picture = tuple(label.shape), tuple(x.shape)
-    if len(shape) != 4 or None in (*shape[1:3], *picture[1:3]) or shape[1:3] == picture[1:3]:
+    if len(shape) < 2 or None in (*shape[1:3], *picture[1:3]):
+        return False
+    if shape[1] == picture[1] * picture[2]:
+        return True
+    if len(shape) not in (3, 4) or shape[1:3] == picture[1:3]:
         return False
     return min(shape[1:3]) > 1 and bool(shape[1] * picture[2] == shape[2] * picture[1])
 

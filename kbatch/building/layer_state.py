@@ -27,6 +27,15 @@ def of_layers(model: keras.Model) -> Values:
     return values(variable for variable in model.variables if id(variable) not in weights)
 
 
+def but_seeds(model: keras.Model) -> Values:
+    """Return each variable of a model with its value, but those of random draws.
+
+    Args:
+        model: `keras.Model`, built.
+    """
+    return values(each for each in model.variables if "seed_generator" not in each.path)
+
+
 def of_metrics(model: keras.Model) -> Values:
     """Return each variable of a model's metrics with its value.
 

@@ -331,7 +331,7 @@ def _added(model: keras.Model, x: Any) -> dict[str, float]:
     Layers of Keras add the same in inference as in training.
     """
     if own_layers(model):
-        kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
+        kept = layer_state.but_seeds(model)
         with _quiet(model):
             model(x, training=True)
         layer_state.put_back(kept)
@@ -347,8 +347,7 @@ def _added(model: keras.Model, x: Any) -> dict[str, float]:
 def _check_own_step(model: keras.Model, batches: Sequence[Batch]) -> None:
     """Refuse an own `train_step` whose gradient of a batch is not the mean over its parts."""
     words = f"{type(model).__name__}.train_step"
-    kept = [each for each in model.variables if "seed_generator" not in each.path]
-    entered = layer_state.values(kept)
+    entered = layer_state.but_seeds(model)
     with _quiet(model):
         for batch in batches:
             given = tuple(each for each in batch if each is not None)

@@ -38,7 +38,7 @@ def coupled_outputs(model: keras.Model, x: Any, parts: list[Any]) -> str:
     """
     if not _may_couple(model):
         return ""
-    kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
+    kept = layer_state.but_seeds(model)
     modes = (False, True) if own_layers(model) else (False,)
     try:
         differ = any(_differ(model, x, parts, kept, training) for training in modes)
@@ -105,9 +105,9 @@ def labels_apart(source: Source, size: int) -> Any:
         return None
 
     def join(*leaves: Any) -> Any:
-        shapes = {tuple(leaf.shape[1:]) for leaf in leaves}
-        joined = np.concatenate([np.asarray(each) for each in leaves if len(shapes) == 1] or leaves)
-        return tf.convert_to_tensor(_extremes(joined, size))
+        if len({tuple(leaf.shape[1:]) for leaf in leaves}) > 1:  # padded for each batch
+            return leaves[0]
+        return tf.convert_to_tensor(_extremes(np.concatenate(leaves), size))
 
     return keras.tree.map_structure(join, *labels)
 

@@ -44,7 +44,10 @@ def look_at_seeds(subject: Subject) -> Finding | None:
         return None
     shared = {id(variable) for variable in subject.other.variables}
     own = [each for each in subject.model.trainable_variables if id(each) not in shared]
-    pairs = _pairs(own, subject.other.trainable_variables)
+    known = {id(variable) for variable in subject.model.variables}
+    pairs = _pairs(
+        own, [each for each in subject.other.trainable_variables if id(each) not in known]
+    )
     if not subject.model.trainable_variables or any(_differ(*pair) for pair in pairs):
         return Finding(holds=True)
     if len(pairs) < len(own):  # another architecture, by a random draw in `build`

@@ -8,13 +8,11 @@ import keras
 import numpy as np
 
 from kbatch.building import layer_state
-from kbatch.checks.coupled_examples import own_layers
+from kbatch.checks.coupled_examples import OUTPUT_ROUNDING, own_layers
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.errors import ModelError
 from kbatch.runtime import keras_private
-
-ROUNDING = 1e-4  # relative to the largest output
 
 
 def look(subject: Subject) -> Finding:
@@ -58,7 +56,7 @@ def refuse_stateful(model: keras.Model) -> None:
 
 def _carries(model: keras.Model, x: Any) -> bool:
     """Whether a second call gives other outputs only because of what the first one left."""
-    kept = layer_state.values(each for each in model.variables if "seed" not in each.path)
+    kept = layer_state.but_seeds(model)
 
     def outputs() -> np.ndarray:
         flat = keras.tree.flatten(model(x, training=True))
@@ -75,7 +73,7 @@ def _carries(model: keras.Model, x: Any) -> bool:
         keras_private.clear_losses(model)
     scale = np.max(np.abs(first), initial=0.0)
     left = np.max(np.abs(carried - first), initial=0.0)
-    return bool(left > max(ROUNDING * scale, 4 * np.max(np.abs(again - first), initial=0.0)))
+    return bool(left > max(OUTPUT_ROUNDING * scale, 4 * np.max(np.abs(again - first), initial=0.0)))
 
 
 STATE = Check(

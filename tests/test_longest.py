@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import kbatch
 from kbatch.errors import DataError
 from kbatch.memory import _longest, estimate
 from kbatch.memory._longest import longest_of
 from kbatch.memory._sample import sample_of
-from kbatch.memory._workload import surveyed
+from kbatch.memory._workload import Workload, surveyed
+from kbatch.model_spec import ModelSpec
 
 LENGTHS = [3, 5, 4, 2, 6, 3, 17, 5]  # the longest is in the last batches
 
@@ -178,3 +180,71 @@ def test_an_estimate_is_that_of_the_longest_shape():
     assert (found.activations, found.total) == (at_17.activations, at_17.total)
     assert str(found).endswith("at batch 8 and the longest shape (17,)")
     assert found.total > estimate(reader, padded(), batch_size=8, shape=(5,)).total
+
+
+SHORT, LONG = "a b", " ".join("abcdefghij"[:7] for _ in range(9))
+MANY = " ".join("x" for _ in range(12))
+TEXTS = np.array([SHORT] * 20 + [MANY, LONG] + [SHORT] * 20)
+LABELS = np.arange(len(TEXTS)) % 2
+
+
+class TextBatches(keras.utils.PyDataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        rows = slice(8 * index, 8 * index + 8)
+        return TEXTS[rows], LABELS[rows]
+
+
+STRINGS = {
+    "arrays": lambda: (TEXTS, LABELS),
+    "objects": lambda: (TEXTS.astype(object)[:, None], LABELS),
+    "a dict": lambda: ({"text": TEXTS, "age": np.ones(len(TEXTS), "float32")}, LABELS),
+    "examples": lambda: (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), None),
+    "batches": lambda: (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(8), None),
+    "PyDataset": lambda: (TextBatches(), None),
+}
+
+
+@pytest.mark.parametrize("kind", STRINGS)
+def test_the_longest_strings_are_among_the_examples(kind):
+    (x, y), _, at = surveyed(*STRINGS[kind](), None)
+    text = x["text"] if isinstance(x, dict) else x
+    first = [each.decode() if isinstance(each, bytes) else str(each) for each in text.ravel()[:2]]
+    assert first == [MANY, LONG]
+    assert list(y[:2]) == [0, 1]
+    assert at == f"the longest strings (12 words, {len(LONG)} characters)"
+
+
+def test_answers_for_longer_strings_are_kept_apart():
+    shapes = [
+        Workload(ModelSpec(reader), surveyed(texts, LABELS[: len(texts)], None)[0]).shapes
+        for texts in (TEXTS, TEXTS[:20])
+    ]
+    assert shapes[0] != shapes[1]
+
+
+def counter():
+    """A model that splits its texts into words."""
+    vocabulary = [*"abcdefghij", "x"]
+    inputs = keras.Input((), dtype="string")
+    words = keras.layers.TextVectorization(vocabulary=vocabulary)(inputs)
+    x = keras.layers.Embedding(20, 2048)(words)
+    x = keras.layers.Dense(2, "softmax")(keras.layers.GlobalAveragePooling1D()(x))
+    model = keras.Model(inputs, x)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def test_the_largest_batch_is_that_of_the_longest_strings():
+    def largest(texts):
+        labels = np.arange(len(texts)) % 2
+        limits = {"memory_limit": "200MB", "ceiling": 64}
+        return kbatch.find_max_batch(counter, texts, labels, **limits)
+
+    at_the_end = np.array(["x"] * 40 + [" ".join("x" * 1000)])
+    everywhere = np.array([" ".join("x" * 1000)] * 41)
+    found, expected = largest(at_the_end), largest(everywhere)
+    assert found.batch_size == expected.batch_size < 64
+    assert "the longest strings (1,000 words" in str(found)

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from kbatch.errors import DataError
-from kbatch.memory._sample import batching_of, is_dataset, is_py_dataset, is_shape, nested
+from kbatch.memory._sample import (
+    batching_of,
+    is_dataset,
+    is_py_dataset,
+    is_shape,
+    leaves,
+    nested,
+)
 
 # A survey ends here, and the answer says so. Both chosen by hand, not tuned.
 SECONDS = 20.0
@@ -32,7 +39,7 @@ class Longest:
 
     def of(self, sample: tuple[Any, ...]) -> tuple[Any, ...]:
         """A sample whose examples are padded with zeros, or cut, to this shape."""
-        return _paired(sample, self.parts, _widened)
+        return paired(sample, self.parts, widened)
 
 
 def longest_of(
@@ -59,7 +66,7 @@ def longest_of(
     seen = None if elements is None else _Seen(elements, clock)
     if shape is not None:
         return _named(shape, sample, None if seen is None else seen.highest)
-    if seen is None:
+    if seen is None or not any(len(sizes) for sizes in leaves(seen.highest)):
         return None
     if seen.differs and is_dataset(x) and batching_of(x) is None:
         raise DataError(
@@ -85,15 +92,15 @@ class _Seen:
         self.highest: tuple[Any, ...] = ()
         lowest: tuple[Any, ...] = ()
         for count, (examples, shapes) in enumerate(elements, 1):
-            self.highest = _paired(self.highest, shapes, np.maximum) if self.highest else shapes
-            lowest = _paired(lowest, shapes, np.minimum) if lowest else shapes
+            self.highest = paired(self.highest, shapes, np.maximum) if self.highest else shapes
+            lowest = paired(lowest, shapes, np.minimum) if lowest else shapes
             self._examples += examples
             if count >= ELEMENTS or clock() - began > SECONDS:
                 self._is_whole = False
                 break
-        ends = zip(_leaves(lowest), _leaves(self.highest), strict=True)
+        ends = zip(leaves(lowest), leaves(self.highest), strict=True)
         self.differs = any((low != high).any() for low, high in ends)
-        inputs = zip(_leaves(lowest[:1]), _leaves(self.highest[:1]), strict=True)
+        inputs = zip(leaves(lowest[:1]), leaves(self.highest[:1]), strict=True)
         self._open_sizes = sum(int((low != high).sum()) for low, high in inputs)
 
     def words(self) -> str:
@@ -126,7 +133,7 @@ def _of_dataset(x: Any) -> Iterator[tuple[int, tuple[Any, ...]]] | None:
         return None
     shapes = x.map(lambda *element: tf.nest.map_structure(tf.shape, element))
     return (
-        (int(next(_leaves(each))[0]) if skipped else 1, nested(each, lambda sizes: sizes[skipped:]))
+        (int(next(leaves(each))[0]) if skipped else 1, nested(each, lambda sizes: sizes[skipped:]))
         for each in shapes.as_numpy_iterator()
     )
 
@@ -135,7 +142,7 @@ def _of_py_dataset(x: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
     number = 0
     while x.num_batches is None or number < x.num_batches:
         shapes = nested(tuple(x[number]), lambda part: np.array(np.shape(part), int))
-        yield int(next(_leaves(shapes))[0]), nested(shapes, lambda sizes: sizes[1:])
+        yield int(next(leaves(shapes))[0]), nested(shapes, lambda sizes: sizes[1:])
         number += 1
 
 
@@ -144,14 +151,14 @@ def _named(shape: Any, sample: tuple[Any, ...], highest: tuple[Any, ...] | None)
     sizes = nested(sample, lambda part: np.array(part.shape[1:], int))
     before = sizes if highest is None else highest
     try:
-        named = _paired(before[0], nested(shape, _checked), _same_rank)
+        named = paired(before[0], nested(shape, _checked), _same_rank)
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(
             f"`shape` must be the shape of one example, nested as `x` is: {_text(before[0])}",
             shape,
             "Pass such a shape, without the batch",
         ) from error
-    pairs = zip(_leaves(before[0]), _leaves(named), strict=True)
+    pairs = zip(leaves(before[0]), leaves(named), strict=True)
     follow = {
         int(old): int(new)
         for olds, news in pairs
@@ -179,7 +186,7 @@ def _same_rank(one: np.ndarray, other: Any) -> np.ndarray:
     return other
 
 
-def _widened(array: np.ndarray, shape: Any) -> np.ndarray:
+def widened(array: np.ndarray, shape: Any) -> np.ndarray:
     """An array of examples, padded with zeros or cut to the shape of each."""
     empty: Any = b"" if array.dtype == object else np.zeros((), array.dtype)[()]
     wide = np.full((len(array), *map(int, shape)), empty, array.dtype)
@@ -188,7 +195,7 @@ def _widened(array: np.ndarray, shape: Any) -> np.ndarray:
     return wide
 
 
-def _paired(one: Any, other: Any, function: Callable[[Any, Any], Any]) -> Any:
+def paired(one: Any, other: Any, function: Callable[[Any, Any], Any]) -> Any:
     """A function of the parts of two structures that are nested alike.
 
     Raises:
@@ -197,21 +204,11 @@ def _paired(one: Any, other: Any, function: Callable[[Any, Any], Any]) -> Any:
     if isinstance(one, Mapping):
         if set(one) != set(other):
             raise ValueError(other)
-        return {name: _paired(part, other[name], function) for name, part in one.items()}
+        return {name: paired(part, other[name], function) for name, part in one.items()}
     if isinstance(one, tuple):
         pairs = zip(one, other, strict=True)
-        return tuple(_paired(part, its, function) for part, its in pairs)
+        return tuple(paired(part, its, function) for part, its in pairs)
     return function(one, other)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if not isinstance(value, tuple):
-        yield value
-        return
-    for part in value:
-        yield from _leaves(part)
 
 
 def _text(shapes: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -166,6 +166,17 @@ def nested(value: Any, function: Callable[[Any], Any]) -> Any:
         # tf.data takes a list for one tensor
         return tuple(nested(part, function) for part in value)
     return function(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the arrays or shapes of a nested structure."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if not isinstance(value, tuple):
+        yield value
+        return
+    for part in value:
+        yield from leaves(part)
 
 
 def is_shape(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbatch.memory._longest import longest_of
 from kbatch.memory._sample import nested, sample_of
+from kbatch.memory._strings import is_text, longest_strings, string_lengths
 from kbatch.model_spec import ModelSpec
 from kbatch.recipe import Recipe
 
@@ -62,7 +63,7 @@ def workload_of(
 
 
 def surveyed(x: Any, y: Any, shape: Any) -> tuple[tuple[Any, ...], int | None, str]:
-    """A few examples of the longest shape, how many the data have, and the shape in words.
+    """A few examples of the longest shape and strings, how many the data have, and which in words.
 
     Raises:
         DataError: If the data cannot be used.
@@ -71,9 +72,13 @@ def surveyed(x: Any, y: Any, shape: Any) -> tuple[tuple[Any, ...], int | None, s
         x = shape
     sample, examples = sample_of(x, y)
     longest = longest_of(x, sample, shape)
-    return (
-        (sample, examples, "") if longest is None else (longest.of(sample), examples, longest.words)
-    )
+    strings = longest_strings(x, y, sample)
+    if strings is not None:
+        sample = strings.of(sample)
+    if longest is not None:
+        sample = longest.of(sample)
+    told = [each.words for each in (longest, strings) if each is not None]
+    return sample, examples, " and ".join(told)
 
 
 def pipelines(names: tuple[str, ...]) -> dict[str, Any]:
@@ -83,4 +88,5 @@ def pipelines(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _shape_and_type(array: Any) -> list[Any]:
-    return [*array.shape[1:], str(array.dtype)]
+    lengths = string_lengths(array) if is_text(array) else {}
+    return [*array.shape[1:], str(array.dtype), *(int(each.max()) for each in lengths.values())]

@@ -270,6 +270,42 @@ def test_a_loss_beside_a_compiled_one_does_not_override_it():
         np.testing.assert_array_equal(own, other)
 
 
+def dice(y_true, y_pred):
+    """One number for all examples of a batch."""
+    y_pred = keras.ops.sigmoid(y_pred)
+    both = keras.ops.sum(y_true * y_pred)
+    return 1 - 2 * both / (keras.ops.sum(y_true) + keras.ops.sum(y_pred))
+
+
+class OwnLoss(keras.Model):
+    """A model without a compiled loss, which computes its own."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        error = keras.ops.square(keras.ops.cast(y, y_pred.dtype)[:, None] - y_pred)
+        return keras.ops.mean(error)
+
+
+def own_loss():
+    inputs, x = script_models.hidden()
+    model = OwnLoss(inputs, keras.layers.Dense(1)(x))
+    model.compile("sgd")
+    return model
+
+
+@pytest.mark.parametrize("loss", ["dice", "sum", "own compute_loss"])
+def test_passes_are_written_where_the_loss_is_their_mean(loss):
+    _, x, _, _, _ = script_models.CASES["logits"]
+    y = (x[:, 0] > 0.5).astype("float32")
+    recipe = Recipe(**script_models.PASSES)
+    if loss == "own compute_loss":
+        model, _ = code_trains(recipe, own_loss, x, y, (x, y), 1)
+        assert model.optimizer.gradient_accumulation_steps > 1
+        return
+    fails = dice if loss == "dice" else keras.losses.MeanSquaredError(reduction="sum")
+    with pytest.raises(NotImplementedError, match="must be the mean of its passes"):
+        code_trains(recipe, script_models.single(fails), x, y[:, None], (x, y[:, None]), 1)
+
+
 def test_what_cannot_be_written_stops_with_a_sentence():
     _, x, y, fields, _ = script_models.CASES["logits"]
     recipe, made = Recipe(**fields), script_models.from_logits()
@@ -281,7 +317,7 @@ def test_what_cannot_be_written_stops_with_a_sentence():
         keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0), 3
     )
     labels = script_models.CLASS
-    with pytest.raises(NotImplementedError, match="not that over the whole batch"):
+    with pytest.raises(NotImplementedError, match="must be the mean of its passes"):
         code_trains(Recipe(**script_models.PASSES), ignoring, x, labels, (x, labels), 1)
     kbatch.register_augmentation("test_of_mine", lambda: [keras.layers.GaussianNoise(0.1)])
     with pytest.raises(NotImplementedError, match="Write the layers"):

@@ -73,12 +73,15 @@ def micro_batch_size(recipe: Any) -> Part:
         )
         return Part(step=(comment(text),))
     text = f"Keras averages the gradients of {passes} passes."
-    checked = 'check_passes(model, kept.get("loss"))'
+    checked = 'check_passes(model, kept.get("loss"), x, y, sample_weight)'
     definitions = (Definition("kbatch.plain_keras.compilation", "check_passes"),)
     accumulation = f"gradient_accumulation_steps={passes}"
     if recipe.optimizer != COMPILED:
         return Part(
-            optimizer=(accumulation,), wrapped=(comment(text), checked), definitions=definitions
+            optimizer=(accumulation,),
+            wrapped=(comment(text),),
+            step=(checked,),
+            definitions=definitions,
         )
     schedules = (
         "A schedule of its own would count passes: stretch its steps by the number of passes."
@@ -89,7 +92,9 @@ def micro_batch_size(recipe: Any) -> Part:
         f'settings["gradient_accumulation_steps"] = {passes}\n'
         "optimizer = type(inner).from_config(settings)"
     )
-    return Part(wrapped=(comment(f"{text} {schedules}"), checked, rebuilt), definitions=definitions)
+    return Part(
+        wrapped=(comment(f"{text} {schedules}"), rebuilt), step=(checked,), definitions=definitions
+    )
 
 
 def accumulation(recipe: Any) -> Part:

@@ -3,6 +3,7 @@
 import inspect
 
 import keras
+import numpy as np
 
 KEPT_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
@@ -42,7 +43,7 @@ def built(build_model, loss, metrics):
     return model, {"loss": loss, "metrics": metrics}
 
 
-def check_passes(model, loss):
+def check_passes(model, loss, x, y, sample_weight):
     """Stop where the mean over passes is not the mean over the whole batch, which kbatch takes."""
     losses = keras.tree.flatten(loss)
     masked = any(getattr(each, "_keras_mask", None) is not None for each in model.outputs or ())
@@ -50,9 +51,29 @@ def check_passes(model, loss):
     by_weight = any(
         getattr(each, "reduction", None) == "mean_with_sample_weight" for each in losses
     )
-    if masked or ignored or by_weight:
+    if masked or ignored or by_weight or couples_examples(model, x, y, sample_weight):
         raise NotImplementedError(
-            "With a mask, ignore_class or mean_with_sample_weight the mean over passes is not that "
-            "over the whole batch, which kbatch takes. Take the whole batch in one pass: leave out "
-            "gradient_accumulation_steps, and give batches() the whole size."
+            "The loss of a whole batch must be the mean of its passes, as kbatch took it. Received "
+            "one that is not: a mask, ignore_class, mean_with_sample_weight, or a loss of examples "
+            "together. Take the whole batch in one pass: leave out gradient_accumulation_steps, "
+            "and give batches() the whole size."
         )
+
+
+def couples_examples(model, x, y, sample_weight):
+    """Tell whether the loss of 64 examples is not the mean of those of two halves."""
+    count = min(64, len(keras.tree.flatten(x)[0])) // 2 * 2
+    labels = np.asarray(keras.tree.flatten(y)[0][:count], "float64").reshape(count, -1)
+    order = np.argsort(labels.mean(axis=1), kind="stable")  # halves as different as they can be
+
+    def of(data, rows):
+        return keras.tree.map_structure(lambda part: np.asarray(part[:count])[rows], data)
+
+    def value(rows):
+        weights = None if sample_weight is None else of(sample_weight, rows)
+        inputs = of(x, rows)
+        outputs = model(inputs, training=False)
+        return float(model.compute_loss(inputs, of(y, rows), outputs, weights))
+
+    whole, halves = value(order), [value(half) for half in np.split(order, 2)]
+    return abs(whole - sum(halves) / 2) > 1e-3 * abs(whole)

@@ -340,6 +340,30 @@ def test_labels_that_may_be_coordinates_are_told_once(loss, labels, told):
     assert check_of_places.look(subject_of(coordinates(loss), labels, "none")) is None
 
 
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
+def test_classes_that_stand_along_a_picture_are_told(loss):
+    columns = (PICTURES[:, 0, :, 0] > 0).astype("int32")
+    y = columns if "sparse" in loss else keras.utils.to_categorical(columns, 2)
+
+    def build():
+        parts = [keras.Input((*SIZE, 1)), layers.Permute((2, 1, 3)), layers.Flatten()]
+        rows = [layers.Dense(2 * SIZE[1]), layers.Reshape((SIZE[1], 2)), layers.Softmax()]
+        model = keras.Sequential([*parts, *rows])
+        model.compile("adam", loss)
+        return model
+
+    found = check_of_places.look(subject_of(build, y))
+    assert not found.holds
+    assert "along the picture" in found.sentence
+
+
+def test_as_many_classes_as_pixels_are_no_mask():
+    count = SIZE[0] * SIZE[1]
+    y = np.eye(count, dtype="float32")[np.arange(24)]
+    build = coordinates("categorical_crossentropy", count, "softmax")
+    assert check_of_places.look(subject_of(build, y)).holds
+
+
 def test_only_the_output_with_coordinates_is_named():
     def build():
         inputs = keras.Input((*SIZE, 1))

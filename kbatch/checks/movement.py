@@ -23,6 +23,7 @@ OVER_CLASSES = (
     keras.losses.SquaredHinge,
     keras.losses.CategoricalHinge,
 )
+SHARES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 NAMES = ("kl_divergence", "hinge", "squared_hinge", "categorical_hinge")
 
 
@@ -54,7 +55,7 @@ def look(subject: Subject) -> Finding | None:
             raise movement.refuse_mixing(parts[kinds.index(movement.MIXES)])
         if movement.MOVES in kinds:
             moving.append(name)
-            _check_labels(parts, x, (y, *weights))
+            _check_labels(subject, parts, x, (y, *weights))
     if not moving:
         return Finding(holds=True)
     filled = [name for name in moving if _fills(name, x)]
@@ -101,18 +102,34 @@ def _is_picture(part: Any) -> bool:
     return len(part.shape) == 4 and part.dtype != tf.string
 
 
-def _check_labels(parts: list[Any], x: Any, labels: Any) -> None:
+def _check_labels(subject: Subject, parts: list[Any], x: Any, labels: Any) -> None:
     """Refuse labels that have places and cannot follow."""
     every = [each for each in keras.tree.flatten(labels) if each is not None]
     if any(places.has_places(each, x) for each in every):
         movement.check(parts, x)
-    smaller = [tuple(each.shape[1:]) for each in every if _of_another_size(each, x)]
+    classes = _rows_of_classes(subject, labels[0])
+    smaller = [
+        tuple(each.shape[1:])
+        for each in every
+        if _of_another_size(each, x) and not any(each is row for row in classes)
+    ]
     if smaller:
         raise RecipeError(
             "Labels must have the height and width of the pictures to move with them",
             f"labels of shape {smaller[0]} for pictures of {tuple(x.shape[1:])}",
             "Leave out of `augmentation` what moves pictures, or give labels of their size",
         )
+
+
+def _rows_of_classes(subject: Subject, y: Any) -> list[Any]:
+    """The labels that are shares of classes, which may be as many as a picture has pixels."""
+    every = keras.tree.flatten_with_path(y)
+    losses = _losses(subject.loss, [path for path, _ in every])
+    return [
+        label
+        for (_, label), loss in zip(every, losses, strict=True)
+        if len(label.shape) == 2 and isinstance(loss_of(loss), SHARES)
+    ]
 
 
 def _of_another_size(label: Any, x: Any) -> bool:
@@ -165,8 +182,8 @@ def _of_coordinates(subject: Subject, moving: list[str], x: Any, y: Any) -> str:
     names = ", ".join(each for each in own if each)
     return (
         f"{', '.join(moving)} moves pictures, and the labels{' ' if names else ''}{names} stay as "
-        "they are: where they are coordinates, such as boxes or keypoints, leave it out of "
-        "`augmentation`"
+        "they are: where they are coordinates, such as boxes or keypoints, or stand along the "
+        "picture, such as its letters, leave it out of `augmentation`"
     )
 
 
@@ -179,11 +196,14 @@ def _losses(loss: Any, paths: list[Any]) -> list[Any]:
 
 
 def _may_be_coordinates(label: Any, loss: Any) -> bool:
-    """Whether labels are numbers per example under a loss that is not over classes."""
-    if loss is None or loss in NAMES or isinstance(loss_of(loss), OVER_CLASSES):
-        return False
-    name = getattr(loss, "__name__", "")
-    return name not in NAMES and (tf.as_dtype(label.dtype).is_floating or len(label.shape) > 1)
+    """Whether labels may name places: numbers, or classes of several places of one example."""
+    rank = len(label.shape)
+    if isinstance(loss_of(loss), keras.losses.SparseCategoricalCrossentropy):
+        return rank > 1 and label.shape[1:] != (1,)
+    name = getattr(loss, "__name__", loss)
+    if loss is None or name in NAMES or isinstance(loss_of(loss), OVER_CLASSES):
+        return loss is not None and rank > 2
+    return tf.as_dtype(label.dtype).is_floating or rank > 1
 
 
 def _batched(part: Any) -> tf.TensorSpec:

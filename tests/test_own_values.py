@@ -178,6 +178,15 @@ def test_values_and_defaults_that_somebody_chose_are_not():
     assert found(plain, {"width": 8, "flag": False, "one": "only"}).sentence == ""
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"layers": "2"}, {"layers": 2.0}, {"layers": True}, {"dropout": 1}, {"lr": "1e-3"}]
+)
+def test_values_of_another_kind_are_refused(wrong):
+    (name, value), *_ = wrong.items()
+    with pytest.raises(SearchError, match=rf"the hyperparameter {name} .*Received: {value!r}"):
+        found(build, {**TODAY, **wrong})
+
+
 def data():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(240, 12)).astype("float32")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import keras_tuner
+import numpy as np
 
 from kbatch.axes import RESERVED
 from kbatch.errors import SearchError, SpaceError
@@ -16,6 +18,13 @@ from kbatch.runtime import keras_tuner_private
 Build = Callable[..., keras.Model]
 Declare = Callable[[Any], None]
 UNSAID = "kbatch_unsaid"  # where hyperparameters keep the names that nobody gave a value or default
+# Of a default: what may take its place, and in words.
+KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool, np.bool_), "True or False"),
+    int: ((numbers.Integral,), "a whole number"),
+    float: ((numbers.Real,), "a number"),
+    str: ((str,), "a text"),
+}
 
 
 def nothing(hp: Any) -> None:
@@ -66,10 +75,25 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
         if known or hp.name not in self.values:  # it has a value already, or is not active
             return value
         if hp.name in self._today:
+            _check_kind(hp, self._today[hp.name])
             self.values[hp.name] = self._today[hp.name]
         elif (self._bare or keras_tuner_private.has_no_default(hp)) and _varies(hp):
             self.__dict__.setdefault(UNSAID, []).append(hp.name)
         return self.values[hp.name]
+
+
+def _check_kind(hp: Any, value: Any) -> None:
+    """Refuse a value of another kind than the default of a hyperparameter has."""
+    kind = type(hp.default)
+    if kind not in KINDS:
+        return
+    taken, words = KINDS[kind]
+    if not isinstance(value, taken) or (kind is not bool and isinstance(value, bool)):
+        raise SearchError(
+            f"`values` must give the hyperparameter {hp.name} {words}",
+            repr(value),
+            "Correct its kind",
+        )
 
 
 def _varies(hp: Any) -> bool:

@@ -63,7 +63,7 @@ def _check_weights(weights: Any) -> None:
         raise DataError("`class_weight` must be a mapping from class to weight", weights, DO)
     for key, weight in weights.items():
         if not isinstance(key, numbers.Real) or not float(key).is_integer():
-            raise DataError("`class_weight` must name classes by whole numbers", key, DO)
+            raise DataError("`class_weight` must name classes by whole numbers", repr(key), DO)
         is_number = isinstance(weight, numbers.Real)
         if not is_number or not math.isfinite(weight) or weight < 0:
             raise DataError(

@@ -1,6 +1,7 @@
 """Each training starts where the search started, and fresh seeds are fresh or claim nothing."""
 
 import itertools
+import pickle
 
 import keras
 import keras_tuner
@@ -12,6 +13,7 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.checks.start import SEEDS
 from kbatch.checks.subject import Subject
 from kbatch.data.batches import prepare
+from kbatch.errors import ModelError
 
 layers = keras.layers
 rng = np.random.default_rng(0)
@@ -125,6 +127,94 @@ def test_a_search_leaves_shared_weights_as_they_were(tmp_path, starts):
     search(lambda hp: head(outside), tmp_path)
     for one, other in zip(before, outside.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_bases_that_a_hyperparameter_chooses_start_alike():
+    bases = {"first": base(), "second": base()}
+    before = {name: each.get_weights() for name, each in bases.items()}
+    maker = ModelMaker(lambda hp: head(bases[hp.Choice("base", list(bases))]))
+    maker.start.begin(maker.raw("float32"), maker.raw("float32"))
+    for name in ("second", "first", "second"):
+        model = maker.make(kbatch.Recipe(16), maker.hyperparameters({"base": name}))
+        for now, first in zip(bases[name].get_weights(), before[name], strict=True):
+            np.testing.assert_array_equal(now, first)
+        model.fit(X, Y, verbose=0)
+    maker.start.put_back()
+    for name, each in bases.items():
+        for now, first in zip(each.get_weights(), before[name], strict=True):
+            np.testing.assert_array_equal(now, first)
+
+
+def test_a_worker_finds_layers_that_only_a_call_builds():
+    here, there = (layers.Dense(8, "relu", name="shared") for _ in range(2))
+    maker = ModelMaker(lambda hp=None: uncalled(here))
+    subject = Subject(maker, prepare(X, Y, validation_data=DATA[2]))
+    maker.start.begin(subject.model, subject.other, subject.inputs)
+    copied = pickle.loads(pickle.dumps(maker.start))
+    worker = ModelMaker(lambda hp=None: uncalled(there), start=copied)
+    for _ in range(2):
+        model = worker.make(kbatch.Recipe(16))
+        for now, first in zip(there.get_weights(), here.get_weights(), strict=True):
+            np.testing.assert_array_equal(now, first)
+        model.fit(X, Y, verbose=0)
+
+
+def shared_optimizers():
+    """Return functions whose models are compiled with one optimizer, made outside of them."""
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    made = {
+        "adam": keras.optimizers.Adam(0.01, weight_decay=1e-3),
+        "schedule": keras.optimizers.SGD(schedule, momentum=0.9),
+        "function": keras.optimizers.SGD(lambda: 0.05),
+        "loss scale": keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+    }
+    made["adam"].exclude_from_weight_decay(var_names=["bias"])
+    one = keras.Sequential([keras.Input((6,)), layers.Dense(1, "sigmoid")])
+    one.compile(made["adam"], "binary_crossentropy", metrics=["accuracy"])
+
+    def build(optimizer):
+        def head_of_it(hp=None):
+            model = head(base())
+            model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
+            return model
+
+        return head_of_it
+
+    builds = {name: (build(each), each) for name, each in made.items()}
+    return {**builds, "one model": (lambda hp=None: one, made["adam"])}
+
+
+@pytest.mark.parametrize("kind", shared_optimizers())
+def test_an_optimizer_outside_is_new_for_each_training(kind):
+    build, optimizer = shared_optimizers()[kind]
+    recipe = kbatch.Recipe(16, optimizer="compiled", learning_rate=None)
+    before = [np.array(each) for each in optimizer.variables]
+    ends = [kbatch.train(recipe, build, *DATA, updates=4)[0] for _ in range(2)]
+    ends = [[np.array(each) for each in end.get_weights()] for end in ends]
+    if kind != "one model":  # whose weights both ends share
+        for one, other in zip(*ends, strict=True):
+            np.testing.assert_array_equal(one, other)
+    for variable, value in zip(optimizer.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+class Forgetful(keras.optimizers.SGD):
+    """An optimizer whose config lacks an argument."""
+
+    def __init__(self, rate):
+        super().__init__(rate)
+
+
+def test_an_optimizer_outside_that_cannot_be_copied_is_refused():
+    optimizer = Forgetful(0.1)
+
+    def build(hp=None):
+        model = head(base())
+        model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    with pytest.raises(ModelError, match="Received: Forgetful.*inside of `build`"):
+        kbatch.train(kbatch.Recipe(16), build, *DATA, updates=1)
 
 
 def seeded(hp=None):

@@ -20,7 +20,8 @@ from kbatch.building import (
 from kbatch.building.label_smoothing import smoothed
 from kbatch.building.layer_names import without_number
 from kbatch.building.metric_copies import copied
-from kbatch.building.optimizers import optimizer_of
+from kbatch.building.optimizers import of_its_own, optimizer_of
+from kbatch.building.start import Made
 from kbatch.data import augmentation
 from kbatch.dtype_policy import policy_of_keras
 from kbatch.errors import ModelError
@@ -39,6 +40,7 @@ PARTS_OF_TRAINING = {
     "dropout_scale": "dropout scale",
 }
 COMPILED_BY_USER = "_kbatch_compiled_by_user"  # where a model keeps the user's compile arguments
+COPY_OF = "_kbatch_copy_of"  # where a copy of an optimizer keeps that made outside of `build`
 KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 
@@ -82,6 +84,28 @@ def as_built(model: Any) -> Any:
     else:
         model.compiled = False
     return model
+
+
+def give_own_optimizer(model: Any, made: Made) -> None:
+    """Compile a model anew, with a copy of its optimizer, if that was there before the model.
+
+    Args:
+        model: What `build` returned.
+        made: `Made`, what its call made.
+    """
+    if not isinstance(model, keras.Model) or type(model).compile is not keras.Model.compile:
+        return  # `compile_for` refuses it
+    own = compiled_by_user(model)
+    optimizer = own.get("optimizer")
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return
+    if not made.not_among([optimizer.iterations]):
+        return
+    # One and the same model holds the last copy, which was trained.
+    first = vars(optimizer).get(COPY_OF, optimizer)
+    copy = of_its_own(first)
+    vars(copy)[COPY_OF] = first
+    model.compile(**{**own, "optimizer": copy})
 
 
 def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:

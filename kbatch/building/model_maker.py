@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from kbatch.building import float8, layer_names
-from kbatch.building.compiled import CompileArguments, as_built, compile_for
+from kbatch.building.compiled import CompileArguments, as_built, compile_for, give_own_optimizer
 from kbatch.building.hyperparameters import (
     Build,
     Declare,
@@ -22,7 +22,7 @@ from kbatch.building.hyperparameters import (
 from kbatch.building.normalization import normalized
 from kbatch.building.policy_scope import policy_scope
 from kbatch.building.seed_scope import seed_scope
-from kbatch.building.start import Start
+from kbatch.building.start import Made, Start
 from kbatch.dtype_policy import FLOAT8, POLICIES, policy_of_keras
 from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import LEAST_SEED, ModelSpec
@@ -145,7 +145,12 @@ class ModelMaker:
 
         self.start.find(called)
         self.start.put_back()
-        return called()
+        made = Made()
+        with made.watching():
+            model = called()
+        self.start.note(model, made)
+        give_own_optimizer(model, made)
+        return model
 
     def hyperparameters(self, values: Mapping[str, Any] | None = None) -> Any:
         """Return hyperparameters with these values; the others take today's, or their defaults."""

@@ -9,7 +9,7 @@ import keras
 
 from kbatch.building.lars import LARS
 from kbatch.building.schedules import Schedule, in_passes
-from kbatch.errors import RecipeError
+from kbatch.errors import ModelError, RecipeError
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_private
 
@@ -110,6 +110,48 @@ _BY_NAME: dict[str, Callable[[Recipe, Settings], keras.optimizers.Optimizer]] = 
 }
 
 
+def of_its_own(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return a new optimizer with the settings of one that several models are compiled with.
+
+    Keras ties an optimizer to the weights of the first model that it trains.
+
+    Args:
+        optimizer: Optimizer that was made outside of `build`, and that no training has changed.
+
+    Raises:
+        ModelError: If its config does not hold all of its settings.
+    """
+    try:
+        copy = _copied(optimizer, {})
+        is_whole = str(copy.get_config()) == str(optimizer.get_config())
+    except (TypeError, ValueError, KeyError):
+        is_whole = False
+    if not is_whole:
+        raise ModelError(
+            "An optimizer that is made outside of `build` must be copied by its config for each "
+            "training",
+            f"{type(optimizer).__name__}, whose get_config() lacks settings",
+            "Make it inside of `build`",
+        )
+    return copy
+
+
+def _copied(optimizer: keras.optimizers.Optimizer, changed: Settings) -> keras.optimizers.Optimizer:
+    """A new optimizer with the settings of another, some of them changed."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        inner = _copied(optimizer.inner_optimizer, changed)
+        return keras.optimizers.LossScaleOptimizer(
+            inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name
+        )
+    settings = optimizer.get_config()
+    rate = keras_private.learning_rate_setting(optimizer)
+    if callable(rate) and not isinstance(rate, (keras.Variable, Schedule)):
+        settings["learning_rate"] = rate
+    copy = type(optimizer).from_config({**settings, **changed})
+    keras_private.copy_decay_exclusions(optimizer, copy)
+    return copy
+
+
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
     """Return the constant learning rate of an optimizer, or `None` if it has a schedule."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -144,12 +186,8 @@ def _compiled(
         )
     if accumulation is None:
         return optimizer
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        inner = _compiled(optimizer.inner_optimizer, accumulation)
-        return keras.optimizers.LossScaleOptimizer(
-            inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name
-        )
-    config = optimizer.get_config()
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    config = inner.get_config()
     if config.get("use_ema") or config.get("gradient_accumulation_steps"):
         raise RecipeError(
             "A compiled optimizer that is to accumulate must have neither use_ema "
@@ -158,14 +196,9 @@ def _compiled(
             f"gradient_accumulation_steps={config.get('gradient_accumulation_steps')}",
             "Leave them out, or raise micro_batch_size to the batch size",
         )
-    rate = keras_private.learning_rate_setting(optimizer)
+    changed: Settings = {"gradient_accumulation_steps": accumulation}
+    rate = keras_private.learning_rate_setting(inner)
     if isinstance(rate, Schedule):
-        config["learning_rate"] = _per_update(rate, accumulation)
-    elif callable(rate) and not isinstance(rate, keras.Variable):
-        # Keras calls a function without a count, so there is nothing to convert
-        config["learning_rate"] = rate
-    accumulating = type(optimizer).from_config(
-        {**config, "gradient_accumulation_steps": accumulation}
-    )
-    keras_private.copy_decay_exclusions(optimizer, accumulating)
-    return accumulating
+        changed["learning_rate"] = _per_update(rate, accumulation)
+    # Keras calls a function without a count, so there is nothing to convert
+    return _copied(optimizer, changed)

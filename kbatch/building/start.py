@@ -1,7 +1,8 @@
 """The start of trainings: variables that models share are put back before each training.
 
 A base that is made outside of `build`, or one and the same model, is trained on by every training
-that uses it. Its variables are found once, by two calls of `build`, and get their values back.
+that uses it. Its variables are found in two ways: two models have them, or a model has them that
+its call of `build` did not make. They get their values back.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import functools
 import inspect
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -24,72 +27,161 @@ from kbatch.runtime import keras_private
 _left: dict[int, tuple[Any, np.ndarray, int]] = {}
 
 
-class Start:
-    """The variables that all models of a build function share, and their values at the start.
+class Made:
+    """The TensorFlow variables that a call of `build` makes."""
 
-    Shared by all copies of a `ModelMaker`. It travels to a worker as its values alone; there the
+    def __init__(self) -> None:
+        self._variables: list[tf.Variable] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the variables that are made inside of this context, in this thread."""
+
+        def creator(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+            self._variables.append(create(**options))
+            return self._variables[-1]
+
+        with tf.variable_creator_scope(creator):
+            yield
+
+    def not_among(self, variables: Iterable[Any]) -> list[Any]:
+        """Return the variables that were made before."""
+        made = {id(each) for each in self._variables}
+        return [
+            each for each in variables if id(keras_private.tensorflow_variable(each)) not in made
+        ]
+
+
+@dataclass
+class Travel:
+    """What of a `Start` goes to a worker.
+
+    Attributes:
+        values: List of arrays, the values of the variables that two models share.
+        inputs: Nested structure of `tf.TensorSpec`, what the models are called on; `None` if they
+            need no call.
+    """
+
+    values: list[np.ndarray] = field(default_factory=list)
+    inputs: Any = None
+
+
+class Start:
+    """The variables that models of a build function share, and their values at the start.
+
+    Shared by all copies of a `ModelMaker`. It travels to a worker as a `Travel`; there the
     variables are found anew.
     """
 
     def __init__(self) -> None:
-        self._variables: list[Any] | None = None
-        self._values: list[np.ndarray] = []
+        self._shared: dict[int, tuple[Any, np.ndarray]] = {}
+        self._travel = Travel()
+        self._begun = False
 
-    def __getstate__(self) -> list[np.ndarray]:
-        return self._values
+    def __getstate__(self) -> Travel:
+        return self._travel
 
-    def __setstate__(self, values: list[np.ndarray]) -> None:
-        self._variables, self._values = None, values
+    def __setstate__(self, travel: Travel) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._travel = travel
 
-    @property
-    def begun(self) -> bool:
-        """Boolean, whether it is known which variables models share."""
-        return self._variables is not None
-
-    def begin(self, first: keras.Model, second: keras.Model) -> None:
-        """Note the variables that two models share, unless they are known, and their values.
+    def begin(self, first: keras.Model, second: keras.Model, inputs: Any = None) -> None:
+        """Note the variables that two models share, unless it was done, and their values.
 
         Args:
             first: `keras.Model`, as `build` returned it.
             second: `keras.Model` of another call.
+            inputs: Inputs that models without variables were called on; `None` without a call.
         """
-        if self.begun:
+        if self._begun:
             return
         others = {id(variable) for variable in _variables(second)}
-        self._variables = [each for each in _variables(first) if id(each) in others]
-        values = [_before_training(each) for each in self._variables]
-        given = self._values
+        variables = [each for each in _variables(first) if id(each) in others]
+        values = [self._at_first(each) for each in variables]
+        given = self._travel.values
         if [each.shape for each in given] == [each.shape for each in values]:
             values = given or values
-        self._values = values
+        for variable, value in zip(variables, values, strict=True):
+            self._shared[id(variable)] = (variable, value)
+        self._travel = Travel(values, _specs(inputs))
+        self._begun = True
         self.put_back()
+
+    def note(self, model: keras.Model, made: Made) -> None:
+        """Note the variables of a model that were there before its call of `build`.
+
+        So a base is found that only some values of hyperparameters choose.
+
+        Args:
+            model: `keras.Model`, as `build` returned it.
+            made: `Made`, what the call made.
+        """
+        if not isinstance(model, keras.Model):  # `compile_for` refuses it
+            return
+        for variable in made.not_among(_variables(model)):
+            self._shared.setdefault(id(variable), (variable, _before_training(variable)))
 
     def put_back(self) -> None:
         """Give shared variables the values that they had at the start."""
-        for variable, value in zip(self._variables or (), self._values, strict=False):
+        for variable, value in self._shared.values():
             variable.assign(value)
 
     def find(self, build: Callable[[], keras.Model]) -> None:
         """Find the shared variables in a new process, if there were any where it came from."""
-        if not self.begun and self._values:
-            self.begin(build(), build())
+        if self._begun or not self._travel.values:
+            return
+        inputs = _zeros(self._travel.inputs)
+        self.begin(build_called(build, inputs), build_called(build, inputs), inputs)
 
     def leave(self) -> None:
         """Note that kbatch has trained the shared variables, and nobody else yet."""
-        for variable, value in zip(self._variables or (), self._values, strict=True):
-            key = id(variable)
+        for key, (variable, value) in self._shared.items():
             reference = weakref.ref(variable, functools.partial(_forget, key))
             _left[key] = (reference, value, _checksum(_value(variable)))
 
     def is_one(self, model: keras.Model) -> bool:
         """Whether `build` returns one and the same model: all its variables are shared."""
-        shared = {id(variable) for variable in self._variables or ()}
-        return bool(model.variables) and all(id(each) in shared for each in model.variables)
+        return bool(model.variables) and all(id(each) in self._shared for each in model.variables)
 
     def trained(self, model: keras.Model) -> list[str]:
         """Return the paths of the shared variables that a model trains."""
-        shared = {id(variable) for variable in self._variables or ()}
-        return [each.path for each in model.trainable_variables if id(each) in shared]
+        return [each.path for each in model.trainable_variables if id(each) in self._shared]
+
+    def _at_first(self, variable: Any) -> np.ndarray:
+        """The value of a variable at the start."""
+        known = self._shared.get(id(variable))
+        return _before_training(variable) if known is None else known[1]
+
+
+def build_called(build: Callable[[], keras.Model], inputs: Any) -> keras.Model:
+    """Return a new model, called once if only a call makes its variables.
+
+    Args:
+        build: Function that returns a model.
+        inputs: Inputs of a batch; `None` if there are none.
+    """
+    model = build()
+    if inputs is not None and not model.built:
+        # its variables are made by the first call; a model that has no call makes them itself
+        with suppress(Exception):
+            model(inputs, training=False)
+    return model
+
+
+def _specs(inputs: Any) -> Any:
+    """The shapes and dtypes of inputs; `None` where zeros cannot stand for them."""
+    if inputs is None:
+        return None
+    specs = tf.nest.map_structure(tf.type_spec_from_value, inputs)
+    dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(specs))
+    return specs if dense else None
+
+
+def _zeros(specs: Any) -> Any:
+    """Inputs of such shapes, of zeros."""
+    if specs is None:
+        return None
+    return tf.nest.map_structure(lambda each: tf.zeros(each.shape, each.dtype), specs)
 
 
 def _variables(model: keras.Model) -> list[Any]:

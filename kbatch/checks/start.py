@@ -21,7 +21,7 @@ def look_for_shared(subject: Subject) -> Finding:
         subject: What is about to train.
     """
     start = subject.model_maker.start
-    start.begin(subject.model, subject.other)
+    start.begin(subject.model, subject.other, subject.inputs)
     trained = start.trained(subject.model)
     if not trained:
         return Finding(holds=True)

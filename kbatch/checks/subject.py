@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ import keras
 
 from kbatch.building.compiled import said_of
 from kbatch.building.model_maker import ModelMaker
+from kbatch.building.start import build_called
 from kbatch.data.batches import Data
 from kbatch.data.streams import Source
 from kbatch.recipe import Recipe
@@ -115,6 +115,11 @@ class Subject:
         """The first examples to train on, a batch `(x, y)` or `(x, y, sample_weight)`."""
         return tuple(next(iter(self.training.stream(self.examples, 0))))
 
+    @property
+    def inputs(self) -> Any:
+        """The inputs of the first examples; `None` without data."""
+        return None if self.data is None else keras.utils.unpack_x_y_sample_weight(self.batch)[0]
+
     def build(self, seed: int | None = None) -> keras.Model:
         """Return a new model of the user's `build`, called once if only that makes its variables.
 
@@ -122,12 +127,10 @@ class Subject:
             seed: Integer, its seed. Defaults to the maker's.
         """
         maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
-        model = maker.raw(self.policy, maker.hyperparameters())
-        if self.data is not None and not model.built:
-            # its variables are made by the first call; a model that has no call makes them itself
-            with contextlib.suppress(Exception):
-                model(keras.utils.unpack_x_y_sample_weight(self.batch)[0], training=False)
-        return model
+        return build_called(
+            lambda: maker.raw(self.policy, maker.hyperparameters()),
+            self.inputs,
+        )
 
     def make(self, recipe: Recipe) -> keras.Model:
         """Return a new model, compiled for a recipe."""

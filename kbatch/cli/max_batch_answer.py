@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.status import Status
 
 from kbatch.cli.max_batch_options import Options
-from kbatch.combination import Combination
+from kbatch.combination import Combination, combinations
 from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import _probe_lines, _speed_line
@@ -28,7 +28,7 @@ from kbatch.memory._max_batches import max_batches
 from kbatch.memory._probe import Probe
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
-from kbatch.results.duration import finder_seconds, time_words
+from kbatch.results.duration import alike_seconds, finder_seconds, time_words
 from kbatch.space import Space
 
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
@@ -54,13 +54,14 @@ def answer(options: Options, console: Console) -> None:
         )
     _warn_of_slow_policies(axes["policy"], console)
     with console.status("Making the model …") as status:
-        probe_lines = _ProbeLines(console, status, rows if several else None)
+        space = Space(**axes)
+        probe_lines = _ProbeLines(console, status, combinations(space) if several else None)
         if several:
             table = max_batches(
                 build,
                 example,
                 shape=named,
-                space=Space(**axes),
+                space=space,
                 memory_limit=options.memory_limit,
                 ceiling=options.ceiling,
                 loss=options.loss,
@@ -105,17 +106,23 @@ class _ProbeLines(_probe_lines.Lines):
     Args:
         console: Console to print to.
         status: Status that is shown meanwhile.
-        rows: Integer, rows of the table; `None` for one recipe without a table.
+        rows: The `Combination` of each row of the table; `None` for one recipe without a table.
     """
 
-    def __init__(self, console: Console, status: Status, rows: int | None) -> None:
+    def __init__(
+        self, console: Console, status: Status, rows: Sequence[Combination] | None
+    ) -> None:
         super().__init__(console)
-        self._status, self._rows, self._done = status, rows, 0
+        self._status, self._rows = status, rows
+        self._taken: list[tuple[Hashable, float]] = []
+        self._done: set[Combination] = set()
         self._began, self._told = time.perf_counter(), False
+        self._probed = (self._began, self._began)  # when the last two probes ended
 
     def __call__(self, probe: Probe) -> None:
         """Print the line of a probe, and after the first one how long the others take."""
         super().__call__(probe)
+        self._probed = (self._probed[1], time.perf_counter())
         if self._rows is None and probe.passed and not self._told:
             begin = time.perf_counter() - self._began - probe.seconds
             steps, confirmed = probe.step_seconds, MARGINS.confirmed_steps
@@ -126,15 +133,26 @@ class _ProbeLines(_probe_lines.Lines):
     def row(self, row: Row) -> None:
         """Print a row of the table as soon as it is known, and how long the others take."""
         self._console.print(f"{row}", highlight=False)
-        self._done += 1
-        left = (self._rows or self._done) - self._done
-        if left > 0:
-            seconds = (time.perf_counter() - self._began) / self._done * left
-            self._tell(f"{self._done} of {self._rows} rows: about {time_words(seconds)} left")
+        self._done.add(row.combination)
+        ended = time.perf_counter()
+        # the sizes of later rows are computed from those of the first, and confirmed
+        began = self._began if self._taken else self._probed[0]
+        self._taken.append((_kind(row.combination), ended - began))
+        self._began = ended
+        left = [_kind(each) for each in self._rows or () if each not in self._done]
+        seconds = alike_seconds(self._taken, left)
+        if left and seconds is not None:
+            rows = len(left) + len(self._done)
+            self._tell(f"{len(self._done)} of {rows} rows: about {time_words(seconds)} left")
 
     def _tell(self, words: str) -> None:
         self._told = True
         self._console.print(f"  {words}", highlight=False, style="dim")
+
+
+def _kind(combination: Combination) -> Hashable:
+    """What decides how long a row takes: an optimizer hardly does."""
+    return combination.policy, combination.jit_compile, combination.recompute
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbatch
 from kbatch.errors import ModelError
@@ -30,6 +31,30 @@ class AddsInTraining(layers.Layer):
     def call(self, inputs, training=None):
         if training:
             self.add_loss(0.01 * ops.sum(inputs**2))
+        return inputs
+
+
+class Annealed(layers.Layer):
+    """Adds a loss whose weight grows with every call in training."""
+
+    def build(self, shape):
+        self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=None):
+        if training:
+            self.calls.assign_add(1.0)
+        self.add_loss(0.01 * self.calls * ops.mean(inputs**2))
+        return inputs
+
+
+class Counting(layers.Layer):
+    """Counts its calls, which change nothing."""
+
+    def build(self, shape):
+        self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.calls.assign_add(1.0)
         return inputs
 
 
@@ -139,6 +164,44 @@ def test_a_layer_that_couples_examples_is_refused(layer):
     with pytest.raises(ModelError, match=f"accumulates differently: .*{name}"):
         trained(model_of("mse", layer), X, Y, PASS, updates=2)
     trained(model_of("mse", layer), X, Y, updates=2)  # in one pass there is nothing to refuse
+
+
+def test_a_layer_that_counts_passes_is_refused_where_it_matters():
+    with pytest.raises(ModelError, match="what each pass leaves in layers of its own, Annealed"):
+        trained(model_of("mse", Annealed), X, Y, PASS, updates=2)
+    _, outcome = trained(model_of("mse", Annealed), X, Y, updates=2)
+    assert any("changes the next" in each for each in outcome.remarks)
+    trained(model_of("mse", Counting), X, Y, PASS, updates=2)
+
+
+def test_labels_of_several_lengths_are_tried_too():
+    """Labels that are padded for each batch, under a loss that counts the known ones."""
+
+    def words(hp=None):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((None,), dtype="int32")
+        x = layers.Dense(1)(layers.Embedding(9, 4)(inputs))
+        model = keras.Model(inputs, layers.Reshape((-1,))(x))
+        model.compile(keras.optimizers.SGD(0.05), known_only)
+        return model
+
+    def examples():
+        for number in range(64):
+            length = 3 + number % 5
+            yield np.full(length, 1 + number % 8, "int32"), np.full(length, 0.1 * number, "float32")
+
+    specs = [tf.TensorSpec((None,), "int32"), tf.TensorSpec((None,), "float32")]
+    data = tf.data.Dataset.from_generator(examples, output_signature=tuple(specs))
+    data = data.padded_batch(8, padding_values=(0, -99.0))
+    ends = []
+    for passes in (None, 4):
+        kept = Weights()
+        recipe = kbatch.Recipe(16, "compiled", None, micro_batch_size=passes)
+        given = {"metric": "val_loss", "direction": "min", "chance": 99.0, "callbacks": [kept]}
+        kbatch.train(recipe, words, data, validation_data=data, updates=4, **given)
+        ends.append(kept.last)
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
 
 
 def test_similarities_inside_a_model_are_refused():

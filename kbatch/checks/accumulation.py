@@ -32,6 +32,7 @@ from kbatch.checks.coupled_examples import (
     own_loss,
 )
 from kbatch.checks.finding import Check, Finding
+from kbatch.checks.state import carries
 from kbatch.checks.subject import Subject
 from kbatch.data.class_weights import weighed
 from kbatch.device import strategy
@@ -143,6 +144,9 @@ def coupled(model: keras.Model, batches: Sequence[Batch]) -> str:
         words = coupled_outputs(model, batches[0][0], [part[0] for part in _parts(batches[0])])
     if words:
         raise _differently(f"{words} by which the output of an example depends on its batch")
+    own = own_layers(model)
+    if own and carries(model, batches[0][0]):
+        raise _differently(f"what each pass leaves in layers of its own, {', '.join(own)},")
     _check_added_losses(model, batches)
     differing = [words for batch in batches if (words := _difference(model, batch))]
     return f"{_loss_words(model)}, {differing[0]}" if differing else ""

@@ -26,12 +26,12 @@ def look(subject: Subject) -> Finding:
     """
     refuse_stateful(subject.model)
     own = own_layers(subject.model) if subject.data is not None else []
-    if not own or not _carries(subject.model, subject.batch[0]):
+    if not own or not carries(subject.model, subject.batch[0]):
         return Finding(holds=True)
     return Finding(
         holds=False,
         sentence=f"what a batch leaves in layers of your own ({', '.join(own)}) changes the "
-        "outputs of the next: batches are shuffled, and the passes of one batch follow each other",
+        "next: batches are shuffled",
     )
 
 
@@ -54,13 +54,19 @@ def refuse_stateful(model: keras.Model) -> None:
         )
 
 
-def _carries(model: keras.Model, x: Any) -> bool:
-    """Whether a second call gives other outputs only because of what the first one left."""
+def carries(model: keras.Model, x: Any) -> bool:
+    """Whether what a call leaves in a model changes the outputs or added losses of the next.
+
+    Args:
+        model: `keras.Model`, built.
+        x: Examples of a batch.
+    """
     kept = layer_state.but_seeds(model)
 
     def outputs() -> np.ndarray:
         flat = keras.tree.flatten(model(x, training=True))
-        return np.concatenate([np.ravel(each) for each in flat if each.dtype.is_floating])
+        numbers = [each for each in [*flat, *model.losses] if each.dtype.is_floating]
+        return np.concatenate([np.ravel(each) for each in numbers])
 
     try:
         first, carried = outputs(), outputs()

@@ -100,7 +100,7 @@ REFUSALS = {
     "a class too many": (sparse, Y, {3: 2.0}, "classes from 0 to 2. Received: class 3"),
     "a negative class": (binary, Y > 0, {-1: 2.0}, "classes from 0 to 1. Received: class -1"),
     "a column too many": (one_hot, ONE_HOT, {7: 1.0}, "classes from 0 to 2. Received: class 7"),
-    "a name": (sparse, Y, {"cat": 2.0}, "by whole numbers. Received: cat"),
+    "a name": (sparse, Y, {"cat": 2.0}, "by whole numbers. Received: 'cat'"),
     "half a class": (sparse, Y, {0.5: 2.0}, "by whole numbers. Received: 0.5"),
     "a negative weight": (sparse, Y, {0: -1.0}, "at least 0. Received: 0: -1.0"),
     "no number": (sparse, Y, {0: float("nan")}, "finite number"),

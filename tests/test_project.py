@@ -82,7 +82,7 @@ def test_the_trials_of_an_old_project_are_answered(tmp_path):
         assert project.trainings.known(asked) == record
 
 
-def test_a_sigterm_that_nobody_handles_is_no_crash(tmp_path):
+def test_a_sigterm_that_nobody_handles_is_no_crash(tmp_path, request):
     import os
     import signal
 
@@ -90,6 +90,8 @@ def test_a_sigterm_that_nobody_handles_is_no_crash(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
         return trained()
 
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray installs one of its own
+    request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
     for _ in range(CRASHES + 1):
         with pytest.raises(KeyboardInterrupt):
             once(Project(tmp_path), JOB, terminated)

@@ -99,7 +99,7 @@ def give_own_optimizer(model: Any, made: Made) -> None:
     optimizer = own.get("optimizer")
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return
-    if not made.not_among([optimizer.iterations]):
+    if not made.not_among(optimizer.variables[:1]):
         return
     # One and the same model holds the last copy, which was trained.
     first = vars(optimizer).get(COPY_OF, optimizer)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute._apply import applied, apply, remove
+from kbatch.runtime import retraces
 
 
 @contextmanager
@@ -43,11 +42,10 @@ def restored(model: keras.Model) -> Iterator[Callable[[], None]]:
             variable.assign(value)
 
     remove(model)
-    tf.get_logger().addFilter(_is_not_retracing)
     try:
-        yield restore
+        with retraces.expected():
+            yield restore
     finally:
-        tf.get_logger().removeFilter(_is_not_retracing)
         restore()
         remove(model)
         model.train_function = None
@@ -69,8 +67,3 @@ def batch_size_of(x: Any) -> int:
             "Pass a batch, such as x[:16]",
         )
     return int(shapes[0][0])
-
-
-def _is_not_retracing(record: logging.LogRecord) -> bool:
-    """Whether a message is not TensorFlow's warning of retracing, which is intended here."""
-    return "triggered tf.function retracing" not in record.getMessage()

@@ -21,6 +21,7 @@ from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
+from kbatch.runtime import retraces
 from kbatch.runtime.heartbeat import Heartbeat
 from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory, is_suspect
 from kbatch.training import remarks
@@ -94,7 +95,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     ended, message, full_rate, noise_scale = None, "", None, None
     scaled_before, first_rate = scaled_updates(model), _first_rate(model, recipe)
     try:
-        with instruments.sampler, recipe_scope(model, recipe, options) as noise_meter:
+        scope = recipe_scope(model, recipe, options)
+        with instruments.sampler, retraces.expected(), scope as noise_meter:
             instruments.pace.measure_noise_by(noise_meter, model)
             model.fit(
                 callbacks=instruments.callbacks,

@@ -21,6 +21,10 @@ CountFrom1 = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 # neither infinite nor NaN: at most the largest float
 Finite = Annotated[float, msgspec.Meta(ge=0, le=1.7976931348623157e308)]
 FiniteAbove0 = Annotated[float, msgspec.Meta(gt=0, le=1.7976931348623157e308)]
+# a path below a folder: neither absolute, nor with a step upwards, nor on another drive
+Below = Annotated[
+    str, msgspec.Meta(pattern=r"^(?![/\\]|[A-Za-z]:)(?!(.*[/\\])?\.\.([/\\]|$))", max_length=1000)
+]
 
 Value = TypeVar("Value")
 # makes the error to raise of the clause that says what was received

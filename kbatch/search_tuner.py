@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from kbatch.hypermodel import HyperModel
 from kbatch.hypermodel import objective as the_objective
 from kbatch.model_spec import ModelSpec
 from kbatch.recipe_fields import whole_number
+from kbatch.records import links
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
@@ -25,6 +27,8 @@ from kbatch.training.budget import seconds_of
 from kbatch.training.executor import executor_of
 from kbatch.training.project import Project
 from kbatch.tuner_border import border, in_one_frame
+
+UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name
 
 
 class Tuner(keras_tuner.Tuner):
@@ -110,6 +114,8 @@ class Tuner(keras_tuner.Tuner):
             )
         if executor is not None:
             hypermodel.train_in(executor_of(executor))
+        # KerasTuner reads, writes and, with overwrite, removes what it finds there
+        links.check_below(Path(directory or ".") / (project_name or UNTITLED))
         single = isinstance(warm_start, (str, os.PathLike))
         self._warm_start = [warm_start] if single else list(warm_start or ())
         super().__init__(

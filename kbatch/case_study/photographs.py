@@ -105,8 +105,8 @@ def _read_class(
             pixels = decode(entry.read(), image_size)
             if len(images) < per_class:
                 images.append(pixels)
-        except Exception:  # decoders raise errors of any kind on broken bytes
-            skipped.append(entry.name)
+        except Exception as error:  # decoders raise errors of any kind on broken bytes
+            skipped.append(entry.unreadable(error))
         if on_progress:
             on_progress(before + len(images))
     return np.array(images, "uint8").reshape(-1, image_size, image_size, 3), skipped

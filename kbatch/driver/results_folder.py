@@ -7,8 +7,9 @@ from pathlib import Path
 
 from kbatch.driver.options import PROJECT
 from kbatch.errors import SearchError
-from kbatch.records import disk
+from kbatch.records import disk, links
 
+ENDINGS = (".html", ".md", ".csv", ".png", ".json", ".jsonl")  # of what commands write there
 LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
 
 
@@ -20,6 +21,7 @@ def ready(out: str) -> Path:
 
     Raises:
         SearchError: If it cannot be made or written.
+        RecordError: If a file in it that may be written is a link.
     """
     folder = Path(out)
     try:
@@ -37,4 +39,6 @@ def ready(out: str) -> Path:
         raise disk.trouble(error) or SearchError(
             "--out must be a folder that can be written", received, "Pass another folder"
         ) from error
+    links.check_files(folder, ENDINGS)
+    links.check_below(folder / PROJECT)
     return folder

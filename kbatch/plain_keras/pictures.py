@@ -7,6 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+# other decoders of Pillow start programs, such as Ghostscript
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+MOST_PIXELS = 100_000_000
+
 
 def photographs(source, image_size, most):
     """Return the first photographs of each class of a folder or a zip, in their order."""
@@ -36,7 +40,9 @@ def place(file):
 def decoded(file, image_size):
     """Return a photograph as pixels from 0 to 255; None for a file that is none."""
     try:
-        with file.open("rb") as opened, Image.open(opened) as image:
+        with file.open("rb") as opened, Image.open(opened, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                return None
             small = image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR)
             return np.asarray(small, "uint8")
     except (OSError, ValueError, SyntaxError):

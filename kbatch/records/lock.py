@@ -21,6 +21,8 @@ from kbatch.records import atomic_file, disk
 
 FILE = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+# neither wait for a pipe nor follow a link, where the system can refuse to
+KEPT_OUT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 FAR = 1 << 30  # Windows locks bytes against reading too: lock a byte behind the text
 
 
@@ -57,7 +59,7 @@ class Lock:
         path = folder / FILE
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | KEPT_OUT, 0o666)
         except OSError as error:
             raise disk.refusal(error, path) from error
         stat = os.fstat(handle)

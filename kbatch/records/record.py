@@ -10,7 +10,7 @@ from typing import Any
 
 from kbatch import json_form
 from kbatch.errors import RecordError
-from kbatch.json_form import Whole
+from kbatch.json_form import Below, Whole
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 
@@ -78,7 +78,7 @@ class Record:
     repeats: Whole | None = None
     learning_rate_at_32: float | None = None
     test: Mapping[str, float] = field(default_factory=dict)
-    checkpoint: str = ""
+    checkpoint: Below = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
     finished_at: str = ""

@@ -19,7 +19,14 @@ from PIL import Image
 from kbatch.errors import DataError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
+# Pillow has decoders that start other programs, such as Ghostscript for EPS: these only compute.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+MOST_PIXELS = 100_000_000  # of one picture, whose pixels take 300 MB; chosen by hand
 LARGEST_BYTES = 1 << 28  # no photograph is larger, and a machine holds few files of that size
+
+
+class PictureSizeError(OSError):
+    """A picture whose pixels would take too much memory."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,10 @@ class Entry:
         """Its path as a terminal and a report can show it."""
         return shown("/".join(self.parts))
 
+    def unreadable(self, error: Exception) -> str:
+        """Its name among those that could not be read, with the reason where only that tells."""
+        return f"{self.name} ({error})" if isinstance(error, PictureSizeError) else self.name
+
 
 def decode(content: bytes, image_size: int) -> np.ndarray:
     """Return an image file's bytes as RGB pixels, whatever its ending and colours are.
@@ -53,9 +64,13 @@ def decode(content: bytes, image_size: int) -> np.ndarray:
         image_size: Integer, height and width in pixels of the result.
 
     Raises:
-        OSError: If it is not an image, or not a whole one.
+        OSError: If it is not an image of `FORMATS`, has more than `MOST_PIXELS`, or is not whole.
     """
-    with Image.open(io.BytesIO(content)) as image:
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise PictureSizeError(
+                f"{image.width} x {image.height} pixels, at most {MOST_PIXELS:,}"
+            )
         image.load()
         return np.asarray(
             image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR),

@@ -103,8 +103,8 @@ class PictureSource:
             for entry in by_class.get(label, ()):
                 try:
                     pixels[place] = decode(entry.read(), self.image_size)
-                except Exception:  # decoders raise errors of any kind on broken bytes
-                    skipped.append(entry.name)
+                except Exception as error:  # decoders raise errors of any kind on broken bytes
+                    skipped.append(entry.unreadable(error))
                     continue
                 labels[place] = number
                 place += 1

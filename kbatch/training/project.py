@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.records import atomic_file, fingerprint
+from kbatch.records import atomic_file, fingerprint, links
 from kbatch.records.lock import Lock
 from kbatch.records.store import FILE, Store
 from kbatch.training.at_most_once import AtMostOnce
@@ -20,10 +20,14 @@ class Project:
 
     Args:
         directory: Folder of the KerasTuner project.
+
+    Raises:
+        RecordError: If the records cannot be read, or the folder holds links.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
+        links.check_below(self.directory)
         self.folder = self.directory / fingerprint.FOLDER
         self.store = Store(self.folder)
         self.trainings = AtMostOnce(self.store)

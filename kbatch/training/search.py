@@ -298,7 +298,8 @@ class Search:
         """The checkpoint's path from the project's folder; empty if none was written."""
         if checkpoint is None or not checkpoint.path.exists():
             return ""
-        return os.path.relpath(checkpoint.path, self.project.directory)
+        path = os.path.relpath(checkpoint.path, self.project.directory)
+        return "" if path.startswith(os.pardir) else path
 
 
 def _after_stop(job: Job, outcome: Outcome) -> Job:

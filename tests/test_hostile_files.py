@@ -1,0 +1,221 @@
+"""What comes from someone else is data: no program starts, and no file outside is touched."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+from PIL import Image
+
+import kbatch
+from kbatch.case_study.photographs import read_images
+from kbatch.errors import DataError, RecordError
+from kbatch.json_form import Below, fits
+from kbatch.plain_keras import pictures
+from kbatch.records.lock import Lock
+from kbatch.sources import photographs
+from kbatch.training.project import Project
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.fixture
+def ghostscript(tmp_path, monkeypatch):
+    """A program `gs` on the path that leaves a trace."""
+    trace = tmp_path / "started"
+    program = tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {trace}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    return trace
+
+
+def folder_of_pictures(folder, content, name="x.jpg"):
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / label / f"{number}.png")
+        (folder / label / name).write_bytes(content)
+    return folder
+
+
+def png_of(width, height):
+    """A whole PNG of one colour, of few bytes."""
+    import io
+
+    page = io.BytesIO()
+    Image.new("1", (width, height)).save(page, "PNG")
+    return page.getvalue()
+
+
+@pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.gif"])
+def test_a_picture_starts_no_program(name, tmp_path, ghostscript):
+    folder = folder_of_pictures(tmp_path / "data", EPS, name)
+    images, skipped = read_images(folder, 8, 3)
+    assert [len(each) for each in images.values()] == [3, 3]
+    assert skipped == (f"cat/{name}", f"dog/{name}")
+    assert pictures.decoded(folder / "cat" / name, 8) is None
+    assert not ghostscript.exists()
+
+
+def test_formats_are_read_whatever_their_ending(tmp_path):
+    for form in photographs.FORMATS:
+        file = tmp_path / f"{form}.jpg"
+        Image.new("RGB", (9, 7), (10, 200, 30)).save(file, form)
+        pixels = photographs.decode(file.read_bytes(), 8)
+        np.testing.assert_array_equal(pixels, pictures.decoded(file, 8))
+        assert abs(int(pixels[0, 0, 1]) - 200) < 5
+
+
+def test_the_size_of_a_picture_is_known_before_its_pixels(tmp_path):
+    content = png_of(13_000, 8_000)
+    with pytest.raises(OSError, match="13000 x 8000 pixels, at most 100,000,000"):
+        photographs.decode(content, 8)
+    folder = folder_of_pictures(tmp_path / "data", content)
+    _, skipped = read_images(folder, 8, 3)
+    assert skipped[0] == "cat/x.jpg (13000 x 8000 pixels, at most 100,000,000)"
+    assert pictures.decoded(folder / "cat" / "x.jpg", 8) is None
+
+
+def build(hp):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+Y = (X[:, 0] > 0).astype("int32")
+SPACE = kbatch.Space(batch_size=(8, 16), optimizer="sgd", policy="float32")
+
+
+def tuner_in(folder, kind):
+    arguments = {"directory": folder, "project_name": "p"}
+    if kind == "stock":
+        model = kbatch.HyperModel(build, SPACE, seconds_per_trial=0.1)
+        return keras_tuner.RandomSearch(model, kbatch.objective(), 2, **arguments)
+    return kbatch.Tuner(build, SPACE, seconds_per_trial=0.1, max_trials=2, **arguments)
+
+
+def resume(folder, kind="kbatch"):
+    tuner_in(folder, kind).search(X, Y, validation_data=(X, Y), verbose=0)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("searched")
+    resume(folder)
+    return folder
+
+
+def copy_of(searched, folder):
+    import shutil
+
+    shutil.copytree(searched, folder)
+    return folder
+
+
+FILES = (
+    "kbatch/lock",
+    "kbatch/records.jsonl",
+    "kbatch/project.json",
+    "oracle.json",
+    "tuner0.json",
+    "trial_0/trial.json",
+    "trial_0/checkpoint.weights.h5",
+    "trial_9/build_config.json",
+    "kbatch/half.tmp",
+)
+
+
+@pytest.mark.parametrize("kind", ["kbatch", "stock"])
+@pytest.mark.parametrize("file", FILES)
+def test_nothing_is_written_through_a_link(file, kind, searched, tmp_path):
+    folder = copy_of(searched, tmp_path / "runs")
+    outside = tmp_path / "mine.txt"
+    link = folder / "p" / file
+    link.parent.mkdir(exist_ok=True)
+    outside.write_bytes(link.read_bytes() if link.exists() else b"mine")
+    before = outside.read_bytes()
+    link.unlink(missing_ok=True)
+    link.symlink_to(outside)
+    said = "must hold no links" if kind == "kbatch" else ""
+    with pytest.raises(Exception, match=said):
+        resume(folder, kind)
+    if kind == "kbatch":  # a stock tuner reads and writes its own files before kbatch is asked
+        assert outside.read_bytes() == before
+    with pytest.raises(RecordError, match=f"{link} -> {outside}"):
+        Project(folder / "p")
+
+
+def test_overwriting_removes_nothing_behind_a_link(searched, tmp_path):
+    folder, mine = copy_of(searched, tmp_path / "runs"), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "kept.txt").write_text("mine")
+    (folder / "p" / "trial_7").symlink_to(mine)
+    with pytest.raises(RecordError, match="must hold no links"):
+        kbatch.Tuner(
+            build, SPACE, seconds_per_trial=1, directory=folder, project_name="p", overwrite=True
+        )
+    assert (mine / "kept.txt").read_text() == "mine"
+
+
+def test_a_project_may_stand_behind_a_link_of_its_own(searched, tmp_path):
+    copy_of(searched, tmp_path / "there")
+    (tmp_path / "runs").symlink_to(tmp_path / "there")
+    resume(tmp_path / "runs")
+
+
+def test_a_lock_is_no_link(tmp_path):
+    (tmp_path / "kbatch").mkdir()
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "kbatch" / "lock").symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(RecordError):
+        Lock(tmp_path / "kbatch")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+OUTSIDE = ["../x", "a/../../x", "/etc/passwd", "..", "C:\\x", "a\\..\\x", "\\\\host\\x"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_checkpoint_is_below_its_project(path, searched, tmp_path):
+    assert not fits(path, Below)
+    folder = copy_of(searched, tmp_path / "runs")
+    file = folder / "p" / "kbatch" / "records.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        if line.get("record"):
+            line["record"]["checkpoint"] = path
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RecordError, match="must be a record"):
+        kbatch.report(folder / "p")
+
+
+@pytest.mark.parametrize("path", ["", "trial_0/checkpoint.weights.h5", "a..b/c...", "a\\b"])
+def test_a_path_below_is_taken(path):
+    assert fits(path, Below)
+
+
+def test_pages_are_not_written_through_a_link(tmp_path):
+    from kbatch.driver import results_folder
+
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.md").symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(RecordError, match="must hold no links"):
+        results_folder.ready(str(tmp_path / "out"))
+    assert Path(tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_a_folder_of_pictures_alone_is_named(tmp_path):
+    folder = tmp_path / "data"
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        (folder / label / "x.jpg").write_bytes(EPS)
+    with pytest.raises(DataError):
+        read_images(folder, 8, 3)

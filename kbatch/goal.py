@@ -9,7 +9,9 @@ from typing import Any
 
 from kbatch import json_form, scoring
 from kbatch.errors import RecordError
+from kbatch.json_form import Name, Number, SecondsAbove0, Text
 from kbatch.outcome import Outcome
+from kbatch.scoring import Direction
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,12 @@ class Goal:
         note: A sentence on how chance was inferred; empty if the user gave it or it is plain.
     """
 
-    seconds: float
-    metric: str
-    direction: str
-    chance: float
-    target: float | None = None
-    note: str = ""
+    seconds: SecondsAbove0
+    metric: Name
+    direction: Direction
+    chance: Number
+    target: Number | None = None
+    note: Text = ""
 
     def score(self, outcome: Outcome) -> float:
         """Return an outcome's score; 0 if the training failed.

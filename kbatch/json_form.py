@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+
+from kbatch.plain_text import without_controls
 
 LARGEST = (1 << 63) - 1  # beyond 64 bits an integer is no measurement, and pandas cannot hold it
 
@@ -21,10 +24,20 @@ CountFrom1 = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 # neither infinite nor NaN: at most the largest float
 Finite = Annotated[float, msgspec.Meta(ge=0, le=1.7976931348623157e308)]
 FiniteAbove0 = Annotated[float, msgspec.Meta(gt=0, le=1.7976931348623157e308)]
+HUGE = 1e30  # beyond it a number is no measurement, and its square has no place in a float
+# NaN is in no range
+Number = Annotated[float, msgspec.Meta(ge=-HUGE, le=HUGE)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+SecondsAbove0 = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+Name = Annotated[str, msgspec.Meta(max_length=300)]
+Text = Annotated[str, msgspec.Meta(max_length=1_000_000)]
 # a path below a folder: neither absolute, nor with a step upwards, nor on another drive
 Below = Annotated[
     str, msgspec.Meta(pattern=r"^(?![/\\]|[A-Za-z]:)(?!(.*[/\\])?\.\.([/\\]|$))", max_length=1000)
 ]
+
+# how JSON writes control characters, or those themselves; most texts need no look at each string
+MAY_CONTROL = re.compile(r"\\[bfru]|[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 Value = TypeVar("Value")
 # makes the error to raise of the clause that says what was received
@@ -32,7 +45,7 @@ Refuse = Callable[[str], Exception]
 
 
 def parse(text: bytes | str, refuse: Refuse) -> Any:
-    """Read a JSON text into dicts, lists, strings and numbers.
+    """Read a JSON text into dicts, lists, strings and numbers, without control characters.
 
     Args:
         text: String or UTF-8 bytes.
@@ -49,10 +62,11 @@ def parse(text: bytes | str, refuse: Refuse) -> Any:
     """
     try:
         value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        written = json.dumps(value, ensure_ascii=False)
+        written.encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise refuse(f"{error}") from error
-    return value
+    return without_controls(value) if MAY_CONTROL.search(written) else value
 
 
 def read(form: type[Value], fields: Any, refuse: Refuse) -> Value:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kbatch import json_form
 from kbatch.errors import RecordError
-from kbatch.json_form import Whole
+from kbatch.json_form import HUGE, Count, Name, Number, Seconds, Text
 
 SCORED = ("horizon", "target", "callback")  # trainings that show what their recipe is worth
 STOPPED = "stopped"  # by the search, at a rung: its score so far is the least that it is worth
@@ -78,29 +79,29 @@ class Outcome:
     32.0
     """
 
-    ended: str
-    curve: tuple[tuple[float, float], ...] = ()
+    ended: Name
+    curve: tuple[tuple[Seconds, float], ...] = ()
     value: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    train_seconds: float = 0.0
-    median_update_seconds: float | None = None
-    updates: Whole = 0
-    examples: Whole = 0
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    peak_bytes: Whole | None = None
-    utilisation: Mapping[str, float] = field(default_factory=dict)
-    plan: str = ""
-    recompute_seconds: float = 0.0
+    metrics: Mapping[Name, float] = field(default_factory=dict)
+    train_seconds: Seconds = 0.0
+    median_update_seconds: Seconds | None = None
+    updates: Count = 0
+    examples: Count = 0
+    seconds: Mapping[Name, Number] = field(default_factory=dict)
+    peak_bytes: Count | None = None
+    utilisation: Mapping[Name, Number] = field(default_factory=dict)
+    plan: Text = ""
+    recompute_seconds: Number = 0.0
     learning_rate: float | None = None
     final_learning_rate: float | None = None
-    stopped_by: str = ""
-    skipped_updates: Whole = 0
-    input_examples_per_second: float | None = None
-    message: str = ""
-    remarks: tuple[str, ...] = ()
-    first_update_peak_bytes: Whole | None = None
-    noise_scale: float | None = None
-    curve_updates: tuple[Whole, ...] = ()
+    stopped_by: Name = ""
+    skipped_updates: Count = 0
+    input_examples_per_second: Number | None = None
+    message: Text = ""
+    remarks: tuple[Text, ...] = ()
+    first_update_peak_bytes: Count | None = None
+    noise_scale: Number | None = None
+    curve_updates: tuple[Count, ...] = ()
 
     @property
     def examples_per_second(self) -> float:
@@ -123,6 +124,19 @@ class Outcome:
         """Return the outcome as a dict that JSON can hold."""
         return asdict(self)
 
+    def checked(self) -> Outcome:
+        """Return this outcome, unless it holds numbers that no training measures.
+
+        Raises:
+            RecordError: If a value is finite and beyond all measure.
+        """
+        values = [self.value, self.learning_rate, self.final_learning_rate, *self.metrics.values()]
+        values += [value for _, value in self.curve]
+        wrong = [each for each in values if not _is_measurement(each)]
+        if wrong:
+            raise _no_outcome(f"the number {wrong[0]}")
+        return self
+
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Outcome:
         """Read an outcome from the dict that `to_dict` made, also after JSON.
@@ -130,7 +144,12 @@ class Outcome:
         Raises:
             RecordError: If a field is missing, unknown or of another type.
         """
-        return json_form.read(cls, fields, _no_outcome)
+        return json_form.read(cls, fields, _no_outcome).checked()
+
+
+def _is_measurement(value: float | None) -> bool:
+    """Whether a metric may have been measured: NaN and infinity may, where a training failed."""
+    return value is None or not math.isfinite(value) or abs(value) <= HUGE
 
 
 def _no_outcome(received: str) -> RecordError:

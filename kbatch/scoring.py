@@ -6,7 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+Direction = Literal["max", "min"]
 Curve = Sequence[tuple[float, float]]
 
 MARKS = 12  # chosen by hand, not tuned

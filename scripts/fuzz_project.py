@@ -52,7 +52,9 @@ TARGETS = (
 )
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 3, 0.5, -0.0, 1e308, float("nan"), float("inf"), 10**30,
-    "", "text", "[/x]", "\ud800", "٣",
+    -1e308, -float("inf"), 10**400, "up",
+    "", "text", "[/x]", "\ud800", "٣", "=1+1", "\x1b[2J\x1b]0;title\x07",
+    "a\n# b", "<b>", "x" * 120_000,
     [], {}, [[]], [None], {"": None}, [1, [2, [3]]], {"a": {"b": []}},
 )  # fmt: skip
 DEEP = 100_000

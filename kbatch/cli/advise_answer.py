@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from kbatch.memory._build_function import imported
 from kbatch.recipe import Recipe
 from kbatch.results.loading import load_race, load_records
 from kbatch.results.winner import best_of
-from kbatch.runtime import ctrl_c, quiet_import
+from kbatch.runtime import ctrl_c, quiet_import, users_folder
 
 NOTHING = "Nothing speaks against it."
 
@@ -75,7 +74,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 def _model(build: str, policy: str) -> Any:
     """The model that a function returns, made under a policy."""
-    sys.path.insert(0, os.getcwd())
+    users_folder.use(os.getcwd())
     named = imported(build)
     with ctrl_c.at_once(), quiet_import.turned_away():
         from kbatch.building.model_maker import ModelMaker

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,20 +12,16 @@ WIDTH = 150  # columns where there is no terminal
 
 def new_console() -> Console:
     """Return a console that prints names as they are, also those that look like rich's markup."""
-    from rich.console import Console
+    from kbatch.plain_console import PlainConsole
 
-    console = Console(markup=False, emoji=False)
-    return console if console.is_terminal else Console(width=WIDTH, markup=False, emoji=False)
+    console = PlainConsole()
+    return console if console.is_terminal else PlainConsole(width=WIDTH)
 
 
 def print_text(text: str) -> None:
-    """Print a text as it is. A reader that has left, such as `head`, is no error.
+    """Print a text as it is.
 
     Args:
         text: String, with the end of its last line.
     """
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        # Python would complain when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(text, end="", flush=True)

@@ -18,6 +18,8 @@ from kbatch.errors import KbatchError
 from kbatch.records import disk
 from kbatch.runtime import ctrl_c
 
+CLOSED_PIPE = 141  # as a shell says it of a program that SIGPIPE ended
+
 
 class PlainGroup(TyperGroup):
     """Commands whose options are refused in one sentence, without a frame and the usage."""
@@ -57,6 +59,10 @@ def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
             )
         print(f"\nStopped.{stopped}", file=sys.stderr)
         raise typer.Exit(getattr(error, "exit_code", 130)) from error
+    except BrokenPipeError as error:  # of `kbatch … | head`, which has read enough
+        # Python would complain when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(CLOSED_PIPE) from error
     except SystemExit as error:  # raised by a module of the user's: kbatch raises none
         raise refused(
             "A module that is imported must not end the command. "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from kbatch.memory._probe import Probe
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.results.duration import alike_seconds, finder_seconds, time_words
+from kbatch.runtime import users_folder
 from kbatch.space import Space
 
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
@@ -40,7 +40,7 @@ def answer(options: Options, console: Console) -> None:
     Raises:
         KbatchError: If an option or the model cannot be used.
     """
-    sys.path.insert(0, os.getcwd())
+    users_folder.use(os.getcwd())
     build, example = imported(options.build), _example(options.shape, options.dtype)
     named = None if example is None else example.shape
     axes = options.axis_values()

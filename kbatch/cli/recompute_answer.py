@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import atomic_file
 from kbatch.results.charts.plans import PlanInfo, draw_plans
+from kbatch.runtime import users_folder
 
 WORTH = 0.05  # of the plain model's peak, below which a plan is not worth its time; by hand
 
@@ -37,7 +37,7 @@ def answer(options: Options, console: Console) -> None:
     Raises:
         KbatchError: If an option or the model cannot be used.
     """
-    sys.path.insert(0, os.getcwd())
+    users_folder.use(os.getcwd())
     _check_file("--figure", options.figure, ".png")
     if options.plan is not None:
         _check_file("--plan", options.plan, ".json")

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import os
 import shlex
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from kbatch.errors import DataError, ModelError
 from kbatch.given_values import values_of_text
 from kbatch.memory._build_function import Imported, imported
 from kbatch.model_spec import ModelSpec
-from kbatch.runtime import ctrl_c, quiet_import
+from kbatch.runtime import ctrl_c, quiet_import, users_folder
 from kbatch.sources import label_form, source
 from kbatch.sources.examples import Examples, Progress
 from kbatch.sources.pictures import IMAGE_SIZE
@@ -47,7 +46,7 @@ def task_of(options: Options) -> tuple[Options, OwnTask]:
     Raises:
         KbatchError: If an option or the data cannot be used.
     """
-    sys.path.insert(0, os.getcwd())
+    users_folder.use(os.getcwd())
     options.check()
     if may_be_used():  # then the space asks TensorFlow for the GPU, which takes none of its memory
         with ctrl_c.at_once(), quiet_import.turned_away():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.errors import ModelError
+from kbatch.runtime import users_folder
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ def imported(text: str) -> Imported:
             text,
             "Write mymodel:build for the function `build` in mymodel.py",
         )
+    module_name = module.removesuffix(".py") if module.endswith(".py") else module
+    users_folder.name(module_name)
     try:
-        spec = importlib.util.find_spec(
-            module.removesuffix(".py") if module.endswith(".py") else module
-        )
+        spec = importlib.util.find_spec(module_name)
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.origin:

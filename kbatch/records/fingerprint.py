@@ -13,8 +13,9 @@ from typing import Any, TypedDict
 
 from kbatch import json_form
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.json_form import FiniteAbove0, Whole
+from kbatch.json_form import Count, Name, Number, Seconds, SecondsAbove0, Text, Whole
 from kbatch.records import atomic_file, disk
+from kbatch.scoring import Direction
 
 FOLDER, FILE = "kbatch", "project.json"  # the folder is inside KerasTuner's own
 SUM = "checksum"  # data without a fixed order have none: `None` on either side is not compared
@@ -23,38 +24,46 @@ SUM = "checksum"  # data without a fixed order have none: `None` on either side 
 class GoalFacts(TypedDict):
     """The goal of a search, as project.json holds it."""
 
-    seconds: FiniteAbove0
-    metric: str
-    direction: str
-    chance: float
+    seconds: SecondsAbove0
+    metric: Name
+    direction: Direction
+    chance: Number
 
 
 class OptionalGoalFacts(GoalFacts, total=False):
     """The goal of a search, with the target that it may have."""
 
-    target: float | None
+    target: Number | None
 
 
 class DataFacts(TypedDict, total=False):
     """Facts of training or validation data."""
 
-    examples: Whole
+    examples: Count
 
 
 class CallbackFacts(TypedDict):
     """The class and the settings of one of the user's callbacks."""
 
-    name: str
+    name: Name
     settings: dict[str, Any]
 
 
 class GivenFacts(TypedDict, total=False):
     """Which arguments a search was given, and those that a project can keep."""
 
-    names: list[str]
+    names: list[Name]
     batched: bool
-    validation_split: float
-    validation_batch_size: Whole
+    validation_split: Number
+    validation_batch_size: Count
+
+
+class CheckFacts(TypedDict, total=False):
+    """What a check of the model and the data found, with the facts of its own."""
+
+    sentence: Text
+    lowest: dict[Name, Any]
+    claimable: bool
 
 
 class Facts(TypedDict, total=False):
@@ -63,15 +72,18 @@ class Facts(TypedDict, total=False):
     goal: OptionalGoalFacts
     baseline: dict[str, Any]
     data: dict[str, DataFacts]
-    epochs: Whole | None
-    measured_horizon_seconds: float
-    looks: list[Whole]
+    epochs: Count | None
+    measured_horizon_seconds: Seconds
+    looks: list[Count]
     dropped: list[Whole]
     callbacks: list[CallbackFacts]
     given: GivenFacts
     values: dict[str, Any]
-    idle: list[str]
-    table: dict[str, Any]
+    idle: list[Name]
+    table: dict[str, Any] | None
+    signature: dict[str, Any]
+    space: dict[str, Any] | None
+    checks: dict[Name, CheckFacts]
 
 
 def load(directory: str | os.PathLike[str]) -> dict[str, Any] | None:

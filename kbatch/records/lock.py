@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbatch.errors import RecordError
+from kbatch.plain_text import without_controls
 from kbatch.records import atomic_file, disk
 
 FILE = "lock"
@@ -147,7 +148,7 @@ def _system_lock(handle: int) -> None:
 
 def _holder(path: Path) -> str:
     with contextlib.suppress(RecordError, ValueError, KeyError, TypeError):
-        words = json.loads(atomic_file.read(path) or b"")
+        words = without_controls(json.loads(atomic_file.read(path) or b""))
         process = f"process {words['process']} on {words['host']}"
         return f"{process} has {path.parent} since {words['since']}"
     return f"another process has {path.parent}"

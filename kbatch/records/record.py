@@ -10,7 +10,7 @@ from typing import Any
 
 from kbatch import json_form
 from kbatch.errors import RecordError
-from kbatch.json_form import Below, Whole
+from kbatch.json_form import Below, Name, Number, Text, Whole
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 
@@ -20,7 +20,7 @@ PARTED = "parted"
 FRESH = ("confirmation", PARTED)  # purposes of trainings with fresh seeds
 
 
-def key_of(values: Mapping[str, Any], recipe: Recipe, seed: int, purpose: str) -> str:
+def key_of(values: Mapping[Name, Any], recipe: Recipe, seed: int, purpose: str) -> str:
     """Return a short hash that is equal for two trainings only if they are the same training.
 
     Args:
@@ -67,21 +67,21 @@ class Record:
         finished_at: String, date and time of the end (UTC, ISO 8601).
     """
 
-    key: str
-    purpose: str
+    key: Name
+    purpose: Name
     trial: Whole
     seed: Whole
     recipe: Recipe
     outcome: Outcome
-    score: float
+    score: Number
     values: Mapping[str, Any] = field(default_factory=dict)
     repeats: Whole | None = None
-    learning_rate_at_32: float | None = None
-    test: Mapping[str, float] = field(default_factory=dict)
+    learning_rate_at_32: Number | None = None
+    test: Mapping[Name, float] = field(default_factory=dict)
     checkpoint: Below = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
-    finished_at: str = ""
+    versions: Mapping[Name, Name] = field(default_factory=dict)
+    device: Text = ""
+    finished_at: Name = ""
 
     @property
     def baseline(self) -> bool:
@@ -109,7 +109,9 @@ class Record:
         Raises:
             RecordError: If a field is missing, unknown or of another type.
         """
-        return json_form.read(cls, fields, _no_record)
+        record = json_form.read(cls, fields, _no_record)
+        record.outcome.checked()
+        return record
 
 
 def _no_record(received: str) -> RecordError:

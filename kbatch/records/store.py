@@ -171,7 +171,10 @@ class Store:
 
 
 def _line(fields: Any) -> Line:
-    return json_form.read(Line, fields, _no_line)
+    line = json_form.read(Line, fields, _no_line)
+    if line.record is not None:
+        line.record.outcome.checked()
+    return line
 
 
 def _no_line(received: str) -> RecordError:

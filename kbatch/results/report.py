@@ -16,7 +16,8 @@ from rich.text import Text
 from kbatch import json_form, notebook, text_table
 from kbatch.errors import RecordError
 from kbatch.goal import Goal
-from kbatch.records import atomic_file
+from kbatch.plain_text import csv_of, without_controls
+from kbatch.records import atomic_file, links
 from kbatch.records.record import Record
 from kbatch.results.batch_data import batch_infos
 from kbatch.results.claim import Claim, claim_of
@@ -173,12 +174,13 @@ def write(tuner_or_directory: Any) -> list[Path]:
     from kbatch.results.charts.curves import draw_curves
 
     search, root = report(tuner_or_directory), root_of(tuner_or_directory)
+    links.check_files(root, (".csv", ".md", ".png"))
     files = [root / "trials.csv", root / CURVES, root / BATCHES, root / "report.md"]
-    atomic_file.write(files[0], load(root).to_csv(index=False))
+    atomic_file.write(files[0], csv_of(load(root)))
     confirmations = load_confirmations(root)
     if len(confirmations):
         files.append(root / "confirmations.csv")
-        atomic_file.write(files[-1], confirmations.to_csv(index=False))
+        atomic_file.write(files[-1], csv_of(confirmations))
     examples = search.validation_examples
     draw_curves(panels(search.records, search.goal, search.best), search.goal, examples, files[1])
     infos = batch_infos(search.records, search.goal, examples, load_own_optimizer(root))
@@ -193,7 +195,7 @@ def _load_run(root: Path) -> dict[str, Any]:
     Nothing depends on them.
     """
     try:
-        run = json.loads(atomic_file.read(root / RUN_FILE) or b"{}")
+        run = without_controls(json.loads(atomic_file.read(root / RUN_FILE) or b"{}"))
         if json_form.fits(run, dict[str, str | list[str]]):
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):

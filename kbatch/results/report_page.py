@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kbatch.goal import Goal
+from kbatch.plain_text import markdown
 from kbatch.records.record import FRESH, Record
 from kbatch.results.claim import Claim
 from kbatch.results.duration import spent_words
@@ -45,7 +46,7 @@ def markdown_page(
         "",
         _markdown_table(headings(ranks, goal.metric), table(ranks)),
         "",
-        f"![{goal.metric} over training seconds]({CURVES})",
+        f"![{markdown(goal.metric)} over training seconds]({CURVES})",
         "",
         f"![against batch size]({BATCHES})",
         "",
@@ -56,13 +57,17 @@ def markdown_page(
 
 
 def _run_lines(records: Sequence[Record], goal: Goal, run: dict[str, Any]) -> list[str]:
-    told = [f"- {name}: {run[name]}" for name in ("command", "data", "model") if name in run]
+    told = [
+        f"- {name}: {markdown(str(run[name]))}"
+        for name in ("command", "data", "model")
+        if name in run
+    ]
     return [
         *told,
-        f"- goal: {goal_words(goal)}",
+        f"- goal: {markdown(goal_words(goal))}",
         f"- time: {spent_words(records)} in all",
-        f"- device: {devices(records)}",
-        f"- versions: {versions(records)}",
+        f"- device: {markdown(devices(records))}",
+        f"- versions: {markdown(versions(records))}",
         "",
     ]
 
@@ -104,11 +109,12 @@ def _section(heading: str, items: Sequence[str]) -> list[str]:
     """The lines of a section that is a list; none without items."""
     if not items:
         return []
-    return [f"## {heading}", "", *(f"- {item}" for item in items), ""]
+    return [f"## {heading}", "", *(f"- {markdown(item)}" for item in items), ""]
 
 
 def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    frame = pd.DataFrame(list(rows), columns=list(columns))
+    cells = [[markdown(str(cell)).replace("|", "\\|") for cell in row] for row in rows]
+    frame = pd.DataFrame(cells, columns=[markdown(each) for each in columns])
     # Cells are shown as they are: tabulate would write 0.50 as 0.5.
     return str(frame.to_markdown(index=False, disable_numparse=True))
 

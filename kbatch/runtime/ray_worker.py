@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbatch.errors import SearchError
-from kbatch.runtime import loky_private, ray_private
+from kbatch.runtime import loky_private, ray_private, users_folder
 from kbatch.runtime.worker import LOOK_SECONDS, Death, called
 
 
@@ -49,7 +49,7 @@ class RayWorker:
         if self._actor is None:
             # without restarts: a new process would lack the data
             actor = ray.remote(max_restarts=0, max_task_retries=0, **self._resources)(_Process)
-            self._actor = actor.remote(list(sys.path))
+            self._actor = actor.remote(list(sys.path), users_folder.travelling())
         ended = self._actor.call.remote(function, args)
         try:
             while not ray.wait([ended], timeout=LOOK_SECONDS)[0]:
@@ -86,8 +86,10 @@ class RayWorker:
 class _Process:
     """What Ray keeps in the process: nothing but its import path."""
 
-    def __init__(self, path: list[str]) -> None:
+    def __init__(self, path: list[str], users: tuple[str, list[str]] | None) -> None:
         sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
+        if users is not None:
+            users_folder.use(*users)
 
     def call(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
         return called(function, args)

@@ -19,7 +19,7 @@ import cloudpickle
 from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool
 
-from kbatch.runtime import loky_private
+from kbatch.runtime import loky_private, users_folder
 
 ORPHAN_CHECK_SECONDS = 0.5  # chosen by hand, not tuned
 LOOK_SECONDS = 0.1  # from one look after a call to the next; chosen by hand
@@ -168,7 +168,12 @@ class Worker:
                 max_workers=1,
                 env=environment,
                 initializer=_begin,
-                initargs=(os.getpid(), self._said.name, list(sys.path)),
+                initargs=(
+                    os.getpid(),
+                    self._said.name,
+                    list(sys.path),
+                    users_folder.travelling(),
+                ),
             )
             self.starts += 1
         return self._executor
@@ -235,9 +240,13 @@ def _named(text: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
-def _begin(parent: int, said: str, path: list[str]) -> None:
+def _begin(
+    parent: int, said: str, path: list[str], users: tuple[str, list[str]] | None = None
+) -> None:
     """Set up a worker: its import path, its output file, and its end when the parent is gone."""
     sys.path[:] = path
+    if users is not None:
+        users_folder.use(*users)
     loky_private.let_workers_grow()
     with open(said, "a") as log:
         os.dup2(log.fileno(), 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from kbatch.plain_text import csv_of
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
 from kbatch.results.charts.canvas import Chart, save
@@ -39,7 +40,7 @@ def write(
         facts: Sentences on what cannot be measured, such as the command.
     """
     files = [folder / CELLS]
-    atomic_file.write(files[0], measured.frame.to_csv(index=False))
+    atomic_file.write(files[0], csv_of(measured.frame))
     charts = charts_of(study, measured.frame)
     if charts:
         files.append(folder / FIGURE)

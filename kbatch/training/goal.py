@@ -10,6 +10,7 @@ import numpy as np
 from kbatch.data.batches import Data
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
+from kbatch.scoring import Direction
 from kbatch.training import metrics
 from kbatch.training.chance import chance_of
 from kbatch.training.held_out_labels import of_one_value
@@ -92,7 +93,9 @@ def goal_of(
         SearchError: If something is missing or makes no sense.
     """
     name = measured.own_name(metric.removeprefix("val_"))
-    towards = direction or metrics.direction_of(name) or "max"
+    towards: Direction = "max"
+    if (direction or metrics.direction_of(name)) == "min":
+        towards = "min"
     note = ""
     if chance is None:
         chance, note = chance_of(name, towards, data, measured)

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kbatch import notebook
+from kbatch.plain_console import PlainConsole
 from kbatch.recipe import Recipe
 from kbatch.records.record import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.own_values import own_words
@@ -121,7 +122,7 @@ class ProgressBar(_Forecasting):
             self._bar.stop()  # of a training whose process died
         name = _name(purpose, trial)
         print(f"{name}: {recipe}", flush=True)
-        console = Console(markup=False, emoji=False)  # names of augmentations are the user's
+        console = PlainConsole()  # names of augmentations are the user's
         self._line, self._seconds = notebook.Line() if console.is_jupyter else None, seconds
         self._bar = _bars(console)
         self._bar.start()
@@ -158,7 +159,7 @@ class SeveralBars(_Forecasting):
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
         """Begin its bar."""
         if self._bars is None:
-            self._bars = _bars(Console(markup=False, emoji=False))
+            self._bars = _bars(PlainConsole())
             self._bars.start()
         self._close()  # of a training whose process died
         task = self._bars.add_task(_name(purpose, trial), total=seconds, value="")

@@ -1,0 +1,117 @@
+"""The user's folder: modules are imported from it for the user's own code only.
+
+A command looks for `module:function` in the folder where it runs. That folder may hold somebody
+else's files too: a `keras_tuner.py` beside the data must not run in place of the library.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+# Not even the user's own code takes these from his folder.
+LIBRARIES = frozenset(
+    ("kbatch", "tensorflow", "keras", "keras_tuner", "kt_legacy", "tensorboard", "numpy", "scipy")
+    + ("pandas", "sklearn", "optuna", "h5py", "PIL", "altair", "vl_convert", "jinja2", "tabulate")
+    + ("typer", "click", "rich", "loky", "cloudpickle", "msgspec", "psutil", "platformdirs", "ray")
+    + ("tensorflow_datasets", "pynvml", "google", "absl", "ml_dtypes", "optree", "namex")
+)
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+class Finder(MetaPathFinder):
+    """Finds modules in the user's folder that he names, or that a module of that folder imports.
+
+    Args:
+        folder: String, path of the folder.
+        named: Names of modules that anybody may import from it.
+    """
+
+    def __init__(self, folder: str, named: Iterable[str] = ()) -> None:
+        self.folder, self.named = os.path.realpath(folder), set(named)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
+        """Return the module's place, or `None` if others shall look for it."""
+        if path is not None or fullname in LIBRARIES or fullname in sys.stdlib_module_names:
+            return None
+        if fullname not in self.named and not self._is_own(_importing_file()):
+            return None
+        spec = PathFinder.find_spec(fullname, [self.folder])
+        if spec is not None and spec.origin:
+            self.named.add(fullname)  # a worker may unpickle what is defined in it
+            return spec
+        return None
+
+    def _is_own(self, file: str) -> bool:
+        inside = os.path.realpath(file).startswith(os.path.join(self.folder, ""))
+        return os.path.isabs(file) and inside and not any(each in file for each in INSTALLED)
+
+
+def use(folder: str | os.PathLike[str], named: Iterable[str] = ()) -> None:
+    """Let the user's modules be imported from a folder, once.
+
+    Args:
+        folder: The folder.
+        named: Names of modules that anybody may import from it. Optional.
+    """
+    finder = found()
+    if finder is not None and finder.folder == os.path.realpath(folder):
+        finder.named.update(named)
+        return
+    if finder is not None:
+        sys.meta_path.remove(finder)
+    sys.meta_path.insert(0, Finder(os.fspath(folder), named))
+
+
+def name(module: str) -> None:
+    """Let a module that the user named be imported from his folder, if there is one."""
+    finder = found()
+    if finder is not None:
+        finder.named.add(module.partition(".")[0])
+
+
+def found() -> Finder | None:
+    """Return the finder of this process; `None` outside of a command."""
+    return next((each for each in sys.meta_path if isinstance(each, Finder)), None)
+
+
+def travelling() -> tuple[str, list[str]] | None:
+    """Return what a worker needs to find the same modules; `None` outside of a command."""
+    finder = found()
+    return None if finder is None else (finder.folder, sorted(finder.named))
+
+
+def leave_path() -> None:
+    """Take the folder where a command runs off the import path, here and in its processes.
+
+    `python -m kbatch` puts it there, before all libraries. What PYTHONPATH names stays.
+    """
+    if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def _importing_file() -> str:
+    """The file of the code that imports, behind the import system."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = str(frame.f_code.co_filename)
+        if (
+            file != __file__
+            and not file.startswith("<frozen importlib")
+            and not _is_importlib(file)
+        ):
+            return file
+        frame = frame.f_back
+    return ""
+
+
+def _is_importlib(file: str) -> bool:
+    return os.path.dirname(file) == os.path.dirname(os.__file__) + f"{os.sep}importlib"

@@ -4,10 +4,10 @@ The rooms, from the ground up. Imports go strictly to a lower floor; `tests/test
 this list:
 
    -5  errors
-   -4  number_text
+   -4  distribution · number_text · plain_text
    -3  batch_growth · dtype_policy · given_values · json_form · recompute_strategy · training_method
    -2  recipe_fields · recipe_row
-   -1  code · notebook · option · recipe_agreement · text_table
+   -1  code · notebook · option · plain_console · recipe_agreement · text_table
     0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring
     1  axes · data · device · goal · model_spec · records · search · space_agreement · tracing
     2  callbacks · recompute · space
@@ -30,7 +30,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kbatch.distribution import warn_of_other
+
 __version__ = "0.1.0"
+
+warn_of_other()
 
 if TYPE_CHECKING:
     from kbatch import callbacks, errors, memory, recompute, results, testing

@@ -13,6 +13,9 @@ ROOT = Path(kbatch.__file__).parent
 FLOORS = {
     "errors": -5,
     "number_text": -4,
+    "distribution": -4,
+    "plain_text": -4,
+    "plain_console": -1,
     "given_values": -3,
     "json_form": -3,
     "dtype_policy": -3,

@@ -96,7 +96,7 @@ def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str,
         raise DataError(
             "--data tfds needs tensorflow-datasets",
             "it is not installed",
-            "pip install 'kbatch[tfds]'",
+            "pip install 'keras-kbatch[tfds]'",
         ) from error
     try:
         dataset, info = tfds.load(

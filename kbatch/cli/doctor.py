@@ -20,7 +20,7 @@ from typing import Any
 
 import typer
 
-from kbatch import __version__
+from kbatch import __version__, distribution
 from kbatch.cli.command import with_options
 from kbatch.cli.console import new_console
 from kbatch.cli.doctor_options import Options
@@ -115,7 +115,7 @@ def findings() -> list[Finding]:
     """Return versions, devices, memory and settings, each with its problem if it has one."""
     told = ask_tensorflow()
     return [
-        Finding("kbatch", __version__),
+        _kbatch(),
         Finding("python", f"{platform.python_version()}, {platform.platform()}"),
         _tensorflow(told),
         _keras(told),
@@ -168,6 +168,19 @@ def _ending(code: int) -> str:
         return f"ended with code {code} and said nothing"
     names = {member.value: member.name for member in signal.Signals}
     return f"died of {names.get(-code, f'signal {-code}')}"
+
+
+def _kbatch() -> Finding:
+    """The version of kbatch, and whether another project of its import name is installed."""
+    other = distribution.other_version()
+    if other is None:
+        return Finding("kbatch", f"{__version__} ({distribution.NAME})")
+    return Finding(
+        "kbatch",
+        f"{__version__} ({distribution.NAME})",
+        f"another project is installed as kbatch {other}, and is imported by the same name",
+        f"Run `{distribution.DO}`",
+    )
 
 
 def _tensorflow(told: Mapping[str, Any]) -> Finding:

@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 
 import platformdirs
 
+import kbatch
 from kbatch.device import card, processor
 from kbatch.errors import KbatchError
 
 Value = TypeVar("Value")
 VARIABLE = "KBATCH_CACHE"
-VERSIONS = ("tensorflow", "keras", "kbatch", "numpy", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+VERSIONS = ("tensorflow", "keras", "numpy", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 SETTINGS = ("TF_", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
 SILENT = ("TF_CPP_MIN_LOG_LEVEL", "TF_CLI_CONFIG_FILE")
 
@@ -85,7 +86,7 @@ def device() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "kbatch": kbatch.__version__}
     for name in VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)

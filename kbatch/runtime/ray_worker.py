@@ -103,6 +103,6 @@ def _ray() -> Any:
         raise SearchError(
             "Ray must be installed for trainings on a Ray cluster",
             "no module ray",
-            'Use pip install "kbatch[ray]"',
+            'Use pip install "keras-kbatch[ray]"',
         ) from error
     return ray

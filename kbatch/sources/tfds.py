@@ -198,7 +198,7 @@ def look(name: str, image_size: int, shares: Shares, seed: int) -> TfdsSource:
         raise DataError(
             "--data tfds:NAME needs tensorflow-datasets",
             "it is not installed",
-            "pip install 'kbatch[tfds]'",
+            "pip install 'keras-kbatch[tfds]'",
         ) from error
     try:
         builder = tfds.builder(name)

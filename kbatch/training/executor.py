@@ -115,7 +115,7 @@ class RayExecutor:
     Use it as `kbatch.Tuner(executor=…)`. Call `ray.init(address="auto")` before, or Ray takes the
     cluster that it knows of, or starts one on this machine. The folder of the project must be on a
     file system that all machines share: the data and the kept weights go through it. Needs
-    `pip install "kbatch[ray]"`.
+    `pip install "keras-kbatch[ray]"`.
 
     Args:
         workers: Integer, how many trainings are made at once. Defaults to one for each GPU of the

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import kbatch
 from kbatch.device import meter
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -17,8 +18,8 @@ from kbatch.records.record import BASELINE_TRIAL, Record, key_of
 
 def versions() -> dict[str, str]:
     """Return the versions that a measurement depends on."""
-    found = {"python": platform.python_version()}
-    for name in ("tensorflow", "keras", "keras-tuner", "kbatch"):
+    found = {"python": platform.python_version(), "kbatch": kbatch.__version__}
+    for name in ("tensorflow", "keras", "keras-tuner"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import html
 import io
 import json
 import re
@@ -95,6 +96,26 @@ def test_the_page_says_what_was_measured_and_published(made):
     assert "## What was published" in page
     assert "3 of 4  adam: batch 64" in made[2]
     assert re.search(r"about [0-9]+ s left", made[2])
+
+
+def test_the_page_in_one_file_has_the_same_and_its_charts(made):
+    page = (made[0] / "study.html").read_text()
+    text = html.unescape(page)
+    assert "command: x" in text
+    assert "adam, batch 64, seed 0: error" in text
+    assert 'data-spec="spec-' in page
+    assert "vegaEmbed" in page
+    assert not re.search(r'(src|href)="https?:', page)
+    for line in (made[0] / "study.md").read_text().splitlines():
+        claim = re.match(r"- \*(.*)\* \((.*)\)$", line)
+        assert claim is None or (claim[1] in text and claim[2] in text)
+
+
+def test_texts_in_the_page_of_a_study_are_escaped():
+    hostile = "<script>alert(1)</script>"
+    page = study_page.html(optimizers.STUDY, measured(rows({16: 0.5})), [], [hostile])
+    assert hostile not in page
+    assert "&lt;script&gt;alert(1)" in page
 
 
 def test_a_cell_has_the_value_held_and_the_last_one(made):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 from importlib import resources
+from typing import Any
 
 import jinja2
 
@@ -16,7 +17,7 @@ TEMPLATE, STYLE, SCRIPT = "page.html.jinja", "page.css", "page.js"
 
 
 def html_of(contents: Contents, library: str, state: str = "", reload_seconds: int = 0) -> str:
-    """Return the page.
+    """Return the page of a search.
 
     Args:
         contents: What it shows.
@@ -24,13 +25,32 @@ def html_of(contents: Contents, library: str, state: str = "", reload_seconds: i
         state: String, a sentence on the state of the search; empty once it has ended.
         reload_seconds: Integer, seconds after which the page loads itself again; 0 for never.
     """
-    return _template().render(
-        page=contents,
-        library=library,
-        style=_text(STYLE),
-        script=_text(SCRIPT),
-        state=state,
-        reload_seconds=reload_seconds,
+    return rendered(_text(TEMPLATE), contents, library, state, reload_seconds)
+
+
+def rendered(
+    template: str, page: Any, library: str, state: str = "", reload_seconds: int = 0
+) -> str:
+    """Return a page in one file: its texts escaped, its style, its charts and their library.
+
+    Args:
+        template: String, a Jinja template that extends `base.html.jinja`.
+        page: What the template shows.
+        library: See `html_of`.
+        state: See `html_of`.
+        reload_seconds: See `html_of`.
+    """
+    return (
+        _environment()
+        .from_string(template)
+        .render(
+            page=page,
+            library=library,
+            style=_text(STYLE),
+            script=_text(SCRIPT),
+            state=state,
+            reload_seconds=reload_seconds,
+        )
     )
 
 
@@ -48,12 +68,15 @@ def vega() -> str:
 
 
 @functools.cache
-def _template() -> jinja2.Template:
+def _environment() -> jinja2.Environment:
     # Names of hyperparameters, folders and data are the user's: all texts are escaped.
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(_text),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    return environment.from_string(_text(TEMPLATE))
 
 
 def _text(name: str) -> str:

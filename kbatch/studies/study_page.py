@@ -1,13 +1,16 @@
-"""The page and the tables of a study, as Markdown and CSV files."""
+"""The pages and the tables of a study, as HTML, Markdown and CSV files."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import pandas as pd
 
+from kbatch.page.html import rendered, vega
 from kbatch.plain_text import csv_of
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
@@ -16,9 +19,11 @@ from kbatch.results.charts.study_groups import group_chart, group_points, span_o
 from kbatch.studies.description import sentences
 from kbatch.studies.measured import Measured
 from kbatch.studies.study import Study
+from kbatch.studies.study_table import StudyTable
 from kbatch.studies.verdict import Verdict
 
-PAGE, CELLS, FIGURE = "study.md", "cells.csv", "study.png"
+PAGE, CELLS, FIGURE, HTML = "study.md", "cells.csv", "study.png", "study.html"
+TEMPLATE = "study.html.jinja"
 
 UNITS = {"epochs": "epochs", "updates": "updates", "seconds": "time"}
 
@@ -45,7 +50,8 @@ def write(
     if charts:
         files.append(folder / FIGURE)
         save(charts, files[-1])
-    files.append(folder / PAGE)
+    files += [folder / HTML, folder / PAGE]
+    atomic_file.write(files[-2], html(study, measured, records, facts))
     atomic_file.write(files[-1], markdown(study, measured, records, facts))
     return files
 
@@ -93,13 +99,60 @@ def markdown(
     lines += [f"{table.markdown()}" for table in study.tables(measured)]
     if charts_of(study, measured.frame):
         lines += [f"![{study.axis} over batch size]({FIGURE})", ""]
-    lines += [*_failures(measured.frame), "## What was published", ""]
+    failures = _failures(measured.frame)
+    if failures:
+        lines += ["### Cells without a value", "", *(f"- {each}" for each in failures), ""]
+    lines += ["## What was published", ""]
     for verdict in _verdicts(study, measured):
         lines += [
             f"- *{verdict.claim}* ({verdict.source})",
             f"    **{verdict.found.capitalize()}**: {verdict.evidence}.",
         ]
     return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True)
+class StudyContents:
+    """All that the page of a study shows.
+
+    Attributes:
+        name: String, the name of the study.
+        title: String, its heading.
+        question: String, what it asks.
+        axis: String, what its charts draw over the batch size.
+        verdicts: Sequence of `Verdict`, what became of each published claim.
+        tables: Sequence of `StudyTable`.
+        charts: Sequence of `Chart`.
+        failures: Sequence of strings, the cells that ended without a value.
+        facts: Sequence of strings, how it was measured.
+    """
+
+    name: str
+    title: str
+    question: str
+    axis: str
+    verdicts: Sequence[Verdict]
+    tables: Sequence[StudyTable]
+    charts: Sequence[Chart]
+    failures: Sequence[str]
+    facts: Sequence[str]
+
+
+def html(study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]) -> str:
+    """Return the page as one file of HTML, with its charts; see `markdown` for the arguments."""
+    contents = StudyContents(
+        study.name,
+        study.title,
+        study.question,
+        study.axis.capitalize(),
+        _verdicts(study, measured),
+        study.tables(measured),
+        charts_of(study, measured.frame),
+        _failures(measured.frame),
+        [*facts, *sentences(measured), *_machine(records)],
+    )
+    template = resources.files("kbatch.studies").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    return rendered(template, contents, vega())
 
 
 def _verdicts(study: Study, measured: Measured) -> list[Verdict]:
@@ -119,12 +172,9 @@ def _machine(records: Sequence[Record]) -> list[str]:
 
 
 def _failures(frame: pd.DataFrame) -> list[str]:
-    """A list of the cells that ended without a value."""
+    """The cells that ended without a value."""
     failed = frame[frame.val_accuracy.isna()]
-    if failed.empty:
-        return []
-    lines = [
-        f"- {row.group}, batch {row.batch_size}, seed {row.seed}: {row.ended}"
+    return [
+        f"{row.group}, batch {row.batch_size}, seed {row.seed}: {row.ended}"
         for row in failed.itertuples()
     ]
-    return ["### Cells without a value", "", *lines, ""]

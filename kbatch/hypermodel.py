@@ -261,7 +261,7 @@ class HyperModel(keras_tuner.HyperModel):
                 keras_tuners.declare(hp, trial.declared)
                 keras_tuners.tell(of_trial, search.goal, record)
                 if record.checkpoint:
-                    keras_tuners.bring(search.project.directory / record.checkpoint, path)
+                    keras_tuners.bring(search.project.directory, record.checkpoint, path)
                 return search.goal.logs(record.outcome, record.score)
 
     def _job(self, search: Search, hp: Any, trial: Trial, number: int) -> Job:

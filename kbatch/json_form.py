@@ -24,7 +24,7 @@ CountFrom1 = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 # neither infinite nor NaN: at most the largest float
 Finite = Annotated[float, msgspec.Meta(ge=0, le=1.7976931348623157e308)]
 FiniteAbove0 = Annotated[float, msgspec.Meta(gt=0, le=1.7976931348623157e308)]
-HUGE = 1e30  # beyond it a number is no measurement, and its square has no place in a float
+HUGE = 1e100  # beyond it a number is no measurement, and its cube has no place in a float
 # NaN is in no range
 Number = Annotated[float, msgspec.Meta(ge=-HUGE, le=HUGE)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -33,7 +33,11 @@ Name = Annotated[str, msgspec.Meta(max_length=300)]
 Text = Annotated[str, msgspec.Meta(max_length=1_000_000)]
 # a path below a folder: neither absolute, nor with a step upwards, nor on another drive
 Below = Annotated[
-    str, msgspec.Meta(pattern=r"^(?![/\\]|[A-Za-z]:)(?!(.*[/\\])?\.\.([/\\]|$))", max_length=1000)
+    str,
+    msgspec.Meta(
+        pattern=r"^(?![/\\]|[A-Za-z]:)(?!([^\x00-\x1f]*[/\\])?\.\.([/\\]|\Z))[^\x00-\x1f]*\Z",
+        max_length=1000,
+    ),
 ]
 
 # how JSON writes control characters, or those themselves; most texts need no look at each string

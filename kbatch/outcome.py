@@ -9,7 +9,7 @@ from typing import Any
 
 from kbatch import json_form
 from kbatch.errors import RecordError
-from kbatch.json_form import HUGE, Count, Name, Number, Seconds, Text
+from kbatch.json_form import HUGE, Count, Name, Seconds, Text
 
 SCORED = ("horizon", "target", "callback")  # trainings that show what their recipe is worth
 STOPPED = "stopped"  # by the search, at a rung: its score so far is the least that it is worth
@@ -87,20 +87,20 @@ class Outcome:
     median_update_seconds: Seconds | None = None
     updates: Count = 0
     examples: Count = 0
-    seconds: Mapping[Name, Number] = field(default_factory=dict)
+    seconds: Mapping[Name, float] = field(default_factory=dict)
     peak_bytes: Count | None = None
-    utilisation: Mapping[Name, Number] = field(default_factory=dict)
+    utilisation: Mapping[Name, float] = field(default_factory=dict)
     plan: Text = ""
-    recompute_seconds: Number = 0.0
+    recompute_seconds: float = 0.0
     learning_rate: float | None = None
     final_learning_rate: float | None = None
     stopped_by: Name = ""
     skipped_updates: Count = 0
-    input_examples_per_second: Number | None = None
+    input_examples_per_second: float | None = None
     message: Text = ""
     remarks: tuple[Text, ...] = ()
     first_update_peak_bytes: Count | None = None
-    noise_scale: Number | None = None
+    noise_scale: float | None = None
     curve_updates: tuple[Count, ...] = ()
 
     @property
@@ -130,7 +130,10 @@ class Outcome:
         Raises:
             RecordError: If a value is finite and beyond all measure.
         """
-        values = [self.value, self.learning_rate, self.final_learning_rate, *self.metrics.values()]
+        values = [self.value, self.learning_rate, self.final_learning_rate, self.noise_scale]
+        values += [self.recompute_seconds, self.input_examples_per_second]
+        for numbers in (self.metrics, self.seconds, self.utilisation):
+            values += numbers.values()
         values += [value for _, value in self.curve]
         wrong = [each for each in values if not _is_measurement(each)]
         if wrong:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 # C0 without tab and new line, DEL, C1, and what turns the direction of writing
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+LINK = re.compile(r"\[(?=[^\]]*\][(\[:])")  # the bracket that begins a link, or names its target
 FORMULA = ("=", "+", "-", "@", "\t")  # how a cell begins that a spreadsheet computes
 
 
@@ -44,9 +45,9 @@ def markdown(text: str) -> str:
 
     Example:
     >>> print(markdown("<img src=x>\n# [a](b) -> c"))
-    &lt;img src=x> # [a]\(b) -> c
+    &lt;img src=x> # \[a](b) -> c
     """
-    return one_line(text).replace("<", "&lt;").replace("](", "]\\(")
+    return LINK.sub(r"\\[", one_line(text).replace("<", "&lt;"))
 
 
 def csv_of(frame: pd.DataFrame) -> str:

@@ -356,13 +356,17 @@ def number(trial: Any) -> int:
     return int(trial.trial_id)
 
 
-def bring(kept: Path, missing: Path) -> None:
+def bring(project: Path, checkpoint: str, missing: Path) -> None:
     """Copy the weights of an earlier trial for a trial that was answered from its record.
 
     Args:
-        kept: `Path` of the weights of the earlier trial.
+        project: `Path` of the project.
+        checkpoint: String, path of the weights of the earlier trial, below the project.
         missing: `Path` of the weights of the answered trial.
     """
+    kept = project / checkpoint
+    if not kept.resolve().is_relative_to(project.resolve()):
+        return
     if kept.exists() and not missing.exists():
         missing.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(kept, missing)

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import kbatch
+from kbatch.checks import state
 from kbatch.errors import ModelError
 
 ops, layers = keras.ops, keras.layers
@@ -172,6 +173,20 @@ def test_a_layer_that_counts_passes_is_refused_where_it_matters():
     _, outcome = trained(model_of("mse", Annealed), X, Y, updates=2)
     assert any("changes the next" in each for each in outcome.remarks)
     trained(model_of("mse", Counting), X, Y, PASS, updates=2)
+
+
+class LeftOut(layers.Layer):
+    """Leaves a batch out at random, as stochastic depth does."""
+
+    def call(self, inputs, training=None):
+        if not training:
+            return inputs
+        return inputs * keras.ops.cast(tf.random.uniform(()) > 0.5, inputs.dtype)
+
+
+def test_what_is_drawn_once_a_batch_is_no_state():
+    model = model_of("mse", LeftOut)()
+    assert not any(state.carries(model, X[:32]) for _ in range(10))
 
 
 def test_labels_of_several_lengths_are_tried_too():

@@ -16,6 +16,7 @@ from kbatch.case_study.photographs import read_images
 from kbatch.errors import DataError, RecordError
 from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
+from kbatch.records import links
 from kbatch.records.lock import Lock
 from kbatch.sources import photographs
 from kbatch.training.project import Project
@@ -179,7 +180,18 @@ def test_a_lock_is_no_link(tmp_path):
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-OUTSIDE = ["../x", "a/../../x", "/etc/passwd", "..", "C:\\x", "a\\..\\x", "\\\\host\\x"]
+OUTSIDE = [
+    "a\n/../../x",
+    "a\tb",
+    "../x\n",
+    "../x",
+    "a/../../x",
+    "/etc/passwd",
+    "..",
+    "C:\\x",
+    "a\\..\\x",
+    "\\\\host\\x",
+]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -210,6 +222,14 @@ def test_pages_are_not_written_through_a_link(tmp_path):
     with pytest.raises(RecordError, match="must hold no links"):
         results_folder.ready(str(tmp_path / "out"))
     assert Path(tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_a_deep_folder_is_walked(tmp_path):
+    deep = tmp_path
+    for _ in range(300):
+        deep = deep / "a"
+    deep.mkdir(parents=True)
+    links.check_below(tmp_path)
 
 
 def test_a_folder_of_pictures_alone_is_named(tmp_path):

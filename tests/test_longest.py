@@ -217,6 +217,12 @@ def test_the_longest_strings_are_among_the_examples(kind):
     assert at == f"the longest strings (12 words, {len(LONG)} characters)"
 
 
+def test_missing_strings_count_as_empty():
+    texts = np.array([None, "a b c", float("nan"), "a"], object)
+    x, _ = surveyed(texts, np.zeros(4), None)[0]
+    assert x[0] == "a b c"
+
+
 def test_answers_for_longer_strings_are_kept_apart():
     shapes = [
         Workload(ModelSpec(reader), surveyed(texts, LABELS[: len(texts)], None)[0]).shapes

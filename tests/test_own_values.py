@@ -1,6 +1,7 @@
 """The user's own hyperparameters: what the baseline has today, and what a claim owes to them."""
 
 import json
+import math
 import warnings
 
 import keras
@@ -10,6 +11,7 @@ import pytest
 from result_records import GOAL, record
 
 import kbatch
+from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.checks.own_values import look
 from kbatch.checks.subject import Subject
 from kbatch.errors import SearchError
@@ -185,6 +187,17 @@ def test_values_of_another_kind_are_refused(wrong):
     (name, value), *_ = wrong.items()
     with pytest.raises(SearchError, match=rf"the hyperparameter {name} .*Received: {value!r}"):
         found(build, {**TODAY, **wrong})
+
+
+def test_a_number_may_have_a_whole_default():
+    hp = keras_tuner.HyperParameters()
+    guarded = GuardedHyperParameters(hp, frozenset(), {"a": 0.5, "b": 3, "c": 0.25, "d": 1.5})
+    assert guarded.Float("a", 0.1, 2.0, default=1) == 0.5
+    assert guarded.Float("b", 0.1, 5.0) == 3
+    assert guarded.Choice("c", [0.25, 1.0]) == 0.25
+    assert guarded.Fixed("d", 1) == 1.5
+    with pytest.raises(SearchError, match="a number. Received: nan"):
+        GuardedHyperParameters(hp, frozenset(), {"e": math.nan}).Float("e", 0.0, 1.0)
 
 
 def data():

@@ -7,6 +7,7 @@ import keras
 import keras_tuner
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbatch
 from kbatch.building.model_maker import ModelMaker
@@ -143,6 +144,46 @@ def test_bases_that_a_hyperparameter_chooses_start_alike():
     for name, each in bases.items():
         for now, first in zip(each.get_weights(), before[name], strict=True):
             np.testing.assert_array_equal(now, first)
+
+
+def test_a_base_that_build_keeps_is_refused_once_trained():
+    bases = {}
+
+    def build(hp):
+        kind = hp.Choice("base", ["first", "second"])
+        if kind not in bases:
+            bases[kind] = base()
+        return head(bases[kind])
+
+    maker = ModelMaker(build)
+    maker.start.begin(maker.raw("float32"), maker.raw("float32"))
+    first, second = (maker.hyperparameters({"base": kind}) for kind in ("first", "second"))
+    for _ in range(2):  # known from the beginning
+        maker.make(kbatch.Recipe(16), first).fit(X, Y, verbose=0)
+    maker.make(kbatch.Recipe(16), second)
+    model = maker.make(kbatch.Recipe(16), second)  # not trained in between
+    began = [np.array(each) for each in bases["second"].get_weights()]
+    model.fit(X, Y, verbose=0)
+    maker.make(kbatch.Recipe(16), second)
+    for now, then in zip(bases["second"].get_weights(), began, strict=True):
+        np.testing.assert_array_equal(now, then)
+    del bases["second"]
+    model = maker.make(kbatch.Recipe(16), second)
+    model.fit(X, Y, verbose=0)
+    with pytest.raises(ModelError, match="made by an earlier call and trained since"):
+        maker.make(kbatch.Recipe(16), second)
+
+
+def test_a_loss_may_hold_a_variable_of_tensorflow():
+    counter = tf.Variable(1.0)
+
+    def build(hp=None):
+        model = uncalled(base())
+        model.compile("sgd", lambda y, p: counter * keras.ops.mean((y - p) ** 2))
+        return model
+
+    given = {"metric": "val_loss", "direction": "min", "chance": 9.0, "updates": 2}
+    kbatch.train(kbatch.Recipe(16), build, *DATA, **given)
 
 
 def test_a_worker_finds_layers_that_only_a_call_builds():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,12 +19,12 @@ from kbatch.runtime import keras_tuner_private
 Build = Callable[..., keras.Model]
 Declare = Callable[[Any], None]
 UNSAID = "kbatch_unsaid"  # where hyperparameters keep the names that nobody gave a value or default
-# Of a default: what may take its place, and in words.
-KINDS: dict[type, tuple[tuple[type, ...], str]] = {
-    bool: ((bool, np.bool_), "True or False"),
-    int: ((numbers.Integral,), "a whole number"),
-    float: ((numbers.Real,), "a number"),
-    str: ((str,), "a text"),
+# Of a class of KerasTuner: what its values are, and in words.
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "Boolean": ((bool, np.bool_), "True or False"),
+    "Int": ((numbers.Integral,), "a whole number"),
+    "Float": ((numbers.Real,), "a number"),
+    "text": ((str,), "a text"),
 }
 
 
@@ -83,12 +84,16 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
 
 
 def _check_kind(hp: Any, value: Any) -> None:
-    """Refuse a value of another kind than the default of a hyperparameter has."""
-    kind = type(hp.default)
+    """Refuse a value of another kind than a hyperparameter takes; a fixed one takes any."""
+    kind = type(hp).__name__
+    if kind == "Choice":
+        kind = "text" if all(isinstance(each, str) for each in hp.values) else "Float"
     if kind not in KINDS:
         return
     taken, words = KINDS[kind]
-    if not isinstance(value, taken) or (kind is not bool and isinstance(value, bool)):
+    is_boolean = isinstance(value, (bool, np.bool_))
+    fits = isinstance(value, taken) and is_boolean == (kind == "Boolean")
+    if not fits or (kind == "Float" and not math.isfinite(value)):
         raise SearchError(
             f"`values` must give the hyperparameter {hp.name} {words}",
             repr(value),

@@ -123,14 +123,14 @@ def of_its_own(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimi
     """
     try:
         copy = _copied(optimizer, {})
-        is_whole = str(copy.get_config()) == str(optimizer.get_config())
-    except (TypeError, ValueError, KeyError):
-        is_whole = False
-    if not is_whole:
+        lost = "" if str(copy.get_config()) == str(optimizer.get_config()) else "lacks settings"
+    except (TypeError, ValueError, KeyError) as error:
+        lost = f"does not make it again ({' '.join(str(error).split())[:200]})"
+    if lost:
         raise ModelError(
             "An optimizer that is made outside of `build` must be copied by its config for each "
             "training",
-            f"{type(optimizer).__name__}, whose get_config() lacks settings",
+            f"{type(optimizer).__name__}, whose get_config() {lost}",
             "Make it inside of `build`",
         )
     return copy

@@ -20,7 +20,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.errors import ModelError
 from kbatch.runtime import keras_private
+
+NAMED = 3  # variables that a sentence names
+FIRST_NUMBERS = 64  # of a variable, by which a training is known
 
 # What `kbatch.train` left in shared variables, by the `id` of each: the variable, its value before,
 # and the checksum of its value after. Who changes it later has made a new start.
@@ -77,6 +81,8 @@ class Start:
         self._shared: dict[int, tuple[Any, np.ndarray]] = {}
         self._travel = Travel()
         self._begun = False
+        # trainable variables that calls of `build` made: a reference, and how each began
+        self._made: dict[int, tuple[Any, bytes]] = {}
 
     def __getstate__(self) -> Travel:
         return self._travel
@@ -115,11 +121,42 @@ class Start:
         Args:
             model: `keras.Model`, as `build` returned it.
             made: `Made`, what the call made.
+
+        Raises:
+            ModelError: If an earlier call made them, and they were trained since.
         """
         if not isinstance(model, keras.Model):  # `compile_for` refuses it
             return
-        for variable in made.not_among(_variables(model)):
-            self._shared.setdefault(id(variable), (variable, _before_training(variable)))
+        before = made.not_among(_variables(model))
+        fresh = [each for each in before if id(each) not in self._shared]
+        changed = [each.path for each in fresh if self._was_trained(each)]
+        if changed:
+            raise ModelError(
+                "Weights that several calls of `build` use must be made outside of it, or anew in "
+                "each call: each training begins with their first values",
+                f"{', '.join(changed[:NAMED])}, made by an earlier call and trained since",
+                "Make them before the search, or leave out the cache inside of `build`",
+            )
+        for variable in fresh:
+            self._shared[id(variable)] = (variable, _before_training(variable))
+        shared = {id(each) for each in before}
+        for variable in model.trainable_variables:
+            if id(variable) not in shared:
+                key = id(variable)
+                reference = weakref.ref(variable, functools.partial(self._forget, key))
+                self._made[key] = (reference, _beginning(variable))
+
+    def _was_trained(self, variable: Any) -> bool:
+        """Whether an earlier call of `build` made a variable, which has changed since."""
+        reference, beginning = self._made.get(id(variable), (None, b""))
+        return (
+            reference is not None
+            and reference() is variable
+            and (_beginning(variable) != beginning)
+        )
+
+    def _forget(self, key: int, reference: Any) -> None:
+        self._made.pop(key, None)
 
     def put_back(self) -> None:
         """Give shared variables the values that they had at the start."""
@@ -195,6 +232,12 @@ def _variables(model: keras.Model) -> list[Any]:
             held += [*names.nonlocals.values(), *names.globals.values()]
         found += [each for each in held if isinstance(each, (keras.Variable, tf.Variable))]
     return list({id(each): each for each in found}.values())
+
+
+def _beginning(variable: Any) -> bytes:
+    """The first numbers of a variable, which a training changes."""
+    values = tf.reshape(keras_private.tensorflow_variable(variable), [-1])[:FIRST_NUMBERS]
+    return bytes(np.asarray(values).tobytes())
 
 
 def _before_training(variable: Any) -> np.ndarray:

@@ -60,6 +60,8 @@ def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
         print(f"\nStopped.{stopped}", file=sys.stderr)
         raise typer.Exit(getattr(error, "exit_code", 130)) from error
     except BrokenPipeError as error:  # of `kbatch … | head`, which has read enough
+        if not _has_left():
+            raise  # of a worker, say
         # Python would complain when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(CLOSED_PIPE) from error
@@ -73,6 +75,15 @@ def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
         if refusal is None:
             raise
         raise refused(str(refusal)) from error
+
+
+def _has_left() -> bool:
+    """Whether the reader of standard output has left."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def refused(sentence: str) -> typer.Exit:

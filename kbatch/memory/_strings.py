@@ -18,6 +18,7 @@ from kbatch.memory._longest import paired, widened
 from kbatch.memory._sample import batching_of, is_dataset, is_py_dataset, leaves, nested
 
 SECONDS = 20.0  # a survey ends here, and the answer says so; chosen by hand, not tuned
+MOST_BATCHES = 100_000  # of a PyDataset without a length, which the seconds end before
 CHUNK = 1024  # examples of arrays that are looked at between two looks at the clock
 
 
@@ -93,7 +94,7 @@ def is_text(part: Any) -> bool:
     """Whether an array holds strings."""
     if not isinstance(part, np.ndarray) or part.dtype.kind not in "OSU":
         return False
-    return all(isinstance(each, (str, bytes)) for each in part.reshape(-1)[:1]) and part.size > 0
+    return any(isinstance(each, (str, bytes)) for each in part.reshape(-1)[:CHUNK])
 
 
 def _batches(x: Any, y: Any) -> Iterator[tuple[Any, ...]]:
@@ -103,7 +104,7 @@ def _batches(x: Any, y: Any) -> Iterator[tuple[Any, ...]]:
             yield nested(element, lambda part: np.asarray(part)[None]) if single else element
         return
     if is_py_dataset(x):
-        for number in range(x.num_batches or 1):
+        for number in range(x.num_batches or MOST_BATCHES):
             yield nested(tuple(x[number]), np.asarray)
         return
     parts = nested(tuple(part for part in (x, y) if part is not None), lambda part: part)
@@ -116,7 +117,10 @@ def _batches(x: Any, y: Any) -> Iterator[tuple[Any, ...]]:
 
 def string_lengths(part: np.ndarray) -> dict[str, np.ndarray]:
     """The most words, and the most characters, of the strings of each example."""
-    rows = part.reshape(len(part), -1).tolist()
+    rows = [
+        [each if isinstance(each, (str, bytes)) else "" for each in row]  # such as None
+        for row in part.reshape(len(part), -1).tolist()
+    ]
     return {
         "words": np.array([max(len(each.split()) for each in row) for row in rows]),
         "characters": np.array([max(map(len, row)) for row in rows]),

@@ -1,4 +1,4 @@
-"""Links in the folder of a search: nothing is written, truncated or read through one."""
+"""Symbolic links in the folder of a search: nothing is written or read through one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kbatch.errors import RecordError
+from kbatch.records import disk
 
 
 def check_below(folder: Path) -> None:
@@ -44,15 +45,23 @@ def check_files(folder: Path, endings: tuple[str, ...]) -> None:
 
 def _links(folder: str) -> Iterator[str]:
     """The links below a folder, which are not followed."""
+    below = [folder]
+    while below:
+        for entry in _entries(below.pop()):
+            if entry.is_symlink():
+                yield entry.path
+            elif entry.is_dir(follow_symlinks=False):
+                below.append(entry.path)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        if entry.is_symlink():
-            yield entry.path
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _links(entry.path)
+        return []
+    except OSError as error:
+        raise disk.refusal(error, Path(folder)) from error
 
 
 def _refused(link: str) -> RecordError:

@@ -346,10 +346,12 @@ def standardized_inputs(functional: Any, inputs: Any) -> list[Any]:
 def tensorflow_variable(variable: Any) -> Any:
     """The `tf.Variable` behind a Keras variable; under a distribution strategy a distributed one.
 
+    What is none of Keras', such as a counter of a loss, stands for itself.
+
     `Variable._value`, keras/src/backend/common/variables.py, Keras 3.15.1. Its public `value`
     casts to the policy's type inside an autocast scope, and asks a stateless scope first.
     """
-    return variable._value
+    return getattr(variable, "_value", variable)
 
 
 def update_weights(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:

@@ -44,7 +44,7 @@ class Finder(MetaPathFinder):
         if fullname not in self.named and not self._is_own(_importing_file()):
             return None
         spec = PathFinder.find_spec(fullname, [self.folder])
-        if spec is not None and spec.origin:
+        if spec is not None:  # a folder without __init__.py has no origin
             self.named.add(fullname)  # a worker may unpickle what is defined in it
             return spec
         return None
@@ -95,6 +95,7 @@ def leave_path() -> None:
     """
     if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
+    # also for the processes that loky starts by `python -m`
     os.environ["PYTHONSAFEPATH"] = "1"
 
 

@@ -19,6 +19,7 @@ from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, own_values
 from kbatch.device import gpus, strategy
+from kbatch.errors import SearchError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
@@ -156,6 +157,10 @@ class HyperModel(keras_tuner.HyperModel):
         self.running: Search | None = None
         self.prepared = PreparedSearch(self.terms)
         self.remembered: Remembered | None = None
+        if not isinstance(isolated, bool):
+            raise SearchError(
+                "`isolated` must be True or False", repr(isolated), "Pass isolated=True, say"
+            )
         if isolated:
             self.train_in(LocalExecutor(workers=1))
 

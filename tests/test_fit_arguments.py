@@ -1,9 +1,11 @@
 """The arguments that a search passes on to `fit`, each known by name or refused by name."""
 
+import keras
 import numpy as np
 import pytest
 
-from kbatch.errors import DataError, SearchError
+import kbatch
+from kbatch.errors import DataError, KbatchError, SearchError
 from kbatch.training.fit_arguments import FitArguments
 
 X, Y = np.zeros((8, 3), "float32"), np.zeros(8, "int32")
@@ -44,3 +46,41 @@ def test_examples_are_weighed_once():
     assert FitArguments(**arguments).data().training.examples == 8
     with pytest.raises(DataError, match="must be weighed once"):
         FitArguments(**arguments, sample_weight=np.ones(8)).data()
+
+
+ODD = {
+    "callbacks": ({"callbacks": 5}, "`callbacks` must be a list"),
+    "one callback": ({"callbacks": keras.callbacks.EarlyStopping()}, "`callbacks` must be a list"),
+    "verbose": ({"verbose": "x"}, "`verbose` must be 0, 1, 2"),
+    "complex": ({"x": np.ones((8, 2), "complex64")}, "must hold real numbers"),
+    "weights": ({"sample_weight": np.array([1.0, np.nan] * 4)}, "the first at position 1"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_arguments_are_refused_in_a_sentence(kind):
+    given, said = ODD[kind]
+    arrays = {"x": np.ones((8, 2)), "y": np.zeros(8, "int32"), "validation_split": 0.5, **given}
+    with pytest.raises(KbatchError, match=said):
+        FitArguments.parse((), arrays).data()
+
+
+def test_odd_settings_of_a_search_are_refused_in_a_sentence():
+    for settings, said in (
+        ({"seconds_per_trial": 10**400}, "training seconds of a trial must be a number above 0"),
+        ({"isolated": "yes"}, "`isolated` must be True or False"),
+    ):
+        with pytest.raises(KbatchError, match=said):
+            kbatch.HyperModel(lambda hp: None, **settings)
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    def frozen(hp=None):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.trainable = False
+        model.compile("sgd", "mse", metrics=["mae"])
+        return model
+
+    x, y = np.ones((32, 2), "float32"), np.zeros(32, "float32")
+    with pytest.raises(KbatchError, match="must have weights to train"):
+        kbatch.train(kbatch.Recipe(8), frozen, x, y, (x, y), updates=1, metric="val_mae")

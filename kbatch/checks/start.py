@@ -9,6 +9,7 @@ import numpy as np
 
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
+from kbatch.errors import ModelError
 from kbatch.runtime import keras_private
 
 NAMED = 3  # variables that a sentence names
@@ -19,7 +20,16 @@ def look_for_shared(subject: Subject) -> Finding:
 
     Args:
         subject: What is about to train.
+
+    Raises:
+        ModelError: If the model has no weight to train.
     """
+    if subject.data is not None and subject.model.built and not subject.model.trainable_variables:
+        raise ModelError(
+            "A model must have weights to train",
+            f"{subject.model.name}, whose weights are all frozen or missing",
+            "Set trainable = True for the layers to train",
+        )
     start = subject.model_maker.start
     start.begin(subject.model, subject.other, subject.inputs)
     trained = start.trained(subject.model)

@@ -29,6 +29,12 @@ def as_arrays(structure: Any) -> Any:
 
 def _as_array(part: Any) -> np.ndarray:
     array = np.asarray(part)
+    if array.dtype.kind == "c":
+        raise DataError(
+            "Arrays must hold real numbers",
+            f"{array.dtype}: Keras drops the imaginary parts",
+            "Pass the parts as two channels, with numpy.stack([x.real, x.imag], -1)",
+        )
     if array.dtype.kind not in STRINGS:
         return array
     others = {type(item).__name__ for item in array.flat if not isinstance(item, (str, bytes))}

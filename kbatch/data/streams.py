@@ -221,9 +221,22 @@ def training_source(
             "Labels must come with arrays", "y=None", "Pass `y`, or a dataset of (x, y)"
         )
     weights = () if sample_weight is None else (as_arrays(sample_weight),)
+    _check_finite(weights)
     parts = (arrays, as_arrays(y), *weights)
     check_labels(type_name(array) for array in keras.tree.flatten(parts[1]))
     return ArraySource(parts)
+
+
+def _check_finite(weights: Any) -> None:
+    """Refuse weights of examples that are NaN or infinite: so would the loss be."""
+    for part in keras.tree.flatten(weights):
+        wrong = np.flatnonzero(~np.isfinite(np.asarray(part, "float64")))
+        if len(wrong):
+            raise DataError(
+                "The weights of examples must be finite",
+                f"{len(wrong)} that are not, the first at position {wrong[0]}",
+                "Give what is missing the weight 0",
+            )
 
 
 def check_dataset(dataset: tf.data.Dataset) -> None:

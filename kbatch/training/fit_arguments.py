@@ -84,6 +84,7 @@ class FitArguments:
             given["epochs"] = _whole(given["epochs"])
         if given.get("callbacks", ()) is None:
             del given["callbacks"]
+        _check_kinds(given)
         return cls(**given)
 
     def same_objects(self, other: FitArguments) -> bool:
@@ -124,3 +125,18 @@ def _whole(number: Any) -> Any:
         return operator.index(number)
     except TypeError:
         return number
+
+
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    """Refuse callbacks that are no list of them, and a verbosity that Keras does not have."""
+    callbacks = given.get("callbacks", ())
+    if not isinstance(callbacks, (list, tuple)):
+        raise SearchError(
+            "`callbacks` must be a list of Keras callbacks",
+            repr(callbacks),
+            "Pass [keras.callbacks.EarlyStopping()], say",
+        )
+    if given.get("verbose") not in (None, "auto", 0, 1, 2):
+        raise SearchError(
+            '`verbose` must be 0, 1, 2 or "auto", as in fit', repr(given["verbose"]), "Pass 0, say"
+        )

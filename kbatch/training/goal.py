@@ -152,4 +152,7 @@ def _number(value: Any) -> float | None:
     numeric = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
         value, bool
     )
-    return float(value) if numeric else None
+    try:
+        return float(value) if numeric else None
+    except OverflowError:  # a whole number that no float holds
+        return None

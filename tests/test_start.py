@@ -347,4 +347,4 @@ def test_seeds_that_begin_alike_claim_nothing(tmp_path):
     report = kbatch.report(tuner)
     assert any("every seed begins with the same weights" in each for each in report.sentences)
     assert report.claim.verdict == "unsound"
-    assert "So nothing may be claimed" in report.sentences[-1]
+    assert any("So nothing may be claimed" in each for each in report.sentences)

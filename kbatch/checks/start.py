@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from kbatch.building.start import NAMED
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.errors import ModelError
 from kbatch.runtime import keras_private
-
-NAMED = 3  # variables that a sentence names
 
 
 def look_for_shared(subject: Subject) -> Finding:

@@ -54,9 +54,9 @@ def answer(options: Options, console: Console) -> None:
         )
     _warn_of_slow_policies(axes["policy"], console)
     with console.status("Making the model …") as status:
-        space = Space(**axes)
-        probe_lines = _ProbeLines(console, status, combinations(space) if several else None)
-        if several:
+        space = Space(**axes) if several else None
+        probe_lines = _ProbeLines(console, status, None if space is None else combinations(space))
+        if space is not None:
             table = max_batches(
                 build,
                 example,

@@ -230,7 +230,9 @@ def training_source(
 def _check_finite(weights: Any) -> None:
     """Refuse weights of examples that are NaN or infinite: so would the loss be."""
     for part in keras.tree.flatten(weights):
-        wrong = np.flatnonzero(~np.isfinite(np.asarray(part, "float64")))
+        if part.dtype.kind != "f":
+            continue
+        wrong = np.flatnonzero(~np.isfinite(part))
         if len(wrong):
             raise DataError(
                 "The weights of examples must be finite",

@@ -49,7 +49,7 @@ def of(command, folder):
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     of([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT], folder)
-    return next(folder.glob("kbatch-*.whl"))
+    return next(folder.glob("*.whl"))
 
 
 @pytest.mark.slow

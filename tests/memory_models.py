@@ -243,6 +243,16 @@ def listed(hp=None):
     return model
 
 
+def from_the_inputs_of_another(hp=None):
+    """As keras.io extends an application: `base.inputs` is a list."""
+    import keras
+
+    base = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, "relu")])
+    model = keras.Model(base.inputs, [keras.layers.Dense(1)(base.outputs[0])])
+    model.compile("sgd", ["mse"])
+    return model
+
+
 class DiesAbove:
     """A model whose step kills the process above so many examples, as an aborting library does."""
 

@@ -103,6 +103,14 @@ def test_sizes_on_request_and_accumulation():
     assert found.recipe.accumulation_steps == 4
 
 
+@pytest.mark.parametrize("model", ["listed", "from_the_inputs_of_another"])
+def test_inputs_and_outputs_in_lists_are_taken_as_fit_takes_them(model):
+    build = getattr(memory_models, model)
+    found = find_max_batch(build, recipe=RECIPE, memory_limit=LIMIT, ceiling=8)
+    assert found.batch_size == 8
+    assert found.at_ceiling
+
+
 @pytest.mark.slow
 def test_a_process_that_dies_at_a_large_batch_is_out_of_memory():
     found = find_max_batch(

@@ -86,6 +86,7 @@ class Session:
                 training=False,
             )
         sample = _labels.completed(self.model, _labels.checked(self.model, workload.sample))
+        sample = keras.tree.lists_to_tuples(sample)  # tf.data would stack what stands in a list
         with tf.device("CPU:0"):
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
         self.model.optimizer.build(self.model.trainable_variables)

@@ -22,9 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from fuzz_project import drawn, nothing_trained
 from fuzz_words import (
     BUILDS,
     DTYPES,
+    HOSTILE,
     LIMITS,
     LISTS,
     MODULES,
@@ -91,6 +93,18 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         "--shape": SHAPES,
     },
     "report": {},
+    "compare": {},
+    "export": {"--trial": NUMBERS},
+    "study": {
+        **dict.fromkeys(("--image-size", "--epochs", "--seeds"), NUMBERS),
+        "--memory-limit": LIMITS,
+        "--data": NAMES,
+    },
+    "doctor": {
+        **dict.fromkeys(("--image-size", "--seed"), NUMBERS),
+        **dict.fromkeys(("--labels", "--loss", "--metric", "--values"), NAMES),
+        "--split": LISTS,
+    },
     "advise": {
         **dict.fromkeys(("--examples", "--epochs", "--devices", "--max-batch"), NUMBERS),
         "--recipe": RECIPES,
@@ -107,16 +121,24 @@ PATHS = {
     "max-batch": (),
     "recompute": ("--figure", "--plan"),
     "report": (),
+    "compare": (),
+    "export": ("--out",),
+    "study": ("--out", "--data"),
+    "doctor": ("--data",),
     "advise": (),
 }
+FLAGS = {"export": ("--best", "--baseline", "--force"), "study": ("--quick",)}
+STUDIES = ("optimizers", "augmentation", "throughput")
 
 
 def playground(folder: Path) -> list[str]:
-    """Make modules, pictures and hostile files in a folder, and return paths to try.
+    """Make modules, pictures, a project and hostile files in a folder, and return paths to try.
 
     Args:
         folder: An empty folder.
     """
+    with nothing_trained():
+        drawn(folder / "project")
     for name, text in MODULES.items():
         (folder / f"{name}.py").write_text(text)
     (folder / "links").mkdir()
@@ -165,7 +187,8 @@ def playground(folder: Path) -> list[str]:
         "/proc/self/mem",
         "nowhere/at/all.png",
     ]
-    return [*odd, *odd_files(folder)]
+    projects = 4 * ["project", "project/search"]
+    return [*odd, *projects, *HOSTILE, *odd_files(folder)]
 
 
 def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
@@ -179,11 +202,15 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
     while True:
         name = draw.choice((*2 * ("cats-vs-dogs", "search"), *sorted(OPTIONS)))
         line = [name]
-        if name in ("search", "max-batch", "recompute"):
+        if name in ("search", "max-batch", "recompute", "doctor"):
             line.append("good:build" if draw.random() < 0.6 else draw.choice(BUILDS))
-        if name == "search" and draw.random() < 0.9:
+        if name in ("search", "doctor") and draw.random() < 0.9:
             line += ["--data", draw.choice((*DATA, *BUILDS, *paths))]
-        if name == "report" or (name == "advise" and draw.random() < 0.3):
+        if name == "study":
+            line.append(draw.choice(STUDIES if draw.random() < 0.9 else NAMES))
+        if name in ("report", "compare", "export") or (name == "advise" and draw.random() < 0.3):
+            line.append(draw.choice(paths))
+        if name == "compare":
             line.append(draw.choice(paths))
         if name == "advise" and draw.random() < 0.6:
             line += ["--recipe", draw.choice(RECIPES)]
@@ -197,6 +224,7 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
         for option in PATHS[name]:
             if draw.random() < 0.35:
                 line += [option, draw.choice(paths)]
+        line += [flag for flag in FLAGS.get(name, ()) if draw.random() < 0.3]
         if draw.random() < 0.05:
             line.insert(
                 draw.randrange(len(line) + 1),
@@ -233,11 +261,15 @@ def nothing_slow() -> Iterator[None]:
             "cli__max_batch_answer__find_max_batch",
             "cli__max_batch_answer__max_batches",
             "cli__recompute_answer__front",
+            "cli__assumptions___found",
+            "studies__study_run__run",
         ),
         begin,
     )
     quick = {
         "driver__driver__import_tensorflow": lambda: None,
+        "driver__driver__start_tensorflow": lambda: None,
+        "cli__doctor__ask_tensorflow": dict,
         "case_study__sources__drawn_pets": few_pets,
         "driver__limits__has_limit": lambda: False,
     }

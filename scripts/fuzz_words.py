@@ -7,7 +7,24 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
+# Long, deep and with control characters: a terminal's sequence, a line of its own, a formula.
+HOSTILE = [
+    "x" * 120_000,
+    "9" * 5_000,
+    "[" * 5_000,
+    "/".join("a" * 5_000),
+    "\x1b]0;title\x07\x1b[2J",
+    "a\nerror: forged\r\x08",
+    "\u202egnp.x",
+    "\ud800",
+    "a\0b",
+    "=HYPERLINK(1)",
+    "1e308",
+    "-1e308",
+    "NaN",
+]
 NUMBERS = [
+    *HOSTILE,
     "",
     " ",
     "1/2",
@@ -18,6 +35,7 @@ NUMBERS = [
     ),
 ]
 NAMES = [
+    *HOSTILE,
     "",
     "\x1b[2J",
     *_words(
@@ -59,9 +77,14 @@ RECIPES = [
     '{"learning_rate": 1e-300}',
     '{"[bold]": "[/x]"}',
     "[" * 5000,
+    '{"a":' * 5000 + "1" + "}" * 5000,
+    '{"batch_size": ' + "9" * 5000 + "}",
+    '{"training": "' + "x" * 120_000 + '"}',
+    '{"training": "\\u001b[2J"}',
 ]
-LIMITS = _words("8GB 1GB 0 -1 1KB 99999999999999GB 1e999 nanGB infGB 8 8TB eightGB 1_0GB ٣GB")
+LIMITS = [*HOSTILE, *_words("8GB 1GB 0 -1 1KB 99999999999999GB 1e999 nanGB infGB 8 8TB eightGB 1_0GB ٣GB")]
 BUILDS = [
+    *HOSTILE,
     "",
     *_words(
         "good:build good:nothing good good: :build good:build:x nowhere:build raises:build "

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 # C0 without tab and new line, DEL, C1, and what turns the direction of writing
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 LINK = re.compile(r"\[(?=[^\]]*\][(\[:])")  # the bracket that begins a link, or names its target
+LONGEST = 2_000  # characters of a sentence on the screen
 FORMULA = ("=", "+", "-", "@", "\t")  # how a cell begins that a spreadsheet computes
 
 
@@ -38,6 +39,20 @@ def one_line(text: str) -> str:
     'a # b[31m'
     """
     return " ".join(CONTROLS.sub("", text).split())
+
+
+def sentence(text: str) -> str:
+    """Return a text on one line, without control characters and without the middle of a long one.
+
+    Example:
+    >>> len(sentence("x" * 120_000))
+    2000
+    """
+    line = one_line(text)
+    if len(line) <= LONGEST:
+        return line
+    half = LONGEST // 2
+    return f"{line[: half - 3]} … {line[-half:]}"
 
 
 def markdown(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import shlex
@@ -18,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +128,7 @@ PATHS = {
     "advise": (),
 }
 FLAGS = {"export": ("--best", "--baseline", "--force"), "study": ("--quick",)}
+PROJECTS = ("project", "project/search")
 STUDIES = ("optimizers", "augmentation", "throughput")
 
 
@@ -187,8 +188,7 @@ def playground(folder: Path) -> list[str]:
         "/proc/self/mem",
         "nowhere/at/all.png",
     ]
-    projects = 4 * ["project", "project/search"]
-    return [*odd, *projects, *HOSTILE, *odd_files(folder)]
+    return [*odd, *PROJECTS, *HOSTILE, *odd_files(folder)]
 
 
 def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
@@ -209,9 +209,9 @@ def lines(seed: int, paths: list[str]) -> Iterator[list[str]]:
         if name == "study":
             line.append(draw.choice(STUDIES if draw.random() < 0.9 else NAMES))
         if name in ("report", "compare", "export") or (name == "advise" and draw.random() < 0.3):
-            line.append(draw.choice(paths))
+            line.append(draw.choice(PROJECTS if draw.random() < 0.4 else paths))
         if name == "compare":
-            line.append(draw.choice(paths))
+            line.append(draw.choice(PROJECTS if draw.random() < 0.4 else paths))
         if name == "advise" and draw.random() < 0.6:
             line += ["--recipe", draw.choice(RECIPES)]
         if name == "max-batch" and draw.random() < 0.8:
@@ -251,7 +251,7 @@ def few_pets(examples: int, image_size: int, *rest: object) -> dict[str, np.ndar
     return {name: np.zeros((1000, 8, 8, 3), "uint8") for name in ("cat", "dog")}
 
 
-@contextmanager
+@contextlib.contextmanager
 def nothing_slow() -> Iterator[None]:
     """Replace slow functions."""
     slow = dict.fromkeys(
@@ -286,8 +286,9 @@ def run(count: int, seed: int, seconds: float) -> Iterator[tuple[list[str], Ende
         seconds: Float, after which one hangs.
     """
     here = os.getcwd()
-    with tempfile.TemporaryDirectory() as folder, nothing_slow():
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         paths = playground(Path(folder))
+        stack.enter_context(nothing_slow())
         os.chdir(folder)
         try:
             for _, line in zip(range(count), lines(seed, paths), strict=False):

@@ -82,7 +82,10 @@ RECIPES = [
     '{"training": "' + "x" * 120_000 + '"}',
     '{"training": "\\u001b[2J"}',
 ]
-LIMITS = [*HOSTILE, *_words("8GB 1GB 0 -1 1KB 99999999999999GB 1e999 nanGB infGB 8 8TB eightGB 1_0GB ٣GB")]
+LIMITS = [
+    *HOSTILE,
+    *_words("8GB 1GB 0 -1 1KB 99999999999999GB 1e999 nanGB infGB 8 8TB eightGB 1_0GB ٣GB"),
+]
 BUILDS = [
     *HOSTILE,
     "",

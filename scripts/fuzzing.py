@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from kbatch.cli.app import app
+from kbatch.plain_text import CONTROLS
 
 GOOD = ("done", "refused", "usage")
 
@@ -35,7 +36,8 @@ class Ended:
 
     Attributes:
         how: `"done"`, `"refused"` (one sentence, exit code 2) or `"usage"` (no such command line).
-            The wrong ends are `"traceback"`, `"hang"`, `"exit code"` and `"several lines"`.
+            The wrong ends are `"traceback"`, `"hang"`, `"exit code"`, `"raw text"`
+            and `"several lines"`.
         said: Standard error, or the traceback.
     """
 
@@ -97,6 +99,8 @@ def _how(code: object, said: str) -> str:
     refusals = [line for line in said.splitlines() if not line.startswith("warning: ")]
     if "Traceback" in said:
         return "traceback"
+    if code == 2 and not said.startswith("Usage:") and not _is_plain(said):
+        return "raw text"
     if code == 0:
         return "done"
     if code != 2:
@@ -106,6 +110,11 @@ def _how(code: object, said: str) -> str:
     return (
         "refused" if len(refusals) == 1 and refusals[0].startswith("error: ") else "several lines"
     )
+
+
+def _is_plain(said: str) -> bool:
+    """Whether no line commands the terminal or is endless."""
+    return not CONTROLS.search(said) and all(len(line) < 4_000 for line in said.splitlines())
 
 
 def command(arguments: list[str], seconds: float) -> Ended:

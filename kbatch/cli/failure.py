@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from kbatch import plain_text
 from kbatch.errors import KbatchError
 from kbatch.records import disk
 from kbatch.runtime import ctrl_c
@@ -88,7 +89,7 @@ def _has_left() -> bool:
 
 def refused(sentence: str) -> typer.Exit:
     """Print a refusal as one line, and return the exit with code 2."""
-    print("error: " + " ".join(sentence.split()), file=sys.stderr)
+    print(f"error: {plain_text.sentence(sentence)}", file=sys.stderr)
     return typer.Exit(2)
 
 
@@ -105,7 +106,7 @@ def _refusal(error: Exception) -> KbatchError | None:
 
 
 def _show_warning(message: Warning | str, *rest: Any) -> None:
-    typer.secho(f"warning: {message}", fg="yellow", err=True)
+    typer.secho(f"warning: {plain_text.sentence(str(message))}", fg="yellow", err=True)
 
 
 def _silence_disk_errors() -> None:

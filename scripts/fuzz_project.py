@@ -2,8 +2,9 @@
 
 Usage: python scripts/fuzz_project.py [--projects 200] [--seed 0] [--seconds 60] [--project FOLDER]
 
-Each broken copy of a project goes through `kbatch report`, `kbatch.results.load`, and the command
-that searches on in it. The project is made by the driver with training replaced, or is one that
+Each broken copy of a project goes through `kbatch report`, `advise`, `compare` and `export`,
+`kbatch.results.load`, and the command that searches on in it; what links point to must stay as it
+was. The project is made by the driver with training replaced, or is one that
 `kbatch cats-vs-dogs` wrote with its defaults. The script prints every call that ended in another
 way or hung, and exits with 1 if there is one.
 """
@@ -48,8 +49,14 @@ TARGETS = (
     "search/oracle.json",
     "search/tuner0.json",
     "search/trial_0000/trial.json",
+    "search/trial_0000/build_config.json",
+    "search/kbatch/lock",
     "run.json",
+    "report.md",
+    "report.html",
+    "trials.csv",
 )
+OUTSIDE = "outside"  # the file that links of a broken project point to
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 3, 0.5, -0.0, 1e308, float("nan"), float("inf"), 10**30,
     -1e308, -float("inf"), 10**400, "up",
@@ -114,8 +121,11 @@ def damages(folder: Path) -> dict[str, Callable[[random.Random, Path], object]]:
         folder: An empty folder for the targets of links.
     """
     put = {name: _instead(how) for name, how in odd_files(folder).items()}
+    (folder / OUTSIDE).write_text(OUTSIDE)
     return {
         **put,
+        "a link to a file outside": _instead(lambda path: path.symlink_to(folder / OUTSIDE)),
+        "its folder is a link": lambda draw, path: _linked(path.parent, folder),
         "cut short": lambda draw, path: path.write_bytes(
             path.read_bytes()[: draw.randrange(max(path.stat().st_size, 1))]
         ),
@@ -182,6 +192,9 @@ def uses(folder: Path, seconds: float) -> Iterator[tuple[str, Ended]]:
     """
     yield "report", command(["report", str(folder)], seconds)
     yield "load", called(lambda: _loaded(folder), seconds)
+    yield "advise", command(["advise", str(folder)], seconds)
+    yield "compare", command(["compare", str(folder), str(folder)], seconds)
+    yield "export", command(["export", str(folder)], seconds)
     yield "search", command([*COMMAND, "--confirm", "1", "--out", str(folder)], seconds)
 
 
@@ -204,7 +217,10 @@ def run(
         how = damages(root / "links")
         for number in range(count):
             words = broken(draw, whole, root / f"{number}", how)
+            outside = _files(root / "links")
             for use, ended in uses(root / f"{number}", seconds):
+                if _files(root / "links") != outside:
+                    ended = Ended("written outside", ended.said)
                 yield words, use, ended
             shutil.rmtree(root / f"{number}")
 
@@ -228,6 +244,24 @@ def _instead(put: Callable[[Path], object]) -> Callable[[random.Random, Path], o
         put(path)
 
     return instead
+
+
+def _linked(folder: Path, links: Path) -> None:
+    """Move a folder of the project out of it, and put a link in its place."""
+    if (folder / "run.json").exists():  # the whole project may be a link: it is named by its user
+        return
+    moved = links / f"moved {len([*links.iterdir()])}"
+    shutil.move(folder, moved)
+    folder.symlink_to(moved)
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    """What the files in a folder hold."""
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
 
 
 def _flipped(draw: random.Random, path: Path) -> None:

@@ -26,6 +26,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.recipe_fields import COMPILED
 from kbatch.runtime import keras_tuner_private, users_line
+from kbatch.runtime.frames import in_one_frame
 from kbatch.space import Space
 from kbatch.training import board, repeat, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
@@ -41,7 +42,7 @@ from kbatch.training.search import IDLE, Search
 from kbatch.training.search_terms import Terms
 from kbatch.training.space_check import check_space
 from kbatch.training.trial import Trial
-from kbatch.tuner_border import border, called_by_a_tuner, in_one_frame, watch_searches
+from kbatch.tuner_border import border, called_by_a_tuner, watch_searches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -19,6 +19,7 @@ from kbatch.model_spec import ModelSpec
 from kbatch.recipe_fields import whole_number
 from kbatch.records import links
 from kbatch.runtime import keras_tuner_private
+from kbatch.runtime.frames import in_one_frame
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
 from kbatch.training import crew, user_callbacks
@@ -26,7 +27,7 @@ from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
 from kbatch.training.executor import executor_of
 from kbatch.training.project import Project
-from kbatch.tuner_border import border, in_one_frame
+from kbatch.tuner_border import border
 
 UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name
 

@@ -9,15 +9,12 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import keras_tuner
 
 from kbatch.errors import KbatchError
 from kbatch.records import disk
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @contextmanager
@@ -70,22 +67,6 @@ def watch_searches(
             raise error.with_traceback(None) from None  # the message is enough
 
     keras_tuner.engine.base_tuner.BaseTuner.search = watched
-
-
-def in_one_frame(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function raise kbatch's errors without the frames in which they arose.
-
-    The message says what to do; the frames of kbatch would hide the user's own line.
-    """
-
-    @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except KbatchError as error:
-            raise error.with_traceback(None) from None
-
-    return called
 
 
 def _nothing(*args: Any, **kwargs: Any) -> AbstractContextManager[None]:

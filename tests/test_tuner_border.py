@@ -117,22 +117,31 @@ def test_a_strategys_scope_is_refused(points, tmp_path):
         search(tuner, points)
 
 
-def confirmed_nothing():
-    kbatch.confirm(None, [0.0])
+def nothing(hp=None):
+    return None
 
 
-def of_a_wrong_space():
-    kbatch.HyperModel(lambda: None, space="wide")
+CALLS = {
+    "confirm": lambda: kbatch.confirm(None, [0.0]),
+    "HyperModel": lambda: kbatch.HyperModel(nothing, space="wide"),
+    "Tuner": lambda: kbatch.Tuner(nothing, seconds_per_trial=-1),
+    "train": lambda: kbatch.train(kbatch.Recipe(), nothing, [0.0], seconds=-1),
+    "retrain": lambda: kbatch.retrain("no folder", nothing, [0.0]),
+    "find_max_batch": lambda: kbatch.find_max_batch(nothing, (2,), memory_limit=-1),
+    "max_batches": lambda: kbatch.max_batches(nothing, (2,), memory_limit=-1),
+    "throughput": lambda: kbatch.throughput(nothing, (2,), memory_limit=-1),
+    "noise_scale": lambda: kbatch.noise_scale(nothing, [0.0], updates=-1),
+    "advise": lambda: kbatch.advise("no folder"),
+    "best_recipe": lambda: kbatch.best_recipe("no folder"),
+    "report": lambda: kbatch.report("no folder"),
+    "starting_recipe": lambda: kbatch.starting_recipe(nothing, examples=-1),
+}
 
 
-def tuner_without_seconds():
-    kbatch.Tuner(lambda: None, seconds_per_trial=-1)
-
-
-@pytest.mark.parametrize("call", [confirmed_nothing, of_a_wrong_space, tuner_without_seconds])
-def test_errors_show_one_line_of_the_users_code(call):
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_show_one_line_of_the_users_code(name):
     """Newcomer: `confirm` and constructors showed 6 to 10 frames of kbatch."""
     with pytest.raises(KbatchError) as caught:
-        call()
+        CALLS[name]()
     frames = traceback.extract_tb(caught.value.__traceback__)
-    assert [frame.name for frame in frames][-2:] == [call.__name__, "called"]
+    assert [frame.name for frame in frames][-2:] == ["<lambda>", "called"]

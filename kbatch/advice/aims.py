@@ -11,6 +11,7 @@ from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import learning_rate, micro_batch, warmup
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
+from kbatch.runtime.frames import in_one_frame
 
 # Rates at batch 32. SGD with momentum 0.9, Adam and AdamW: Keras' defaults. LARS and LAMB: the
 # middle of what `Space` searches, on a log scale, near You et al. 2020 for LAMB.
@@ -79,6 +80,7 @@ class Means:
         return WARMUP_UPDATES if batch_size > REFERENCE_BATCH_SIZE else 0
 
 
+@in_one_frame
 def starting_recipe(
     aim: str = "accuracy",
     *,

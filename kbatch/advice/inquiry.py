@@ -19,11 +19,13 @@ from kbatch.memory._max_batch_table import Table
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import is_number, whole_number
 from kbatch.rules import batch_size
+from kbatch.runtime.frames import in_one_frame
 
 if TYPE_CHECKING:
     import keras
 
 
+@in_one_frame
 def advise(
     recipe: Recipe,
     model: keras.Model | None = None,

@@ -29,12 +29,14 @@ from kbatch.memory._search import (
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.runtime.frames import in_one_frame
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
 @shows(ModelSpec, WorkerOptions)
+@in_one_frame
 def find_max_batch(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,

@@ -21,6 +21,7 @@ from kbatch.memory._table_search import TableSearch
 from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.runtime.frames import in_one_frame
 from kbatch.space import Space
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 @shows(ModelSpec, WorkerOptions)
+@in_one_frame
 def max_batches(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,

@@ -20,6 +20,7 @@ from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.runtime.frames import in_one_frame
 
 if TYPE_CHECKING:
     import pandas
@@ -117,6 +118,7 @@ class Throughput:
 
 
 @shows(ModelSpec)
+@in_one_frame
 def throughput(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,8 @@ from kbatch.results.report_page import BATCHES, CURVES, RANKING_TITLE, markdown_
 from kbatch.results.sentences import claim_sentences
 from kbatch.results.uneven_speeds import uneven_speeds
 from kbatch.results.winner import best_of
+from kbatch.runtime import users_line
+from kbatch.runtime.frames import in_one_frame
 
 RUN_FILE = "run.json"
 WIDTH = 200  # columns at most where there is no terminal
@@ -117,6 +118,7 @@ class Report:
         return markdown_page(self.records, self.goal, self.ranks, self.claim, self.run)
 
 
+@in_one_frame
 def report(tuner_or_directory: Any) -> Report:
     """Report on a search: its trials by score, and what may be claimed after a confirmation.
 
@@ -200,8 +202,5 @@ def _load_run(root: Path) -> dict[str, Any]:
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):
         pass
-    warnings.warn(
-        f"{root / RUN_FILE} cannot be read, and the report says nothing of the command",
-        stacklevel=3,
-    )
+    users_line.warn(f"{root / RUN_FILE} cannot be read, and the report says nothing of the command")
     return {}

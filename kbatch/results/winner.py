@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,11 @@ from kbatch.results.confirmed_recipes import confirmed, confirmed_best
 from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.ranking import leaders, trainings_of, unranked
 from kbatch.results.words import score_text
+from kbatch.runtime import users_line
+from kbatch.runtime.frames import in_one_frame
 
 
+@in_one_frame
 def best_recipe(tuner_or_directory: Any) -> Recipe:
     """Return the best recipe of a search: of its confirmation if there is one, else of its trials.
 
@@ -49,19 +51,15 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
             *unranked(records),
         )
     if best.score <= 0:
-        warnings.warn(
+        users_line.warn(
             "No trial held more than chance: this recipe is one of many that score 0. "
-            "Give trials more seconds.",
-            stacklevel=2,
+            "Give trials more seconds."
         )
     own = _mean_score(records, _same_recipe(records, best))
     baseline = _mean_score(records, [record for record in records if record.baseline])
     if baseline > own:
         scores = f"{score_text(baseline)} against {score_text(own)} per second"
-        warnings.warn(
-            f"The baseline did better: {scores}. Keep it, or search on.",
-            stacklevel=2,
-        )
+        users_line.warn(f"The baseline did better: {scores}. Keep it, or search on.")
     return best.recipe
 
 

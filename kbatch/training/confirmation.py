@@ -17,10 +17,10 @@ from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders, unranked
+from kbatch.runtime.frames import in_one_frame
 from kbatch.training import board, race, remembered
 from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project
-from kbatch.tuner_border import in_one_frame
 
 
 @in_one_frame

@@ -20,6 +20,7 @@ from kbatch.results.claim import Race
 from kbatch.results.own_values import own_values
 from kbatch.results.ranking import unranked
 from kbatch.results.winner import best_of
+from kbatch.runtime.frames import in_one_frame
 from kbatch.training import callback_facts, remembered, user_callbacks
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.one_recipe import trained
@@ -29,6 +30,7 @@ from kbatch.training.search_terms import Terms
 NAME = "retrained"  # before the names of the files that callbacks write
 
 
+@in_one_frame
 def retrain(
     tuner: Any,
     x: Any = None,

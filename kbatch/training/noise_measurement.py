@@ -26,6 +26,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules.noise_scale import Estimate, critical_batch
+from kbatch.runtime.frames import in_one_frame
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement
 from kbatch.training.endless_fit import recipe_scope
@@ -100,6 +101,7 @@ class NoiseScale:
 
 
 @shows(ModelSpec)
+@in_one_frame
 def noise_scale(
     build: Callable[..., keras.Model] | ModelSpec,
     x: Any,

@@ -29,6 +29,7 @@ from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import batch_size
 from kbatch.runtime import users_line
+from kbatch.runtime.frames import in_one_frame
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 
 @shows(ModelSpec)
+@in_one_frame
 def train(
     recipe: Recipe,
     build: Callable[..., keras.Model] | ModelSpec,

@@ -1,6 +1,8 @@
 """kbatch beside an installed TensorFlow: the wheel changes nothing that is there, and searches."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,25 +10,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SEARCH = """
-import keras, keras_tuner, numpy as np
-import kbatch
+SCRIPT = re.findall(r"(?s)```python\n(import kbatch.*?)```", (ROOT / "README.md").read_text())[0]
+# the corners of what kbatch supports, then what people have in between
+ENVIRONMENTS = [
+    ("3.10", "2.16"),
+    ("3.13", "2.21"),
+    ("3.10", "2.21"),
+    ("3.12", "2.16"),
+    ("3.13", "2.20"),
+    ("3.11", "2.17"),
+    ("3.12", "2.18"),
+    ("3.12", "2.19"),
+]
 
-def build():
-    layers = [keras.Input((4,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(1, "sigmoid")]
-    model = keras.Sequential(layers)
-    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
-    return model
 
-x = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
-y = (x[:, 0] > 0).astype("int32")
-tuner = keras_tuner.RandomSearch(
-    kbatch.HyperModel(build, kbatch.Space(batch_size=(16, 32)), seconds_per_trial=0.3),
-    objective=kbatch.objective(), max_trials=2, directory="runs", project_name="fresh",
-)
-tuner.search(x[:150], y[:150], validation_data=(x[150:], y[150:]))
-print(list(kbatch.results.load("runs/fresh")["ended"]))
-"""
+def interpreter(version):
+    """A Python of a version: on the path, or among those of pyenv."""
+    own = [shutil.which(f"python{version}"), sys.executable]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for path in [*pyenv.glob(f"{version}.*/bin/python"), *filter(None, own)]:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if said.stdout.startswith(f"Python {version}."):
+            return path
+    return pytest.skip(f"no Python {version} here")
 
 
 def of(command, folder):
@@ -53,12 +59,12 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["2.18", "2.21"])
-def test_the_wheel_leaves_an_installed_tensorflow_alone(version, wheel, tmp_path):
-    of([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path)
+@pytest.mark.parametrize(("python", "tensorflow"), ENVIRONMENTS)
+def test_the_wheel_leaves_tensorflow_alone_and_searches(python, tensorflow, wheel, tmp_path):
+    of([interpreter(python), "-m", "venv", tmp_path / "venv"], tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     pip = [python, "-m", "pip"]
-    of([*pip, "install", "-q", "--no-cache-dir", f"tensorflow=={version}.*"], tmp_path)
+    of([*pip, "install", "-q", "--no-cache-dir", f"tensorflow=={tensorflow}.*"], tmp_path)
     before = set(of([*pip, "freeze"], tmp_path).split())
     of([*pip, "install", "-q", "--no-cache-dir", wheel], tmp_path)
     after = set(of([*pip, "freeze"], tmp_path).split())
@@ -66,5 +72,6 @@ def test_the_wheel_leaves_an_installed_tensorflow_alone(version, wheel, tmp_path
     assert before - after == set()
     assert of([*pip, "check"], tmp_path).startswith("No broken requirements")
     assert of([python.with_name("kbatch"), "--version"], tmp_path).startswith("kbatch ")
-    said = of([python, "-c", SEARCH], tmp_path)
-    assert said.splitlines()[-1] == "['horizon', 'horizon', 'horizon']"
+    said = of([python, "-c", SCRIPT], tmp_path)
+    assert "baseline -> trial " in said
+    assert "13 trainings took " in said

@@ -145,7 +145,7 @@ def test_nothing_is_written_through_a_link(file, kind, searched, tmp_path):
     link.unlink(missing_ok=True)
     link.symlink_to(outside)
     said = "must hold no links" if kind == "kbatch" else ""
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=said or None):
         resume(folder, kind)
     if kind == "kbatch":  # a stock tuner reads and writes its own files before kbatch is asked
         assert outside.read_bytes() == before

@@ -3,6 +3,7 @@
 import io
 import re
 
+import fuzz_project
 import pytest
 from rich.console import Console
 
@@ -46,3 +47,24 @@ def test_it_says_what_shortens_a_search(tmp_path, tuner, stops):
     told = console.file.getvalue()
     assert told.startswith("Every training gets 3.50 s: at least")
     assert ("Poor trials are stopped." in told) == stops
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A search of three trials, with three confirmations each of the leader and the baseline."""
+    with fuzz_project.nothing_trained():
+        return fuzz_project.drawn(tmp_path_factory.mktemp("ended") / "out")
+
+
+@pytest.mark.parametrize(
+    ("trials", "confirm", "words"),
+    [
+        (3, "3", "10 trainings of 60 s each (baseline, 3 trials, 6 to confirm), 10 of them kept"),
+        (3, "1", "6 trainings of 60 s each (baseline, 3 trials, 2 to confirm), 6 of them kept"),
+        # two trials to come may change the leader: only the baseline's confirmations are certain
+        (5, "3", "12 trainings of 60 s each (baseline, 5 trials, 6 to confirm), 7 of them kept"),
+    ],
+)
+def test_what_is_kept_of_an_earlier_run(ended, trials, confirm, words):
+    """Reliability 11: "9 of them kept: 0.0 minutes" while two were trained."""
+    assert words in said(ended, trials=trials, confirm=confirm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from rich.console import Console
 
 from kbatch.driver.options import PROJECT, Options
 from kbatch.records import fingerprint, store
-from kbatch.records.record import Record
+from kbatch.records.record import BASELINE_TRIAL, Record
 from kbatch.results.duration import Ahead, race_trainings
+from kbatch.results.ranking import leaders
 from kbatch.space import Space
 from kbatch.training.forecast import Forecast
 
@@ -40,11 +42,11 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
         )
         return
     records = _records(folder)
-    kept = min(len(records), trainings)
+    ahead = trainings_ahead(options, space, options.seconds_per_trial, records)
+    kept = trainings - ahead.baseline - (ahead.trials or 0) - ahead.whole
     parts = f"baseline, {trials} trials, {trainings - 1 - trials} to confirm"
     earlier = f", {kept} of them kept from an earlier run" if kept else ""
     words = f"{trainings} trainings of {options.seconds_per_trial:g} s each ({parts}){earlier}"
-    ahead = trainings_ahead(options, space, options.seconds_per_trial, records)
     _print(Forecast(ahead, records).beginning(words), options, console)
 
 
@@ -82,15 +84,25 @@ def trainings_ahead(
     """
     trials, trainings = number_of_trials(options, space), number_of_trainings(options, space)
     ended = len({record.trial for record in earlier if record.purpose == "search"})
-    confirmed = sum(record.purpose == "confirmation" for record in earlier)
+    ahead = max(trials - ended, 0)
     return Ahead(
         seconds,
-        trials=max(trials - ended, 0),
-        whole=max(trainings - trials - 1 - confirmed, 0),
+        trials=ahead,
+        whole=max(trainings - trials - 1 - _confirmed(options, earlier, ahead), 0),
         baseline=int(all(record.purpose != "baseline" for record in earlier)),
         workers=workers or options.workers or 1,
         stops=options.tuner == "kbatch",
     )
+
+
+def _confirmed(options: Options, earlier: Sequence[Record], trials_ahead: int) -> int:
+    """How many confirmations of earlier runs are kept: trials to come may change the leaders."""
+    chosen = {BASELINE_TRIAL}
+    if not trials_ahead:
+        chosen |= {record.trial for record in leaders(earlier, options.confirm_top)}
+    seeds = Counter(record.trial for record in earlier if record.purpose == "confirmation")
+    most = max(options.confirm_seeds(), default=0)
+    return sum(min(seeds[trial], most) for trial in chosen)
 
 
 def _print(sentence: str, options: Options, console: Console) -> None:

@@ -42,7 +42,7 @@ from kbatch.training.search import IDLE, Search
 from kbatch.training.search_terms import Terms
 from kbatch.training.space_check import check_space
 from kbatch.training.trial import Trial
-from kbatch.tuner_border import border, called_by_a_tuner, watch_searches
+from kbatch.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -209,7 +209,7 @@ class HyperModel(keras_tuner.HyperModel):
         Outside of a search a warning lists them: use `kbatch.train` with
         `kbatch.best_recipe(tuner)`.
         """
-        with border():
+        with border(BUILD):
             self._trial = Trial()
             recipe = self.space.recipe(hp)
             fitted = self.terms.fitted(recipe)

@@ -16,10 +16,17 @@ import keras_tuner
 from kbatch.errors import KbatchError
 from kbatch.records import disk
 
+TRIAL = "A trial failed, and would fail again"
+BUILD = "`build` failed, and would fail again"
+
 
 @contextmanager
-def border() -> Iterator[None]:
-    """Turn every error inside the `with` block into one that ends a KerasTuner search at once."""
+def border(what: str = TRIAL) -> Iterator[None]:
+    """Turn every error inside the `with` block into one that ends a KerasTuner search at once.
+
+    Args:
+        what: String, what an error that is not kbatch's means, as a sentence without a full stop.
+    """
     try:
         yield
     except (keras_tuner.errors.FatalError, keras_tuner.errors.FailedTrialError):
@@ -31,7 +38,7 @@ def border() -> Iterator[None]:
         if full is not None:
             raise _fatal(type(full))(full.must, full.received, full.do) from error
         raise keras_tuner.errors.FatalRuntimeError(
-            f"A trial failed, and would fail again. {type(error).__name__}: {error}"
+            f"{what}. {type(error).__name__}: {error}"
         ) from error
 
 

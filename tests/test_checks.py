@@ -47,6 +47,30 @@ def test_stateful_layers_are_refused_by_name(tmp_path):
     assert Project(tmp_path / "p").store.records() == []
 
 
+def classifier(loss, metric="accuracy"):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
+    model.compile("sgd", loss, metrics=[metric])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("loss", "metric", "says"),
+    [
+        ("sparse_crossentropy", "accuracy", "Could not interpret loss identifier"),
+        ("sparse_categorical_crossentropy", "accuracyy", "Could not interpret metric identifier"),
+        ("mse", "accuracy", r"labels of shape \(None,\), outputs of shape \(None, 3\)"),
+        ("categorical_crossentropy", "accuracy", "must have the same rank"),
+    ],
+)
+def test_what_does_not_suit_the_labels_is_refused(tmp_path, loss, metric, says):
+    """Reliability 12: these ended in FatalRuntimeError, or in a word on chance."""
+    x, y = np.zeros((96, 4), "float32"), np.arange(96) % 3
+    tuner = tuner_of(tmp_path, model=lambda: classifier(loss, metric))
+    with pytest.raises(ModelError, match=f"Loss and metrics must suit .*{says}"):
+        tuner.search(x, y, validation_data=(x, y), verbose=0)
+    assert Project(tmp_path / "p").store.records() == []
+
+
 def test_a_finder_refuses_stateful_layers(own_cache, forked_workers):
     with pytest.raises(ModelError, match="kept with stateful=True"):
         kbatch.find_max_batch(memory_models.stateful, memory_limit="300MB", ceiling=4)

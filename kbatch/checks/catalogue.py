@@ -10,6 +10,7 @@ from typing import Any
 from kbatch.checks.accumulation import ACCUMULATION
 from kbatch.checks.class_weights import CLASS_WEIGHTS
 from kbatch.checks.finding import Check, Found
+from kbatch.checks.first_step import FIRST_STEP
 from kbatch.checks.movement import PLACES
 from kbatch.checks.own_values import OWN_VALUES
 from kbatch.checks.shapes import SHAPES
@@ -22,6 +23,7 @@ from kbatch.problems import Problems
 
 # Those that refuse come first: nothing else is worth a look then.
 CHECKS: tuple[Check, ...] = (
+    FIRST_STEP,
     STATE,
     CLASS_WEIGHTS,
     VALIDATION,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fuzz_project
 import numpy as np
 import pytest
 from PIL import Image
@@ -113,3 +114,54 @@ def test_a_closed_pipe_ends_without_a_word(arguments, code, folder):
     assert "must not end the command" not in said
     assert "BrokenPipe" not in said
     assert process.returncode == code
+
+
+NAMES = """
+import pathlib
+from kbatch.sources.photographs import name_of, opened
+folder = pathlib.Path("pets")
+with opened(folder, 2) as entries:
+    for entry in entries:
+        print(ascii(entry.name), ascii(entry.label), len(entry.read()))
+        assert folder.joinpath(*map(name_of, entry.parts)).is_file()
+"""
+
+
+@pytest.mark.parametrize("encoding", ["C", "C.UTF-8"])
+def test_names_of_classes_are_text_in_every_locale(encoding, tmp_path):
+    """Reliability 13: `Kočka` was `Kedb384edb28dka` without a locale of UTF-8."""
+    (tmp_path / "pets" / "Kočka").mkdir(parents=True)
+    Image.new("L", (2, 2)).save(tmp_path / "pets" / "Kočka" / "1.png")
+    plain = {"LC_ALL": encoding, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES],
+        cwd=tmp_path,
+        env={**os.environ, **plain},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(r"'Ko\u010dka/1.png' 'Ko\u010dka' ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v")
+def test_too_little_memory_for_tensorflow_is_one_sentence(folder):
+    """Reliability 13: the traceback of an ImportError."""
+    few = f"ulimit -v 1000000; exec {COMMAND} search mine:net --data mine:net --trials 1"
+    done = subprocess.run(
+        ["bash", "-c", few], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "error: TensorFlow must be importable. Received: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-", "2>&-"])
+def test_closed_streams_end_as_the_command_would(closed, tmp_path):
+    """Reliability 10: 1 before anything was done, with both streams closed."""
+    with fuzz_project.nothing_trained():
+        project = fuzz_project.drawn(tmp_path / "out")
+    (project / "report.md").unlink()
+    command = f"exec {COMMAND} report {project} {closed}"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
+    assert (project / "report.md").read_text().startswith("#")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from kbatch import plain_text
-from kbatch.errors import KbatchError
+from kbatch.errors import KbatchError, SearchError
 from kbatch.records import disk
 from kbatch.runtime import ctrl_c
 
@@ -100,9 +101,19 @@ def _refusal(error: Exception) -> KbatchError | None:
         _end_at_once(str(full))
     if isinstance(error, KbatchError):
         return error
+    if isinstance(error, ImportError) and _arose_in(error, "tensorflow"):
+        return SearchError(
+            "TensorFlow must be importable", str(error), "See `kbatch doctor` for what is wrong"
+        )
     if full is None and isinstance(error, OSError) and error.filename is not None:
         return disk.refusal(error)
     return full
+
+
+def _arose_in(error: Exception, package: str) -> bool:
+    """Whether an error was raised by a package."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == package
 
 
 def _show_warning(message: Warning | str, *rest: Any) -> None:

@@ -117,11 +117,24 @@ def _in_folder(
         return
     above = above | {(known.st_dev, known.st_ino)}
     for name in sorted(os.listdir(folder)):
-        below = (*parts, name)
+        below = (*parts, text_of(name))
         if Path(name).suffix.lower() in ENDINGS:
             yield Entry(below, functools.partial(_regular, folder / name))
         elif len(below) < depth and os.path.isdir(folder / name):
             yield from _in_folder(folder / name, below, depth, above)
+
+
+def text_of(name: str) -> str:
+    """Return a name of a file as text; without UTF-8, Python gives its bytes one by one."""
+    try:
+        return os.fsencode(name).decode("utf-8")
+    except UnicodeError:  # no UTF-8, which `shown` makes readable
+        return name
+
+
+def name_of(text: str) -> str:
+    """Return the name by which Python opens a file; see `text_of`."""
+    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
 def _regular(file: Path) -> bytes:

@@ -22,7 +22,7 @@ from kbatch.sources.class_folders import (
     words_of,
 )
 from kbatch.sources.examples import Examples, Form, Part, Progress
-from kbatch.sources.photographs import decode, opened, shown
+from kbatch.sources.photographs import decode, name_of, opened, shown, text_of
 from kbatch.sources.shares import FEW, Shares, stratified
 
 DEPTH = 6  # parts of a path: folders around the classes, a part, a class, folders in it, the file
@@ -163,12 +163,12 @@ class PictureSource:
         """The names of folders beside the class folders that hold no picture."""
         if not self.path.is_dir():
             return []
-        beside = self.path.joinpath(*self.folders.above)
-        names = set(os.listdir(beside)) - set(self.folders.tops)
+        beside = self.path.joinpath(*map(name_of, self.folders.above))
+        names = set(map(text_of, os.listdir(beside))) - set(self.folders.tops)
         return [
             name
             for name in sorted(names)
-            if (beside / name).is_dir() and not name.startswith(HIDDEN)
+            if (beside / name_of(name)).is_dir() and not name.startswith(HIDDEN)
         ]
 
 

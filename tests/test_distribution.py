@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import kbatch
 from kbatch import distribution
 from kbatch.cli.doctor import _kbatch
 
@@ -32,6 +33,21 @@ def test_the_name_is_that_of_the_wheel_and_of_all_pages():
         text = page.read_text()
         assert "install kbatch" not in text, page
         assert text.count("kbatch[") == text.count("keras-kbatch["), page
+
+
+def test_version_and_date_are_the_same_everywhere():
+    cited = (ROOT / "CITATION.cff").read_text()
+    date = re.search(r"(?m)^date-released: (\S+)$", cited)[1].strip('"')
+    assert f"\nversion: {kbatch.__version__}\n" in cited
+    assert f"\n## {kbatch.__version__} ({date})\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_sdist_has_what_a_packager_needs():
+    text = (ROOT / "pyproject.toml").read_text()
+    included = re.search(r"(?s)targets\.sdist\]\ninclude = \[(.*?)\]", text)[1]
+    names = set(re.findall(r'"(.*?)"', included))
+    assert names >= {"kbatch", "tests", "scripts", "examples", "LICENSE", "CITATION.cff"}
+    assert all((ROOT / name).exists() for name in names)
 
 
 def test_the_other_project_is_named(other):

@@ -15,7 +15,7 @@ file=${1:-Dockerfile}
 base=${2:-}
 shift $(($# < 2 ? $# : 2))
 [ "${1:-}" = -- ] && shift
-export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=${STORAGE_DRIVER:-vfs}
+export BUILDAH_ISOLATION=chroot
 image=localhost/kbatch-$(echo "${file%.Dockerfile}" | tr '[:upper:]' '[:lower:]')
 
 if [ -d "$base" ]; then

@@ -8,9 +8,10 @@ from typing import Any
 
 import keras
 
+from kbatch.building.float16 import explained
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
-from kbatch.errors import ModelError
+from kbatch.errors import KbatchError, ModelError
 from kbatch.plain_text import one_line
 from kbatch.runtime.oom import is_out_of_memory
 
@@ -34,7 +35,10 @@ def look(subject: Subject) -> Finding | None:
         return None
     batch = tuple(keras.tree.map_structure(lambda part: part[:FEW], subject.batch))
     try:
-        model.test_step(batch)
+        with explained(model.dtype_policy.name):
+            model.test_step(batch)
+    except KbatchError:
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise

@@ -1,5 +1,6 @@
-"""A project begun at commit 1784984, with two trials and a confirmation, goes on."""
+"""Projects of earlier commits go on: stock KerasTuner's of 1784984, kbatch's own of 3c4292c."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 import kbatch
 import kbatch.errors
 from kbatch import Recipe, Space
+from kbatch.device import meter
 from kbatch.records.record import key_of
 
-KEPT = Path(__file__).parent / "projects" / "commit_1784984"
+PROJECTS = Path(__file__).parent / "projects"
+KEPT = PROJECTS / "commit_1784984"
 
 
 def build(hp):
@@ -78,3 +81,46 @@ def test_the_keys_of_old_records_stay():
         key_of({"a": 1}, Recipe(64, "sgd", 0.1, recompute="minimal"), 0, "search")
         == "17a2cc66d465120e"
     )
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Six trials and a confirmation of `kbatch.Tuner`, as if trained on this machine."""
+    folder = shutil.copytree(PROJECTS / "commit_3c4292c", tmp_path / "own")
+    facts = folder / "kbatch" / "project.json"
+    of_here = json.loads(facts.read_text()) | {"device": meter.device_words()}
+    facts.write_text(json.dumps(of_here))
+    return folder
+
+
+def own_data():
+    x = np.random.default_rng(0).normal(size=(900, 4)).astype("float32")
+    noise = np.random.default_rng(1).normal(size=900)
+    y = (x[:, 0] + 0.7 * noise > 0).astype("int32")
+    return {"x": x[:600], "y": y[:600], "validation_data": (x[600:], y[600:]), "verbose": 0}
+
+
+def own_tuner(folder, **axes):
+    space = Space(**{"policy": "float32", "batch_size": (16, 32, 64), **axes})
+    place = {"directory": str(folder.parent), "project_name": folder.name}
+    return kbatch.Tuner(build, space, seconds_per_trial=0.6, **place)
+
+
+@pytest.mark.parametrize("trials", [6, 7])
+def test_a_project_of_kbatchs_own_tuner_goes_on(own, trials):
+    records = own / "kbatch" / "records.jsonl"
+    before = records.read_text()
+    tuner = own_tuner(own)
+    tuner.search(**own_data(), max_trials=trials)
+    assert records.read_text().startswith(before)
+    assert sorted(set(kbatch.results.load(tuner).trial)) == list(range(-1, trials))
+    trained = kbatch.results.load_confirmations(tuner)
+    kbatch.confirm(tuner, **own_data(), top=2, seeds=3)
+    again = kbatch.results.load_confirmations(tuner)
+    assert len(again) >= len(trained) == 9
+    assert len(again) == 9 or trials > 6
+
+
+def test_a_project_of_kbatchs_own_tuner_refuses_another_space(own):
+    with pytest.raises(kbatch.errors.ProjectChangedError, match="batch_size"):
+        own_tuner(own, batch_size=(16, 32)).search(**own_data(), max_trials=6)

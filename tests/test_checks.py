@@ -12,7 +12,7 @@ from short_searches import tuner_of
 
 import kbatch
 from kbatch.building.model_maker import ModelMaker
-from kbatch.checks import catalogue, shapes, state
+from kbatch.checks import catalogue, first_step, shapes, state
 from kbatch.checks.subject import Subject
 from kbatch.data.batches import prepare
 from kbatch.errors import KbatchError, ModelError
@@ -69,6 +69,32 @@ def test_what_does_not_suit_the_labels_is_refused(tmp_path, loss, metric, says):
     with pytest.raises(ModelError, match=f"Loss and metrics must suit .*{says}"):
         tuner.search(x, y, validation_data=(x, y), verbose=0)
     assert Project(tmp_path / "p").store.records() == []
+
+
+def of_groups(y, p):
+    """A loss over groups of four examples: a batch of two has none."""
+    return tf.reduce_mean(tf.reshape(tf.square(tf.cast(y, p.dtype) - p), (-1, 4)), axis=1)
+
+
+def penalised(y, p):
+    """A loss with a gradient in it, which TensorFlow gives in a graph only."""
+    return tf.reduce_mean(tf.gradients(tf.reduce_sum(p**2), p)[0] - tf.cast(y, p.dtype))
+
+
+@pytest.mark.parametrize("loss", [of_groups, penalised])
+def test_a_step_that_needs_a_whole_batch_or_a_graph_is_right(loss):
+    def build():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss)
+        return model
+
+    x, y = np.zeros((64, 4), "float32"), np.zeros((64, 1), "float32")
+    data = FitArguments(x, y, validation_data=(x, y)).data()
+    maker = ModelMaker.of(ModelSpec(build))
+    (found,) = catalogue.made(
+        Subject.of_training(maker, data, kbatch.Recipe(32)), [first_step.FIRST_STEP]
+    )
+    assert found.verdict == "holds"
 
 
 def test_a_finder_refuses_stateful_layers(own_cache, forked_workers):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from kbatch.building.float16 import explained
 from kbatch.checks.finding import Check, Finding
@@ -33,23 +34,41 @@ def look(subject: Subject) -> Finding | None:
     model = _compiled(subject)
     if not _steps_as_keras_does(model) or _has_fixed_batch(model):
         return None
-    batch = tuple(keras.tree.map_structure(lambda part: part[:FEW], subject.batch))
+    few = tuple(keras.tree.map_structure(lambda part: part[:FEW], subject.batch))
+    error = _error(model, few)
+    # A loss of groups or pairs needs a whole batch, and one that asks for gradients a graph.
+    if error is not None and _error(model, _whole_batch(subject), tf.function) is not None:
+        raise ModelError(
+            "Loss and metrics must suit the model's outputs and the labels",
+            f"{_words(error)} ({_given(model, few)})",
+            "Correct the loss, the metrics or the labels: `model.evaluate` shows the same",
+        ) from error
+    return Finding(holds=True)
+
+
+def _error(
+    model: keras.Model, batch: Sequence[Any], traced: Callable[[Any], Any] = lambda step: step
+) -> Exception | None:
+    """The error of a step of validation; `None` if there is none."""
     try:
         with explained(model.dtype_policy.name):
-            model.test_step(batch)
+            traced(model.test_step)(batch)
     except KbatchError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise ModelError(
-            "Loss and metrics must suit the model's outputs and the labels",
-            f"{_words(error)} ({_given(model, batch)})",
-            "Correct the loss, the metrics or the labels: `model.evaluate` shows the same",
-        ) from error
+        return error
     finally:
         model.reset_metrics()
-    return Finding(holds=True)
+    return None
+
+
+def _whole_batch(subject: Subject) -> tuple[Any, ...]:
+    """A batch as the baseline trains on."""
+    examples = subject.training.examples
+    size = min(subject.recipes[0].batch_size, examples) if subject.recipes else subject.examples
+    return tuple(next(iter(subject.training.stream(size, 0))))
 
 
 def _compiled(subject: Subject) -> keras.Model:

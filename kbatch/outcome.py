@@ -12,6 +12,7 @@ from kbatch.errors import RecordError
 from kbatch.json_form import HUGE, Count, Name, Seconds, Text
 
 SCORED = ("horizon", "target", "callback")  # trainings that show what their recipe is worth
+LONGEST_CURVE = 10_000  # measurements; a training makes a dozen
 STOPPED = "stopped"  # by the search, at a rung: its score so far is the least that it is worth
 
 
@@ -128,8 +129,12 @@ class Outcome:
         """Return this outcome, unless it holds numbers that no training measures.
 
         Raises:
-            RecordError: If a value is finite and beyond all measure.
+            RecordError: If a value is finite and beyond all measure, or the curve goes back in
+                time or is longer than any training's.
         """
+        seconds = [each for each, _ in self.curve]
+        if len(seconds) > LONGEST_CURVE or seconds != sorted(seconds):
+            raise _no_outcome(f"a curve of {len(seconds):,} measurements that is no training's")
         values = [self.value, self.learning_rate, self.final_learning_rate, self.noise_scale]
         values += [self.recompute_seconds, self.input_examples_per_second]
         for numbers in (self.metrics, self.seconds, self.utilisation):

@@ -26,10 +26,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECTS = ROOT / "tests" / "projects"
-COMMANDS = (
-    *("", "advise", "cats-vs-dogs", "compare", "doctor", "export", "max-batch"),
-    *("recompute", "report", "search", "study"),
-)
 MODULES = ("", "callbacks", "errors", "memory", "recompute", "results", "testing")
 PASSING = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+]+|commit_\w+/out-\d+")
 
@@ -38,11 +34,13 @@ Texts = Iterator[tuple[str, str]]
 
 def helps() -> Texts:
     """Give the help of each command."""
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    for name in COMMANDS:
-        command = [sys.executable, "-m", "kbatch", *name.split(), "--help"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        yield f"help/{name or 'kbatch'}.txt", done.stdout
+    import typer
+
+    from kbatch.cli.app import app
+
+    yield "help/kbatch.txt", _said(["--help"])
+    for name in sorted(typer.main.get_command(app).commands):  # type: ignore[attr-defined]
+        yield f"help/{name}.txt", _said([name, "--help"])
 
 
 def signatures() -> Texts:
@@ -96,7 +94,7 @@ def results() -> Texts:
                 yield f"{name}/{file.name}", PASSING.sub("", text)
 
 
-def _said(arguments: list[str], place: str) -> str:
+def _said(arguments: list[str], place: str = "") -> str:
     environment = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"}
     command = [sys.executable, "-m", "kbatch", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

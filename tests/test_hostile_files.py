@@ -1,8 +1,10 @@
 """What comes from someone else is data: no program starts, and no file outside is touched."""
 
+import dataclasses
 import json
 import os
 import stat
+import zipfile
 from pathlib import Path
 
 import keras
@@ -12,13 +14,15 @@ import pytest
 from PIL import Image
 
 import kbatch
+from kbatch import Outcome
 from kbatch.case_study.photographs import read_images
 from kbatch.errors import DataError, RecordError
 from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
 from kbatch.records import links
 from kbatch.records.lock import Lock
-from kbatch.sources import photographs
+from kbatch.sources import npz, photographs
+from kbatch.sources.shares import Shares
 from kbatch.training.project import Project
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
@@ -239,3 +243,58 @@ def test_a_folder_of_pictures_alone_is_named(tmp_path):
         (folder / label / "x.jpg").write_bytes(EPS)
     with pytest.raises(DataError):
         read_images(folder, 8, 3)
+
+
+def npz_of(file, header, version=1):
+    """Write a file of one array x and one y, of which only the headers are there."""
+    text = header.encode() + b"\n"
+    size = len(text).to_bytes(2 if version == 1 else 4, "little")
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in ("x.npy", "y.npy"):
+            archive.writestr(name, b"\x93NUMPY" + bytes([version, 0]) + size + text)
+    return file
+
+
+def header_of(kind, shape):
+    return str({"descr": kind, "fortran_order": False, "shape": shape})
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ("-" * 9_000 + "1", "must be a whole NPZ file"),
+        (header_of("<U0", (10**12,)), "must fit into memory"),
+        (header_of("<f4", (10**12, 0)), "must fit into memory"),
+    ],
+    ids=["deep header", "letters without any", "axis without any"],
+)
+def test_headers_of_arrays_are_refused_in_a_sentence(header, says, tmp_path):
+    with pytest.raises(DataError, match=says):
+        npz.look(npz_of(tmp_path / "a.npz", header), Shares(60, 20, 20), 0)
+
+
+@pytest.mark.parametrize("file", ["oracle.json", "trial_0000/trial.json", "kbatch/lock"])
+def test_a_project_with_a_pipe_is_refused_and_never_waits(file, searched, tmp_path):
+    folder = copy_of(searched, tmp_path / "runs")
+    (folder / "p" / file).unlink(missing_ok=True)
+    os.mkfifo(folder / "p" / file)
+    with pytest.raises(RecordError, match="files and folders only"):
+        resume(folder)
+
+
+@pytest.mark.parametrize(
+    "curve", [((1e12, 1e100), (0.0, -1e100)), ((0.1, 0.5),) * 10_001], ids=["back", "long"]
+)
+def test_a_curve_that_is_no_trainings_is_no_record(curve):
+    """Its chart ended `report` in a traceback, or took all memory."""
+    whole = Outcome(ended="horizon", curve=((0.1, 0.5), (0.2, 0.6)))
+    assert Outcome.from_dict(whole.to_dict()) == whole
+    with pytest.raises(RecordError, match="measurements that is no training's"):
+        Outcome.from_dict(dataclasses.replace(whole, curve=curve).to_dict())
+
+
+def test_a_picture_above_pillows_limit_is_named_with_its_size(tmp_path):
+    folder = folder_of_pictures(tmp_path / "data", png_of(20_000, 20_000))
+    _, skipped = read_images(folder, 8, 3)
+    assert "at most 100,000,000 pixels" in skipped[0]
+    assert "400000000 pixels" in skipped[0]

@@ -66,8 +66,7 @@ def _error(
 
 def _whole_batch(subject: Subject) -> tuple[Any, ...]:
     """A batch as the baseline trains on."""
-    examples = subject.training.examples
-    size = min(subject.recipes[0].batch_size, examples) if subject.recipes else subject.examples
+    size = min(subject.recipes[0].batch_size, subject.training.examples)
     return tuple(next(iter(subject.training.stream(size, 0))))
 
 

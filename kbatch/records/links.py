@@ -1,4 +1,4 @@
-"""Symbolic links in the folder of a search: nothing is written or read through one."""
+"""Symbolic links and pipes in the folder of a search: nothing is written or read through one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from kbatch.records import disk
 
 
 def check_below(folder: Path) -> None:
-    """Refuse a folder with a link anywhere below it.
+    """Refuse a folder with a link, a pipe or a device anywhere below it.
 
-    The folder itself may be one. Whoever wrote the folder chose where its links lead, such as to a
-    file of yours that the next record would overwrite.
+    The folder itself may be a link. Whoever wrote the folder chose where its links lead, such as to
+    a file of yours that the next record would overwrite; and reading a pipe may never end.
 
     Args:
         folder: `Path` of a project; nothing is there yet if it is new.
 
     Raises:
-        RecordError: If there is a link; it names the first.
+        RecordError: If there is one; it names the first.
     """
-    for link in _links(str(folder)):
-        raise _refused(link)
+    for entry in _no_files(str(folder)):
+        if entry.is_symlink():
+            raise _refused(entry.path)
+        raise RecordError(
+            "A folder of results must hold files and folders only",
+            f"{entry.path}, a pipe or a device",
+            "Remove it, or take another folder",
+        )
 
 
 def check_files(folder: Path, endings: tuple[str, ...]) -> None:
@@ -43,15 +49,15 @@ def check_files(folder: Path, endings: tuple[str, ...]) -> None:
             raise _refused(str(folder / name))
 
 
-def _links(folder: str) -> Iterator[str]:
-    """The links below a folder, which are not followed."""
+def _no_files(folder: str) -> Iterator[os.DirEntry[str]]:
+    """What is neither a file nor a folder, below a folder; links are not followed."""
     below = [folder]
     while below:
         for entry in _entries(below.pop()):
-            if entry.is_symlink():
-                yield entry.path
-            elif entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False):
                 below.append(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
+                yield entry
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -51,13 +51,15 @@ class NpzSource:
         try:
             with np.load(self.path, allow_pickle=False) as opened:
                 found = {name: opened[name] for name in opened.files}
+            return arrays.examples_of(found, shown(self.path.name), self.shares, self.seed)
+        except DataError:
+            raise
         except MemoryError as error:
             raise DataError(
                 "The arrays must fit into memory", self.path.name, "Pass fewer examples"
             ) from error
         except BROKEN as error:
             raise _broken(self.path, error) from error
-        return arrays.examples_of(found, shown(self.path.name), self.shares, self.seed)
 
 
 def look(path: Path, shares: Shares, seed: int) -> NpzSource:
@@ -74,18 +76,23 @@ def look(path: Path, shares: Shares, seed: int) -> NpzSource:
     """
     try:
         headers = _headers(path)
-    except BROKEN as error:
+    except (MemoryError, *BROKEN) as error:  # MemoryError: of a header that is nested too deep
         raise _broken(path, error) from error
     name = shown(path.name)
     shapes = {each: shape for each, (shape, _) in headers.items()}
     kinds = {each: kind for each, (_, kind) in headers.items()}
     arrays.check(shapes, kinds, name)
-    needed = sum(math.prod(shapes[each]) * kinds[each].itemsize for each in headers)
+    needed = sum(_bytes(shape, kind) for shape, kind in headers.values())
     room.check(needed, f"the arrays of {name}", "Pass a file with fewer examples")
     of_place = arrays.places(shapes, name)
     x = next(each for (_, kind), each in of_place.items() if kind == arrays.X)
     form = Form(shapes[x][1:], kinds[x].name) if kinds[x].kind in arrays.NUMBERS else None
     return NpzSource(path, form, shares, seed)
+
+
+def _bytes(shape: tuple[int, ...], kind: np.dtype) -> int:
+    """Bytes that an array takes; an axis and an element without any count as one."""
+    return math.prod(max(size, 1) for size in shape) * max(kind.itemsize, 1)
 
 
 def holds_arrays(path: Path) -> bool:
@@ -121,6 +128,6 @@ def _headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
 def _broken(path: Path, error: BaseException) -> DataError:
     return DataError(
         "--data must be a whole NPZ file, as numpy.savez writes it, without pickled objects",
-        f"{path}: {error or type(error).__name__}",
+        f"{path}: {str(error) or type(error).__name__}",
         "Save it again with numpy.savez",
     )

@@ -66,7 +66,7 @@ def decode(content: bytes, image_size: int) -> np.ndarray:
     Raises:
         OSError: If it is not an image of `FORMATS`, has more than `MOST_PIXELS`, or is not whole.
     """
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+    with _image(content) as image:
         if image.width * image.height > MOST_PIXELS:
             raise PictureSizeError(
                 f"{image.width} x {image.height} pixels, at most {MOST_PIXELS:,}"
@@ -76,6 +76,13 @@ def decode(content: bytes, image_size: int) -> np.ndarray:
             image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR),
             "uint8",
         )
+
+
+def _image(content: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(content), formats=FORMATS)
+    except Image.DecompressionBombError as error:  # Pillow's own limit, which is higher
+        raise PictureSizeError(f"at most {MOST_PIXELS:,} pixels: {error}") from error
 
 
 @contextmanager

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
 __all__ = [
     "DataError",
     "KbatchError",
@@ -15,6 +19,10 @@ __all__ = [
     "SearchError",
     "SpaceError",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
 
 
 class KbatchError(Exception):
@@ -77,3 +85,26 @@ class RecordError(KbatchError, ValueError):
 
 class ProjectChangedError(KbatchError, RuntimeError):
     """A search that is resumed with another space, data or horizon than at its start."""
+
+
+def in_one_frame(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function raise kbatch's errors without the frames in which they arose.
+
+    The message says what to do; the frames of kbatch would hide the user's own line.
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except KbatchError as error:
+            raise error.with_traceback(None) from None
+
+    return called
+
+
+def made_in_one_frame(kind: C) -> C:
+    """Let the constructor of a class raise kbatch's errors in one frame; see `in_one_frame`."""
+    made = cast(Any, kind)
+    made.__init__ = in_one_frame(made.__init__)
+    return kind

@@ -19,14 +19,13 @@ from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, own_values
 from kbatch.device import gpus, strategy
-from kbatch.errors import SearchError
+from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.recipe_fields import COMPILED
 from kbatch.runtime import keras_tuner_private, users_line
-from kbatch.runtime.frames import in_one_frame
 from kbatch.space import Space
 from kbatch.training import board, repeat, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes

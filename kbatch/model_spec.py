@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from kbatch.errors import ModelError, SearchError
+from kbatch.errors import ModelError, SearchError, made_in_one_frame
 from kbatch.given_values import values_of
 from kbatch.recipe_fields import whole_number
 
@@ -30,6 +30,7 @@ class ModelArguments(TypedDict, total=False):
     declare: Callable[[Any], None] | None
 
 
+@made_in_one_frame
 @dataclass(frozen=True)
 class ModelSpec:
     """How to make a model: a build function, and what its models are compiled and seeded with.
@@ -53,7 +54,7 @@ class ModelSpec:
             Optional.
 
     Raises:
-        ModelError: If `build` is not a function.
+        ModelError: If `build` or `declare` is not a function.
         SearchError: If `seed` is not a whole number.
 
     Example:
@@ -82,6 +83,12 @@ class ModelSpec:
                 "`build` must be a function that returns a model, or a keras_tuner.HyperModel",
                 type(self.build).__name__,
                 "Pass `build`, not `build()`",
+            )
+        if self.declare is not None and not callable(self.declare):
+            raise ModelError(
+                "`declare` must be a function declare(hp)",
+                repr(self.declare),
+                "Pass a function that declares hyperparameters, or leave it out",
             )
         seed = whole_number(self.seed, LEAST_SEED)
         if seed is None:

@@ -12,7 +12,7 @@ from kbatch.batch_growth import CONSTANT, BatchGrowth
 from kbatch.code.places import Places
 from kbatch.code.script import script
 from kbatch.dtype_policy import check_policies
-from kbatch.errors import RecipeError
+from kbatch.errors import RecipeError, in_one_frame, made_in_one_frame
 from kbatch.recipe_fields import CHECKS, EXACT, MEAN
 from kbatch.recipe_row import fields_of_row
 from kbatch.training_method import TrainingMethod
@@ -25,6 +25,7 @@ FIRST_FIELDS = frozenset(
 )
 
 
+@made_in_one_frame
 @dataclass(frozen=True)
 class Recipe:
     """One complete way to train a model.
@@ -202,6 +203,7 @@ class Recipe:
         return script(self, Places())
 
     @classmethod
+    @in_one_frame
     def from_json(cls, text: str) -> Recipe:
         """Read the recipe that `to_json` wrote; missing fields take their defaults.
 
@@ -211,6 +213,7 @@ class Recipe:
         return cls.from_dict(json_form.parse(text, _no_recipe))
 
     @classmethod
+    @in_one_frame
     def from_dict(cls, fields: Any) -> Recipe:
         """Make a recipe of its fields, or of one row of `kbatch.results.load`.
 

@@ -12,14 +12,14 @@ from typing import Any
 import keras
 import keras_tuner
 
-from kbatch.errors import SearchError
+from kbatch.errors import KbatchError, RecordError, SearchError, in_one_frame
 from kbatch.hypermodel import HyperModel
 from kbatch.hypermodel import objective as the_objective
-from kbatch.model_spec import ModelSpec
+from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.recipe_fields import whole_number
-from kbatch.records import links
+from kbatch.records import disk, links, tuner_files
 from kbatch.runtime import keras_tuner_private
-from kbatch.runtime.frames import in_one_frame
+from kbatch.search import axis_ranges
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
 from kbatch.training import crew, user_callbacks
@@ -115,10 +115,9 @@ class Tuner(keras_tuner.Tuner):
             )
         if executor is not None:
             hypermodel.train_in(executor_of(executor))
-        # KerasTuner reads, writes and, with overwrite, removes what it finds there
-        links.check_below(Path(directory or ".") / (project_name or UNTITLED))
-        single = isinstance(warm_start, (str, os.PathLike))
-        self._warm_start = [warm_start] if single else list(warm_start or ())
+        _check_kinds(directory, project_name, overwrite, tuner_seed)
+        self._warm_start = _folders(warm_start)
+        _prepare(Path(directory or ".") / (project_name or UNTITLED))
         super().__init__(
             # KerasTuner takes 0 for no seed at all
             oracle=Oracle(objective=the_objective(), seed=tuner_seed + 1),
@@ -180,6 +179,20 @@ class Tuner(keras_tuner.Tuner):
             fit_arguments["callbacks"] = user_callbacks.copies(own, f"trial-{trial.trial_id}")
         return super().run_trial(trial, *args, **fit_arguments)
 
+    def reload(self) -> None:
+        """Take up an earlier search where it ended; KerasTuner calls this."""
+        project = Path(self.project_dir)
+        broken = tuner_files.first_broken(project)
+        if broken is not None:
+            raise _broken(broken)
+        try:
+            super().reload()
+            go_through(self.oracle, self.hypermodel)
+        except (KbatchError, keras_tuner.errors.FatalError):
+            raise
+        except Exception as error:  # KerasTuner raises any kind on states that it did not write
+            raise _broken(project / "oracle.json") from error
+
     def on_search_begin(self) -> None:
         """Take up what earlier searches have seen; KerasTuner calls this."""
         super().on_search_begin()
@@ -187,6 +200,61 @@ class Tuner(keras_tuner.Tuner):
         for folder in self._warm_start:
             seen += earlier_searches.observations(folder, facts, self.oracle.get_space().space)
         self.oracle.know_earlier(seen)
+
+
+def go_through(oracle: keras_tuner.Oracle, hypermodel: HyperModel) -> None:
+    """Use a restored state as a search will; an error means that its files are broken."""
+    declared = keras_tuner.HyperParameters()
+    hypermodel.declare_hyperparameters(declared)
+    oracle.update_space(declared)
+    for axis in oracle.get_space().space:
+        axis_ranges.check(axis)
+    for name in (*oracle.start_order, *oracle.end_order):
+        hypermodel.space.recipe(oracle.trials[name].hyperparameters)
+    oracle.get_best_trials(1)
+
+
+def _check_kinds(directory: Any, project_name: Any, overwrite: Any, tuner_seed: Any) -> None:
+    """Refuse values of another kind, of which KerasTuner would make something else."""
+    if not isinstance(directory, (str, os.PathLike, type(None))):
+        raise SearchError("`directory` must be the path of a folder", directory, 'Pass "runs", say')
+    if not isinstance(project_name, (str, type(None))):
+        raise SearchError("`project_name` must be a string", project_name, 'Pass "pets", say')
+    if not isinstance(overwrite, bool):
+        raise SearchError("`overwrite` must be True or False", overwrite, "Leave it out to resume")
+    if whole_number(tuner_seed, LEAST_SEED) is None:
+        raise SearchError("`tuner_seed` must be a whole number", tuner_seed, "Pass 0, say")
+
+
+def _folders(warm_start: Any) -> list[Any]:
+    """The projects to begin from."""
+    if isinstance(warm_start, (str, os.PathLike)):
+        return [warm_start]
+    if not isinstance(warm_start, (list, tuple, type(None))):
+        raise SearchError(
+            "`warm_start` must be the path of a project, or a list of them",
+            warm_start,
+            'Pass "runs/pets", say',
+        )
+    return list(warm_start or ())
+
+
+def _prepare(project: Path) -> None:
+    """Make the folder of a project, in which KerasTuner reads, writes and removes files."""
+    links.check_below(project)
+    try:
+        project.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk.refusal(error, project) from error
+
+
+def _broken(file: Path) -> RecordError:
+    return RecordError(
+        "KerasTuner's own files must be as it writes them, to resume a search",
+        f"{file}, which is not",
+        "Restore it, pass overwrite=True, or take another project_name; kbatch.report reads the "
+        "trainings of this one",
+    )
 
 
 def _end_of(budget: Any, max_trials: Any) -> float:

@@ -14,7 +14,7 @@ from kbatch.axis import Axis, RateAxis, by_optimizer, count, is_fixed, plain, ra
 from kbatch.axis_checks import batch_size_of
 from kbatch.batch_growth import CONSTANT, measures_noise
 from kbatch.device import precision
-from kbatch.errors import SpaceError
+from kbatch.errors import SpaceError, made_in_one_frame
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
 from kbatch.rules import learning_rate as rates
@@ -45,6 +45,7 @@ def _default_rates() -> dict[str, RateAxis]:
     }
 
 
+@made_in_one_frame
 @dataclass(frozen=True)
 class Space:
     """The recipes that a search may draw.

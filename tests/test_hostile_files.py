@@ -16,12 +16,12 @@ from PIL import Image
 import kbatch
 from kbatch import Outcome
 from kbatch.case_study.photographs import read_images
-from kbatch.errors import DataError, RecordError
+from kbatch.errors import DataError, KbatchError, RecordError
 from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
 from kbatch.records import links
 from kbatch.records.lock import Lock
-from kbatch.sources import npz, photographs
+from kbatch.sources import npz, photographs, source
 from kbatch.sources.shares import Shares
 from kbatch.training.project import Project
 
@@ -298,3 +298,61 @@ def test_a_picture_above_pillows_limit_is_named_with_its_size(tmp_path):
     _, skipped = read_images(folder, 8, 3)
     assert "at most 100,000,000 pixels" in skipped[0]
     assert "400000000 pixels" in skipped[0]
+
+
+def changed(place, value):
+    """Return a function that puts a value into a state, at a path of names and numbers."""
+
+    def change(state):
+        for name in place[:-1]:
+            state = state[name]
+        state[place[-1]] = value
+
+    return change
+
+
+BROKEN = {
+    "no oracle": ("oracle.json", lambda state: state.clear()),
+    "rungs": ("oracle.json", changed(["rungs"], 5)),
+    "names": ("oracle.json", changed(["hyperparameters", "space", 0, "config", "name"], 5)),
+    "a path for a trial": ("oracle.json", changed(["start_order", 0], "x/../../..")),
+    "no trial": ("trial_0000/trial.json", lambda state: state.clear()),
+    "another trial": ("trial_0000/trial.json", changed(["trial_id"], "x/../../..")),
+    "a batch size": (
+        "trial_0000/trial.json",
+        changed(["hyperparameters", "values", "batch_size"], "text"),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_state_of_keras_tuner_is_refused_by_name(how, searched, tmp_path):
+    file, change = BROKEN[how]
+    folder = copy_of(searched, tmp_path / "copy")
+    state = json.loads((folder / "p" / file).read_text())
+    change(state)
+    (folder / "p" / file).write_text(json.dumps(state))
+    with pytest.raises(KbatchError) as caught:
+        resume(folder)
+    assert "\n" not in str(caught.value)
+    assert json.loads((folder / "p" / file).read_text()) == state
+
+
+def test_half_a_file_of_keras_tuner_is_refused_and_overwritten(searched, tmp_path):
+    folder = copy_of(searched, tmp_path / "copy")
+    (folder / "p" / "oracle.json").write_text('{"rungs": [')
+    with pytest.raises(RecordError, match=r"oracle\.json, which is not\. Restore it, pass over"):
+        resume(folder)
+    tuner = kbatch.Tuner(
+        build, SPACE, seconds_per_trial=0.1, directory=folder, project_name="p", overwrite=True
+    )
+    tuner.search(X, Y, validation_data=(X, Y), max_trials=1, verbose=0)
+    assert len(kbatch.results.load(folder / "p")) >= 1
+
+
+def test_names_in_a_zip_are_as_long_as_on_a_disk(tmp_path):
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
+        for label in ("cat", "d" * 60_000):
+            archive.writestr(f"{label}/1.png", png_of(8, 8))
+    with pytest.raises(DataError, match="at most 255 characters, as on a disk. Received: one of 6"):
+        source.look(str(tmp_path / "pets.zip"), 8, Shares(60, 20, 20), 0)

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -36,12 +37,17 @@ def build(hp):
     return model
 
 
+def tuner_in(folder):
+    arguments = {"seconds_per_trial": 0.1, "max_trials": 2, "project_name": "p"}
+    return kbatch.Tuner(build, SPACE, directory=folder, **arguments)
+
+
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
     """The texts of the files of a search with a confirmation."""
     folder = tmp_path_factory.mktemp("searched")
-    tuner = kbatch.Tuner(build, SPACE, seconds_per_trial=0.1, directory=folder, project_name="p")
-    tuner.search(X, Y, validation_data=(X, Y), max_trials=2, verbose=0)
+    tuner = tuner_in(folder)
+    tuner.search(X, Y, validation_data=(X, Y), verbose=0)
     kbatch.confirm(tuner, top=1, verbose=0)
     kept = folder / "p" / "kbatch"
     return {name: (kept / name).read_text() for name in ("records.jsonl", "project.json")}
@@ -90,6 +96,29 @@ def test_a_hostile_value_ends_in_no_traceback(hostile, name, searched, tmp_path)
     for number, (_, texts) in enumerate(versions_of(searched, name, hostile)):
         text = shown(put(texts, tmp_path / f"{number}"))
         assert not CONTROLS.search(text)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["oracle.json", "tuner0.json", "trial_0000/trial.json"])
+@pytest.mark.parametrize(
+    "hostile", [5, "x/../..", *FEW, [], None], ids=lambda each: repr(each)[:20]
+)
+def test_a_hostile_state_of_keras_tuner_ends_in_no_traceback(hostile, name, tmp_path):
+    whole = tuner_in(tmp_path / "whole")
+    whole.search(X, Y, validation_data=(X, Y), verbose=0)
+    text = (tmp_path / "whole" / "p" / name).read_text()
+    for number in range(sum(1 for _ in places(json.loads(text)))):
+        value = json.loads(text)
+        place, key = list(places(value))[number]
+        place[key] = hostile
+        folder = tmp_path / f"{number}"
+        shutil.copytree(tmp_path / "whole", folder)
+        (folder / "p" / name).write_text(json.dumps(value))
+        with contextlib.suppress(KbatchError):
+            tuner = tuner_in(folder)
+            tuner.search(X, Y, validation_data=(X, Y), verbose=0, max_trials=3)
+            tuner.results_summary()
 
 
 OUT_OF_RANGE = {

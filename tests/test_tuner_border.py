@@ -135,6 +135,16 @@ CALLS = {
     "best_recipe": lambda: kbatch.best_recipe("no folder"),
     "report": lambda: kbatch.report("no folder"),
     "starting_recipe": lambda: kbatch.starting_recipe(nothing, examples=-1),
+    "Recipe": lambda: kbatch.Recipe(batch_size=-1),
+    "Recipe.from_json": lambda: kbatch.Recipe.from_json("{"),
+    "Space": lambda: kbatch.Space(batch_size=-1),
+    "ModelSpec": lambda: kbatch.ModelSpec(5),
+    "LocalExecutor": lambda: kbatch.LocalExecutor(workers=-1),
+    "register_augmentation": lambda: kbatch.register_augmentation("", None),
+    "BatchSchedule": lambda: kbatch.callbacks.BatchSchedule("x", 8),
+    "estimate": lambda: kbatch.memory.estimate(nothing, (2,)),
+    "plan": lambda: kbatch.recompute.plan(None, batch_size=16),
+    "load": lambda: kbatch.results.load("no folder"),
 }
 
 

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from kbatch.driver.tuners import readable, set_aside
+from kbatch.driver.tuners import set_aside
+from kbatch.records.tuner_files import first_broken
 
 HYPERPARAMETERS = {"space": [], "values": {}}
 ORACLE = {
@@ -50,18 +51,18 @@ def project(tmp_path):
 
 
 def test_whole_files_are_left_where_they_are(project, tmp_path):
-    assert readable(project)
-    assert readable(tmp_path / "new")
+    assert first_broken(project) is None
+    assert first_broken(tmp_path / "new") is None
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("text", SHAPES, ids=lambda text: text[:8])
 def test_a_file_of_another_shape_is_set_aside(name, text, project):
     (project / name).write_text(text)
-    assert not readable(project)
+    assert first_broken(project) is not None
     aside = set_aside(project)
     assert (aside / name).read_text() == text
-    assert readable(project)
+    assert first_broken(project) is None
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -69,9 +70,9 @@ def test_a_file_of_another_shape_is_set_aside(name, text, project):
 def test_what_is_no_file_is_set_aside(name, odd, project):
     (project / name).unlink()
     ODD[odd](project / name)
-    assert not readable(project)
+    assert first_broken(project) is not None
     assert os.path.lexists(set_aside(project) / name)
-    assert readable(project)
+    assert first_broken(project) is None
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,8 @@ def test_what_is_no_file_is_set_aside(name, odd, project):
         ("oracle.json", {"start_order": []}),
         ("oracle.json", {"seed": "1"}),
         ("oracle.json", {"ongoing_trials": None}),
+        ("oracle.json", {"rungs": 5}),
+        ("oracle.json", {"varied": [5]}),
         ("trial_0/trial.json", {"trial_id": 0}),
         ("trial_0/trial.json", {"trial_id": "1"}),
         ("trial_0/trial.json", {"score": "0.1"}),
@@ -90,7 +93,7 @@ def test_what_is_no_file_is_set_aside(name, odd, project):
 def test_a_value_of_another_kind_is_seen(name, change, project):
     state = json.loads((project / name).read_text())
     (project / name).write_text(json.dumps({**state, **change}))
-    assert not readable(project)
+    assert first_broken(project) in (project / "oracle.json", project / "trial_0/trial.json")
 
 
 def test_two_at_once_do_not_come_into_one_folder(project):

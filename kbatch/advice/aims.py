@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch.errors import RecipeError
+from kbatch.errors import RecipeError, in_one_frame
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import learning_rate, micro_batch, warmup
 from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
-from kbatch.runtime.frames import in_one_frame
 
 # Rates at batch 32. SGD with momentum 0.9, Adam and AdamW: Keras' defaults. LARS and LAMB: the
 # middle of what `Space` searches, on a log scale, near You et al. 2020 for LAMB.

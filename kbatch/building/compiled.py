@@ -204,11 +204,13 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
         raise ModelError(
             "`build` must return a keras.Model", type(model).__name__, "Return the model"
         )
-    if model.compiled and arguments.loss is not None:
+    given = [name for name in ("loss", "metrics") if getattr(arguments, name) is not None]
+    if model.compiled and given:
+        names = " and ".join(f"`{name}=`" for name in given)
         raise ModelError(
             "Loss and metrics must be given once",
-            "a compiled model, and `loss=`",
-            "Leave out compile() in `build`, or `loss=`",
+            f"a compiled model, and {names}",
+            f"Leave out compile() in `build`, or {names}",
         )
     if not model.compiled and arguments.loss is None:
         raise ModelError(

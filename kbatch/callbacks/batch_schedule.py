@@ -14,7 +14,7 @@ from kbatch.callbacks.pass_end import end_epoch, go_on
 from kbatch.callbacks.rate import Rate
 from kbatch.data.cuts import Cuts
 from kbatch.data.streams import training_source
-from kbatch.errors import DataError, ModelError, RecipeError
+from kbatch.errors import DataError, ModelError, RecipeError, made_in_one_frame
 from kbatch.model_spec import LEAST_SEED
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import learning_rate
@@ -23,6 +23,7 @@ from kbatch.runtime import keras_private
 WITHOUT_STRATEGY = "Leave out the distribution strategy"
 
 
+@made_in_one_frame
 class BatchSchedule(keras.callbacks.Callback):
     """Callback that lets the batch grow within a plain `model.fit`, and the learning rate with it.
 

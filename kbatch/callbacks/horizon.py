@@ -17,13 +17,14 @@ from kbatch.callbacks.finiteness import Finiteness, weights_are_finite
 from kbatch.callbacks.growing_clock import GrowingClock
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.callbacks.validation_pass import measure
-from kbatch.errors import ModelError
+from kbatch.errors import ModelError, made_in_one_frame
 from kbatch.outcome import STOPPED
 
 # progress is shown on the clock, so it must be rare; chosen by hand, not tuned
 PROGRESS_SECONDS = 0.1
 
 
+@made_in_one_frame
 class Horizon(keras.callbacks.Callback):
     """Callback that ends training after a number of training seconds, and measures on the way.
 

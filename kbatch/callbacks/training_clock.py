@@ -12,10 +12,11 @@ import keras
 from kbatch.callbacks.input_charge import InputCharge
 from kbatch.callbacks.running_median import RunningMedian
 from kbatch.device import meter
-from kbatch.errors import ModelError
+from kbatch.errors import ModelError, made_in_one_frame
 from kbatch.runtime.heartbeat import Heartbeat
 
 
+@made_in_one_frame
 class TrainingClock(keras.callbacks.Callback):
     """Callback that measures training seconds, without validation, checkpoints and compilation.
 

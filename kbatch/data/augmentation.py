@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.data.mixture import CutMix, Mixing, MixUp
-from kbatch.errors import RecipeError
+from kbatch.errors import RecipeError, in_one_frame
 from kbatch.recipe_fields import AUGMENTATIONS
 
 Part: TypeAlias = "keras.layers.Layer | Mixing"
@@ -101,6 +101,7 @@ def registered(chosen: tuple[str, ...]) -> dict[str, Pipeline]:
     return {name: _pipelines[name] for name in chosen if name in _pipelines}
 
 
+@in_one_frame
 def register_augmentation(name: str, pipeline: Pipeline) -> None:
     """Register an augmentation pipeline of your own under a name.
 

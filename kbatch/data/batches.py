@@ -23,7 +23,7 @@ from kbatch.data.arrays import (
 )
 from kbatch.data.elements import Inputs, agree_on_batches, are_batches, unknown_inputs
 from kbatch.data.pydatasets import from_pydataset
-from kbatch.data.streams import Source, check_dataset, training_source
+from kbatch.data.streams import Source, check_dataset, check_weights, training_source
 from kbatch.errors import DataError
 
 SUMS = 2**32  # that many checksums there are
@@ -136,6 +136,21 @@ def held_out_batches(
     return read.batches, {"examples": read.fingerprint["examples"], "checksum": read.pairs}
 
 
+def _remarks(inputs: Any) -> tuple[str, ...]:
+    """What to say of validation inputs that are NaN or infinite: most models answer at random."""
+    numbers = [part for part in keras.tree.flatten(inputs) if part.dtype.kind == "f"]
+    if all(math.isfinite(np.sum(part, dtype="float64")) for part in numbers):
+        return ()
+    rows = [~np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in numbers]
+    wrong = np.flatnonzero(np.any(rows, axis=0))
+    if not len(wrong):
+        return ()
+    return (
+        f"{len(wrong)} of {len(rows[0])} validation examples hold values that are NaN or infinite, "
+        f"the first at position {wrong[0]}: they count as the model happens to answer",
+    )
+
+
 class _Validation:
     """Validation data, read once: batches, kept in memory if they fit, and their fingerprint."""
 
@@ -173,6 +188,8 @@ class _Validation:
                 "Labels must come with arrays", "no labels in `validation_data`", "Pass (x, y)"
             )
         check_labels(type_name(array) for array in keras.tree.flatten(arrays[1]))
+        check_weights(arrays[2:])
+        self.remarks = _remarks(arrays[0])
         examples, tensors = common_length(arrays), as_tensors(arrays)
         self.arrays = arrays
 

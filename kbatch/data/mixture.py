@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.errors import DataError
+from kbatch.errors import DataError, made_in_one_frame
 
 
 def partner(values: Any) -> Any:
@@ -87,6 +87,7 @@ class Mixing:
         return keras.random.uniform((tf.shape(like)[0],), dtype="float32", seed=self._seed)
 
 
+@made_in_one_frame
 class MixUp(Mixing):
     """Averages each example with its partner (MixUp, Zhang et al. 2018).
 
@@ -122,6 +123,7 @@ class MixUp(Mixing):
         return keras.tree.map_structure(lambda part: _average(part, share), x), share
 
 
+@made_in_one_frame
 class CutMix(Mixing):
     """Pastes a rectangle of its partner into each image (CutMix, Yun et al. 2019).
 

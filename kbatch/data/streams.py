@@ -221,13 +221,13 @@ def training_source(
             "Labels must come with arrays", "y=None", "Pass `y`, or a dataset of (x, y)"
         )
     weights = () if sample_weight is None else (as_arrays(sample_weight),)
-    _check_finite(weights)
+    check_weights(weights)
     parts = (arrays, as_arrays(y), *weights)
     check_labels(type_name(array) for array in keras.tree.flatten(parts[1]))
     return ArraySource(parts)
 
 
-def _check_finite(weights: Any) -> None:
+def check_weights(weights: Any) -> None:
     """Refuse weights of examples that are NaN or infinite: so would the loss be."""
     for part in keras.tree.flatten(weights):
         if part.dtype.kind != "f":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch import text_table
 from kbatch.device import gpu_in_use
+from kbatch.errors import in_one_frame
 from kbatch.memory._batch_sizes import check_size
 from kbatch.memory._probe import ModelFacts
 from kbatch.memory._prober import Prober
@@ -72,6 +73,7 @@ class Estimate:
 
 
 @shows(ModelSpec)
+@in_one_frame
 def estimate(
     build: Callable[..., Any] | ModelSpec,
     x: Any = None,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kbatch.device import gpu_in_use, limit, utilisation
-from kbatch.errors import SearchError
+from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _cache
 from kbatch.memory._arguments import FinderArguments, WorkerOptions, parted
 from kbatch.memory._batch_sizes import check_size, lower
@@ -29,7 +29,6 @@ from kbatch.memory._search import (
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.runtime.frames import in_one_frame
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.combination import Combination, combinations
 from kbatch.device import gpu_in_use, limit
-from kbatch.errors import MemoryLimitError
+from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory import _cache
 from kbatch.memory._arguments import FinderArguments, WorkerOptions, parted
 from kbatch.memory._batch_sizes import check_size, lower
@@ -21,7 +21,6 @@ from kbatch.memory._table_search import TableSearch
 from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.runtime.frames import in_one_frame
 from kbatch.space import Space
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch import notebook, text_table
 from kbatch.device import gpu_in_use, limit
-from kbatch.errors import MemoryLimitError
+from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory._batch_sizes import check_size
 from kbatch.memory._probe import Probe
 from kbatch.memory._probe_lines import shown
@@ -20,7 +20,6 @@ from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.runtime.frames import in_one_frame
 
 if TYPE_CHECKING:
     import pandas

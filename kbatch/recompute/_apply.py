@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from kbatch.errors import RecomputeError
+from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recompute import _repeatable
 from kbatch.recompute._barriers import Turns, barrier_here
 from kbatch.recompute._cut_points import CutPoints
@@ -82,6 +82,7 @@ class SegmentedCall:
                 segment.run(values, step)
 
 
+@in_one_frame
 def apply(model: keras.Model, plan: Plan) -> None:
     """Let a model train in the segments of a plan.
 
@@ -135,6 +136,7 @@ def apply(model: keras.Model, plan: Plan) -> None:
         model.train_function = None
 
 
+@in_one_frame
 def remove(model: keras.Model) -> None:
     """Let a model train as it did before `apply`.
 
@@ -160,6 +162,7 @@ def remove(model: keras.Model) -> None:
         model.train_function = None
 
 
+@in_one_frame
 def applied(model: keras.Model) -> Plan | None:
     """The plan that a model trains by.
 

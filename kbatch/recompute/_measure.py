@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from kbatch.device import meter
-from kbatch.errors import RecomputeError
+from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recompute._apply import apply
 from kbatch.recompute._plan import Plan, spans_of
 from kbatch.recompute._planner import front, plan
@@ -27,6 +27,7 @@ WARM_STEPS, MEASURED_STEPS = 2, 3
 CAREFUL = 0.9
 
 
+@in_one_frame
 def best_plan(
     model: keras.Model,
     x: Any,
@@ -104,6 +105,7 @@ def _best(measured: Sequence[Plan], peak_bytes: float | None) -> Plan:
     return min(fitting, key=lambda each: each.measured_seconds or 0.0)
 
 
+@in_one_frame
 def measure(
     model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None
 ) -> Plan:

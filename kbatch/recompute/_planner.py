@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from kbatch.errors import RecomputeError
+from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recipe_fields import whole_number
 from kbatch.recompute import _repeatable, _solver
 from kbatch.recompute._cost_model import Predictor
@@ -24,6 +24,7 @@ SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)
 _costs_by_kind: SignatureCache[ModelCosts] = SignatureCache()
 
 
+@in_one_frame
 def plan(
     model: keras.Model,
     batch_size: int,
@@ -114,6 +115,7 @@ def plan_for(
     return result
 
 
+@in_one_frame
 def front(model: keras.Model, batch_size: int) -> list[Plan]:
     """The plans that no other beats in both peak and time, from the plain model to the lowest peak.
 

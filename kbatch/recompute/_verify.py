@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.errors import in_one_frame
 from kbatch.recompute._apply import apply
 from kbatch.recompute._plan import Plan
 from kbatch.recompute._restored import batch_size_of, restored
@@ -88,6 +89,7 @@ class _Training:
     state: list[np.ndarray]
 
 
+@in_one_frame
 def verify(
     model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None
 ) -> Report:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kbatch import notebook, text_table
+from kbatch.errors import in_one_frame
 from kbatch.results.score_interval import FEWEST_SEEDS, interval
 from kbatch.results.searched_side import BASELINE, BEST, SearchedSide, Trained, side_of
 from kbatch.results.words import score_text
@@ -61,6 +62,7 @@ class Comparison:
         return list(table.columns), rows
 
 
+@in_one_frame
 def compare(directory_a: Any, directory_b: Any) -> Comparison:
     """Compare two searches: of one model on two machines, or before and after a change.
 

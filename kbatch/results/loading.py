@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.axes import AXES
-from kbatch.errors import RecordError
+from kbatch.errors import RecordError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
@@ -124,6 +124,7 @@ def load_own_optimizer(source: Any) -> str:
     return str(facts.get("signature", {}).get("optimizer") or "").split(" ")[0]
 
 
+@in_one_frame
 def load(directory: Any) -> Trials:
     """Load the trials of a search and its baseline, one row each.
 
@@ -155,6 +156,7 @@ def load(directory: Any) -> Trials:
     )
 
 
+@in_one_frame
 def load_confirmations(directory: Any) -> Trials:
     """Load the trainings of `kbatch.confirm`, one row each.
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kbatch import json_form, notebook, text_table
-from kbatch.errors import RecordError
+from kbatch.errors import RecordError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.plain_text import csv_of, without_controls
 from kbatch.records import atomic_file, links
@@ -40,7 +40,6 @@ from kbatch.results.sentences import claim_sentences
 from kbatch.results.uneven_speeds import uneven_speeds
 from kbatch.results.winner import best_of
 from kbatch.runtime import users_line
-from kbatch.runtime.frames import in_one_frame
 
 RUN_FILE = "run.json"
 WIDTH = 200  # columns at most where there is no terminal

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from kbatch.errors import RecordError
+from kbatch.errors import RecordError, in_one_frame
 from kbatch.recipe import Recipe
 from kbatch.records.record import Record
 from kbatch.results.confirmed_recipes import confirmed, confirmed_best
@@ -14,7 +14,6 @@ from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.ranking import leaders, trainings_of, unranked
 from kbatch.results.words import score_text
 from kbatch.runtime import users_line
-from kbatch.runtime.frames import in_one_frame
 
 
 @in_one_frame

@@ -72,6 +72,16 @@ def parameter(axis: Hyperparameter, value: Any) -> tuple[Any, Any]:
     return choices.index(value), distributions.CategoricalDistribution(every)
 
 
+def check(axis: Hyperparameter) -> None:
+    """Raise an error of any kind for a hyperparameter, read from a file, that cannot be drawn."""
+    if not isinstance(axis.name, str):
+        raise TypeError(axis.name)
+    for value in (axis.default, axis.random_sample(0)):
+        if not takes(axis, value):
+            raise ValueError(value)
+        parameter(axis, value)
+
+
 def can_draw(space: list[Hyperparameter], values: Mapping[str, Any]) -> bool:
     """Tell whether a space can draw these values, with one for each active hyperparameter.
 

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import stat
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 # Pillow has decoders that start other programs, such as Ghostscript for EPS: these only compute.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 MOST_PIXELS = 100_000_000  # of one picture, whose pixels take 300 MB; chosen by hand
+LONGEST_NAME = 255  # characters of a file's or folder's name, as on a disk
 LARGEST_BYTES = 1 << 28  # no photograph is larger, and a machine holds few files of that size
 
 
@@ -80,7 +82,9 @@ def decode(content: bytes, image_size: int) -> np.ndarray:
 
 def _image(content: bytes) -> Image.Image:
     try:
-        return Image.open(io.BytesIO(content), formats=FORMATS)
+        with warnings.catch_warnings():  # Pillow warns from 89 million pixels on
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            return Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError as error:  # Pillow's own limit, which is higher
         raise PictureSizeError(f"at most {MOST_PIXELS:,} pixels: {error}") from error
 
@@ -173,8 +177,17 @@ def shown(name: str) -> str:
 def _zipped(archive: zipfile.ZipFile) -> Iterator[Entry]:
     """The image files of a zip."""
     for name in archive.namelist():
-        if Path(name).suffix.lower() in ENDINGS:
-            yield Entry(Path(name).parts, functools.partial(_unzipped, archive, name))
+        if Path(name).suffix.lower() not in ENDINGS:
+            continue
+        parts = Path(name).parts
+        longest = max(map(len, parts))
+        if longest > LONGEST_NAME:
+            raise DataError(
+                f"Names in a zip must have at most {LONGEST_NAME} characters, as on a disk",
+                f"one of {longest:,}",
+                "Give the file or folder a shorter name, and zip anew",
+            )
+        yield Entry(parts, functools.partial(_unzipped, archive, name))
 
 
 def natural(entry: Entry) -> tuple[int, str]:

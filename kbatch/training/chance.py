@@ -154,6 +154,8 @@ def _logged(name: str, model: ConstantModel, measured: Measured) -> str:
         if each in model.names:
             return each
     losses = [LOSS, *(f"{output}_{LOSS}" for output in measured.outputs if measured.outputs[1:])]
+    if name in losses:
+        raise _no_plain_loss(name, "a model without a loss of its own, whose layers add theirs")
     listed = ", ".join(f"val_{each}" for each in dict.fromkeys([*model.names, *losses]))
     raise SearchError(
         f"`metric` must be one of the model's metrics ({listed}), or come with chance=",
@@ -171,11 +173,15 @@ def _check_loss(name: str, model: ConstantModel, outputs: Outputs, measured: Mea
     if outputs.adds_losses and name == LOSS:
         received = "a model whose layers add losses"
     if received:
-        raise SearchError(
-            f"Chance of val_{name} can be measured for a loss of labels and outputs alone",
-            received,
-            HOW,
-        )
+        raise _no_plain_loss(name, received)
+
+
+def _no_plain_loss(name: str, received: str) -> SearchError:
+    return SearchError(
+        f"Chance of val_{name} can be measured for a loss of labels and outputs alone",
+        received,
+        HOW,
+    )
 
 
 def _check_classes(name: str, model: ConstantModel, parts: Sequence[Part]) -> None:

@@ -13,11 +13,10 @@ import pandas as pd
 from kbatch import tuner as keras_tuners
 from kbatch.data.batches import held_out_batches
 from kbatch.device import strategy
-from kbatch.errors import SearchError
+from kbatch.errors import SearchError, in_one_frame
 from kbatch.recipe_fields import whole_number
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders, unranked
-from kbatch.runtime.frames import in_one_frame
 from kbatch.training import board, race, remembered
 from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project

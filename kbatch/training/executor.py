@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from kbatch.device import gpus, processor
-from kbatch.errors import SearchError
+from kbatch.errors import SearchError, made_in_one_frame
 from kbatch.recipe_fields import whole_number
-from kbatch.runtime import ray_worker
+from kbatch.runtime import ray_worker, users_line
 from kbatch.runtime.ray_worker import RayWorker
 from kbatch.runtime.worker import Worker
 
@@ -57,6 +56,7 @@ class Executor(Protocol):
         """
 
 
+@made_in_one_frame
 class LocalExecutor:
     """Makes trainings in worker processes of this machine, one for each GPU.
 
@@ -90,11 +90,10 @@ class LocalExecutor:
             )
         cores = processor.cores()
         if not self._gpus and self.workers > cores:
-            warnings.warn(
+            users_line.warn(
                 f"{self.workers} workers share {cores} of the CPU's cores: trials are slowed "
                 "down by each other, but the baseline trains alone and seems better than it is. "
-                f"Pass workers={cores} at most.",
-                stacklevel=2,
+                f"Pass workers={cores} at most."
             )
 
     def worker(self, number: int) -> Worker:
@@ -109,6 +108,7 @@ class LocalExecutor:
         return Worker(dict.fromkeys(CORES, own))
 
 
+@made_in_one_frame
 class RayExecutor:
     """Makes trainings in worker processes of a Ray cluster, on several machines if it has them.
 

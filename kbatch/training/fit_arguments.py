@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras
+
 from kbatch.data.batches import Data, prepare
 from kbatch.data.elements import Inputs, unknown_inputs
 from kbatch.data.streams import Source, training_source
@@ -48,6 +50,19 @@ class FitArguments:
     verbose: Any = None
     epochs: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.callbacks is None:
+            object.__setattr__(self, "callbacks", ())
+        _check_callbacks(self.callbacks)
+        if not isinstance(self.batched, (bool, type(None))):
+            raise SearchError(
+                "`batched` must be True, False or None", repr(self.batched), "Leave it out"
+            )
+        if self.verbose not in (None, "auto", 0, 1, 2):
+            raise SearchError(
+                '`verbose` must be 0, 1, 2 or "auto", as in fit', repr(self.verbose), "Pass 0, say"
+            )
+
     @classmethod
     def parse(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FitArguments:
         """Return the arguments of a `fit(x, y, …)` call.
@@ -82,9 +97,6 @@ class FitArguments:
             raise SearchError("`fit` must get training data", "no x", "Pass x and y, or a dataset")
         if given.get("epochs") is not None:
             given["epochs"] = _whole(given["epochs"])
-        if given.get("callbacks", ()) is None:
-            del given["callbacks"]
-        _check_kinds(given)
         return cls(**given)
 
     def same_objects(self, other: FitArguments) -> bool:
@@ -127,16 +139,18 @@ def _whole(number: Any) -> Any:
         return number
 
 
-def _check_kinds(given: Mapping[str, Any]) -> None:
-    """Refuse callbacks that are no list of them, and a verbosity that Keras does not have."""
-    callbacks = given.get("callbacks", ())
+def _check_callbacks(callbacks: Any) -> None:
+    """Refuse callbacks that are no list of Keras' callbacks."""
     if not isinstance(callbacks, (list, tuple)):
         raise SearchError(
             "`callbacks` must be a list of Keras callbacks",
             repr(callbacks),
             "Pass [keras.callbacks.EarlyStopping()], say",
         )
-    if given.get("verbose") not in (None, "auto", 0, 1, 2):
-        raise SearchError(
-            '`verbose` must be 0, 1, 2 or "auto", as in fit', repr(given["verbose"]), "Pass 0, say"
-        )
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise SearchError(
+                "`callbacks` must be Keras callbacks",
+                callback.__name__ if isinstance(callback, type) else type(callback).__name__,
+                "Pass objects such as keras.callbacks.EarlyStopping()",
+            )

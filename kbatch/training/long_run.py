@@ -11,7 +11,7 @@ import keras
 from kbatch import tuner as keras_tuners
 from kbatch.building.signature import described
 from kbatch.data.batches import Data
-from kbatch.errors import ProjectChangedError, SearchError
+from kbatch.errors import ProjectChangedError, SearchError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.model_spec import ModelSpec
 from kbatch.outcome import Outcome
@@ -20,7 +20,6 @@ from kbatch.results.claim import Race
 from kbatch.results.own_values import own_values
 from kbatch.results.ranking import unranked
 from kbatch.results.winner import best_of
-from kbatch.runtime.frames import in_one_frame
 from kbatch.training import callback_facts, remembered, user_callbacks
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.one_recipe import trained

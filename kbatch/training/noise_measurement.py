@@ -21,12 +21,11 @@ from kbatch.data.class_weights import weighed
 from kbatch.data.elements import inputs_of
 from kbatch.data.streams import Source
 from kbatch.device import meter
-from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError
+from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules.noise_scale import Estimate, critical_batch
-from kbatch.runtime.frames import in_one_frame
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement
 from kbatch.training.endless_fit import recipe_scope

@@ -22,14 +22,13 @@ from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
 from kbatch.device import gpus, meter, strategy
-from kbatch.errors import RecipeError, SearchError
+from kbatch.errors import RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import batch_size
 from kbatch.runtime import users_line
-from kbatch.runtime.frames import in_one_frame
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments

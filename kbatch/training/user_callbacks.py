@@ -28,12 +28,6 @@ def check(callbacks: Sequence[Any], *, schedule: bool) -> None:
     """
     for callback in callbacks:
         name = type(callback).__name__
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise SearchError(
-                "`callbacks` must be Keras callbacks",
-                name,
-                "Pass objects such as keras.callbacks.EarlyStopping()",
-            )
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             raise SearchError(
                 "Every training must begin at its first update",

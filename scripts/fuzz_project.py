@@ -3,8 +3,8 @@
 Usage: python scripts/fuzz_project.py [--projects 200] [--seed 0] [--seconds 60] [--project FOLDER]
 
 Each broken copy of a project goes through `kbatch report`, `advise`, `compare` and `export`,
-`kbatch.results.load`, and the command that searches on in it; what links point to must stay as it
-was. The project is made by the driver with training replaced, or is one that
+`kbatch.results.load`, `kbatch.Tuner`, and the command that searches on in it. What links point to
+must stay as it was. The project is made by the driver with training replaced, or is one that
 `kbatch cats-vs-dogs` wrote with its defaults. The script prints every call that ended in another
 way or hung, and exits with 1 if there is one.
 """
@@ -195,6 +195,7 @@ def uses(folder: Path, seconds: float) -> Iterator[tuple[str, Ended]]:
     yield "advise", command(["advise", str(folder)], seconds)
     yield "compare", command(["compare", str(folder), str(folder)], seconds)
     yield "export", command(["export", str(folder)], seconds)
+    yield "tuner", called(lambda: _resumed(folder), seconds)
     yield "search", command([*COMMAND, "--confirm", "1", "--out", str(folder)], seconds)
 
 
@@ -225,17 +226,43 @@ def run(
             shutil.rmtree(root / f"{number}")
 
 
-def _loaded(folder: Path) -> None:
-    """Call `kbatch.results.load` in Python; its errors are of kbatch's own kinds."""
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell errors of kbatch's own kinds as a command does; any other shows its traceback."""
     from kbatch.errors import KbatchError
-    from kbatch.results import load, load_confirmations
 
     try:
-        load(folder)
-        load_confirmations(folder)
+        yield
     except KbatchError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
+
+
+def _loaded(folder: Path) -> None:
+    """Call `kbatch.results.load` in Python."""
+    from kbatch.results import load, load_confirmations
+
+    with _told():
+        load(folder)
+        load_confirmations(folder)
+
+
+def _resumed(folder: Path) -> None:
+    """Make a `kbatch.Tuner` of the project, and ask it for what its files hold."""
+    import keras
+
+    import kbatch
+
+    def build(hp: Any) -> keras.Model:
+        model = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()])
+        model.add(keras.layers.Dense(2))
+        return model
+
+    with _told():
+        tuner = kbatch.Tuner(
+            build, seconds_per_trial=1, loss="mse", directory=folder, project_name="search"
+        )
+        tuner.results_summary()
 
 
 def _instead(put: Callable[[Path], object]) -> Callable[[random.Random, Path], object]:

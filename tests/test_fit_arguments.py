@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch.errors import DataError, KbatchError, SearchError
+from kbatch.errors import DataError, KbatchError, RecordError, SearchError
 from kbatch.training.fit_arguments import FitArguments
 
 X, Y = np.zeros((8, 3), "float32"), np.zeros(8, "int32")
@@ -51,7 +51,14 @@ def test_examples_are_weighed_once():
 ODD = {
     "callbacks": ({"callbacks": 5}, "`callbacks` must be a list"),
     "one callback": ({"callbacks": keras.callbacks.EarlyStopping()}, "`callbacks` must be a list"),
+    "a class": ({"callbacks": [keras.callbacks.EarlyStopping]}, "Received: EarlyStopping. Pass ob"),
+    "a function": ({"callbacks": [print]}, "must be Keras callbacks"),
     "verbose": ({"verbose": "x"}, "`verbose` must be 0, 1, 2"),
+    "batched": ({"batched": "no"}, "`batched` must be True, False or None"),
+    "validation weights": (
+        {"validation_data": (X, Y, np.full(8, np.nan))},
+        "weights of examples must be finite",
+    ),
     "complex": ({"x": np.ones((8, 2), "complex64")}, "must hold real numbers"),
     "weights": ({"sample_weight": np.array([1.0, np.nan] * 4)}, "the first at position 1"),
 }
@@ -84,3 +91,35 @@ def test_a_model_with_nothing_to_train_is_refused():
     x, y = np.ones((32, 2), "float32"), np.zeros(32, "float32")
     with pytest.raises(KbatchError, match="must have weights to train"):
         kbatch.train(kbatch.Recipe(8), frozen, x, y, (x, y), updates=1, metric="val_mae")
+
+
+def test_validation_examples_that_are_nan_are_told():
+    x = np.ones((8, 3), "float32")
+    x[2, 1] = np.nan
+    remarks = FitArguments(x=X, y=Y, validation_data=(x, Y)).data().remarks
+    assert "1 of 8 validation examples hold values that are NaN" in remarks[0]
+    assert "position 2" in remarks[0]
+    assert FitArguments(x=X, y=Y, validation_data=(X, Y)).data().remarks == ()
+
+
+ODD_TUNERS = {
+    "directory": (5, "must be the path of a folder"),
+    "project_name": (5, "must be a string"),
+    "overwrite": ("no", "must be True or False"),
+    "tuner_seed": ("x", "must be a whole number"),
+    "warm_start": (5, "must be the path of a project, or a list"),
+    "declare": (5, r"must be a function declare\(hp\)"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_TUNERS)
+def test_odd_arguments_of_a_tuner_are_refused(name, tmp_path):
+    value, said = ODD_TUNERS[name]
+    given = {"directory": tmp_path, "seconds_per_trial": 1, name: value}
+    with pytest.raises(KbatchError, match=f"`{name}` {said}"):
+        kbatch.Tuner(lambda hp: None, **given)
+
+
+def test_a_folder_that_cannot_be_made_is_named():
+    with pytest.raises(RecordError, match="Not a directory: /dev/null/x/untitled_project"):
+        kbatch.Tuner(lambda hp: None, seconds_per_trial=1, directory="/dev/null/x")

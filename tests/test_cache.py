@@ -1,5 +1,6 @@
 """The cache of answers: what is kept comes back, and other circumstances have other keys."""
 
+import os
 import sys
 
 import pytest
@@ -25,13 +26,22 @@ def test_what_is_kept_comes_back(folder):
     assert [path.name for path in folder.iterdir()] == ["a.json"]  # no half file beside it
 
 
-@pytest.mark.parametrize("broken", [b"", b'{"batch_size": 6', b"\xff\xfe\x00"])
+@pytest.mark.parametrize("broken", [b"", b'{"batch_size": 6', b"\xff\xfe\x00", b"[" * 100_000])
 def test_a_broken_file_counts_as_none_and_is_replaced(folder, broken):
     _cache.save("a", 1)
     (folder / "a.json").write_bytes(broken)
     assert _cache.load("a") is None
     _cache.save("a", 2)
     assert _cache.load("a") == 2
+
+
+@pytest.mark.parametrize("odd", [lambda path: path.mkdir(), lambda path: os.mkfifo(path)])
+def test_what_is_no_file_counts_as_none(folder, odd):
+    folder.mkdir()
+    odd(folder / "a.json")
+    assert _cache.load("a") is None
+    _cache.save("a", 1)
+    assert not (folder / "a.json.tmp").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(folder):

@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ import platformdirs
 import kbatch
 from kbatch.device import card, processor
 from kbatch.errors import KbatchError
+from kbatch.records import atomic_file
 
 Value = TypeVar("Value")
 VARIABLE = "KBATCH_CACHE"
@@ -43,8 +43,8 @@ def key(facts: Mapping[str, Any]) -> str:
 
 def load(name: str) -> Any | None:
     """The answer kept under a name, or `None`; an unreadable file counts as none."""
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads((folder() / f"{name}.json").read_text(encoding="utf-8"))
+    with contextlib.suppress(KbatchError, ValueError, RecursionError):
+        return json.loads(atomic_file.read(folder() / f"{name}.json") or b"null")
     return None
 
 
@@ -58,19 +58,15 @@ def load_as(name: str, read: Callable[[Any], Value]) -> Value | None:
         return None
     try:
         return read(answer)
-    except (KbatchError, TypeError, AttributeError, KeyError):
+    except (KbatchError, TypeError, AttributeError, LookupError, ValueError, OverflowError):
         return None
 
 
 def save(name: str, answer: Any) -> None:
     """Keep an answer. The file appears whole or not at all; an unwritable folder is no error."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, KbatchError):
         folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=folder(), suffix=".tmp", delete=False, encoding="utf-8"
-        ) as file:
-            json.dump(answer, file)
-        os.replace(file.name, folder() / f"{name}.json")
+        atomic_file.write(folder() / f"{name}.json", json.dumps(answer))
 
 
 def device() -> str:

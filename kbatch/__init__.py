@@ -1,26 +1,6 @@
 """kbatch: a search for the way of training with the most validation accuracy per second.
 
-The rooms, from the ground up. Imports go strictly to a lower floor; `tests/test_floors.py` compares
-this list:
-
-   -5  errors
-   -4  distribution · number_text · plain_text
-   -3  batch_growth · dtype_policy · given_values · json_form · recompute_strategy · training_method
-   -2  recipe_fields · recipe_row
-   -1  code · notebook · option · plain_console · recipe_agreement · text_table
-    0  axis · axis_checks · command_option · outcome · problems · recipe · rules · runtime · scoring
-    1  axes · data · device · goal · model_spec · records · search · space_agreement · tracing
-    2  callbacks · recompute · space
-    3  building · combination · results
-    4  checks
-    5  memory · plain_keras · tuner · tuner_border
-    6  advice · sources · training
-    7  hypermodel · page
-    8  search_tuner · testing
-    9  driver
-   10  case_study
-   11  gpu_checks · studies
-   12  cli
+The rooms and their floors stand in `pyproject.toml` (`lint-imports` checks them).
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.
 """

@@ -1,7 +1,7 @@
 """Imports go strictly to a lower floor, and some libraries are imported in one room only."""
 
 import ast
-import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,68 +10,6 @@ import pytest
 import kbatch
 
 ROOT = Path(kbatch.__file__).parent
-FLOORS = {
-    "errors": -5,
-    "number_text": -4,
-    "distribution": -4,
-    "plain_text": -4,
-    "plain_console": -1,
-    "given_values": -3,
-    "json_form": -3,
-    "dtype_policy": -3,
-    "recompute_strategy": -3,
-    "training_method": -3,
-    "batch_growth": -3,
-    "recipe_fields": -2,
-    "recipe_agreement": -1,
-    "recipe_row": -2,
-    "code": -1,
-    "recipe": 0,
-    "option": -1,
-    "axis": 0,
-    "axis_checks": 0,
-    "axes": 1,
-    "space_agreement": 1,
-    "command_option": 0,
-    "notebook": -1,
-    "text_table": -1,
-    "outcome": 0,
-    "scoring": 0,
-    "search": 1,
-    "rules": 0,
-    "records": 1,
-    "device": 1,
-    "model_spec": 1,
-    "goal": 1,
-    "runtime": 0,
-    "tracing": 1,
-    "data": 1,
-    "callbacks": 2,
-    "recompute": 2,
-    "space": 2,
-    "combination": 3,
-    "building": 3,
-    "checks": 4,
-    "plain_keras": 5,
-    "results": 3,
-    "training": 6,
-    "advice": 6,
-    "memory": 5,
-    "problems": 0,
-    "tuner_border": 5,
-    "tuner": 5,
-    "hypermodel": 7,
-    "sources": 6,
-    "driver": 9,
-    "page": 7,
-    "testing": 8,
-    "search_tuner": 8,
-    "case_study": 10,
-    "gpu_checks": 11,
-    "studies": 11,
-    "cli": 12,
-    "__main__": 13,
-}
 CHARTS = {
     f"results.charts.{name}"
     for name in ("batches", "canvas", "curves", "plans", "space", "study_groups", "throughput")
@@ -135,13 +73,10 @@ def imports(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_go_strictly_to_a_lower_floor(path):
-    room = name_of(path).split(".")[0]
-    for name in imports(path):
-        other = name.split(".")[1] if name.startswith("kbatch.") else room
-        if other in FLOORS and other != room:
-            assert FLOORS[other] < FLOORS[room], f"{name_of(path)} imports {name}"
+def test_rooms_import_rooms_of_lower_floors_only():
+    command = ["lint-imports", "--no-cache"]
+    run = subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -162,13 +97,6 @@ def test_rules_and_records_need_little_else():
     assert all(name.startswith("kbatch.plain_text") for name in form if "kbatch" in name)
     text = {name.split(".")[0] for name in imports(ROOT / "plain_text.py")}
     assert text - sys.stdlib_module_names == {"pandas"}  # for its type hints
-
-
-def test_the_map_in_the_package_is_that_of_the_floors():
-    drawn = {}
-    for floor, rooms in re.findall(r"(?m)^ +(-?\d+)  (.+)$", kbatch.__doc__):
-        drawn.update(dict.fromkeys(rooms.split(" · "), int(floor)))
-    assert drawn == {name: floor for name, floor in FLOORS.items() if name != "__main__"}
 
 
 def test_no_two_modules_import_each_other_even_inside_functions():

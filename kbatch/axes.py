@@ -36,7 +36,7 @@ from kbatch.recipe_fields import (
     OPTIMIZERS,
     SCHEDULES,
 )
-from kbatch.rules import dropout, momentum, weight_decay
+from kbatch.rules import scaling
 
 # optimizers whose learning rate is an axis
 RATED = tuple(name for name in OPTIMIZERS if name != COMPILED)
@@ -154,7 +154,7 @@ AXES = (
         ),
         of_optimizer=True,
     ),
-    _rule("weight_decay_rule", weight_decay.RULES, "weight decay", "sqrt"),
+    _rule("weight_decay_rule", scaling.WEIGHT_DECAY_RULES, "weight decay", "sqrt"),
     Axis(
         "momentum",
         as_in_recipe("momentum"),
@@ -162,14 +162,14 @@ AXES = (
         Option("momentums", "Momentum, or beta_1, at batch 32.", numbers, "0.9"),
         of_optimizer=True,
     ),
-    _rule("momentum_rule", momentum.RULES, "momentum and moving average", "constant"),
+    _rule("momentum_rule", scaling.MOMENTUM_RULES, "momentum and moving average", "constant"),
     Axis(
         "dropout_scale",
         as_in_recipe("dropout_scale"),
         (1.0,),
         Option("dropout-scales", "Factors on the model's dropout at batch 32.", numbers, "1"),
     ),
-    _rule("dropout_rule", dropout.RULES, "dropout", "constant"),
+    _rule("dropout_rule", scaling.DROPOUT_RULES, "dropout", "constant"),
     Axis(
         "schedule",
         among("schedule", SCHEDULES),

@@ -64,7 +64,7 @@ class Recipe:
         dropout_scale: Float, factor on the rates of the model's `Dropout` layers during the
             training; a scaled rate is at most 0.5. Defaults to `1.0`.
         schedule: `"constant"`, `"cosine"` or `"steps"`: how the learning rate falls over the
-            training after warm-up (see `kbatch.rules.decay`). Defaults to `"constant"`.
+            training after warm-up (see `kbatch.rules.scaling`). Defaults to `"constant"`.
         training: What an update does with a batch: `"plain"`; `"sam:0.05"`, sharpness-aware
             minimisation with this radius (Foret et al. 2021); or `"proximal:0.1"`, the proximal
             mini-batch method with this penalty (Li et al. 2014), with three inner steps, or

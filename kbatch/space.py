@@ -17,9 +17,8 @@ from kbatch.device import precision
 from kbatch.errors import SpaceError, made_in_one_frame
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
-from kbatch.rules import learning_rate as rates
-from kbatch.rules import micro_batch
-from kbatch.rules.scaled import recipe_fields, warmup_updates
+from kbatch.rules import scaling
+from kbatch.rules.scaling import recipe_fields, warmup_updates
 
 # Arguments of a space in the first projects. A later axis is a fact of a project only where it
 # differs from its default, so that old projects can be resumed.
@@ -82,7 +81,7 @@ class Space:
             dtype policy.
         learning_rate_rule: Dict from optimizer to the rule that scales a rate from batch 32:
             `"linear"`, the default for SGD, `"sqrt"`, for the others, `"constant"`, or `"gain:480"`
-            at a `kbatch.noise_scale` of 480 examples; see `kbatch.rules.learning_rate`.
+            at a `kbatch.noise_scale` of 480 examples; see `kbatch.rules.scaling`.
         warmup_passes: Floats, passes over the data in warm-up for very large batches. A batch takes
             `warmup_passes * (1 - 32 / batch_size)`, none up to batch 32, and at most a tenth of
             the horizon. Defaults to `(1.0,)`.
@@ -130,7 +129,9 @@ class Space:
     micro_batch_size: int | None = None
     batch_size: Any = None
     baseline: Recipe = field(default_factory=Recipe)
-    learning_rate_rule: Mapping[str, str] = field(default_factory=lambda: dict(rates.DEFAULT_RULES))
+    learning_rate_rule: Mapping[str, str] = field(
+        default_factory=lambda: dict(scaling.DEFAULT_LEARNING_RATE_RULES)
+    )
     warmup_passes: Any = AXIS["warmup_passes"].default
     label_smoothing: Any = AXIS["label_smoothing"].default
     weight_decay: Any = AXIS["weight_decay"].default
@@ -161,12 +162,12 @@ class Space:
         if self.micro_batch_size is not None:
             limit = batch_size_of(self.micro_batch_size)
             object.__setattr__(self, "micro_batch_size", limit)
-            micro_batch.check(self.batch_size, limit)
+            scaling.check_micro_batches(self.batch_size, limit)
         for name, example in MAPPINGS.items():
             object.__setattr__(self, name, by_optimizer(name, getattr(self, name), RATED, example))
         for name in (each for each in self.optimizer if each in RATED):
             rates_of(name, self.learning_rate.get(name))
-            rates.factor(rates.REFERENCE_BATCH_SIZE, self._rule(name))
+            scaling.learning_rate_factor(scaling.REFERENCE_BATCH_SIZE, self._rule(name))
         if not isinstance(self.baseline, Recipe):
             raise SpaceError("`baseline` must be a Recipe", self.baseline, "Pass kbatch.Recipe(…)")
         rated = [name for name in self.optimizer if name in RATED]
@@ -174,7 +175,9 @@ class Space:
         space_agreement.check(self, {name: self._rule(name) for name in rated}, of_optimizer)
 
     def _rule(self, optimizer: str) -> str:
-        return self.learning_rate_rule.get(optimizer, rates.DEFAULT_RULES[optimizer])
+        return self.learning_rate_rule.get(
+            optimizer, scaling.DEFAULT_LEARNING_RATE_RULES[optimizer]
+        )
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -239,7 +242,7 @@ class Space:
 
     def micro_batch(self, batch_size: int, schedule: str) -> int | None:
         """Return the micro-batch of a recipe with this batch and `batch_schedule`; else `None`."""
-        of = micro_batch.by_noise if measures_noise(schedule) else micro_batch.size_of
+        of = scaling.micro_batch_by_noise if measures_noise(schedule) else scaling.micro_batch_of
         return of(batch_size, self.micro_batch_size)
 
     def drawn(self, hp: Any) -> dict[str, Any]:
@@ -281,7 +284,7 @@ class Space:
         """Scale the learning rate of a recipe back to batch 32; `None` if the recipe has none."""
         if recipe.learning_rate is None:
             return None
-        scale = rates.factor(recipe.batch_size, self._rule(recipe.optimizer))
+        scale = scaling.learning_rate_factor(recipe.batch_size, self._rule(recipe.optimizer))
         return recipe.learning_rate / scale
 
     def to_dict(self) -> dict[str, Any]:

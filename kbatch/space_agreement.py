@@ -10,8 +10,8 @@ from kbatch.batch_growth import CONSTANT, BatchGrowth, check_companions, measure
 from kbatch.dtype_policy import check_policies
 from kbatch.errors import SpaceError
 from kbatch.recipe_fields import COMPILED
-from kbatch.rules import batch_size, micro_batch
-from kbatch.rules.learning_rate import DEFAULT_RULES
+from kbatch.rules import batch_schedule, scaling
+from kbatch.rules.scaling import DEFAULT_LEARNING_RATE_RULES
 from kbatch.training_method import PLAIN
 
 
@@ -31,8 +31,8 @@ def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any])
     schedules = space.batch_schedule
     check_companions(SpaceError, schedules, space.jit_compile or (), space.training)
     if any(map(measures_noise, schedules)):
-        micro_batch.check_halves(space.batch_size)
-    own = {name: rule for name, rule in rules.items() if rule != DEFAULT_RULES[name]}
+        scaling.check_halves(space.batch_size)
+    own = {name: rule for name, rule in rules.items() if rule != DEFAULT_LEARNING_RATE_RULES[name]}
     if own and tuple(schedules) != (CONSTANT,):
         raise SpaceError(
             "The learning rate of a growing batch must follow the usual rule",
@@ -65,5 +65,5 @@ def smallest_step(space: Any, batch_sizes: Sequence[int]) -> int:
         # other methods take a batch in one step
         of_pass = space.micro_batch(size, schedule) if PLAIN in space.training else None
         factor = (BatchGrowth.parse(schedule) or BatchGrowth()).factor
-        steps.append(batch_size.first_pass(size, factor, size // (of_pass or size)))
+        steps.append(batch_schedule.first_pass(size, factor, size // (of_pass or size)))
     return min(steps, default=2)

@@ -34,7 +34,7 @@ import rows
 
 import kbatch
 from kbatch import Recipe
-from kbatch.rules import learning_rate, warmup
+from kbatch.rules import scaling
 
 BATCHES = (16, 64, 256, 1024)
 # The small residual network has batch normalization and bears larger rates.
@@ -142,8 +142,8 @@ class Bench:
         """Return the recipe of a cell."""
         if cell.method == "plain":
             return Recipe(cell.batch_size, cell.optimizer, rate_at_32)
-        rule = learning_rate.DEFAULT_RULES[cell.optimizer]
-        rate = rate_at_32 * learning_rate.factor(cell.batch_size, rule)
+        rule = scaling.DEFAULT_LEARNING_RATE_RULES[cell.optimizer]
+        rate = rate_at_32 * scaling.learning_rate_factor(cell.batch_size, rule)
         recipe = Recipe(cell.batch_size, cell.optimizer, rate)
         if cell.method == "rule":
             return recipe
@@ -151,7 +151,7 @@ class Bench:
         recipe = dataclasses.replace(recipe, **METHODS[cell.method])  # type: ignore[arg-type]
         length = self._length(recipe).get("epochs")
         horizon_examples = None if length is None else length * examples
-        updates = warmup.updates(cell.batch_size, examples, 1.0, horizon_examples)
+        updates = scaling.updates_of_warmup(cell.batch_size, examples, 1.0, horizon_examples)
         return dataclasses.replace(recipe, warmup_updates=updates)
 
     def rate_at_32(self, data: str, model: str, optimizer: str) -> float:

@@ -9,7 +9,7 @@ import pytest
 import kbatch
 from kbatch import advise, errors, starting_recipe
 from kbatch.advice.aims import AIMS, RATES
-from kbatch.rules import learning_rate, warmup
+from kbatch.rules import scaling
 
 
 @pytest.mark.parametrize("aim", AIMS)
@@ -47,9 +47,9 @@ def test_batches_rates_and_warmup_follow_the_rules():
         recipe = starting_recipe("devices", devices=devices, optimizer="sgd", examples=50_000)
         assert recipe.batch_size == 32 * devices
         assert recipe.learning_rate == pytest.approx(0.01 * devices)
-        assert recipe.warmup_updates == warmup.updates(32 * devices, 50_000)
+        assert recipe.warmup_updates == scaling.updates_of_warmup(32 * devices, 50_000)
     fast = starting_recipe("speed")
-    assert fast.learning_rate == pytest.approx(1e-3 * learning_rate.factor(256, "sqrt"))
+    assert fast.learning_rate == pytest.approx(1e-3 * scaling.learning_rate_factor(256, "sqrt"))
     assert fast.warmup_updates > 0
 
 

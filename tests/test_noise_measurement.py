@@ -14,7 +14,7 @@ from kbatch import ModelSpec, Outcome, Recipe
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecipeError
 from kbatch.records.record import Record
 from kbatch.results import loading
-from kbatch.rules.learning_rate import factor
+from kbatch.rules.scaling import learning_rate_factor
 from kbatch.training.noise_measurement import NoiseScale, split
 
 RNG = np.random.default_rng(0)
@@ -114,7 +114,9 @@ def test_without_a_visible_gradient_the_result_says_so():
     assert "2,000 (95 % interval above 1,200)" in str(open_ended)
     assert unknown.learning_rate_rule == "linear"
     assert open_ended.learning_rate_rule == "gain:2000"
-    assert factor(64, open_ended.learning_rate_rule) < factor(64, unknown.learning_rate_rule)
+    assert learning_rate_factor(64, open_ended.learning_rate_rule) < learning_rate_factor(
+        64, unknown.learning_rate_rule
+    )
 
 
 @pytest.mark.parametrize(

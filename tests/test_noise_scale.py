@@ -7,8 +7,8 @@ import pytest
 
 from kbatch import Space
 from kbatch.errors import SpaceError
-from kbatch.rules.learning_rate import factor
 from kbatch.rules.noise_scale import DECAY, Estimate, Smoothed, critical_batch, estimate, gain
+from kbatch.rules.scaling import learning_rate_factor
 
 
 @pytest.mark.parametrize("passes", [2, 4, 16])
@@ -72,7 +72,7 @@ def test_smoothing_is_no_average_of_ratios():
 @pytest.mark.parametrize("noise_scale", [0.0, 1.0, 480.0, 1e6])
 def test_the_gain_at_the_reference_batch_is_1(noise_scale):
     assert gain(32, noise_scale, 32) == 1.0
-    assert factor(32, f"gain:{noise_scale}") == 1.0
+    assert learning_rate_factor(32, f"gain:{noise_scale}") == 1.0
 
 
 @pytest.mark.parametrize("batch_size", [8, 64, 4096])
@@ -115,11 +115,13 @@ def test_a_space_scales_its_rates_by_the_gain():
 )
 def test_nonsense_in_place_of_a_noise_scale_is_refused(rule):
     with pytest.raises(SpaceError, match=r"must be one of.*Received: .*Pass one of these names"):
-        factor(64, rule)
+        learning_rate_factor(64, rule)
     with pytest.raises(SpaceError):
         Space(learning_rate_rule={"sgd": rule})
 
 
 def test_an_infinite_noise_scale_is_no_rule_but_linear_is():
-    assert not math.isinf(factor(64, "gain:1e300"))
-    assert factor(64, "gain:1e300") == pytest.approx(factor(64, "linear"))
+    assert not math.isinf(learning_rate_factor(64, "gain:1e300"))
+    assert learning_rate_factor(64, "gain:1e300") == pytest.approx(
+        learning_rate_factor(64, "linear")
+    )

@@ -16,7 +16,7 @@ from kbatch.callbacks import growth as growths
 from kbatch.errors import ModelError, RecipeError
 from kbatch.recipe import BatchGrowth
 from kbatch.results.loading import load_records
-from kbatch.rules import batch_size, decay
+from kbatch.rules import batch_schedule, scaling
 
 N = 240
 
@@ -150,7 +150,7 @@ def test_the_rate_of_each_batch_is_the_rule_of_its_size(by_epochs):
     if growth.kind != "plateau":
         assert sizes[-1] == 48
         done = np.cumsum([0, *sizes[:-1]]) / (12 * N)
-        assert sizes == [batch_size.at(growth.kind, share, 48, 8) for share in done]
+        assert sizes == [batch_schedule.at(growth.kind, share, 48, 8) for share in done]
 
 
 def test_a_growing_batch_is_traced_as_often_as_a_constant_one(by_epochs, constant):
@@ -197,7 +197,7 @@ def test_the_rate_falls_after_warmup_over_the_rest(schedule, data):
     updates = 10 * N // 48
     wanted = [(update + 1) / 9 for update in range(8)]
     left = updates - 8
-    wanted += [decay.factor(schedule, update / left) for update in range(left)]
+    wanted += [scaling.decay_factor(schedule, update / left) for update in range(left)]
     np.testing.assert_allclose(rates, wanted, rtol=1e-4, atol=1e-7)
     assert outcome.final_learning_rate == pytest.approx(0.02 * wanted[-1], rel=1e-4)
     assert not any("learning rate ended" in remark for remark in outcome.remarks)
@@ -211,7 +211,7 @@ def test_a_callback_sets_the_full_rate_and_the_schedules_follow(data):
     done, epoch, wanted = 0, 0, []
     for update, size in enumerate(sizes):
         epoch += update == epochs.ends[epoch]
-        share = decay.factor("cosine", done / (4 * N)) * size / 48
+        share = scaling.decay_factor("cosine", done / (4 * N)) * size / 48
         wanted.append(0.02 * 0.5**epoch * share)
         done += size
     np.testing.assert_allclose([step[1] for step in model.steps], wanted, rtol=1e-5)

@@ -12,7 +12,7 @@ from kbatch import Recipe
 from kbatch.code import script
 from kbatch.code.definitions import Definition, copied
 from kbatch.recipe_fields import AUGMENTATIONS, OPTIMIZERS
-from kbatch.rules import learning_rate
+from kbatch.rules import scaling
 
 # Another value of each field, beside other fields that it needs.
 CHANGED = {
@@ -129,7 +129,7 @@ def test_the_rate_of_a_growing_batch_follows_the_usual_rule():
     for optimizer in set(OPTIMIZERS) - {"compiled"}:
         code = Recipe(32, optimizer, 0.1, batch_schedule="linear:4").to_code()
         root = "(sizes[update] / 32) ** 0.5" in code
-        assert root == (learning_rate.DEFAULT_RULES[optimizer] == "sqrt")
+        assert root == (scaling.DEFAULT_LEARNING_RATE_RULES[optimizer] == "sqrt")
 
 
 def test_a_definition_comes_after_what_it_uses():

@@ -11,7 +11,7 @@ from kbatch import Recipe, Space
 from kbatch.combination import combinations
 from kbatch.device import precision
 from kbatch.errors import SpaceError
-from kbatch.rules import warmup
+from kbatch.rules import scaling
 
 
 def declared(space):
@@ -138,13 +138,14 @@ def test_warm_up_grows_with_the_batch_from_nothing_smoothly():
         space = Space(batch_size=batch)
         assert space.recipe(declared(space), examples=640).warmup_updates == updates
     passes = [
-        warmup.updates(batch, 10**9) * batch / 1e9 for batch in (32, 33, 48, 64, 128, 1024, 8192)
+        scaling.updates_of_warmup(batch, 10**9) * batch / 1e9
+        for batch in (32, 33, 48, 64, 128, 1024, 8192)
     ]
     assert passes == sorted(passes)
     assert passes[0] == 0
     assert passes[1] == pytest.approx(1 / 33, abs=1e-4)
     assert passes[-1] == pytest.approx(1, abs=0.01)
-    assert warmup.updates(64, 640, passes=0.5) == 2
+    assert scaling.updates_of_warmup(64, 640, passes=0.5) == 2
 
 
 def test_warm_up_takes_at_most_a_tenth_of_the_horizon():
@@ -152,7 +153,7 @@ def test_warm_up_takes_at_most_a_tenth_of_the_horizon():
     assert (
         space.recipe(declared(space), examples=20_000, horizon_examples=64 * 63).warmup_updates == 6
     )
-    assert warmup.updates(64, 20_000, horizon_examples=64 * 9) == 0
+    assert scaling.updates_of_warmup(64, 20_000, horizon_examples=64 * 9) == 0
 
 
 def test_a_micro_batch_limit_accumulates_over_equal_passes():

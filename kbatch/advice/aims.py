@@ -9,8 +9,8 @@ from typing import Any
 from kbatch.errors import RecipeError, in_one_frame
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
-from kbatch.rules import learning_rate, micro_batch, warmup
-from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
+from kbatch.rules import scaling
+from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 
 # Rates at batch 32. SGD with momentum 0.9, Adam and AdamW: Keras' defaults. LARS and LAMB: the
 # middle of what `Space` searches, on a log scale, near You et al. 2020 for LAMB.
@@ -60,22 +60,22 @@ class Means:
             **fields: Other fields of the recipe.
         """
         optimizer = self.optimizer or own
-        rule = learning_rate.DEFAULT_RULES[optimizer]
+        rule = scaling.DEFAULT_LEARNING_RATE_RULES[optimizer]
         limit = fields.pop("micro_batch_size", None)
         if self.largest_batch is not None:
             limit = self.largest_batch * (self.devices or 1)
         return Recipe(
             batch_size,
             optimizer,
-            rates[optimizer] * learning_rate.factor(batch_size, rule),
-            micro_batch_size=micro_batch.size_of(batch_size, limit),
+            rates[optimizer] * scaling.learning_rate_factor(batch_size, rule),
+            micro_batch_size=scaling.micro_batch_of(batch_size, limit),
             **{"warmup_updates": self.warmup_of(batch_size), **fields},
         )
 
     def warmup_of(self, batch_size: int) -> int:
         """Return the updates of warm-up; none up to batch 32."""
         if self.examples is not None:
-            return warmup.updates(batch_size, self.examples)
+            return scaling.updates_of_warmup(batch_size, self.examples)
         return WARMUP_UPDATES if batch_size > REFERENCE_BATCH_SIZE else 0
 
 

@@ -8,7 +8,7 @@ from kbatch.advice.advice import Advice
 from kbatch.advice.evidence import Evidence
 from kbatch.advice.past_results import PastTraining, Results, best, most_held
 from kbatch.recipe import Recipe
-from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
+from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 
 FEWEST_UPDATES = 100  # of a training, for its learning rate to matter; chosen by hand
 GAP = 0.02  # of accuracy, that a large batch may lose: two points

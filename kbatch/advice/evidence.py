@@ -12,7 +12,7 @@ from kbatch.advice.past_results import PastTraining, Results
 from kbatch.combination import Combination
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
-from kbatch.rules import batch_size
+from kbatch.rules import batch_schedule
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Evidence:
     def first_pass(self) -> int:
         """Integer, examples of a pass when the training begins, on all devices."""
         recipe = self.recipe
-        return batch_size.first_pass(
+        return batch_schedule.first_pass(
             recipe.batch_size, recipe.growth.factor, recipe.accumulation_steps
         )
 

@@ -18,7 +18,7 @@ from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Table
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import is_number, whole_number
-from kbatch.rules import batch_size
+from kbatch.rules import batch_schedule
 
 if TYPE_CHECKING:
     import keras
@@ -169,7 +169,7 @@ def _updates(recipe: Recipe, epochs: Any, examples: int | None) -> int | None:
     if growth.kind not in BY_PROGRESS:
         return None  # what is measured decides
     passes = recipe.accumulation_steps
-    return batch_size.updates(growth.kind, seen, recipe.batch_size, growth.factor, passes)
+    return batch_schedule.updates(growth.kind, seen, recipe.batch_size, growth.factor, passes)
 
 
 def _largest_batch(recipe: Recipe, limits: Any) -> int | None:

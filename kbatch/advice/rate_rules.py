@@ -9,8 +9,8 @@ from kbatch.advice.advice import Advice
 from kbatch.advice.evidence import Evidence
 from kbatch.advice.past_results import PastTraining, best
 from kbatch.recipe_fields import COMPILED
-from kbatch.rules import warmup
-from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
+from kbatch.rules import scaling
+from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 
 # Times batch 32 from which an unscaled rate is worth a word, and from which warm-up is (the issue
 # of most guides). Chosen by hand.
@@ -56,7 +56,7 @@ def no_warmup(evidence: Evidence) -> Advice | None:
     over = "the first pass over the data"
     if examples is not None:
         # of a short training at least one update
-        over = f"the first {max(warmup.updates(recipe.batch_size, examples), 1)} updates"
+        over = f"the first {max(scaling.updates_of_warmup(recipe.batch_size, examples), 1)} updates"
     return Advice(
         f"Let the learning rate rise over {over}: batch {recipe.batch_size} with {recipe.optimizer}"
         f" {rate:.3g} has no warm-up (warmup_updates=0).",
@@ -71,13 +71,13 @@ def long_warmup(evidence: Evidence) -> Advice | None:
     updates, warm = evidence.updates, evidence.recipe.warmup_updates
     if not updates or warm <= MOST_WARMUP * updates:
         return None
-    most = int(warmup.MOST_OF_HORIZON * updates)
+    most = int(scaling.MOST_WARMUP * updates)
     return Advice(
         f"Shorten warm-up to about {most} updates, or train longer: it takes {warm} of the "
         f"{updates} updates of the training.",
         "Below its own learning rate for most of the time, this is another recipe than the one it "
         "says it is.",
-        "kbatch's own searches give warm-up at most a tenth of a training (kbatch.rules.warmup)",
+        "kbatch's own searches give warm-up at most a tenth of a training (kbatch.rules.scaling)",
     )
 
 

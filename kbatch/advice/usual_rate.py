@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kbatch.rules import learning_rate
+from kbatch.rules import scaling
 
 # Keras' default, and another number that examples and courses take; for an optimizer without an
 # entry there is no custom.
@@ -31,7 +31,7 @@ def is_usual(optimizer: str, rate: float) -> bool:
 
 def rule_of(optimizer: str) -> str:
     """Return the learning-rate rule of an optimizer, the square root for unknown ones."""
-    return learning_rate.DEFAULT_RULES.get(optimizer, "sqrt")
+    return scaling.DEFAULT_LEARNING_RATE_RULES.get(optimizer, "sqrt")
 
 
 def factor(optimizer: str, batch_size: int) -> float:
@@ -41,7 +41,7 @@ def factor(optimizer: str, batch_size: int) -> float:
     >>> factor("sgd", 128), factor("adam", 128)
     (4.0, 2.0)
     """
-    return learning_rate.factor(batch_size, rule_of(optimizer))
+    return scaling.learning_rate_factor(batch_size, rule_of(optimizer))
 
 
 def is_from_scratch(optimizer: str, rate: float, batch_size: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbatch.advice import usual_rate
 from kbatch.advice.advice import Advice
 from kbatch.advice.evidence import Evidence
-from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
+from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 
 # Fine-tuning takes batches of 16 or 32 (Devlin et al. 2019) to 256 (Li et al. 2020). Kolesnikov et
 # al. 2020 take 512, for 500 updates or more also where examples are few.

@@ -27,7 +27,7 @@ from kbatch.dtype_policy import policy_of_keras
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import remove
-from kbatch.rules.learning_rate import REFERENCE_BATCH_SIZE
+from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import keras_private
 from kbatch.training_method import PLAIN
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import keras
 
 from kbatch.errors import ModelError
-from kbatch.rules import dropout
+from kbatch.rules import scaling
 from kbatch.runtime.keras_private import flatten_layers
 
 
@@ -41,7 +41,7 @@ def scaled_dropout(model: keras.Model, scale: float) -> Iterator[None]:
     """Scale the rates of the model's dropout inside the `with` block, and restore them afterwards.
 
     The layers stay the same objects. A scaled rate is at most 0.5 (see
-    `kbatch.rules.dropout.scaled`). A saved model has the rates of the user's.
+    `kbatch.rules.scaling.scaled_dropout`). A saved model has the rates of the user's.
 
     Args:
         model: Compiled `keras.Model`.
@@ -52,7 +52,7 @@ def scaled_dropout(model: keras.Model, scale: float) -> Iterator[None]:
         return
     before = [(layer, layer.rate) for layer in dropouts(model)]
     for layer, rate in before:
-        layer.rate = dropout.scaled(rate, scale)
+        layer.rate = scaling.scaled_dropout(rate, scale)
     model.train_function = None  # a step that is compiled already holds the former rates
     try:
         yield

@@ -11,7 +11,7 @@ import numpy as np
 from kbatch.device import strategy
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
-from kbatch.rules import batch_size
+from kbatch.rules import batch_schedule
 from kbatch.runtime import keras_private
 
 MOST_GROUPS = 32  # Wu & He 2018, https://arxiv.org/abs/1803.08494
@@ -59,7 +59,7 @@ def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
     if not any(layer.trainable for layer in batch_layers(model)):
         return ()
     said = []
-    smallest = batch_size.first_pass(
+    smallest = batch_schedule.first_pass(
         recipe.batch_size, recipe.growth.factor, recipe.accumulation_steps
     )
     if recipe.accumulation_steps > 1:

@@ -17,7 +17,7 @@ from kbatch.data.streams import training_source
 from kbatch.errors import DataError, ModelError, RecipeError, made_in_one_frame
 from kbatch.model_spec import LEAST_SEED
 from kbatch.recipe_fields import whole_number
-from kbatch.rules import learning_rate
+from kbatch.rules import scaling
 from kbatch.runtime import keras_private
 
 WITHOUT_STRATEGY = "Leave out the distribution strategy"
@@ -100,7 +100,7 @@ class BatchSchedule(keras.callbacks.Callback):
                 "Pass a function, or another schedule",
             )
         if rule is not None:
-            learning_rate.factor(size, rule)
+            scaling.learning_rate_factor(size, rule)
         _check_arguments(epochs, monitor, direction, noise_scale, seed)
         self.schedule, self.batch_size, self.epochs, self.rule = growth, size, epochs, rule
         self.monitor, self.direction, self.noise_scale = monitor, direction, noise_scale
@@ -240,9 +240,9 @@ class BatchSchedule(keras.callbacks.Callback):
             return 1.0
         optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
         name = type(optimizer).__name__.lower()
-        rule = self.rule or learning_rate.DEFAULT_RULES.get(name, "sqrt")
-        full = learning_rate.factor(self.batch_size, rule)
-        return learning_rate.factor(self._cuts.size(self._batches), rule) / full
+        rule = self.rule or scaling.DEFAULT_LEARNING_RATE_RULES.get(name, "sqrt")
+        full = scaling.learning_rate_factor(self.batch_size, rule)
+        return scaling.learning_rate_factor(self._cuts.size(self._batches), rule) / full
 
 
 def _check_arguments(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kbatch.batch_growth import BatchGrowth
-from kbatch.rules import batch_size
+from kbatch.rules import batch_schedule
 
 SizeNow = Callable[[int], int]
 
@@ -21,7 +21,7 @@ def by_progress(
         multiple: Integer that divides every size.
         progress: Function from the number of examples before a batch to that share.
     """
-    return lambda examples: batch_size.at(
+    return lambda examples: batch_schedule.at(
         growth.kind, progress(examples), last, growth.factor, multiple
     )
 
@@ -44,8 +44,8 @@ def by_plateau(
     """
 
     def size_now(examples: int) -> int:
-        doublings = batch_size.plateaus(values(), direction)
-        return batch_size.doubled(doublings, last, growth.factor, multiple)
+        doublings = batch_schedule.plateaus(values(), direction)
+        return batch_schedule.doubled(doublings, last, growth.factor, multiple)
 
     return size_now
 
@@ -62,12 +62,12 @@ def by_noise(
         noise_scale: Function that returns the noise scale in examples as last measured, or `None`
             before that. It is called in a thread of TensorFlow, so it should not measure itself.
     """
-    sizes = [batch_size.first(last, growth.factor, multiple)]
+    sizes = [batch_schedule.first(last, growth.factor, multiple)]
 
     def size_now(examples: int) -> int:
         measured = noise_scale()
         if measured is not None:
-            now = batch_size.within(measured, last, growth.factor, multiple)
+            now = batch_schedule.within(measured, last, growth.factor, multiple)
             sizes[0] = max(sizes[0], now)
         return sizes[0]
 

@@ -1,6 +1,6 @@
 """The sizes of batches that grow within a training."""
 
-from kbatch.rules.batch_size import at
+from kbatch.rules.batch_schedule import at
 
 
 def growing_sizes(kind, factor, last, multiple, examples):

@@ -1,4 +1,4 @@
-"""The gradient noise scale: its estimate from the passes of an update, and what follows from it."""
+"""Gradient noise scale: the batch size above which more examples save few updates."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
-from kbatch.rules import batch_size
+from kbatch.rules import batch_schedule
 from kbatch.runtime import users_line
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement, board
@@ -281,7 +281,9 @@ def _examples(length: Mapping[str, int], recipe: Recipe, of_pass: int) -> int | 
 
 def _first_step(recipe: Recipe) -> int:
     """Examples of the first train step."""
-    return batch_size.first_pass(recipe.batch_size, recipe.growth.factor, recipe.steps_per_update)
+    return batch_schedule.first_pass(
+        recipe.batch_size, recipe.growth.factor, recipe.steps_per_update
+    )
 
 
 def check_growth(recipe: Recipe, updates: Any) -> None:

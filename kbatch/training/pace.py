@@ -19,7 +19,7 @@ from kbatch.data.cuts import Cuts
 from kbatch.errors import ModelError
 from kbatch.goal import Goal
 from kbatch.recipe import Recipe
-from kbatch.rules import batch_size, decay, learning_rate
+from kbatch.rules import batch_schedule, scaling
 from kbatch.training.run_options import RunOptions
 
 
@@ -152,14 +152,14 @@ class Pace:
             self._decays_from = progress
         left = 1 - self._decays_from
         done = (progress - self._decays_from) / left if left > 0 else 1.0
-        return decay.factor(self._recipe.schedule, done)
+        return scaling.decay_factor(self._recipe.schedule, done)
 
     def _of_batch(self, update: int) -> float:
         if self.cuts is None:
             return 1.0
-        rule = learning_rate.DEFAULT_RULES[self._recipe.optimizer]
-        full = learning_rate.factor(self._recipe.batch_size, rule)
-        return learning_rate.factor(self.cuts.size(update), rule) / full
+        rule = scaling.DEFAULT_LEARNING_RATE_RULES[self._recipe.optimizer]
+        full = scaling.learning_rate_factor(self._recipe.batch_size, rule)
+        return scaling.learning_rate_factor(self.cuts.size(update), rule) / full
 
 
 def most_updates(recipe: Recipe, of_pass: int) -> int:
@@ -171,5 +171,5 @@ def most_updates(recipe: Recipe, of_pass: int) -> int:
     """
     smallest = recipe.batch_size
     if recipe.batch_schedule != CONSTANT:
-        smallest = batch_size.first(smallest, recipe.growth.factor, recipe.accumulation_steps)
+        smallest = batch_schedule.first(smallest, recipe.growth.factor, recipe.accumulation_steps)
     return math.ceil(of_pass / smallest)

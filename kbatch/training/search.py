@@ -21,7 +21,7 @@ from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.records import disk
 from kbatch.records.record import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.own_values import own_values
-from kbatch.rules import warmup
+from kbatch.rules import scaling
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
@@ -204,7 +204,7 @@ class Search:
         if recipe.warmup_updates >= uncut.warmup_updates:
             return recipe, ()
         updates = f"from {uncut.warmup_updates} to {recipe.warmup_updates} updates"
-        share = f"{warmup.MOST_OF_HORIZON:.0%} of the horizon"
+        share = f"{scaling.MOST_WARMUP:.0%} of the horizon"
         return recipe, (f"warm-up was cut {updates}, {share}",)
 
     def _order(

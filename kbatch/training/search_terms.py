@@ -31,7 +31,7 @@ from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
-from kbatch.rules import micro_batch
+from kbatch.rules import scaling
 from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
@@ -153,7 +153,7 @@ class Terms:
 
     def _pass(self, batch_size: int) -> int:
         """Examples of a pass, before the largest that fits is asked."""
-        return micro_batch.size_of(batch_size, self.space.micro_batch_size) or batch_size
+        return scaling.micro_batch_of(batch_size, self.space.micro_batch_size) or batch_size
 
     def _smallest_step(self, batch_sizes: Sequence[int]) -> int:
         """Examples of the smallest train step on one device."""

@@ -1,11 +1,11 @@
-"""Batch-size rules, which let the batch grow within a training up to its last size."""
+"""Batch schedule: the sizes of a batch that grows during the training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-from kbatch.rules.decay import STEPS
+from kbatch.rules.scaling import DECAY_STEPS
 
 # A size that is new costs tracing or autotuning on some devices, so a batch grows in few steps.
 # Chosen by hand, not tuned.
@@ -34,7 +34,7 @@ def at(kind: str, progress: float, last: int, factor: float, multiple: int = 1) 
     Args:
         kind: `"linear"` or `"exponential"`, eight sizes for equal shares of the training, with
             equal differences or equal ratios; or `"steps"`, three equal ratios at the points where
-            the learning rate would fall (Smith et al. 2018; see `kbatch.rules.decay`).
+            the learning rate would fall (Smith et al. 2018; see `kbatch.rules.scaling`).
         progress: Float from 0 to 1, the share of the training behind it; larger values count as 1.
         last: Integer, the last and largest batch size.
         factor: Float above 1, the last batch size over the first.
@@ -49,7 +49,7 @@ def at(kind: str, progress: float, last: int, factor: float, multiple: int = 1) 
     begin = first(last, factor, multiple)
     done = min(max(progress, 0.0), 1.0)
     if kind == "steps":
-        share = sum(done >= step for step in STEPS) / len(STEPS)
+        share = sum(done >= step for step in DECAY_STEPS) / len(DECAY_STEPS)
     else:
         share = min(int(done * LEVELS), LEVELS - 1) / (LEVELS - 1)
     if kind == "linear":
@@ -86,7 +86,11 @@ def updates(kind: str, examples: float, last: int, factor: float, multiple: int 
     >>> updates("exponential", 15360, 256, 8), math.ceil(15360 / 256)
     (213, 60)
     """
-    shares = [*STEPS, 1.0] if kind == "steps" else [(1 + level) / LEVELS for level in range(LEVELS)]
+    shares = (
+        [*DECAY_STEPS, 1.0]
+        if kind == "steps"
+        else [(1 + level) / LEVELS for level in range(LEVELS)]
+    )
     done, count = 0, 0
     for share in shares:
         size = at(kind, done / examples, last, factor, multiple)

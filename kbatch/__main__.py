@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kbatch.runtime import ctrl_c, streams, users_folder
+from kbatch.runtime import signals, streams, users_code
 
 
 def main() -> None:
     """Run the command line; a Ctrl-C during its imports ends it without a traceback."""
     streams.open_missing()
-    users_folder.leave_path()
-    with ctrl_c.at_once():
+    users_code.leave_path()
+    with signals.at_once():
         from kbatch.cli.app import app
 
         app(prog_name="kbatch")

@@ -18,14 +18,13 @@ from kbatch.building.compiled import lacking
 from kbatch.building.label_smoothing import check_metric
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, own_values
-from kbatch.device import gpus, strategy
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.recipe_fields import COMPILED
-from kbatch.runtime import keras_tuner_private, users_line
+from kbatch.runtime import device, keras_private, users_code
 from kbatch.space import Space
 from kbatch.training import board, repeat, user_callbacks
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
@@ -195,7 +194,7 @@ class HyperModel(keras_tuner.HyperModel):
     def train_in(self, executor: Executor) -> None:
         """Let an executor's workers make the trainings from now on."""
         self._replace(executor=executor)
-        gpus.leave_to_workers()
+        device.leave_gpus_to_workers()
 
     def _replace(self, **changed: Any) -> None:
         self.terms = dataclasses.replace(self.terms, **changed)
@@ -214,7 +213,7 @@ class HyperModel(keras_tuner.HyperModel):
             fitted = self.terms.fitted(recipe)
             if not called_by_a_tuner():
                 words = lacking(fitted or recipe, self.space.drawn(hp)["warmup_passes"])
-                users_line.warn(words)
+                users_code.warn(words)
             if fitted is None:
                 return self._trial.refuse(self.terms.why_not(recipe))
             if self.running is not None:
@@ -242,8 +241,8 @@ class HyperModel(keras_tuner.HyperModel):
             trial = self._trial or Trial()
             trial.model = model
             callbacks = kwargs.pop("callbacks", None) or []
-            of_trial = keras_tuners.only(callbacks, keras_tuner_private.tuner_callback())
-            saving = keras_tuners.only(callbacks, keras_tuner_private.save_best_epoch())
+            of_trial = keras_tuners.only(callbacks, keras_private.tuner_callback())
+            saving = keras_tuners.only(callbacks, keras_private.save_best_epoch())
             keras_tuners.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, saving)]
             with keras_tuners.scope(of_trial.tuner):  # KerasTuner enters it for `build` alone
@@ -292,7 +291,7 @@ class HyperModel(keras_tuner.HyperModel):
         Raises:
             KbatchError: If something cannot be used; one error lists all of it.
         """
-        strategy.check_outside()
+        device.check_outside_strategy()
         project = Project(tuner.project_dir)
         with project.hold():
             with keras_tuners.scope(tuner):
@@ -333,12 +332,12 @@ class HyperModel(keras_tuner.HyperModel):
         """Warn of own hyperparameters that nobody chose, and of those that trials do not use."""
         unsaid = search.project.facts()[catalogue.FACT].get(own_values.NAME, {}).get("sentence")
         if unsaid:
-            users_line.warn(f"The baseline has {unsaid}.")
+            users_code.warn(f"The baseline has {unsaid}.")
         names: tuple[str, ...] = ()
         if COMPILED not in self.space.optimizer:
             names = idle.idle(self.terms.model_maker, self.space.baseline.policy, axes)
         if names:
-            users_line.warn(idle.sentence(names, search.own_values))
+            users_code.warn(idle.sentence(names, search.own_values))
         search.project.note({IDLE: list(names)})
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:

@@ -18,7 +18,7 @@ from kbatch.hypermodel import objective as the_objective
 from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.recipe_fields import whole_number
 from kbatch.records import disk, links, tuner_files
-from kbatch.runtime import keras_tuner_private
+from kbatch.runtime import keras_private
 from kbatch.search import axis_ranges
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
@@ -166,9 +166,9 @@ class Tuner(keras_tuner.Tuner):
 
         def work(number: int) -> None:
             name = f"{self.tuner_id}-{number}"
-            keras_tuner_private.search_as(self, name, args, fit_arguments)
+            keras_private.search_as(self, name, args, fit_arguments)
 
-        keras_tuner_private.unlock(self.oracle)
+        keras_private.unlock(self.oracle)
         return crew.beside(search.trainer, work, search.trainer.close_idle)
 
     def run_trial(self, trial: Any, *args: Any, **fit_arguments: Any) -> Any:

@@ -13,12 +13,12 @@ from kbatch.axes import AXES, AXIS, RATED, RESERVED
 from kbatch.axis import Axis, RateAxis, by_optimizer, count, is_fixed, plain, rates_of
 from kbatch.axis_checks import batch_size_of
 from kbatch.batch_growth import CONSTANT, measures_noise
-from kbatch.device import precision
 from kbatch.errors import SpaceError, made_in_one_frame
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
 from kbatch.rules import scaling
 from kbatch.rules.scaling import recipe_fields, warmup_updates
+from kbatch.runtime import device
 
 # Arguments of a space in the first projects. A later axis is a fact of a project only where it
 # differs from its default, so that old projects can be resumed.
@@ -185,7 +185,7 @@ class Space:
 
         Only if `policy` is `None`, TensorFlow is imported and asked for the GPU.
         """
-        return precision.fast_policies() if self.policy is None else self.policy
+        return device.fast_policies() if self.policy is None else self.policy
 
     @property
     def compilations(self) -> tuple[bool, ...]:
@@ -196,7 +196,7 @@ class Space:
         if self.jit_compile is not None:
             return self.jit_compile  # type: ignore[no-any-return]
         # XLA compiles every batch size anew
-        return precision.compilations() if self._is_of_constant_batches() else (False,)
+        return device.compilations() if self._is_of_constant_batches() else (False,)
 
     def _is_of_constant_batches(self) -> bool:
         return tuple(self.batch_schedule) == (CONSTANT,)

@@ -18,7 +18,6 @@ import keras_tuner
 from kbatch.axis import is_fixed
 from kbatch.building.hyperparameters import fresh
 from kbatch.combination import Combination
-from kbatch.device import strategy
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.option import Range
@@ -27,7 +26,7 @@ from kbatch.records.record import Record
 from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.noise import widest_difference
-from kbatch.runtime import keras_tuner_private, users_line
+from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Load
 from kbatch.search.oracle import Oracle
@@ -92,7 +91,7 @@ def check(tuner: Any) -> None:
             tuner.executions_per_trial,
             "Use kbatch.confirm for more seeds",
         )
-    strategy.check(strategy_of(tuner))
+    device.check_strategy(strategy_of(tuner))
     overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
     if overriding:
         raise SearchError(
@@ -169,7 +168,7 @@ def with_batch_of(space: Space, values: Mapping[str, Any]) -> Space:
     if not axes:
         return space
     if axes != ["batch_size"]:
-        users_line.warn(
+        users_code.warn(
             f"The values of {', '.join(axes)} are left out: they are a recipe's. To compare with "
             "it, pass Space(baseline=kbatch.best_recipe(tuner)).",
         )
@@ -212,8 +211,8 @@ def strategy_of(tuner: Any) -> Any:
 
 def scope(tuner: Any) -> AbstractContextManager[Any]:
     """Return the scope of a tuner's strategy, once `check` can pass it."""
-    strategy.check(strategy_of(tuner))
-    return strategy.scope(strategy_of(tuner))
+    device.check_strategy(strategy_of(tuner))
+    return device.strategy_scope(strategy_of(tuner))
 
 
 def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> None:
@@ -225,18 +224,18 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
         kept: List of those that are kept.
         examples: Integer, number of training examples.
     """
-    devices, space = strategy.replicas(), tuner.oracle.hyperparameters
+    devices, space = device.replicas(), tuner.oracle.hyperparameters
     if devices > 1 and "jit_compile" in space:
-        keras_tuner_private.fix(space, "jit_compile", False)
+        keras_private.fix_hyperparameter(space, "jit_compile", False)
     left_out = [size for size in sizes if size not in kept]
     if not left_out:
         return
     for axis in space.space:
         choice = isinstance(axis, keras_tuner.engine.hyperparameters.Choice)
         if choice and axis.name == "batch_size":
-            keras_tuner_private.narrow_choice(axis, kept)
+            keras_private.narrow_choice(axis, kept)
     names, shared = ", ".join(map(str, left_out)), f" and {devices} devices" * (devices > 1)
-    users_line.warn(
+    users_code.warn(
         f"Batch sizes {names} are left out: there are {examples} training examples{shared}.",
     )
 

@@ -29,8 +29,8 @@ from kbatch.building.gradient_noise import INTERVAL, measured
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.policy_scope import policy_scope
 from kbatch.case_study.models import MODELS
-from kbatch.device import meter
 from kbatch.recipe import Recipe
+from kbatch.runtime import device_memory
 
 IMAGE_SIZE = 64
 WARM_UP = 3  # rounds that are not counted
@@ -109,7 +109,7 @@ def seconds_of_updates(build, recipe, rounds, now):
             began = now()
             for _ in range(recipe.accumulation_steps * INTERVAL):
                 steps[way](data[way])
-            meter.wait()
+            device_memory.wait()
             if number >= 0:
                 found[number, way] = (now() - began) / INTERVAL
     return found

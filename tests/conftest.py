@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 collect_ignore = ["fake_gpu"]  # Python imports it by itself, under a name that others have too
-GRADIENTS = "kbatch.runtime.gradient_registry"
+GRADIENTS = "kbatch.runtime.tensorflow_private"
 SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
 

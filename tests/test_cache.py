@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from kbatch.device import processor
 from kbatch.memory import _cache
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._max_batch_table import Table
+from kbatch.runtime import device
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +64,10 @@ def test_the_key_depends_on_facts_and_on_settings_of_tensorflow(monkeypatch):
 
 def test_another_processor_is_another_key(monkeypatch):
     before = _cache.key({})
-    monkeypatch.setattr(processor, "name", lambda: "another")
+    monkeypatch.setattr(device, "processor_name", lambda: "another")
     assert "another" in _cache.device()
     assert _cache.key({}) != before
-    monkeypatch.setattr(processor, "name", lambda: None)
+    monkeypatch.setattr(device, "processor_name", lambda: None)
     assert "cores" in _cache.device()
 
 

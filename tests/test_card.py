@@ -6,8 +6,8 @@ import warnings
 import forked
 import pytest
 
-from kbatch.device import card
 from kbatch.memory import _cache
+from kbatch.runtime import nvidia
 
 LISTED = "GPU 0: NVIDIA H100 (UUID: GPU-8932f937)\n  MIG 1g.10gb Device 0: (UUID: MIG-1)\n"
 CPU = "CPU AMD EPYC, 2 cores"
@@ -23,15 +23,15 @@ def machine(monkeypatch):
                 raise FileNotFoundError("nvidia-smi")
             return subprocess.CompletedProcess(command, 0, smi, "")
 
-        monkeypatch.setattr(card.glob, "glob", lambda place: list(filter(matches(place), files)))
-        monkeypatch.setattr(card.os.path, "exists", lambda path: path in files)
-        monkeypatch.setattr(card.subprocess, "run", run)
+        monkeypatch.setattr(nvidia.glob, "glob", lambda place: list(filter(matches(place), files)))
+        monkeypatch.setattr(nvidia.os.path, "exists", lambda path: path in files)
+        monkeypatch.setattr(nvidia.subprocess, "run", run)
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    card._kept_answer.cache_clear()
-    card._told.clear()
+    nvidia._kept_answer.cache_clear()
+    nvidia._told.clear()
     yield machine
-    card._kept_answer.cache_clear()
+    nvidia._kept_answer.cache_clear()
 
 
 def matches(place):
@@ -54,15 +54,15 @@ def matches(place):
 )
 def test_a_card_is_found_wherever_it_shows(files, smi, found, machine):
     machine(*files, smi=smi)
-    assert card.has_card() is found
+    assert nvidia.has_card() is found
 
 
 def test_cards_and_their_mig_instances_are_in_the_caches_key(machine):
     machine()
     without = _cache.key({})
     machine(smi=LISTED)
-    card._kept_answer.cache_clear()
-    assert card.names() == (
+    nvidia._kept_answer.cache_clear()
+    assert nvidia.card_names() == (
         "GPU 0: NVIDIA H100 (UUID: GPU-8932f937)",
         "MIG 1g.10gb Device 0: (UUID: MIG-1)",
     )
@@ -82,8 +82,8 @@ def test_cards_and_their_mig_instances_are_in_the_caches_key(machine):
 )
 def test_memory_is_told_by_nvidia_smi_or_not_at_all(smi, told, machine, monkeypatch):
     machine(smi=smi)
-    monkeypatch.setattr(card, "first_visible", lambda: "0")
-    assert card.memory_bytes() == told
+    monkeypatch.setattr(nvidia, "first_visible_card", lambda: "0")
+    assert nvidia.smi_memory_bytes() == told
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_another_cards_memory_is_not_told(visible, order, asked, machine, monkey
         said = "81559, 80995\n" if command[-1].startswith("--id") else described
         return subprocess.CompletedProcess(command, 0, said, "")
 
-    monkeypatch.setattr(card.subprocess, "run", run)
+    monkeypatch.setattr(nvidia.subprocess, "run", run)
     for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("CUDA_DEVICE_ORDER", order)):
         if value is not None:
             monkeypatch.setenv(name, value)
-    assert (card.memory_bytes() is not None) == (asked is not None)
+    assert (nvidia.smi_memory_bytes() is not None) == (asked is not None)
     assert [each for each in commands if each.startswith("--id")] == [asked] * (asked is not None)
 
 
@@ -131,8 +131,8 @@ def test_a_card_that_is_not_used_is_told_of_once(device, visible, warned, machin
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        card.tell_of_unused(device)
-        card.tell_of_unused(device)
+        nvidia.tell_of_unused_card(device)
+        nvidia.tell_of_unused_card(device)
     assert len(said) == warned
     assert all("kbatch doctor" in str(each.message) for each in said)
 
@@ -146,18 +146,18 @@ def test_a_training_and_a_search_warn_of_an_unused_card(machine, build, points, 
     (x, y), validation = points
     with pytest.warns(UserWarning, match="NVIDIA card that TensorFlow does not see"):
         kbatch.train(kbatch.Recipe(), build, x, y, validation, epochs=1)
-    card._told.clear()
+    nvidia._told.clear()
     with pytest.warns(UserWarning, match="NVIDIA card that TensorFlow does not see"):
         search(tuner_of(tmp_path, max_trials=1), points)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        card.tell_of_unused(CPU)  # once in a process
+        nvidia.tell_of_unused_card(CPU)  # once in a process
 
 
 def test_the_driver_warns_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     said = forked.code(
-        "import sys\nfrom kbatch.device import card\ncard.has_card = lambda: True\n"
+        "import sys\nfrom kbatch.runtime import nvidia\ncard.has_card = lambda: True\n"
         "from kbatch.driver import driver\n"
         "driver._search_and_confirm = lambda *args: print('trained', file=sys.stderr)\n"
         "driver.report.write = driver.report.report = lambda folder: []\n"

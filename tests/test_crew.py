@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kbatch.runtime.turns import Ended, Turns
+from kbatch.runtime.signals import Ended, Turns
 from kbatch.training.crew import crew
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kbatch.runtime.ctrl_c import NAMES, Stopped, stopping, undisturbed
+from kbatch.runtime.signals import NAMES, Stopped, stopping, undisturbed
 
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
@@ -95,8 +95,8 @@ def test_a_signal_waits_for_what_must_not_be_disturbed():
 
 def test_a_signal_during_imports_ends_without_a_traceback():
     code = (
-        "import os, time; from kbatch.runtime import ctrl_c\n"
-        "with ctrl_c.at_once(): os.kill(os.getpid(), {number}); "
+        "import os, time; from kbatch.runtime import signals\n"
+        "with signals.at_once(): os.kill(os.getpid(), {number}); "
         "time.sleep(60)"
     )
     for number in (signal.SIGINT, signal.SIGTERM):

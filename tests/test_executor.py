@@ -15,9 +15,9 @@ from short_searches import build
 from test_search_tuner import search, trials_of, tuner_in
 
 import kbatch
-from kbatch.device import processor
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
+from kbatch.runtime import device
 from kbatch.runtime.ray_worker import RayWorker
 from kbatch.runtime.worker import Death
 from kbatch.training.executor import LocalExecutor, RayExecutor, executor_of
@@ -166,7 +166,7 @@ def test_ctrl_c_ends_all_and_the_search_goes_on(executor, points, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_in_a_proposal_leaves_no_lock(points, tmp_path):
-    """KerasTuner's own lock of an oracle stays locked; see `keras_tuner_private.unlock`."""
+    """KerasTuner's own lock of an oracle stays locked; see `keras_private.unlock`."""
     tuner = tuner_in(tmp_path, executor=LocalExecutor(workers=2))
     proposed, begun = tuner.oracle.populate_space, []
 
@@ -239,7 +239,7 @@ def test_nonsense_is_refused(cluster):
 
 
 def test_more_workers_than_cores_are_warned_of(monkeypatch):
-    monkeypatch.setattr(processor, "cores", lambda: 2)
+    monkeypatch.setattr(device, "cores", lambda: 2)
     with pytest.warns(UserWarning, match="3 workers share 2 of the CPU's cores"):
         LocalExecutor(workers=3)
     with warnings.catch_warnings():
@@ -261,7 +261,7 @@ def test_workers_share_the_cores_or_have_a_gpu_each(monkeypatch):
     own = executor.worker(1).environment
     assert int(own["OMP_NUM_THREADS"]) == max(len(os.sched_getaffinity(0)) // 2, 1)
     assert LocalExecutor().worker(0).environment == {}
-    monkeypatch.setattr("kbatch.device.gpus.of_trainings", lambda: GPUS)
+    monkeypatch.setattr("kbatch.runtime.device.gpus_of_trainings", lambda: GPUS)
     assert [LocalExecutor().worker(n).environment for n in (0, 1)] == [
         {"CUDA_VISIBLE_DEVICES": "0"},
         {"CUDA_VISIBLE_DEVICES": "1"},

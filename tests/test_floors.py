@@ -18,7 +18,7 @@ ONLY_IN = {
     "keras_tuner": {
         "tuner_border",
         "hypermodel",
-        "runtime.keras_tuner_private",
+        "runtime.keras_private",
         "tuner",
         "building.hyperparameters",
         "driver.tuners",
@@ -35,7 +35,7 @@ ONLY_IN = {
     "jinja2": {"page.html"},
     "tensorflow.python": {"runtime.tensorflow_private"},
     "keras.src": {"runtime.keras_private"},
-    "keras_tuner.src": {"runtime.keras_tuner_private"},
+    "keras_tuner.src": {"runtime.keras_private"},
     "typer": {
         "command_option",
         "case_study.options",
@@ -52,7 +52,7 @@ ONLY_IN = {
     "optuna": {"search.axis_ranges", "search.proposals"},
     "loky": {"runtime.worker", "runtime.loky_private"},
     "msgspec": {"json_form"},
-    "pynvml": {"device.utilisation"},
+    "pynvml": {"runtime.nvidia"},
     "tensorflow_datasets": {"case_study.sources", "sources.tfds"},
 }
 MODULES = sorted(

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kbatch.runtime.heartbeat import FAULTS, Heartbeat, Pulse
+from kbatch.runtime.worker import MOST_FAULTS, Heartbeat, Pulse
 from kbatch.testing import FakeTime
 
 CORES = os.cpu_count() or 1
@@ -28,7 +28,7 @@ def pulse_of(seconds, busy=0.0, process=0.0, faults=0):
         (pulse_of(4.0, busy=0.05, process=0.05 * CORES), True),  # it ran before it was stopped
         (pulse_of(4.0, busy=3.9), False),  # a thread kept the others waiting, or was starved
         (pulse_of(4.0, process=4.0 + CORES), False),  # threads that Python does not know of ran
-        (pulse_of(4.0, faults=FAULTS + 1), False),  # pages were read from disk
+        (pulse_of(4.0, faults=MOST_FAULTS + 1), False),  # pages were read from disk
     ],
 )
 def test_only_a_process_that_did_nothing_was_stopped(later, stopped):
@@ -65,7 +65,7 @@ def child(work, niceness=0):
     """A process that works under a heartbeat, and says for how long it was stopped."""
     program = f"""
     import os, sys, time
-    from kbatch.runtime.heartbeat import Heartbeat
+    from kbatch.runtime.worker import Heartbeat
     os.nice({niceness})
     with Heartbeat() as heartbeat:
         print("begun", flush=True)

@@ -76,14 +76,14 @@ def test_no_library_is_taken_from_beside_the_data(folder):
 def test_the_users_own_modules_are_found_by_his_own_code_only(folder):
     script = (
         "import os, sys, importlib.util\n"
-        "from kbatch.runtime import users_folder\n"
-        "users_folder.use(os.getcwd())\n"
+        "from kbatch.runtime import users_code\n"
+        "users_code.use_folder(os.getcwd())\n"
         "assert importlib.util.find_spec('mine') is None\n"
-        "users_folder.name('mine')\n"
+        "users_code.name_module('mine')\n"
         "import mine\n"
         "assert 'helper' in sys.modules and 'lazy' not in sys.modules\n"
         "mine.net()\n"
-        "assert users_folder.travelling() == (os.getcwd(), ['helper', 'lazy', 'mine'])\n"
+        "assert users_code.travelling() == (os.getcwd(), ['helper', 'lazy', 'mine'])\n"
         "assert importlib.util.find_spec('xlrd') is None\n"
     )
     call = [sys.executable, "-c", f"import sys; del sys.path[0]\n{script}"]

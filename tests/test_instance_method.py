@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbatch.building.instance_method import replaced
+from kbatch.runtime.keras_private import replaced_method
 
 
 class Bell:
@@ -12,7 +12,7 @@ class Bell:
 
 def test_one_object_changes_and_is_put_back_after_an_error():
     bell, other = Bell(), Bell()
-    with pytest.raises(RuntimeError), replaced(bell, "ring", lambda: "dong"):
+    with pytest.raises(RuntimeError), replaced_method(bell, "ring", lambda: "dong"):
         assert (bell.ring(), other.ring()) == ("dong", "ding")
         raise RuntimeError
     assert not vars(bell)
@@ -21,8 +21,8 @@ def test_one_object_changes_and_is_put_back_after_an_error():
 
 def test_blocks_around_one_another_restore_in_their_order():
     bell = Bell()
-    with replaced(bell, "ring", lambda: "outer"):
-        with replaced(bell, "ring", lambda: "inner"):
+    with replaced_method(bell, "ring", lambda: "outer"):
+        with replaced_method(bell, "ring", lambda: "inner"):
             assert bell.ring() == "inner"
         assert bell.ring() == "outer"
     assert bell.ring() == "ding"

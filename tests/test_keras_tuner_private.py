@@ -8,7 +8,7 @@ import pytest
 
 from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.errors import SpaceError
-from kbatch.runtime import keras_tuner_private
+from kbatch.runtime import keras_private
 
 
 @pytest.mark.parametrize(("default", "left"), [(16, 16), (64, 32)])
@@ -16,7 +16,7 @@ def test_a_choice_is_narrowed(default, left):
     hp = keras_tuner.HyperParameters()
     hp.Choice("size", [16, 32, 64], default=default)
     (choice,) = hp.space
-    keras_tuner_private.narrow_choice(choice, [16, 32])
+    keras_private.narrow_choice(choice, [16, 32])
     assert choice.values == [16, 32]
     assert choice.default == left
     assert choice.prob_to_value(0.999) == 32
@@ -26,7 +26,7 @@ def test_a_hyperparameter_is_left_one_value():
     hp = keras_tuner.HyperParameters()
     hp.Boolean("jit", default=True)
     hp.Choice("size", [16, 32])
-    keras_tuner_private.fix(hp, "jit", False)
+    keras_private.fix_hyperparameter(hp, "jit", False)
     read = keras_tuner.HyperParameters.from_config(hp.get_config())
     for each in (hp, read):
         assert [axis.name for axis in each.space] == ["jit", "size"]
@@ -51,14 +51,14 @@ def test_every_declaration_goes_through_retrieve(declare):
 
 
 def test_the_callbacks_of_a_trial_are_callbacks_of_keras():
-    for kind in (keras_tuner_private.save_best_epoch(), keras_tuner_private.tuner_callback()):
+    for kind in (keras_private.save_best_epoch(), keras_private.tuner_callback()):
         assert issubclass(kind, keras.callbacks.Callback)
 
 
 def test_the_callback_that_saves_weights_has_a_path():
-    assert "filepath" in inspect.signature(keras_tuner_private.save_best_epoch()).parameters
+    assert "filepath" in inspect.signature(keras_private.save_best_epoch()).parameters
 
 
 def test_the_callback_that_reports_has_tuner_and_trial():
-    parameters = inspect.signature(keras_tuner_private.tuner_callback()).parameters
+    parameters = inspect.signature(keras_private.tuner_callback()).parameters
     assert {"tuner", "trial"} <= parameters.keys()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kbatch.device.limit import MIB
 from kbatch.memory._margins import MARGINS
+from kbatch.runtime.device_memory import MIB
 
 
 @pytest.mark.parametrize("mebibytes", [4, 10, 33, 34, 400, 80_000])

@@ -6,13 +6,13 @@ import forked
 import pytest
 import tensorflow as tf
 
-from kbatch.device import meter
+from kbatch.runtime import device_memory
 
 CODE = """
 import tensorflow as tf
-from kbatch.device import meter
+from kbatch.runtime import device_memory
 small = [tf.random.normal((100, 100)) for _ in range(20)]
-print(meter.bytes_now())
+print(device_memory.bytes_now())
 """
 
 
@@ -30,12 +30,12 @@ WAITED = """
 import tensorflow as tf
 cpus = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpus[0], 2 * [tf.config.LogicalDeviceConfiguration()])
-from kbatch.device import meter
-meter.device = lambda: "CPU:1"
+from kbatch.runtime import device_memory
+device_memory.device = lambda: "CPU:1"
 sync, ran = tf.raw_ops.SyncDevice, []
 tf.raw_ops.SyncDevice = lambda: ran.append(tf.zeros(1).device[-5:]) or sync()
 tf.test.experimental.sync_devices = lambda: ran.append("all")
-meter.wait()
+device_memory.wait()
 print(ran)
 """
 
@@ -46,14 +46,14 @@ def test_only_the_training_device_is_waited_for():
 
 WORDS = """
 import tensorflow as tf
-from kbatch.device import meter
-print(meter.device_words())
+from kbatch.runtime import device_memory
+print(device_memory.device_words())
 tf.config.experimental.get_device_details = lambda card: {
     "device_name": "A100", "compute_capability": (8, 0)}
-print(meter.device_words())
+print(device_memory.device_words())
 tf.config.experimental.enable_tensor_float_32_execution(False)
 tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:1], "GPU")
-print(meter.device_words())
+print(device_memory.device_words())
 """
 
 
@@ -69,21 +69,23 @@ def test_the_gpu_is_named_that_trains_and_its_tf32(fake_gpu, monkeypatch):
 def test_a_limited_process_sees_one_card(fake_gpu, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "2")
     for limit_bytes in (None, 100 << 20):
-        code = f"from kbatch.device import limit, meter\nlimit.apply({limit_bytes})\n"
-        said = forked.code(code + "print(meter.device_words(), limit.of_gpu() >> 20)").stdout
+        code = f"from kbatch.runtime import device_memory\nlimit.apply({limit_bytes})\n"
+        said = forked.code(
+            code + "print(device_memory.device_words(), device_memory.gpu_limit() >> 20)"
+        ).stdout
         assert said == f"FAKE GPU {400 if limit_bytes is None else 100}\n"
 
 
 CHECKSUMMED = """
 import numpy as np, tensorflow as tf
 from kbatch.data.streams import ArraySource
-from kbatch.device import meter
+from kbatch.runtime import device_memory
 arrays = np.ones((1000, 10_000), "float32"), np.zeros(1000, "int32")
 source = ArraySource(arrays)
-meter.reset_peak()
-before = meter.bytes_now()
+device_memory.reset_peak()
+before = device_memory.bytes_now()
 source.fingerprint()
-print(meter.bytes_peak() - before)
+print(device_memory.bytes_peak() - before)
 """
 
 
@@ -94,7 +96,7 @@ def test_a_checksum_of_the_data_takes_no_device_memory(fake_gpu):
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="a GPU is told instead")
 def test_a_resumed_search_may_have_fewer_cores(monkeypatch):
     # the words are compared on resume, and taskset does not change the machine
-    words = meter.device_words()
+    words = device_memory.device_words()
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
-    assert meter.device_words() == words
+    assert device_memory.device_words() == words
     assert words.endswith(f"{os.cpu_count()} cores")

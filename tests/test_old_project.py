@@ -12,8 +12,8 @@ import pytest
 import kbatch
 import kbatch.errors
 from kbatch import Recipe, Space
-from kbatch.device import meter
 from kbatch.records.record import key_of
+from kbatch.runtime import device_memory
 
 PROJECTS = Path(__file__).parent / "projects"
 KEPT = PROJECTS / "commit_1784984"
@@ -88,7 +88,7 @@ def own(tmp_path):
     """Six trials and a confirmation of `kbatch.Tuner`, as if trained on this machine."""
     folder = shutil.copytree(PROJECTS / "commit_3c4292c", tmp_path / "own")
     facts = folder / "kbatch" / "project.json"
-    of_here = json.loads(facts.read_text()) | {"device": meter.device_words()}
+    of_here = json.loads(facts.read_text()) | {"device": device_memory.device_words()}
     facts.write_text(json.dumps(of_here))
     return folder
 

@@ -6,8 +6,7 @@ import signal
 import pytest
 import tensorflow as tf
 
-from kbatch.device import meter
-from kbatch.runtime import gradient_registry
+from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory, is_suspect, is_suspect_exit
 
 GRAPH = (
@@ -353,25 +352,25 @@ def test_a_process_that_ended_otherwise_is_not(exit_code):
 
 
 def test_the_meter_sees_an_allocation():
-    if meter.bytes_now() is None:
+    if device_memory.bytes_now() is None:
         pytest.skip("this device cannot tell its bytes")
-    meter.reset_peak()
-    before = meter.bytes_now()
+    device_memory.reset_peak()
+    before = device_memory.bytes_now()
     tensor = tf.zeros((1024, 1024))
-    assert meter.bytes_now() - before >= 4 << 20
+    assert device_memory.bytes_now() - before >= 4 << 20
     del tensor
-    assert meter.bytes_peak() - before >= 4 << 20
+    assert device_memory.bytes_peak() - before >= 4 << 20
 
 
 def test_the_leaking_registry_exists_and_can_be_purged():
-    before = gradient_registry.registered()
+    before = tensorflow_private.registered_gradients()
 
     @tf.custom_gradient
     def doubled(x):
         return 2 * x, lambda upstream: 2 * upstream
 
     traced = tf.function(lambda x: doubled(x)).get_concrete_function(tf.TensorSpec(()))
-    assert gradient_registry.registered() > before
-    assert gradient_registry.purge(before) >= 1
-    assert gradient_registry.registered() == before
+    assert tensorflow_private.registered_gradients() > before
+    assert tensorflow_private.purge_gradients(before) >= 1
+    assert tensorflow_private.registered_gradients() == before
     assert float(traced(tf.constant(3.0))) == 6.0

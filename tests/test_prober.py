@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 
-from kbatch.device import limit
 from kbatch.errors import ModelError, SpaceError
 from kbatch.memory import _prober as module
 from kbatch.memory._probe import ModelFacts, Probe, Refusal
@@ -14,9 +13,10 @@ from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, TRACES, WORKER, Prob
 from kbatch.memory._workload import Workload
 from kbatch.memory._xla import TOO_LARGE
 from kbatch.model_spec import ModelSpec
+from kbatch.runtime import device_memory
 from kbatch.runtime.worker import Death
 
-LIMIT = 400 * limit.MIB
+LIMIT = 400 * device_memory.MIB
 
 
 class FakeWorker:
@@ -28,7 +28,7 @@ class FakeWorker:
     refused_with = Refusal("", "", "InvalidArgumentError: tensor size <= int32 max", "")
 
     def __init__(self, environment):
-        self.mebibytes = int(environment[limit.CPU_LIMIT])
+        self.mebibytes = int(environment[device_memory.CPU_LIMIT])
         self.alive, self.calls, self.timeouts, self.prepared = False, [], [], []
         FakeWorker.every.append(self)
 
@@ -41,7 +41,7 @@ class FakeWorker:
         self.calls.append(function)
         self.timeouts.append(timeout_seconds)
         if function == f"{WORKER}:begin":
-            return ModelFacts(self.mebibytes * limit.MIB, "CPU", 0, 0, 0, 0)
+            return ModelFacts(self.mebibytes * device_memory.MIB, "CPU", 0, 0, 0, 0)
         FakeWorker.sizes.append(arguments[0])
         if arguments[0] >= FakeWorker.refused_from:
             return FakeWorker.refused_with
@@ -136,8 +136,8 @@ def test_an_error_that_is_gone_the_second_time_is_forgotten(workers, monkeypatch
 
 
 def test_a_card_that_the_prober_hides_is_not_warned_of(workers, monkeypatch):
-    monkeypatch.setattr("kbatch.device.card.may_be_used", lambda: True)
-    monkeypatch.setattr("kbatch.device.card._told", set())
+    monkeypatch.setattr("kbatch.runtime.nvidia.may_use_card", lambda: True)
+    monkeypatch.setattr("kbatch.runtime.nvidia._told", set())
     workload = Workload(ModelSpec(lambda: None), (np.zeros((1, 4)),))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

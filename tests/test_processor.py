@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kbatch.device import processor
+from kbatch.runtime import device
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
@@ -18,7 +18,7 @@ def test_a_process_kept_to_one_core_is_told_one():
             sys.executable,
             "-c",
             f"import os; os.sched_setaffinity(0, [{first}]);"
-            "from kbatch.device import processor; print(processor.words())",
+            "from kbatch.runtime import device; print(device.processor_words())",
         ],
         capture_output=True,
         text=True,
@@ -29,7 +29,7 @@ def test_a_process_kept_to_one_core_is_told_one():
 
 def test_all_cores_are_told_where_nothing_is_kept_from_them(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert processor.cores() == os.cpu_count()
-    monkeypatch.setattr(processor, "cores", lambda: 8)
-    monkeypatch.setattr(processor, "name", lambda: None)
-    assert processor.words() == f"{platform.machine()}, 8 cores"
+    assert device.cores() == os.cpu_count()
+    monkeypatch.setattr(device, "cores", lambda: 8)
+    monkeypatch.setattr(device, "processor_name", lambda: None)
+    assert device.processor_words() == f"{platform.machine()}, 8 cores"

@@ -17,7 +17,7 @@ from kbatch.results.claim import Race, claim_of
 from kbatch.results.score_interval import interval
 from kbatch.results.sentences import claim_sentences
 from kbatch.results.winner import best_of
-from kbatch.runtime.turns import Turns
+from kbatch.runtime.signals import Turns
 from kbatch.training import race
 from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.progress import Watcher

@@ -7,9 +7,9 @@ import pytest
 from short_searches import build, search, tuner_of
 
 from kbatch import Space
-from kbatch.device import meter
 from kbatch.errors import ProjectChangedError, SearchError
 from kbatch.results.loading import load_records
+from kbatch.runtime import device_memory
 from kbatch.training.project import Project
 
 
@@ -134,6 +134,6 @@ def test_a_finished_search_of_the_same_model_is_answered(finished, points):
 
 
 def test_another_device_is_refused(finished, points, monkeypatch):
-    monkeypatch.setattr(meter, "device_words", lambda: "another GPU")
+    monkeypatch.setattr(device_memory, "device_words", lambda: "another GPU")
     with pytest.raises(ProjectChangedError, match="device was .* and is now 'another GPU'"):
         search(tuner_of(finished, max_trials=2), points)

@@ -16,11 +16,11 @@ from rich.console import Console
 from study_frames import measured, rows
 
 from kbatch.case_study.pictures import split
-from kbatch.device import meter
 from kbatch.errors import KbatchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import read
+from kbatch.runtime import device_memory
 from kbatch.studies import (
     largest_batches,
     networks,
@@ -235,7 +235,7 @@ def test_the_models_of_cells_are_freed():
     held = []
     for _ in range(3):
         gc.collect()
-        held.append(meter.bytes_now())
+        held.append(device_memory.bytes_now())
         trainings.trained(cells(SETTING, {})[0], 8, pictures())
     assert held[2] < held[1] + 200_000  # a model with Adam's slots has 800,000
 

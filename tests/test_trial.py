@@ -11,8 +11,8 @@ import tensorflow as tf
 from short_searches import build, search, tuner_of
 
 from kbatch import Space
-from kbatch.device import meter
 from kbatch.results.loading import load_records
+from kbatch.runtime import device_memory
 
 
 def test_out_of_memory_and_nan_do_not_stop_a_search(points, tmp_path):
@@ -133,7 +133,7 @@ def test_no_memory_grows_over_trials(points, tmp_path):
             return self
 
         def on_train_begin(self, logs=None):
-            seen.append(meter.bytes_now())
+            seen.append(device_memory.bytes_now())
 
     def wide(hp):
         layers = [
@@ -148,7 +148,7 @@ def test_no_memory_grows_over_trials(points, tmp_path):
 
     seen = []
     gc.collect()  # what other tests left behind
-    if meter.bytes_now() is None:
+    if device_memory.bytes_now() is None:
         pytest.skip("this device cannot tell its bytes")
     space = Space(batch_size=32, policy="float32", optimizer="adam")
     search(

@@ -6,12 +6,12 @@ import pytest
 from short_searches import build, tuner_of
 
 import kbatch
-from kbatch.runtime import users_line
+from kbatch.runtime import users_code
 
 
 def test_a_warning_points_to_the_caller():
     with pytest.warns(UserWarning, match="words") as found:
-        users_line.warn("words")
+        users_code.warn("words")
     assert found[0].filename == __file__
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbatch.device.utilisation import Sampler, Utilisation
+from kbatch.runtime.nvidia import Sampler, Utilisation
 
 
 class FakeNvml:

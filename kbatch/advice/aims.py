@@ -156,9 +156,9 @@ def _for_accuracy(means: Means) -> Recipe:
 
 
 def _for_speed(means: Means) -> Recipe:
-    from kbatch.device import precision
+    from kbatch.runtime import device
 
-    policy = precision.fast_policies()[-1]
+    policy = device.fast_policies()[-1]
     return means.recipe(means.batch_of(FAST_BATCH), RATES, "adam", policy=policy)
 
 

@@ -92,12 +92,12 @@ def _slow_device(evidence: Evidence) -> Advice | None:
         f"Train in float32: {device} does not multiply float16 faster.",
         "mixed_float16 pays on a GPU with tensor cores (compute capability 7.0). On a CPU it was "
         "measured five times slower than float32.",
-        f"kbatch.device.precision, for {device}",
+        f"kbatch.runtime.device, for {device}",
     )
 
 
 def _this_slow_device() -> str:
     """The device of this machine in words if float16 is not fast on it, else an empty string."""
-    from kbatch.device import meter, precision
+    from kbatch.runtime import device, device_memory
 
-    return "" if "mixed_float16" in precision.fast_policies() else meter.device_words()
+    return "" if "mixed_float16" in device.fast_policies() else device_memory.device_words()

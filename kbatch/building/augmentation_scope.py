@@ -11,9 +11,9 @@ import keras
 from kbatch.building import movement
 from kbatch.building.compiled import compiled_by_user
 from kbatch.building.mixed_labels import mixed, understood
-from kbatch.building.train_step_scope import stepping
 from kbatch.data import places
 from kbatch.data.mixture import Mixing
+from kbatch.runtime.keras_private import stepping
 
 
 @contextmanager

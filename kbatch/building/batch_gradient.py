@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 
 from kbatch.building.compiled import compiled_by_user
-from kbatch.building.instance_method import replaced
 from kbatch.building.loss_counts import count, counts
+from kbatch.runtime.keras_private import replaced_method
 
 Gradients = list[tf.Tensor | None]
 
@@ -96,7 +96,7 @@ class BatchGradient:
     @contextmanager
     def _caught(self, caught: list[tuple[Any, Any]]) -> Iterator[None]:
         """Catch the gradients that go to the optimizer inside the `with` block."""
-        with replaced(self._model.optimizer, "apply_gradients", caught.extend):
+        with replaced_method(self._model.optimizer, "apply_gradients", caught.extend):
             yield
 
     @contextmanager
@@ -117,7 +117,7 @@ class BatchGradient:
             weights.append(count(self._counted_loss, y, y_pred, sample_weight))
             return own(x, y, y_pred, sample_weight, training)
 
-        with replaced(self._model, "compute_loss", compute_loss):
+        with replaced_method(self._model, "compute_loss", compute_loss):
             yield
 
 

@@ -18,10 +18,10 @@ import keras
 import tensorflow as tf
 
 from kbatch.building import layer_state
-from kbatch.building.instance_method import replaced
 from kbatch.recipe import Recipe
 from kbatch.recompute._scope import Context, Scope
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import replaced_method
 
 Tensors = list[tf.Tensor]
 
@@ -53,7 +53,7 @@ def called_in_passes(model: keras.Model, recipe: Recipe) -> Iterator[None]:
 
     model.train_function = None
     try:
-        with replaced(model, "call", call), replaced(model, "train_step", train_step):
+        with replaced_method(model, "call", call), replaced_method(model, "train_step", train_step):
             yield
     finally:
         model.train_function = None

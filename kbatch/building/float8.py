@@ -13,11 +13,10 @@ from typing import Any
 import keras
 
 from kbatch.building.loss_counts import counts
-from kbatch.device import precision
 from kbatch.dtype_policy import FLOAT8, FLOAT8_BASE
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
-from kbatch.runtime import keras_private
+from kbatch.runtime import device, keras_private
 
 KINDS = (keras.layers.Dense, keras.layers.EinsumDense)
 
@@ -89,7 +88,7 @@ def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
         f"float8: {in_float8} of {len(layers)} layers with weights multiply in float8, "
         f"the others compute as under {FLOAT8_BASE}"
     ]
-    if not precision.multiplies_float8():
+    if not device.multiplies_float8():
         said.append(
             "float8 is simulated, which costs time: a GPU multiplies it from compute capability "
             "8.9 on (Ada, Hopper)"

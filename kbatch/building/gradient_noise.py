@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building.instance_method import replaced
 from kbatch.recipe import Recipe
 from kbatch.rules.noise_scale import DECAY, Estimate, Smoothed
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import replaced_method
 
 PassCount = Callable[[], Any]
 # Of so many updates one is measured, since reading all gradients once more takes up to a tenth of
@@ -53,10 +53,12 @@ def measured(
     model.train_function = None
     try:
         with ExitStack() as wrapped:
-            wrapped.enter_context(replaced(optimizer, "apply", meter.following(optimizer.apply)))
+            wrapped.enter_context(
+                replaced_method(optimizer, "apply", meter.following(optimizer.apply))
+            )
             if recipe.growth.factor > 1:
                 sizing = meter.sizing(model.compute_loss)
-                wrapped.enter_context(replaced(model, "compute_loss", sizing))
+                wrapped.enter_context(replaced_method(model, "compute_loss", sizing))
             yield meter
     finally:
         model.train_function = None

@@ -14,7 +14,7 @@ import numpy as np
 
 from kbatch.axes import RESERVED
 from kbatch.errors import SearchError, SpaceError
-from kbatch.runtime import keras_tuner_private
+from kbatch.runtime import keras_private
 
 Build = Callable[..., keras.Model]
 Declare = Callable[[Any], None]
@@ -78,7 +78,7 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
         if hp.name in self._today:
             _check_kind(hp, self._today[hp.name])
             self.values[hp.name] = self._today[hp.name]
-        elif (self._bare or keras_tuner_private.has_no_default(hp)) and _varies(hp):
+        elif (self._bare or keras_private.has_no_default(hp)) and _varies(hp):
             self.__dict__.setdefault(UNSAID, []).append(hp.name)
         return self.values[hp.name]
 

@@ -12,8 +12,8 @@ from kbatch.building import method_checks
 from kbatch.building.batch_gradient import BatchGradient
 from kbatch.building.proximal import proximal_step
 from kbatch.building.sam import sam_step
-from kbatch.building.train_step_scope import stepping
 from kbatch.recipe import Recipe
+from kbatch.runtime.keras_private import stepping
 from kbatch.training_method import PLAIN, SAM
 
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from kbatch.building.instance_method import replaced
 from kbatch.building.label_smoothing import loss_of, name_of
 from kbatch.building.loss_counts import counts
 from kbatch.data.mixture import partner, per_example
 from kbatch.errors import ModelError
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import replaced_method
 
 # Keras' losses that are linear in the label: mixing losses is mixing labels.
 LINEAR = (
@@ -94,7 +94,10 @@ def understood(model: keras.Model) -> Iterator[None]:
         labels = y.own if isinstance(y, MixedLabels) else y
         return compute_metrics(x, labels, y_pred, sample_weight)
 
-    with replaced(compiled_loss, "call", call), replaced(model, "compute_metrics", metrics):
+    with (
+        replaced_method(compiled_loss, "call", call),
+        replaced_method(model, "compute_metrics", metrics),
+    ):
         yield
 
 

@@ -13,10 +13,10 @@ import keras
 import tensorflow as tf
 
 from kbatch.building.compiled import compiled_by_user
-from kbatch.building.instance_method import replaced
 from kbatch.building.loss_counts import count, counts
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import replaced_method
 
 
 @contextmanager
@@ -47,8 +47,8 @@ def weighed(model: keras.Model, recipe: Recipe) -> Iterator[Callable[[], Any] | 
     weigher = _Weigher(model, optimizer)
     model.train_function = None
     with (
-        replaced(model, "compute_loss", weigher.compute_loss),
-        replaced(optimizer, "apply", weigher.apply),
+        replaced_method(model, "compute_loss", weigher.compute_loss),
+        replaced_method(optimizer, "apply", weigher.apply),
     ):
         try:
             yield weigher.count

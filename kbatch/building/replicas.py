@@ -9,12 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building.instance_method import replaced
 from kbatch.building.loss_counts import counts
-from kbatch.device import strategy
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
-from kbatch.runtime import keras_private
+from kbatch.runtime import device, keras_private
+from kbatch.runtime.keras_private import replaced_method
 from kbatch.space import Space
 
 Apply = Callable[[Sequence[Any], Any], None]
@@ -37,11 +36,11 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
     Raises:
         ModelError: If the model or the recipe cannot be trained on several devices.
     """
-    if strategy.replicas() == 1:
+    if device.replicas() == 1:
         return
     for name in ONLY:
         _check_axis(name, (getattr(recipe, name),))
-    strategy.check_sizes([recipe.examples_per_pass])
+    device.check_sizes([recipe.examples_per_pass])
     outside = [each.path for each in model.variables if not _is_shared(each)]
     if outside:
         raise ModelError(
@@ -53,7 +52,7 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
         raise ModelError(
             "A loss on several devices must be a mean over the batch, "
             "not over a count of its own (a mask, ignore_class, mean_with_sample_weight)",
-            f"{model.name} on {strategy.replicas()} devices",
+            f"{model.name} on {device.replicas()} devices",
             "Leave out distribution_strategy",
         )
     for part in keras.tree.flatten(loss):
@@ -77,7 +76,7 @@ def check_space(space: Space) -> None:
     Raises:
         ModelError: If there is such a value.
     """
-    if strategy.replicas() > 1:
+    if device.replicas() > 1:
         for name in ONLY:
             _check_axis(name, getattr(space, name) or ())
 
@@ -93,7 +92,7 @@ def check_metric(model: keras.Model, metric: str) -> None:
         ModelError: If it is the loss of one of several outputs, on several devices.
     """
     losses = [f"val_{name}_loss" for name in keras_private.output_names(model)]
-    if strategy.replicas() > 1 and len(losses) > 1 and metric in losses:
+    if device.replicas() > 1 and len(losses) > 1 and metric in losses:
         raise ModelError(
             "On several devices `metric` must be a metric, or the loss of the whole model",
             f"{metric}, which Keras averages over unequal parts",
@@ -130,7 +129,7 @@ def as_one_device(model: keras.Model) -> Iterator[None]:
     Args:
         model: Compiled `keras.Model` that `check` has passed.
     """
-    if strategy.replicas() == 1:
+    if device.replicas() == 1:
         yield
         return
     outer = model.optimizer
@@ -146,9 +145,9 @@ def as_one_device(model: keras.Model) -> Iterator[None]:
     model.train_function = None
     try:
         with ExitStack() as wrapped:
-            wrapped.enter_context(replaced(outer, "apply", apply))
+            wrapped.enter_context(replaced_method(outer, "apply", apply))
             for name, method in inner_methods.items():
-                wrapped.enter_context(replaced(inner, name, method))
+                wrapped.enter_context(replaced_method(inner, name, method))
             yield
     finally:
         model.train_function = None

@@ -11,9 +11,9 @@ import keras
 
 from kbatch.callbacks.input_charge import InputCharge
 from kbatch.callbacks.running_median import RunningMedian
-from kbatch.device import meter
 from kbatch.errors import ModelError, made_in_one_frame
-from kbatch.runtime.heartbeat import Heartbeat
+from kbatch.runtime import device_memory
+from kbatch.runtime.worker import Heartbeat
 
 
 @made_in_one_frame
@@ -64,7 +64,7 @@ class TrainingClock(keras.callbacks.Callback):
         self,
         accumulation_steps: int = 1,
         now: Callable[[], float] = time.perf_counter,
-        wait: Callable[[], None] = meter.wait,
+        wait: Callable[[], None] = device_memory.wait,
         *,
         input_seconds: float = 0.0,
         stopped: Callable[[], float] | None = None,

@@ -22,7 +22,6 @@ import tensorflow as tf
 from kbatch.batch_growth import measures_noise
 from kbatch.building import layer_state
 from kbatch.building.compiled import compiled_by_user
-from kbatch.building.instance_method import replaced
 from kbatch.building.loss_counts import count, counts
 from kbatch.checks.coupled_examples import (
     coupled_outputs,
@@ -35,11 +34,11 @@ from kbatch.checks.finding import Check, Finding
 from kbatch.checks.state import carries
 from kbatch.checks.subject import Subject
 from kbatch.data.class_weights import weighed
-from kbatch.device import strategy
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import EXACT, MEAN
-from kbatch.runtime import keras_private
+from kbatch.runtime import device, keras_private
+from kbatch.runtime.keras_private import replaced_method
 
 NAME = "accumulation"
 PARTS, BATCHES = 4, 2  # parts that a batch is taken in, and batches that are looked at
@@ -78,7 +77,7 @@ def look(subject: Subject) -> Finding | None:
         ModelError: If what a layer or an own `train_step` adds differs between a batch and its
             parts, or the loss does and several devices take parts of a batch.
     """
-    devices = strategy.replicas()
+    devices = device.replicas()
     if not subject.accumulates and devices == 1:
         return None
     smoothing = max(each.label_smoothing for each in subject.recipes)
@@ -391,8 +390,8 @@ def _gradients(model: keras.Model, batch: Batch, entered: Any) -> list[np.ndarra
         caught.extend(zip(grads, trainable_variables or model.trainable_variables, strict=False))
 
     with (
-        replaced(model.optimizer, "apply_gradients", caught.extend),
-        replaced(model.optimizer, "apply", apply),
+        replaced_method(model.optimizer, "apply_gradients", caught.extend),
+        replaced_method(model.optimizer, "apply", apply),
     ):
         model.train_step(batch)
     found = {id(variable): gradient for gradient, variable in caught if gradient is not None}

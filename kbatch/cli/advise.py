@@ -6,7 +6,7 @@ from kbatch.cli.advise_options import Options
 from kbatch.cli.command import with_options
 from kbatch.cli.console import new_console
 from kbatch.cli.failure import told_plainly
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 
 
 @with_options(Options)
@@ -17,7 +17,7 @@ def advise(options: Options) -> None:
     results of the folder if there is one. TensorFlow is not needed without --build.
     """
     with told_plainly():
-        with ctrl_c.at_once():
+        with signals.at_once():
             from kbatch.cli.advise_answer import answer
         console = new_console()
         for line in answer(options):

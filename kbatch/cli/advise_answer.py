@@ -15,7 +15,7 @@ from kbatch.memory._build_function import imported
 from kbatch.recipe import Recipe
 from kbatch.results.loading import load_race, load_records
 from kbatch.results.winner import best_of
-from kbatch.runtime import ctrl_c, quiet_import, users_folder
+from kbatch.runtime import signals, streams, users_code
 
 NOTHING = "Nothing speaks against it."
 
@@ -74,9 +74,9 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 def _model(build: str, policy: str) -> Any:
     """The model that a function returns, made under a policy."""
-    users_folder.use(os.getcwd())
+    users_code.use_folder(os.getcwd())
     named = imported(build)
-    with ctrl_c.at_once(), quiet_import.turned_away():
+    with signals.at_once(), streams.turned_away():
         from kbatch.building.model_maker import ModelMaker
     try:
         return ModelMaker(named.load()).raw(policy)

@@ -8,7 +8,7 @@ import typer
 
 from kbatch.cli.console import print_text
 from kbatch.cli.failure import told_plainly
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 
 
 def compare(
@@ -17,6 +17,6 @@ def compare(
 ) -> None:
     """Compare two searches: on two machines, or before and after a change. Needs no TensorFlow."""
     with told_plainly():
-        with ctrl_c.at_once():
+        with signals.at_once():
             from kbatch.results.comparison import compare as compared
         print_text(f"{compared(directory_a, directory_b)}\n")

@@ -27,7 +27,7 @@ from kbatch.cli.doctor_options import Options
 from kbatch.cli.failure import told_plainly
 from kbatch.cli.finding import Finding
 from kbatch.cli.gpu_doctor import passes_quick_checks
-from kbatch.device import card, processor
+from kbatch.runtime import device, nvidia
 
 TIMEOUT_SECONDS = 120
 LIBRARIES = ("keras-tuner", "numpy", "loky", "nvidia-ml-py")
@@ -61,15 +61,15 @@ def onednn():
 try:
     import tensorflow as tf
     told["tensorflow"] = tf.__version__
-    from kbatch.device import meter, processor
+    from kbatch.runtime import device_memory, device
     told["gpus"] = [gpu_name(gpu) for gpu in tf.config.list_physical_devices("GPU")]
 except BaseException as error:
     told["error"] = f"{type(error).__name__}: {error}"
 else:
     ask("cuda", tf.test.is_built_with_cuda)
     ask("build", build)
-    ask("cpu", processor.words)
-    ask("tells_bytes", lambda: meter.bytes_now() is not None)
+    ask("cpu", device.processor_words)
+    ask("tells_bytes", lambda: device_memory.bytes_now() is not None)
     ask("limit", limit)
     ask("onednn", onednn)
 try:
@@ -239,7 +239,7 @@ def _tensorboard() -> Finding:
 def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
     """The processor, the GPUs, the NVIDIA cards, and their memory."""
     gpus = told.get("gpus", [])
-    yield Finding("cpu", told.get("cpu") or processor.words())
+    yield Finding("cpu", told.get("cpu") or device.processor_words())
     without = "unknown" if "error" in told else "none that TensorFlow sees"
     yield Finding("gpu", ", ".join(gpus) or without)
     yield _nvidia(told)
@@ -250,10 +250,12 @@ def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _nvidia(told: Mapping[str, Any]) -> Finding:
-    cards = "; ".join(card.names()) or ("one without nvidia-smi" if card.has_card() else "")
+    cards = "; ".join(nvidia.card_names()) or (
+        "one without nvidia-smi" if nvidia.has_card() else ""
+    )
     if not cards or told.get("gpus") or "error" in told:
         return Finding("nvidia cards", cards or "none")
-    if card.is_hidden():
+    if nvidia.is_card_hidden():
         hidden = os.environ["CUDA_VISIBLE_DEVICES"]
         return Finding(
             "nvidia cards",

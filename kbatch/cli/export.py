@@ -11,7 +11,7 @@ from kbatch.cli.failure import told_plainly
 from kbatch.errors import RecordError
 from kbatch.records import atomic_file
 from kbatch.records.record import Record
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 
 
 @with_options(Options)
@@ -23,7 +23,7 @@ def export(options: Options) -> None:
     """
     with told_plainly():
         options.check()
-        with ctrl_c.at_once():
+        with signals.at_once():
             from kbatch.results.export import code_of
         code = code_of(options.directory, _record(options))
         if options.out is None:

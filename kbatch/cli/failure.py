@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from kbatch import plain_text
 from kbatch.errors import KbatchError, SearchError
 from kbatch.records import disk
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 
 CLOSED_PIPE = 141  # as a shell says it of a program that SIGPIPE ended
 
@@ -49,11 +49,11 @@ def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
     _silence_disk_errors()
     try:
-        with ctrl_c.stopping(), warnings.catch_warnings():
+        with signals.stopping(), warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             yield
     except KeyboardInterrupt as error:
-        ctrl_c.ignore()
+        signals.ignore()
         if out and Path(out).exists():
             stopped = (
                 f" Trials that had finished are kept: `kbatch report {out}` shows them, "

@@ -6,7 +6,7 @@ from kbatch.cli.command import with_options
 from kbatch.cli.console import new_console
 from kbatch.cli.failure import told_plainly
 from kbatch.cli.max_batch_options import Options
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 
 
 @with_options(Options)
@@ -19,7 +19,7 @@ def max_batch(options: Options) -> None:
     with told_plainly(
         stopped=" Sizes that were tried are not kept: the same command tries them again."
     ):
-        with ctrl_c.at_once():
+        with signals.at_once():
             from kbatch.cli.max_batch_answer import answer
 
         answer(options, new_console())

@@ -15,7 +15,6 @@ from rich.status import Status
 
 from kbatch.cli.max_batch_options import Options
 from kbatch.combination import Combination, combinations
-from kbatch.device.card import has_card
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import _probe_lines, _speed_line
 from kbatch.memory._build_function import imported
@@ -28,7 +27,8 @@ from kbatch.memory._probe import Probe
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.results.duration import alike_seconds, finder_seconds, time_words
-from kbatch.runtime import users_folder
+from kbatch.runtime import users_code
+from kbatch.runtime.nvidia import has_card
 from kbatch.space import Space
 
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
@@ -40,7 +40,7 @@ def answer(options: Options, console: Console) -> None:
     Raises:
         KbatchError: If an option or the model cannot be used.
     """
-    users_folder.use(os.getcwd())
+    users_code.use_folder(os.getcwd())
     build, example = imported(options.build), _example(options.shape, options.dtype)
     named = None if example is None else example.shape
     axes = options.axis_values()

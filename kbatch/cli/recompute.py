@@ -6,7 +6,7 @@ from kbatch.cli.command import with_options
 from kbatch.cli.console import new_console
 from kbatch.cli.failure import told_plainly
 from kbatch.cli.recompute_options import Options
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 
 
 @with_options(Options)
@@ -17,8 +17,8 @@ def recompute(options: Options) -> None:
     nothing is trained. Without a limit the plan of the lowest peak is shown in words.
     """
     with told_plainly():
-        from kbatch.runtime import quiet_import
+        from kbatch.runtime import streams
 
-        with ctrl_c.at_once(), quiet_import.turned_away():
+        with signals.at_once(), streams.turned_away():
             from kbatch.cli.recompute_answer import answer
         answer(options, new_console())

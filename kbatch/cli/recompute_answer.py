@@ -18,7 +18,6 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.building.optimizers import optimizer_of
 from kbatch.cli.plan_choice import Choice, name_of, table
 from kbatch.cli.recompute_options import Options
-from kbatch.device import limit
 from kbatch.errors import DataError, KbatchError, ModelError, RecomputeError
 from kbatch.memory._build_function import imported
 from kbatch.number_text import example_shape
@@ -26,7 +25,7 @@ from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import atomic_file
 from kbatch.results.charts.plans import PlanInfo, draw_plans
-from kbatch.runtime import users_folder
+from kbatch.runtime import device_memory, users_code
 
 WORTH = 0.05  # of the plain model's peak, below which a plan is not worth its time; by hand
 
@@ -37,13 +36,15 @@ def answer(options: Options, console: Console) -> None:
     Raises:
         KbatchError: If an option or the model cannot be used.
     """
-    users_folder.use(os.getcwd())
+    users_code.use_folder(os.getcwd())
     _check_file("--figure", options.figure, ".png")
     if options.plan is not None:
         _check_file("--plan", options.plan, ".json")
     # No bytes depend on the rate: 1e-3 stands for any.
     recipe = Recipe(options.batch_size, options.optimizer, 1e-3, policy=options.policy)
-    limit_bytes = None if options.memory_limit is None else limit.bytes_of(options.memory_limit)
+    limit_bytes = (
+        None if options.memory_limit is None else device_memory.bytes_of(options.memory_limit)
+    )
     with console.status("Making the model …") as status:
         with _errors_of_the_user():
             raw = ModelMaker(imported(options.build).load()).raw(options.policy)

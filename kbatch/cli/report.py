@@ -10,7 +10,7 @@ import typer
 
 from kbatch.cli.console import new_console
 from kbatch.cli.failure import told_plainly
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 
 
 def report(
@@ -21,7 +21,7 @@ def report(
 ) -> None:
     """Write the page, tables and figures of a search again. Needs no TensorFlow."""
     with told_plainly():
-        with ctrl_c.at_once():
+        with signals.at_once():
             from kbatch.page import files as page
             from kbatch.results.report import report as report_of
             from kbatch.results.report import write

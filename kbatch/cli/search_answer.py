@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.search_options import Options
-from kbatch.device.card import may_be_used
 from kbatch.driver import driver
 from kbatch.driver.task import Searched
 from kbatch.errors import DataError, ModelError
 from kbatch.given_values import values_of_text
 from kbatch.memory._build_function import Imported, imported
 from kbatch.model_spec import ModelSpec
-from kbatch.runtime import ctrl_c, quiet_import, users_folder
+from kbatch.runtime import signals, streams, users_code
+from kbatch.runtime.nvidia import may_use_card
 from kbatch.sources import label_form, source
 from kbatch.sources.examples import Examples, Progress
 from kbatch.sources.pictures import IMAGE_SIZE
@@ -46,10 +46,10 @@ def task_of(options: Options) -> tuple[Options, OwnTask]:
     Raises:
         KbatchError: If an option or the data cannot be used.
     """
-    users_folder.use(os.getcwd())
+    users_code.use_folder(os.getcwd())
     options.check()
-    if may_be_used():  # then the space asks TensorFlow for the GPU, which takes none of its memory
-        with ctrl_c.at_once(), quiet_import.turned_away():
+    if may_use_card():  # then the space asks TensorFlow for the GPU, which takes none of its memory
+        with signals.at_once(), streams.turned_away():
             import tensorflow  # noqa: F401
     build = None if options.model in NAMED else imported(options.model)
     found = source.look(options.data, options.image_size, shares_of(options.split), options.seed)

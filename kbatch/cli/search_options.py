@@ -12,8 +12,8 @@ import typer
 from kbatch.axes import AXES
 from kbatch.axis import Axis
 from kbatch.command_option import NUMBER, WHOLE, AxisOptions
-from kbatch.device.card import may_be_used
 from kbatch.driver import options
+from kbatch.runtime.nvidia import may_use_card
 
 DEFAULT_EPOCHS = 5
 BY_AXIS = options.AXIS_OPTIONS.by_axis
@@ -133,6 +133,6 @@ class Options(options.Options):
 
         On a GPU, XLA is left to the model: it cannot compile all layers.
         """
-        if axis.name == "jit_compile" and may_be_used():
+        if axis.name == "jit_compile" and may_use_card():
             return None
         return super().default_of(axis)

@@ -13,9 +13,8 @@ from kbatch.case_study import sources
 from kbatch.cli.console import new_console
 from kbatch.cli.failure import told_plainly
 from kbatch.command_option import WHOLE
-from kbatch.device import limit
 from kbatch.errors import SearchError
-from kbatch.runtime import ctrl_c, quiet_import
+from kbatch.runtime import device_memory, signals, streams
 from kbatch.studies.setting import Wishes
 
 NAMES = Literal["optimizers", "augmentation", "techniques", "throughput", "generalisation"]
@@ -57,10 +56,10 @@ def study(
             image_size=image_size,
             epochs=epochs,
             seeds=seeds,
-            memory_limit=None if memory_limit is None else limit.bytes_of(memory_limit),
+            memory_limit=None if memory_limit is None else device_memory.bytes_of(memory_limit),
         )
         _make(folder)
-        with ctrl_c.at_once(), quiet_import.turned_away():
+        with signals.at_once(), streams.turned_away():
             from kbatch.driver.driver import import_tensorflow, start_tensorflow
             from kbatch.studies import study_run
             from kbatch.studies.catalogue import STUDIES

@@ -30,7 +30,7 @@ from kbatch.records import atomic_file, fingerprint
 from kbatch.records.lock import Lock
 from kbatch.results import report
 from kbatch.results.ranking import all_were_stopped
-from kbatch.runtime import ctrl_c, quiet_import
+from kbatch.runtime import signals, streams
 from kbatch.sources.examples import Examples
 from kbatch.space import Space
 
@@ -80,7 +80,7 @@ def run(options: Options, task: Task, console: Console) -> None:
 def import_tensorflow() -> None:
     """Import TensorFlow and all that a search needs, quietly."""
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
-    with ctrl_c.at_once(), quiet_import.turned_away():
+    with signals.at_once(), streams.turned_away():
         import tensorflow as tf  # noqa: F401
 
         import kbatch.hypermodel  # noqa: F401
@@ -93,14 +93,14 @@ def start_tensorflow() -> None:
     """
     import tensorflow as tf
 
-    from kbatch.device import meter
+    from kbatch.runtime import device_memory
 
-    with ctrl_c.at_once(), quiet_import.turned_away():
+    with signals.at_once(), streams.turned_away():
         if not tf.config.list_physical_devices("GPU"):
             # TensorFlow reads it when it makes its first allocator
             os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
         tf.config.list_logical_devices()
-    meter.tell_of_unused_card()
+    device_memory.tell_of_unused_card()
 
 
 def load(task: Task, console: Console) -> Examples:
@@ -163,9 +163,9 @@ def _without_large_batches(
 
 def _leave_gpus_to_workers() -> None:
     """Hide the GPUs before the first operation of TensorFlow, such as of the user's data."""
-    from kbatch.device import gpus
+    from kbatch.runtime import device
 
-    gpus.leave_to_workers()
+    device.leave_gpus_to_workers()
 
 
 def _search_and_confirm(

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kbatch.device import limit
-from kbatch.device.card import may_be_used
 from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Task
 from kbatch.errors import NoMemoryLimitError
@@ -16,6 +14,8 @@ from kbatch.memory._max_batch_table import Row, Table
 from kbatch.memory._max_batches import max_batches
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.records import fingerprint
+from kbatch.runtime import device_memory
+from kbatch.runtime.nvidia import may_use_card
 from kbatch.space import Space
 
 
@@ -81,4 +81,4 @@ def _table(task: Task, space: Space, console: Console) -> Table:
 
 def has_limit() -> bool:
     """Return whether the training device has a memory limit, without asking TensorFlow."""
-    return may_be_used() or os.environ.get(limit.CPU_LIMIT, "").isdigit()
+    return may_use_card() or os.environ.get(device_memory.CPU_LIMIT, "").isdigit()

@@ -13,9 +13,9 @@ from kbatch import json_form, number_text
 from kbatch.axes import AXES
 from kbatch.axis import Axis
 from kbatch.command_option import AXES_PANEL, NUMBER, WHOLE, AxisOptions
-from kbatch.device.card import may_be_used
 from kbatch.errors import SearchError
 from kbatch.option import Range
+from kbatch.runtime.nvidia import may_use_card
 from kbatch.space import Space
 
 GRID_RATES = 3
@@ -232,7 +232,7 @@ class Options:
         if axis.name == "policy":
             return default_policies()
         if axis.name == "jit_compile":
-            return "both" if may_be_used() else "off"
+            return "both" if may_use_card() else "off"
         return (
             BATCH_SIZES if axis.name == "batch_size" else str(axis.option and axis.option.default)
         )
@@ -277,7 +277,7 @@ def default_policies() -> str:
 
     On a CPU, mixed_float16 was measured five times slower than float32.
     """
-    return "float32,mixed_float16" if may_be_used() else "float32"
+    return "float32,mixed_float16" if may_use_card() else "float32"
 
 
 def _steps(rates: Range) -> list[float]:

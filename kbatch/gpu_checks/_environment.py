@@ -12,11 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kbatch.device import card
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
-from kbatch.runtime import tensorflow_private
+from kbatch.runtime import nvidia, tensorflow_private
 
 IMPORTED = ("kbatch.hypermodel", "kbatch.memory._find_max_batch", "keras", "keras_tuner")
 UNCHANGED_BYTES = 20 * 10**6
@@ -33,7 +32,7 @@ def device(scale: Scale) -> Result:
     named: dict[str, Any] = {
         "gpus": ", ".join(str(each.get("device_name", "")) for each in details),
         "compute_capability": str(details[0].get("compute_capability", "")) if details else "",
-        "driver": ", ".join(row[0] for row in card.told("driver_version")),
+        "driver": ", ".join(row[0] for row in nvidia.told("driver_version")),
         "cuda": str(build.get("cuda_version", "")),
         "cudnn": _version("nvidia-cudnn-cu12") or str(build.get("cudnn_version", "")),
         **{name: _file(name) for name in FILES},

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 import kbatch
 from kbatch.data.streams import training_source
-from kbatch.device import limit, meter
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
+from kbatch.runtime import device_memory
 
 LARGE_BYTES, MOST_BYTES = 6 * 10**9, 10**8
 FED = 0.7  # share of the speed without a pipeline, below which a remark must say so
@@ -23,24 +23,24 @@ LOSS = "binary_crossentropy"
 
 def prepared(scale: Scale) -> Result:
     """D1: prepare more data than the GPU may hold."""
-    limit.apply(scale.limit_bytes)
+    device_memory.apply_limit(scale.limit_bytes)
     side = scale.image_size
     x = np.zeros((LARGE_BYTES // (side * side * 3), side, side, 3), "uint8")
     y = np.zeros((len(x), 1), "float32")
     tf.zeros(1)
-    before = meter.bytes_now() or 0
-    meter.reset_peak()
+    before = device_memory.bytes_now() or 0
+    device_memory.reset_peak()
     source = training_source(x, y)
     source.fingerprint()
     for _ in source.stream(scale.batch_size, seed=0).take(2):
         pass
-    peak = (meter.bytes_peak() or 0) - before
+    peak = (device_memory.bytes_peak() or 0) - before
     return Result(peak < MOST_BYTES, {"x_bytes": x.nbytes, "peak_bytes": peak})
 
 
 def speed(scale: Scale) -> Result:
     """D2: compare the examples per second with those of data that are on the GPU already."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     side, build = scale.image_size, builder("cnn", scale)
     x, y = noise((side, side, 3), 20 * scale.batch_size)
     recipe = kbatch.Recipe(scale.batch_size, "sgd", 0.001)
@@ -71,9 +71,9 @@ def _examples_per_second_on_the_device(
     step = tf.function(model.train_step)
     for _ in range(3):
         step(batch)
-    meter.wait()
+    device_memory.wait()
     began = time.perf_counter()
     for _ in range(scale.updates):
         step(batch)
-    meter.wait()
+    device_memory.wait()
     return scale.updates * len(x) / (time.perf_counter() - began)

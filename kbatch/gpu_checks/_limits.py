@@ -12,11 +12,11 @@ from collections.abc import Callable
 import psutil
 import tensorflow as tf
 
-from kbatch.device import limit, meter
 from kbatch.errors import MemoryLimitError
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
+from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Worker
 
@@ -27,7 +27,7 @@ RESERVED = int(1.8 * (1 << 30))  # TensorFlow leaves so much of a card to CUDA a
 NEAR, ALL_BUT = 0.03, 0.97
 BACK_SECONDS = 5.0
 HOST_BYTES = 2 << 30
-HELD_SLACK = 64 * limit.MIB
+HELD_SLACK = 64 * device_memory.MIB
 HOLD = "kbatch.gpu_checks._limits:hold"
 PARENT = """
 import sys, time
@@ -40,8 +40,8 @@ time.sleep(600)
 
 def limited(scale: Scale) -> Result:
     """L1: keep to a limit, run out of it, and go on."""
-    asked = scale.limit_bytes // limit.MIB * limit.MIB
-    applied = limit.apply(scale.limit_bytes)
+    asked = scale.limit_bytes // device_memory.MIB * device_memory.MIB
+    applied = device_memory.apply_limit(scale.limit_bytes)
     fits = _allocates(FITS * asked)
     began = time.perf_counter()
     error = _error(TOO_MUCH * asked)
@@ -50,7 +50,7 @@ def limited(scale: Scale) -> Result:
     certain = error is not None and is_out_of_memory(error)
     measured = {
         "applied_bytes": applied,
-        "bytes_limit": limit.of_gpu(),
+        "bytes_limit": device_memory.gpu_limit(),
         "asked_bytes": asked,
         "fits": fits,
         "seconds_until_refused": seconds,
@@ -65,7 +65,7 @@ def limited(scale: Scale) -> Result:
 def whole(scale: Scale) -> Result:
     """L2: take all of the card, and hold one block of nearly all of that."""
     free = _nvidia_smi.free_bytes()
-    applied = limit.apply(None) or 0
+    applied = device_memory.apply_limit(None) or 0
     fits = applied > 0 and _allocates(ALL_BUT * applied)
     expected = None if free is None else free - RESERVED
     measured = {"applied_bytes": applied, "expected_bytes": expected, "block_fits": fits}
@@ -81,8 +81,8 @@ def more_than_there_is(scale: Scale) -> Result:
     total = _nvidia_smi.total_bytes()
     asked = max(200 * 10**9, 2 * (total or 0))
     try:
-        limit.checked(asked)
-        applied = limit.apply(asked)
+        device_memory.checked_limit(asked)
+        applied = device_memory.apply_limit(asked)
     except MemoryLimitError as error:
         return Result(True, {"asked_bytes": asked, "refused": str(error)})
     measured = {"asked_bytes": asked, "applied_bytes": applied, "total_bytes": total}
@@ -91,7 +91,7 @@ def more_than_there_is(scale: Scale) -> Result:
 
 def host(scale: Scale) -> Result:
     """L4: hold more on the host than the GPU may use."""
-    limit.apply(10**9)
+    device_memory.apply_limit(10**9)
     with tf.device("CPU:0"):
         held = tf.zeros((HOST_BYTES // 4,))
     return Result(int(held.shape[0]) == HOST_BYTES // 4, {"device": held.device})
@@ -127,9 +127,9 @@ def killed(scale: Scale) -> Result:
 def hold(size: int) -> int:
     """Take bytes of the device in a worker, and return its process id."""
     global _held
-    limit.apply(2 * size)
+    device_memory.apply_limit(2 * size)
     _held = tf.zeros((size // 4,))
-    meter.wait()
+    device_memory.wait()
     return os.getpid()
 
 
@@ -159,7 +159,7 @@ def _error(size: float) -> Exception | None:
     """The error of taking so many bytes; `None` if there is none."""
     try:
         tf.zeros((int(size) // 4,))
-        meter.wait()
+        device_memory.wait()
     except Exception as error:
         return error
     return None

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.case_study.models import cnn
-from kbatch.device import limit, meter
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
+from kbatch.runtime import device_memory
 
 SIDE, QUEUED = 8192, 20  # matmuls that are queued: 22 seconds' worth of a CPU, half of a GPU
 NEAR, WALL_NEAR = 0.01, 0.02
@@ -23,21 +23,21 @@ QUEUED_SHARE, FASTEST = 0.2, 0.9
 
 def block(scale: Scale) -> Result:
     """M1: hold a tensor of known size, and let it go."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     tf.zeros(1)
-    before = meter.bytes_now() or 0
-    meter.reset_peak()
+    before = device_memory.bytes_now() or 0
+    device_memory.reset_peak()
     held = tf.zeros((scale.block_bytes // 4,))
-    meter.wait()
-    now, peak = meter.bytes_now() or 0, meter.bytes_peak() or 0
+    device_memory.wait()
+    now, peak = device_memory.bytes_now() or 0, device_memory.bytes_peak() or 0
     del held
-    meter.reset_peak()
+    device_memory.reset_peak()
     measured: dict[str, Any] = {
         "block_bytes": scale.block_bytes,
         "current_grew": now - before,
         "peak_grew": peak - before,
-        "after_current": meter.bytes_now(),
-        "after_peak": meter.bytes_peak(),
+        "after_current": device_memory.bytes_now(),
+        "after_peak": device_memory.bytes_peak(),
     }
     near = all(
         abs(measured[name] - scale.block_bytes) <= NEAR * scale.block_bytes
@@ -52,12 +52,12 @@ def wait(scale: Scale) -> Result:
     """M2: queue work, and wait for it."""
     square = tf.random.stateless_normal((SIDE, SIDE), (1, 2))
     product = tf.matmul(square, square)
-    meter.wait()
+    device_memory.wait()
     began = time.perf_counter()
     for _ in range(QUEUED):
         product = tf.matmul(square, product)
     queued = time.perf_counter() - began
-    meter.wait()
+    device_memory.wait()
     whole = time.perf_counter() - began
     measured = {"queued_seconds": queued, "seconds": whole, "share": queued / whole}
     return Result(queued < QUEUED_SHARE * whole, measured)
@@ -65,7 +65,7 @@ def wait(scale: Scale) -> Result:
 
 def clock(scale: Scale) -> Result:
     """M3: compare the training clock with the wall clock, and a clocked fit with a plain one."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     wall = _Wall()
     timed = TrainingClock()
     clocked_seconds = _fit_seconds(scale, [wall, timed, wall.after()])
@@ -92,7 +92,7 @@ def other_cards(scale: Scale) -> Result:
     before = _nvidia_smi.used_bytes()
     if len(tf.config.list_physical_devices("GPU")) < 2 or len(before) < 2:
         return Result(None, {"cards": len(before)}, "this machine has one card")
-    meter.wait()
+    device_memory.wait()
     after = _nvidia_smi.used_bytes()
     grown = [now - then for now, then in zip(after, before, strict=True)]
     # what others do in a second is less
@@ -129,8 +129,8 @@ def _fit_seconds(scale: Scale, callbacks: list[Any]) -> float:
         rows = tf.data.Dataset.from_tensor_slices((x, y)).repeat()
         batches = rows.batch(scale.batch_size, drop_remainder=True).prefetch(2)
     model.fit(batches, steps_per_epoch=3, verbose=0)
-    meter.wait()
+    device_memory.wait()
     began = time.perf_counter()
     model.fit(batches, steps_per_epoch=scale.updates, verbose=0, callbacks=callbacks)
-    meter.wait()
+    device_memory.wait()
     return time.perf_counter() - began

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import kbatch
 from kbatch import Recipe
-from kbatch.device import card
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.memory import _cache
 from kbatch.memory._find_max_batch import find_max_batch
 from kbatch.memory._probe import Probe
+from kbatch.runtime import nvidia
 
 BEFORE_KILL = 2  # trainings that have ended when the search is killed
 PATIENCE_SECONDS = 240.0
@@ -78,7 +78,7 @@ def kept(scale: Scale) -> Result:
         seconds.append(time.perf_counter() - began)
         if len(answers) == 1:
             trained = len(probes)
-    names = [row[0] for row in card.told("name")]
+    names = [row[0] for row in nvidia.told("name")]
     device = _cache.device()
     same = answers[0] == answers[1] and len(probes) == trained > 0
     measured = {"first_seconds": seconds[0], "second_seconds": seconds[1], "device": device}
@@ -114,4 +114,4 @@ def _trained(folder: Path) -> list[str]:
 
 def _names(scale: Scale) -> list[str]:
     """Names that a report may give the GPU."""
-    return ["FAKE GPU"] if scale.rehearsed else [row[0] for row in card.told("name")]
+    return ["FAKE GPU"] if scale.rehearsed else [row[0] for row in nvidia.told("name")]

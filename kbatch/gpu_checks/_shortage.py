@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from kbatch.device import limit, meter
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.scale import Scale
+from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
 
 CHANNELS, SIDE = 32, 64
@@ -22,10 +22,10 @@ WIDE_ELEMENTS = WIDE_SIDE**2 * WIDE_CHANNELS  # of one example; 2**31 of them at
 
 def run_out(kind: str, limit_bytes: int) -> tuple[str, str]:
     """Run out of memory, and return how that shows and the text of the error."""
-    limit.apply(limit_bytes)
+    device_memory.apply_limit(limit_bytes)
     try:
         KINDS[kind](limit_bytes)
-        meter.wait()
+        device_memory.wait()
     except Exception as error:
         return _how(error), f"{type(error).__name__}: {error}"[-800:]
     return "nothing", "it did not run out of memory"
@@ -40,7 +40,7 @@ def environment(kind: str) -> dict[str, str]:
 
 def losses(scale: Scale, begins_with_shortage: bool) -> list[Any]:
     """Train three steps on a small batch, after one on far too large a batch or without."""
-    limit.apply(scale.small_limit_bytes)
+    device_memory.apply_limit(scale.small_limit_bytes)
     keras.utils.set_random_seed(0)
     model = builder("cnn", scale)()
     model.compile(keras.optimizers.SGD(0.001), "binary_crossentropy", jit_compile=False)

@@ -20,13 +20,13 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.combination import combinations
-from kbatch.device import limit, meter
 from kbatch.driver.tuners import tuner_of
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.model_spec import ModelSpec
+from kbatch.runtime import device_memory
 
 LOSS = "binary_crossentropy"
 NEAR, CHANCE = 0.05, 0.5
@@ -37,7 +37,7 @@ WARM, TIMED = 3, 10  # steps
 
 def policy(scale: Scale, name: str, jit: str) -> Result:
     """T1: train by a policy, with augmentation, jitted or not, for some seconds."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     more: dict[str, Any] = {"jit_compile": jit == "jit", "augmentation": "flip_shift"}
     recipe = Recipe(scale.batch_size, "adam", 0.001, policy=name, **more)
     _, outcome = _trained(scale, recipe)
@@ -56,7 +56,7 @@ def policy(scale: Scale, name: str, jit: str) -> Result:
 
 def skipped(scale: Scale) -> Result:
     """T2: count the updates that loss scaling skipped."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01, policy="mixed_float16")
     model, outcome = _trained(scale, recipe)
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -76,7 +76,7 @@ def baseline(scale: Scale) -> Result:
 
 def jit_seconds(scale: Scale, name: str) -> Result:
     """T3: store the seconds of a step with and without XLA, and of its compilation."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     measured = {}
     for jit in (False, True):
         model = builder(name, scale)()
@@ -86,7 +86,7 @@ def jit_seconds(scale: Scale, name: str) -> Result:
         for _ in range(WARM + TIMED):
             began = time.perf_counter()
             model.train_on_batch(x, y)
-            meter.wait()
+            device_memory.wait()
             times.append(time.perf_counter() - began)
         word = "jitted" if jit else "plain"
         measured[f"{word}_first_seconds"] = times[0]
@@ -98,7 +98,7 @@ def jit_seconds(scale: Scale, name: str) -> Result:
 
 def twice(scale: Scale) -> Result:
     """T4: train twice with the same seed, and store how far the curves are apart."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01)
     outcomes = [_trained(scale, recipe, epochs=1)[1] for _ in range(2)]
     values = [[value for _, value in outcome.curve] for outcome in outcomes]
@@ -110,14 +110,14 @@ def twice(scale: Scale) -> Result:
 
 def many(scale: Scale) -> Result:
     """T5: search over many short trials, jitted and not; memory must come back after each."""
-    limit.apply(None)
+    device_memory.apply_limit(None)
     side = min(scale.image_size, 64)
     x, y = noise((side, side, 3), 10 * scale.batch_size)
     bytes_now, used, resident = list[int](), list[int](), list[int]()
 
     def build() -> keras.Model:
         gc.collect()
-        bytes_now.append(meter.bytes_now() or 0)
+        bytes_now.append(device_memory.bytes_now() or 0)
         used.append(_nvidia_smi.used_bytes_of_first() or 0)
         resident.append(psutil.Process().memory_info().rss)
         return cnn(side)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kbatch.device import utilisation
 from kbatch.errors import KbatchError, SearchError
 from kbatch.gpu_checks import sight
 from kbatch.gpu_checks.catalogue import CHECKS
@@ -17,7 +16,7 @@ from kbatch.gpu_checks.check import Check, Row
 from kbatch.gpu_checks.report import Report
 from kbatch.gpu_checks.runner import AT_ONCE, Runner, RunOptions
 from kbatch.gpu_checks.scale import REAL, is_rehearsal
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import nvidia, signals
 
 OUT = "gpu_check.json"
 TEXT_CHARACTERS = 160  # of a text on the screen; the file has all of it
@@ -42,7 +41,7 @@ def main(
                 print("\n".join(f"{each.name:<26} {each.criterion}" for each in chosen), flush=True)
             return 0
         sight.wear_fake(fake_folder)
-        with ctrl_c.stopping():
+        with signals.stopping():
             report = Report(options.out, sight.gpus())
             run(chosen, report, options.budget)
     except KbatchError as error:
@@ -103,7 +102,7 @@ def choose(checks: Sequence[Check], groups: Sequence[str], only: Sequence[str]) 
 
 def _at_once() -> int:
     """How many checks share the GPU: one on the fake, and where memory is short."""
-    memory = None if is_rehearsal() else utilisation.memory_bytes()
+    memory = None if is_rehearsal() else nvidia.memory_bytes()
     # each process takes its limit, and about a GB beside it for CUDA and its libraries
     need = AT_ONCE * (REAL.limit_bytes + 10**9)
     return AT_ONCE if memory is not None and memory[1] > need else 1

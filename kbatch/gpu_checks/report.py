@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kbatch import __version__
-from kbatch.device import processor
 from kbatch.gpu_checks.check import Row
 from kbatch.gpu_checks.scale import is_rehearsal
 from kbatch.records import atomic_file
+from kbatch.runtime import device
 
 LIBRARIES = ("tensorflow", "keras", "keras-tuner", "numpy", "nvidia-ml-py", "nvidia-cudnn-cu12")
 RUNNING, COMPLETE, STOPPED = "running", "complete", "stopped"
@@ -36,7 +36,7 @@ class Report:
             "kbatch": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
-            "cores": processor.cores(),
+            "cores": device.cores(),
             "libraries": dict(_versions()),
             "gpus": gpus,
             "rehearsed_on_the_fake_gpu": is_rehearsal(),

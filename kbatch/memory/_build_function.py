@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.errors import ModelError
-from kbatch.runtime import users_folder
+from kbatch.runtime import users_code
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def imported(text: str) -> Imported:
             "Write mymodel:build for the function `build` in mymodel.py",
         )
     module_name = module.removesuffix(".py") if module.endswith(".py") else module
-    users_folder.name(module_name)
+    users_code.name_module(module_name)
     try:
         spec = importlib.util.find_spec(module_name)
     except (ImportError, ValueError):

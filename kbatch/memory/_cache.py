@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import platformdirs
 
 import kbatch
-from kbatch.device import card, processor
 from kbatch.errors import KbatchError
 from kbatch.records import atomic_file
+from kbatch.runtime import device as runtime_device
+from kbatch.runtime import nvidia
 
 Value = TypeVar("Value")
 VARIABLE = "KBATCH_CACHE"
@@ -71,14 +72,14 @@ def save(name: str, answer: Any) -> None:
 
 def device() -> str:
     """Describe the GPUs and the processor of this machine, without TensorFlow."""
-    cards = [*card.names(), *card.described()]  # MIG profiles, and driver versions
+    cards = [*nvidia.card_names(), *nvidia.described_cards()]  # MIG profiles, and driver versions
     for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:
             cards += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model")]
-    name = processor.name()
+    name = runtime_device.processor_name()
     names = [*cards, name] if name else cards
     listed = ", ".join(names) or platform.processor()
-    return f"{listed}; {platform.machine()}, {processor.cores()} cores"
+    return f"{listed}; {platform.machine()}, {runtime_device.cores()} cores"
 
 
 def _versions() -> dict[str, str]:

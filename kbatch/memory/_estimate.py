@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch import text_table
-from kbatch.device import gpu_in_use
 from kbatch.errors import in_one_frame
 from kbatch.memory._batch_sizes import check_size
 from kbatch.memory._probe import ModelFacts
@@ -16,6 +15,7 @@ from kbatch.memory._prober import Prober
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.runtime import device
 from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def estimate(
     recipe = recipe or Recipe()
     size = check_size("batch_size", batch_size) or recipe.examples_per_pass
     workload, _ = workload_of(ModelSpec.of(build, **arguments), x, y, recipe, shape)
-    gpu_in_use.check_free()
+    device.check_gpu_free()
     with Prober(workload, None) as prober:
         model = prober.facts()
         if recipe.jit_compile:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kbatch.device import gpu_in_use, limit, utilisation
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _cache
 from kbatch.memory._arguments import FinderArguments, WorkerOptions, parted
@@ -29,6 +28,7 @@ from kbatch.memory._search import (
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.runtime import device, device_memory, nvidia
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,7 +109,7 @@ def find_max_batch(
     workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
     options = SearchOptions(lower(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
     check_options(options)
-    limit_bytes = limit.checked(memory_limit)
+    limit_bytes = device_memory.checked_limit(memory_limit)
     said = {
         "what": "max_batch",
         **room(limit_bytes),
@@ -121,7 +121,7 @@ def find_max_batch(
         limit_bytes,
         worker.timeout_seconds,
         shown(worker.on_probe),
-        gpu_in_use.environment(),
+        device.without_gpu(),
     ) as prober:
         model = {
             "model": prober.digest(),
@@ -132,7 +132,7 @@ def find_max_batch(
         known = None if worker.fresh else _cache.load_as(name, MaxBatch.from_dict)
         if known is not None:
             return dataclasses.replace(known, shape=workload.at)
-        gpu_in_use.check_free()
+        device.check_gpu_free()
         result = find(prober, options)
     if all(probe.ended != "hung" for probe in (*result.probes, *result.confirmations)):
         _cache.save(name, dataclasses.asdict(result))
@@ -186,7 +186,7 @@ def _counted(prediction: Prediction, options: SearchOptions) -> int | None:
 
 def room(limit_bytes: int | None) -> dict[str, Any]:
     """The limit that an answer depends on; without one, the card's memory and what is free now."""
-    return {"limit": limit_bytes if limit_bytes is not None else utilisation.memory_bytes()}
+    return {"limit": limit_bytes if limit_bytes is not None else nvidia.memory_bytes()}
 
 
 def check_options(options: SearchOptions) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbatch.combination import Combination, combinations
-from kbatch.device import gpu_in_use, limit
 from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory import _cache
 from kbatch.memory._arguments import FinderArguments, WorkerOptions, parted
@@ -21,6 +20,7 @@ from kbatch.memory._table_search import TableSearch
 from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.runtime import device, device_memory
 from kbatch.space import Space
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def max_batches(
     sample, examples, at = surveyed(x, y, shape)
     own = pipelines(space.augmentation)
     workload = Workload(spec, sample, reserved=space.reserved, pipelines=own, at=at)
-    limit_bytes = limit.checked(memory_limit)
+    limit_bytes = device_memory.checked_limit(memory_limit)
     most = lower(check_size("ceiling", ceiling), examples)
     space, augmentation, models = _models(workload, space, limit_bytes, worker)
     name = _cache.key(
@@ -106,7 +106,7 @@ def max_batches(
     known = None if worker.fresh else _cache.load_as(name, Table.from_dict)
     if known is not None:
         return dataclasses.replace(known, shape=workload.at)
-    gpu_in_use.check_free()
+    device.check_gpu_free()
 
     def make_prober(workload: Workload) -> Prober:
         return Prober(workload, limit_bytes, worker.timeout_seconds, shown(worker.on_probe))
@@ -127,9 +127,7 @@ def _models(
     leaves XLA open has it only if Keras would compile the model.
     """
     first = workload.of(_plain(combinations(space)[0], space.augmentation[0]))
-    with Prober(
-        first, limit_bytes, worker.timeout_seconds, None, gpu_in_use.environment()
-    ) as prober:
+    with Prober(first, limit_bytes, worker.timeout_seconds, None, device.without_gpu()) as prober:
         if space.jit_compile is None and True in space.compilations:
             jit_compile = (False, True) if prober.is_compiled_by_xla() else (False,)
             space = dataclasses.replace(space, jit_compile=jit_compile)

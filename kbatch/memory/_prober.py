@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from kbatch.device import card, limit
 from kbatch.errors import ModelError
 from kbatch.given_values import text_of_values
 from kbatch.memory import _xla
@@ -20,7 +19,7 @@ from kbatch.memory._margins import MARGINS
 from kbatch.memory._probe import ModelFacts, Probe, Refusal
 from kbatch.memory._probe_lines import Patience
 from kbatch.memory._workload import Workload
-from kbatch.runtime import users_line
+from kbatch.runtime import device_memory, nvidia, users_code
 from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.worker import Death, Worker
 from kbatch.tracing.size import Moment
@@ -60,7 +59,9 @@ class Prober:
             limit_bytes,
             timeout_seconds,
         )
-        self._whole = None if limit_bytes is None else limit_bytes // limit.MIB * limit.MIB
+        self._whole = (
+            None if limit_bytes is None else limit_bytes // device_memory.MIB * device_memory.MIB
+        )
         self._environment = {
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_FORCE_GPU_ALLOW_GROWTH": "false",
@@ -103,7 +104,7 @@ class Prober:
             self._begin_seconds = max(self._begin_seconds, time.perf_counter() - began)
             _tell_of_lowest(facts.lowest_values)
             if "CUDA_VISIBLE_DEVICES" not in self._environment:  # it may hide the card itself
-                card.tell_of_unused(facts.device)
+                nvidia.tell_of_unused_card(facts.device)
             self._facts = (
                 facts
                 if self._whole is None
@@ -225,13 +226,15 @@ class Prober:
         """The limit less what an answer leaves free."""
         whole = self._whole if self._whole is not None else self.facts().limit_bytes
         if whole is None:
-            raise limit.refuse_none()
+            raise device_memory.no_limit()
         return MARGINS.usable(whole)
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A new process that keeps to a limit."""
         flags = _xla.flags(self._dump.name) if self.workload.recipe.jit_compile else {}
-        return Worker({**self._environment, **limit.environment(limit_bytes), **flags})
+        return Worker(
+            {**self._environment, **device_memory.limit_environment(limit_bytes), **flags}
+        )
 
     def _try(self, function: str, arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
         self.facts()
@@ -317,7 +320,7 @@ def _ignore(probe: Probe) -> None:
 def _tell_of_lowest(values: Mapping[str, Any]) -> None:
     """Warn that the model is measured with values that nobody chose: larger ones need more."""
     if values:
-        users_line.warn(
+        users_code.warn(
             f"The model is measured with your hyperparameters at their lowest values: "
             f"{text_of_values(values)}; give values= of the largest that will train."
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from kbatch.device import limit
 from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory._compiled_size import CompiledSize, compiled_size
 from kbatch.memory._confirm import confirmed
@@ -16,6 +15,7 @@ from kbatch.memory._probe import SUSPECTS, ModelFacts, Probe
 from kbatch.memory._prober_protocol import Probing
 from kbatch.memory._search_result import SearchResult
 from kbatch.memory._speed_bound import SpeedBound, speed_bound
+from kbatch.runtime import device_memory
 from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
 
 MOST_ELEMENTS = 2**31 - 1  # of one tensor
@@ -107,7 +107,7 @@ def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS)
     """
     model = prober.facts()
     if model.limit_bytes is None:
-        raise limit.refuse_none()
+        raise device_memory.no_limit()
     if options.confirmed_steps:
         prober.prepare()
     usable = margins.usable(model.limit_bytes)

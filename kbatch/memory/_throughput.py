@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch import notebook, text_table
-from kbatch.device import gpu_in_use, limit
 from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory._batch_sizes import check_size
 from kbatch.memory._probe import Probe
@@ -20,6 +19,7 @@ from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.runtime import device, device_memory
 
 if TYPE_CHECKING:
     import pandas
@@ -164,8 +164,10 @@ def throughput(
     spec = ModelSpec.of(build, **arguments)
     workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
     sizes = _sizes(batch_sizes, examples)
-    gpu_in_use.check_free()
-    with Prober(workload, limit.checked(memory_limit), on_probe=shown(on_probe)) as prober:
+    device.check_gpu_free()
+    with Prober(
+        workload, device_memory.checked_limit(memory_limit), on_probe=shown(on_probe)
+    ) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
     passes = workload.recipe.examples_per_step // workload.recipe.examples_per_pass
     passed = [_of_a_pass(probe, passes) for probe in probes if probe.passed]

@@ -25,14 +25,13 @@ from kbatch.building.policy_scope import policy_scope
 from kbatch.callbacks.averaged_weights import averages
 from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
-from kbatch.device import limit, meter
 from kbatch.errors import KbatchError
 from kbatch.memory import _bfc_allocator, _labels
 from kbatch.memory._build_function import Imported
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._probe import ModelFacts, Probe, Refusal, waited
 from kbatch.memory._workload import Workload
-from kbatch.runtime import gradient_registry, keras_private
+from kbatch.runtime import device_memory, keras_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
 
 NO_LIMIT = 1 << 50
@@ -50,7 +49,7 @@ class Session:
 
     def __init__(self, workload: Workload) -> None:
         gc.collect()
-        self._registered = gradient_registry.registered()
+        self._registered = tensorflow_private.registered_gradients()
         self._around = ExitStack()
         for name, pipeline in workload.pipelines.items():
             if name not in augmentation.names():
@@ -128,11 +127,13 @@ class Session:
         every += [(_bytes(variable), False) for variable in self.model.optimizer.variables]
         space = MARGINS.usable(limit_bytes) if limit_bytes else NO_LIMIT
         free = _bfc_allocator.contiguous(
-            space, every, _bfc_allocator.FIRST_REGION if meter.device() == "CPU:0" else space
+            space,
+            every,
+            _bfc_allocator.FIRST_REGION if device_memory.device() == "CPU:0" else space,
         )
         return ModelFacts(
             limit_bytes,
-            meter.device_words(),
+            device_memory.device_words(),
             weights,
             slots,
             trainable,
@@ -172,7 +173,7 @@ class Session:
         """Train steps by a function that takes the next batch."""
         began, seconds = time.perf_counter(), list[float]()
         ended, message, first_peak = "passed", "", 0
-        meter.reset_peak()
+        device_memory.reset_peak()
         try:
             if self.recipe.steps_per_update > 1:
                 # Loss scaling wraps the optimizer that accumulates.
@@ -183,11 +184,11 @@ class Session:
             while len(seconds) < steps:
                 step_began = time.perf_counter()
                 train(batches)
-                meter.wait()
+                device_memory.wait()
                 seconds.append(time.perf_counter() - step_began)
-                if len(seconds) == 1 < steps and meter.tries_algorithms():
-                    first_peak = meter.bytes_peak() or 0
-                    meter.reset_peak()
+                if len(seconds) == 1 < steps and device_memory.tries_algorithms():
+                    first_peak = device_memory.bytes_peak() or 0
+                    device_memory.reset_peak()
                 if waited(seconds):
                     ended, message = (
                         "out_of_memory",
@@ -201,7 +202,7 @@ class Session:
         return Probe(
             batch_size,
             ended,
-            meter.bytes_peak() or 0,
+            device_memory.bytes_peak() or 0,
             time.perf_counter() - began,
             tuple(seconds),
             message,
@@ -219,16 +220,16 @@ class Session:
         try:
             for size in (validation_batch_size, max(1, min(PARTIAL, validation_batch_size - 1))):
                 batch = self.batches(size).take(1)
-                if meter.tries_algorithms():
+                if device_memory.tries_algorithms():
                     self.model.evaluate(batch, verbose=0)
-                    meter.reset_peak()
+                    device_memory.reset_peak()
                 self.model.evaluate(batch, verbose=0)
-                peak = max(peak, meter.bytes_peak() or 0)
+                peak = max(peak, device_memory.bytes_peak() or 0)
         except Exception as error:
             ended, message = _how(error), str(error)[-500:]
             if ended == "raised":
                 raise
-        peak = max(peak, meter.bytes_peak() or 0) if ended != "passed" else peak
+        peak = max(peak, device_memory.bytes_peak() or 0) if ended != "passed" else peak
         seconds = trained.seconds + time.perf_counter() - began
         phase = "training" if ended == "passed" else "validation"
         return dataclasses.replace(
@@ -239,7 +240,7 @@ class Session:
         """Forget the model."""
         self._around.close()
         del self.model
-        gradient_registry.purge(self._registered)
+        tensorflow_private.purge_gradients(self._registered)
 
 
 def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
@@ -248,7 +249,7 @@ def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         if _limit is None:
-            _limit = limit.apply(limit_bytes) or 0
+            _limit = device_memory.apply_limit(limit_bytes) or 0
         if _open is not None:
             _open.close()
             _open = None

@@ -10,13 +10,12 @@ from typing import Any
 
 import keras
 
-from kbatch.device import meter
 from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recompute._apply import apply
 from kbatch.recompute._plan import Plan, spans_of
 from kbatch.recompute._planner import front, plan
 from kbatch.recompute._restored import batch_size_of, restored
-from kbatch.runtime import gradient_registry
+from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory
 
 # Steps of a plan. The first ones trace, compile and choose algorithms. Chosen by hand.
@@ -66,11 +65,11 @@ def best_plan(
     >>> recompute.apply(model, recompute.best_plan(model, x[:16], y[:16]))  # doctest: +SKIP
     """
     batch_size = batch_size_of(x)
-    meter.tell_of_unused_card()
-    if meter.bytes_now() is None:
+    device_memory.tell_of_unused_card()
+    if device_memory.bytes_now() is None:
         raise RecomputeError(
             "Plans must be measured on a device that can tell its bytes",
-            meter.device_words(),
+            device_memory.device_words(),
             "Set TF_CPU_ALLOCATOR_USE_BFC=true",
         )
     measured: list[Plan] = []
@@ -144,7 +143,7 @@ def measure(
             "`plan` must be a Plan", type(plan).__name__, "Pass measure(model, plan, x, y)"
         )
     batch_size_of(x)
-    registered = gradient_registry.registered()
+    registered = tensorflow_private.registered_gradients()
     try:
         with restored(model):
             apply(model, plan)
@@ -153,17 +152,17 @@ def measure(
             def step() -> float:
                 began = time.perf_counter()
                 model.train_on_batch(x, y, sample_weight)
-                meter.wait()
+                device_memory.wait()
                 return time.perf_counter() - began
 
             for _ in range(WARM_STEPS):
                 step()
-            held = meter.bytes_now()
-            meter.reset_peak()
+            held = device_memory.bytes_now()
+            device_memory.reset_peak()
             seconds = statistics.median(step() for _ in range(MEASURED_STEPS))
-            peak = meter.bytes_peak()
+            peak = device_memory.bytes_peak()
     finally:
-        gradient_registry.purge(registered)
+        tensorflow_private.purge_gradients(registered)
     return dataclasses.replace(
         plan,
         measured_peak_bytes=None if peak is None or held is None else peak - held,

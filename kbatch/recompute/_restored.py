@@ -11,7 +11,7 @@ import numpy as np
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute._apply import applied, apply, remove
-from kbatch.runtime import retraces
+from kbatch.runtime import tensorflow_private
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def restored(model: keras.Model) -> Iterator[Callable[[], None]]:
 
     remove(model)
     try:
-        with retraces.expected():
+        with tensorflow_private.expected_retraces():
             yield restore
     finally:
         restore()

@@ -39,7 +39,7 @@ from kbatch.results.report_page import BATCHES, CURVES, RANKING_TITLE, markdown_
 from kbatch.results.sentences import claim_sentences
 from kbatch.results.uneven_speeds import uneven_speeds
 from kbatch.results.winner import best_of
-from kbatch.runtime import users_line
+from kbatch.runtime import users_code
 
 RUN_FILE = "run.json"
 WIDTH = 200  # columns at most where there is no terminal
@@ -201,5 +201,5 @@ def _load_run(root: Path) -> dict[str, Any]:
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):
         pass
-    users_line.warn(f"{root / RUN_FILE} cannot be read, and the report says nothing of the command")
+    users_code.warn(f"{root / RUN_FILE} cannot be read, and the report says nothing of the command")
     return {}

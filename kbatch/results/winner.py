@@ -13,7 +13,7 @@ from kbatch.results.confirmed_recipes import confirmed, confirmed_best
 from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.ranking import leaders, trainings_of, unranked
 from kbatch.results.words import score_text
-from kbatch.runtime import users_line
+from kbatch.runtime import users_code
 
 
 @in_one_frame
@@ -50,7 +50,7 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
             *unranked(records),
         )
     if best.score <= 0:
-        users_line.warn(
+        users_code.warn(
             "No trial held more than chance: this recipe is one of many that score 0. "
             "Give trials more seconds."
         )
@@ -58,7 +58,7 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
     baseline = _mean_score(records, [record for record in records if record.baseline])
     if baseline > own:
         scores = f"{score_text(baseline)} against {score_text(own)} per second"
-        users_line.warn(f"The baseline did better: {scores}. Keep it, or search on.")
+        users_code.warn(f"The baseline did better: {scores}. Keep it, or search on.")
     return best.recipe
 
 

@@ -1,14 +1,12 @@
-"""Private names of Keras that kbatch needs, one small function for each.
-
-Each function says which file of which release the name was read in;
-`tests/test_keras_private.py` fails when a release takes one away.
-"""
+"""Private names of Keras and KerasTuner: the only module that uses them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import keras
 
 NAME_COUNTERS = "object_name_uids"  # keras/src/utils/naming.py, Keras 3.15.1
 # keras/src/utils/rng_utils.py and keras/src/random/seed_generator.py, Keras 3.15.1
@@ -378,3 +376,135 @@ def without_symbolic_build(model: Any) -> Iterator[None]:
         yield
     finally:
         model._distribute_strategy = own
+
+
+def fix_hyperparameter(space: Any, name: str, value: Any) -> None:
+    """Leave a declared hyperparameter without conditions one value.
+
+    `HyperParameters._hps` and `HyperParameters._space`, keras_tuner/src/engine/hyperparameters/
+    hyperparameters.py, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine.hyperparameters.hp_types import Fixed
+
+    fixed = Fixed(name, value)
+    space._hps[name] = [fixed]
+    space._space[:] = [fixed if each.name == name else each for each in space._space]
+    space.values[name] = value
+
+
+def narrow_choice(choice: Any, values: list[Any]) -> None:
+    """Leave a declared `Choice` these values only, and a default among them.
+
+    `Choice._values` and `Choice._default`, keras_tuner/src/engine/hyperparameters/hp_types/
+    choice_hp.py, KerasTuner 1.4.8.
+    """
+    choice._values = values
+    if choice._default not in values:
+        choice._default = values[-1]
+
+
+def has_no_default(hp: Any) -> bool:
+    """Tell whether an `Int`, `Float` or `Choice` was made without `default=`.
+
+    `HyperParameter._default`, keras_tuner/src/engine/hyperparameters/hyperparameter.py, KerasTuner
+    1.4.8. A `Fixed` and a `Boolean` always have one.
+    """
+    return hp._default is None and hp.default is not None
+
+
+def save_best_epoch() -> type[Any]:
+    """Return the class of the callback that saves a trial's weights.
+
+    Of `keras_tuner/src/engine/tuner_utils.py`, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine.tuner_utils import SaveBestEpoch
+
+    return SaveBestEpoch  # type: ignore[no-any-return]
+
+
+def tuner_callback() -> type[Any]:
+    """Return the class of the callback that reports a trial's logs to its tuner.
+
+    Of `keras_tuner/src/engine/tuner_utils.py`, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine.tuner_utils import TunerCallback
+
+    return TunerCallback  # type: ignore[no-any-return]
+
+
+def search_as(tuner: Any, name: str, args: Any, kwargs: Any) -> None:
+    """Let a tuner make trials under another name, until its oracle has no more.
+
+    The loop of `BaseTuner.search` and `BaseTuner._try_run_and_update_trial`,
+    keras_tuner/src/engine/base_tuner.py, KerasTuner 1.4.8.
+    """
+    while True:
+        tuner.pre_create_trial()
+        trial = tuner.oracle.create_trial(name)
+        if trial.status == "STOPPED":
+            return
+        if trial.status != "IDLE":
+            tuner.on_trial_begin(trial)
+            tuner._try_run_and_update_trial(trial, *args, **kwargs)
+            tuner.on_trial_end(trial)
+
+
+def unlock(oracle: Any) -> None:
+    """Free the lock of an oracle, which an error inside of its methods leaves locked.
+
+    `LOCKS` and `THREADS`, keras_tuner/src/engine/oracle.py, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine import oracle as module
+
+    module.LOCKS.pop(oracle, None)
+    module.THREADS.pop(oracle, None)
+
+
+def set_project_folder(oracle: Any, folder: str) -> None:
+    """Give an oracle that has no tuner the folder of its project.
+
+    `Oracle._set_project_dir`, keras_tuner/src/engine/oracle.py, KerasTuner 1.4.8.
+    """
+    oracle._set_project_dir(folder, "project")
+
+
+@contextmanager
+def replaced_method(instance: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Replace a method of one object inside the `with` block.
+
+    Afterwards the object has what it had before: the method of its class, or the one of another
+    such block around this one.
+
+    Args:
+        instance: Object to change.
+        name: String, name of the method.
+        method: Function to call instead, without `self`.
+    """
+    before = vars(instance).get(name)
+    setattr(instance, name, method)
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(instance, name)
+        else:
+            setattr(instance, name, before)
+
+
+@contextmanager
+def stepping(model: keras.Model, train_step: Callable[[Any], Any]) -> Iterator[None]:
+    """Let a model train by another train step inside the `with` block; such blocks may be nested.
+
+    The method `train_step` is set on the instance. The model object, its layers and its saved file
+    stay the same, and the step that it had before is put back.
+
+    Args:
+        model: Compiled `keras.Model`.
+        train_step: Function of one batch, as Keras' `train_step`.
+    """
+    model.train_function = None  # a step that is compiled already would go on as before
+    try:
+        with replaced_method(model, "train_step", train_step):
+            yield
+    finally:
+        model.train_function = None

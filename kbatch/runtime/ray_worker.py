@@ -1,4 +1,4 @@
-"""A worker process of a Ray cluster, on this machine or another."""
+"""Ray worker: the same calls in a process of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbatch.errors import SearchError
-from kbatch.runtime import loky_private, ray_private, users_folder
+from kbatch.runtime import loky_private, users_code
 from kbatch.runtime.worker import LOOK_SECONDS, Death, called
+
+
+def lost_a_machine(error: Exception) -> bool:
+    """Tell whether an actor ended because its machine was lost, or could not be reached.
+
+    "The actor died because its node has died", the message of an `ActorDiedError`, or an
+    `ActorUnavailableError`, ray/exceptions.py, Ray 2.60.0.
+    """
+    return type(error).__name__ == "ActorUnavailableError" or "its node has died" in str(error)
 
 
 def cluster() -> dict[str, float]:
@@ -49,7 +58,7 @@ class RayWorker:
         if self._actor is None:
             # without restarts: a new process would lack the data
             actor = ray.remote(max_restarts=0, max_task_retries=0, **self._resources)(_Process)
-            self._actor = actor.remote(list(sys.path), users_folder.travelling())
+            self._actor = actor.remote(list(sys.path), users_code.travelling())
         ended = self._actor.call.remote(function, args)
         try:
             while not ray.wait([ended], timeout=LOOK_SECONDS)[0]:
@@ -59,7 +68,7 @@ class RayWorker:
             result = ray.get(ended)
         except ray.exceptions.RayActorError as error:
             self.close()
-            lost = ray_private.lost_a_machine(error)
+            lost = lost_a_machine(error)
             return Death(loky_private.UNKNOWN_EXIT_CODE, str(error), is_of_machine=lost)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
@@ -89,7 +98,7 @@ class _Process:
     def __init__(self, path: list[str], users: tuple[str, list[str]] | None) -> None:
         sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
         if users is not None:
-            users_folder.use(*users)
+            users_code.use_folder(*users)
 
     def call(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
         return called(function, args)

@@ -1,13 +1,14 @@
-"""Private names of TensorFlow that kbatch needs, one small function for each.
-
-Each function says which file of which release the name was read in;
-`tests/test_tensorflow_private.py` fails when a release takes one away.
-"""
+"""Private names of TensorFlow: the only module that uses them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import gc
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+import tensorflow as tf
 
 SEED_ATTRIBUTES = ("_seed", "_rng")  # tensorflow/python/eager/context.py, TensorFlow 2.21.0
 
@@ -176,3 +177,46 @@ def update_input(operation: Any, index: int, tensor: Any) -> None:
     `Operation._update_input`, tensorflow/python/framework/ops.py, TensorFlow 2.21.0.
     """
     operation._update_input(index, tensor)
+
+
+PREFIX = "CustomGradient-"
+
+
+def registered_gradients() -> frozenset[str]:
+    """Return the names of all custom gradients that TensorFlow holds now."""
+    names = custom_gradients()
+    return frozenset(name for name in names if name.startswith(PREFIX))
+
+
+def purge_gradients(before: frozenset[str]) -> int:
+    """Remove the custom gradients that were registered since, and free the models they held.
+
+    Args:
+        before: Frozenset of names, what `registered()` returned before the model was built. The
+            model must not be trained any more.
+
+    Returns:
+        Integer, number of custom gradients that were removed.
+    """
+    since = registered_gradients() - before
+    forget_custom_gradients(since)
+    gc.collect()
+    return len(since)
+
+
+class _Filter(logging.Filter):
+    """Leaves out TensorFlow's warning of retracing."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "triggered tf.function retracing" not in record.getMessage()
+
+
+@contextmanager
+def expected_retraces() -> Iterator[None]:
+    """Leave out TensorFlow's warning of retracing inside of this context: each model is new."""
+    without = _Filter()
+    tf.get_logger().addFilter(without)
+    try:
+        yield
+    finally:
+        tf.get_logger().removeFilter(without)

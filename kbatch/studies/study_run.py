@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from kbatch.device import meter
 from kbatch.outcome import SCORED
 from kbatch.records.record import Record
 from kbatch.results.duration import alike_seconds, time_words
+from kbatch.runtime import device_memory
 from kbatch.sources.examples import Examples
 from kbatch.studies import study_page, techniques
 from kbatch.studies.cell import Cell
@@ -59,7 +59,7 @@ def run(
                 "pictures": pictures.name,
                 "setting": _agreed(setting),
                 "data": trainings.facts(),
-                "device": meter.device_words(),
+                "device": device_memory.device_words(),
             }
         )
         largest = _largest(study, setting, trainings.sample.train, project, console)

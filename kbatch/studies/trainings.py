@@ -10,10 +10,9 @@ import numpy as np
 
 from kbatch import scoring
 from kbatch.data.arrays import checksum
-from kbatch.device import limit
 from kbatch.outcome import SCORED, Outcome
 from kbatch.records.record import Record
-from kbatch.runtime import gradient_registry
+from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.worker import Death, Worker
 from kbatch.sources.examples import Examples, Part
 from kbatch.studies.cell import CROPPED, Cell
@@ -103,7 +102,7 @@ class Trainings:
         # the data come on top. On a GPU these variables have no effect.
         beside = DATA_COPIES * self._data_bytes()
         allowed = None if cell.memory_limit is None else cell.memory_limit + beside
-        environment = {**limit.environment(allowed), **cell.environment}
+        environment = {**device_memory.limit_environment(allowed), **cell.environment}
         with Worker(environment) as worker:
             answer = worker.call(
                 "kbatch.studies.trainings:trained_within",
@@ -122,7 +121,7 @@ def trained_within(
     cell: Cell, image_size: int, pictures: Examples
 ) -> tuple[Outcome, dict[str, float]]:
     """Train a cell in this new process, within its memory limit."""
-    limit.apply(cell.memory_limit)
+    device_memory.apply_limit(cell.memory_limit)
     return trained(cell, image_size, pictures)
 
 
@@ -134,11 +133,11 @@ def trained(cell: Cell, image_size: int, pictures: Examples) -> tuple[Outcome, d
         image_size: Integer, height and width of the pictures.
         pictures: The data.
     """
-    registered = gradient_registry.registered()
+    registered = tensorflow_private.registered_gradients()
     try:
         return _trained(cell, image_size, pictures)
     finally:
-        gradient_registry.purge(registered)  # it would hold the models of all cells
+        tensorflow_private.purge_gradients(registered)  # it would hold the models of all cells
 
 
 def _trained(cell: Cell, image_size: int, pictures: Examples) -> tuple[Outcome, dict[str, float]]:

@@ -14,7 +14,7 @@ import numpy as np
 from kbatch.errors import SearchError
 from kbatch.recipe import Recipe
 from kbatch.results.noise import widest_difference
-from kbatch.runtime import keras_tuner_private
+from kbatch.runtime import keras_private
 from kbatch.search.oracle import Oracle
 from kbatch.testing import _table
 from kbatch.testing._recipe_points import RecipePoints
@@ -220,6 +220,6 @@ class Replay:
 
 def _settle(oracle: Any, folder: str, hp: keras_tuner.HyperParameters) -> None:
     """Give an oracle a folder and a space, as a tuner does, and keep it quiet."""
-    keras_tuner_private.set_project_folder(oracle, folder)
+    keras_private.set_project_folder(oracle, folder)
     oracle.verbose = 0
     oracle.update_space(hp)

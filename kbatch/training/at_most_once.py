@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kbatch.outcome import Outcome
 from kbatch.records.record import Record, drawn_of
 from kbatch.records.store import Store
-from kbatch.runtime import ctrl_c
+from kbatch.runtime import signals
 from kbatch.training.job import Job
 
 CRASHES = 2  # after so many starts without an end, a training is said to kill its process
@@ -58,10 +58,10 @@ class AtMostOnce:
         """Note that a training begins. If an error or the user stops it, it begins again."""
         self._store.start(job.key)
         try:
-            with ctrl_c.terminable():
+            with signals.terminable():
                 yield
         except BaseException:  # Ctrl-C and SystemExit too, which a handler of signals may raise
-            with ctrl_c.undisturbed():
+            with signals.undisturbed():
                 # The user stopped it, or sees the error: it is no crash.
                 self._store.interrupt(job.key)
             raise
@@ -71,7 +71,7 @@ class AtMostOnce:
         """Note that a training begins in a worker: that this process ends is no crash of it."""
         self._store.start(job.key)
         self._store.interrupt(job.key)
-        with ctrl_c.terminable():
+        with signals.terminable():
             yield
 
     def disturbed(self, job: Job) -> None:

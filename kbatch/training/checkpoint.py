@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from kbatch.runtime import keras_tuner_private
+from kbatch.runtime import keras_private
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Checkpoint:
 
     def fresh(self) -> Checkpoint:
         """Return the same for one training: KerasTuner's callback remembers its best epoch."""
-        kind = keras_tuner_private.save_best_epoch()
+        kind = keras_private.save_best_epoch()
         own = [copy.copy(each) if isinstance(each, kind) else each for each in self.callbacks]
         return dataclasses.replace(self, callbacks=own)
 

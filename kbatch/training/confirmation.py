@@ -12,11 +12,11 @@ import pandas as pd
 
 from kbatch import tuner as keras_tuners
 from kbatch.data.batches import held_out_batches
-from kbatch.device import strategy
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.recipe_fields import whole_number
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders, unranked
+from kbatch.runtime import device
 from kbatch.training import board, race, remembered
 from kbatch.training.budget import seconds_of
 from kbatch.training.project import Project
@@ -95,7 +95,7 @@ def confirm(
     passed = {"x": x, "y": y, "validation_data": validation_data, **fit_arguments}
     arguments = remembered.completed(hypermodel.remembered, project, passed)
     remembered.check_complete(project, arguments, "kbatch.confirm")
-    strategy.check_outside()
+    device.check_outside_strategy()
     with project.hold(), keras_tuners.scope(tuner):
         search = hypermodel.prepared.matching(project, (), arguments, hypermodel.watcher)
         if search is None:

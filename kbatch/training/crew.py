@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from kbatch.runtime import ctrl_c
-from kbatch.runtime.turns import Ended, Turns
+from kbatch.runtime import signals
+from kbatch.runtime.signals import Ended, Turns
 from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.trainer import Trainer
 
@@ -84,7 +84,7 @@ def crew(
             each.wait()
     except BaseException as error:
         turns.end()
-        with ctrl_c.undisturbed():
+        with signals.undisturbed():
             for each in started:
                 each.wait()
         if not isinstance(error, Ended):

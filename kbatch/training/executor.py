@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from kbatch.device import gpus, processor
 from kbatch.errors import SearchError, made_in_one_frame
 from kbatch.recipe_fields import whole_number
-from kbatch.runtime import ray_worker, users_line
+from kbatch.runtime import device, ray_worker, users_code
 from kbatch.runtime.ray_worker import RayWorker
 from kbatch.runtime.worker import Worker
 
@@ -80,7 +79,7 @@ class LocalExecutor:
 
     def __init__(self, workers: int | None = None) -> None:
         # "/physical_device:GPU:3" is the fourth that TensorFlow sees
-        self._gpus = [int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus.of_trainings()]
+        self._gpus = [int(gpu.name.rsplit(":", 1)[1]) for gpu in device.gpus_of_trainings()]
         self.workers = len(self._gpus) or 1 if workers is None else checked(workers)
         if self._gpus and self.workers > len(self._gpus):
             raise SearchError(
@@ -88,9 +87,9 @@ class LocalExecutor:
                 f"{self.workers} workers, {len(self._gpus)} GPUs",
                 f"Pass workers={len(self._gpus)} at most",
             )
-        cores = processor.cores()
+        cores = device.cores()
         if not self._gpus and self.workers > cores:
-            users_line.warn(
+            users_code.warn(
                 f"{self.workers} workers share {cores} of the CPU's cores: trials are slowed "
                 "down by each other, but the baseline trains alone and seems better than it is. "
                 f"Pass workers={cores} at most."
@@ -104,7 +103,7 @@ class LocalExecutor:
             return Worker({VISIBLE: names[place] if names else str(place)})
         if self.workers == 1:
             return Worker()
-        own = str(max(processor.cores() // self.workers, 1))
+        own = str(max(device.cores() // self.workers, 1))
         return Worker(dict.fromkeys(CORES, own))
 
 

@@ -16,11 +16,11 @@ from kbatch.callbacks.moving_average import MovingAverage
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.callbacks.user_callback import UserCallback
 from kbatch.data.batches import Data
-from kbatch.device import meter
-from kbatch.device.utilisation import Sampler
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
+from kbatch.runtime import device_memory
+from kbatch.runtime.nvidia import Sampler
 from kbatch.training.pace import Pace, most_updates
 from kbatch.training.run_options import RunOptions
 
@@ -98,7 +98,7 @@ class Instruments:
         """
         clock, horizon, used = self.clock, self.horizon, self.sampler.result()
         load = {} if used is None else vars(used)
-        first_peak, peak = self._first_times.peak_bytes, meter.bytes_peak()
+        first_peak, peak = self._first_times.peak_bytes, device_memory.bytes_peak()
         if first_peak is not None and clock.updates <= self._first_times.updates:
             peak = max(first_peak, peak or 0)  # there is no later update
         curve = tuple(horizon.curve)
@@ -184,9 +184,9 @@ class _FirstTimes(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         updated = self._clock.updates == 1 and self.peak_bytes is None
         validated = bool(self._horizon.curve) and not self._validated
-        if not meter.tries_algorithms() or not (updated or validated):
+        if not device_memory.tries_algorithms() or not (updated or validated):
             return
         self._validated = self._validated or validated
-        self.peak_bytes = max(self.peak_bytes or 0, meter.bytes_peak() or 0)
+        self.peak_bytes = max(self.peak_bytes or 0, device_memory.bytes_peak() or 0)
         self.updates = self._clock.updates
-        meter.reset_peak()
+        device_memory.reset_peak()

@@ -22,11 +22,11 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.travel import Graph, parcel
-from kbatch.device import meter
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.records import disk
-from kbatch.runtime.turns import Turns
+from kbatch.runtime import device_memory
+from kbatch.runtime.signals import Turns
 from kbatch.runtime.worker import Death, travelling
 from kbatch.training._isolated_worker import Settings, Setup
 from kbatch.training._progress_file import ProgressFile
@@ -114,7 +114,7 @@ class IsolatedTrainer:
         job = order.job
         if trial is not None and trial.failure is not None:
             watcher.started(job.purpose, job.trial, job.recipe, self._goal_seconds())
-            return Trained(trial.failure, {}, meter.device_words())
+            return Trained(trial.failure, {}, device_memory.device_words())
         test = None if order.test is None else Graph.of(order.test, "test data")
         watcher.started(job.purpose, job.trial, job.recipe, self._goal_seconds())
         payload = _bytes_of(dataclasses.replace(order, test=None), "callbacks")

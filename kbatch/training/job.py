@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import kbatch
-from kbatch.device import meter
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.record import BASELINE_TRIAL, Record, key_of
+from kbatch.runtime import device_memory
 
 
 def versions() -> dict[str, str]:
@@ -106,6 +106,6 @@ class Job:
             test=dict(test or {}),
             checkpoint=checkpoint,
             versions=versions(),
-            device=device or meter.device_words(),
+            device=device or device_memory.device_words(),
             finished_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )

@@ -20,12 +20,12 @@ from kbatch.checks import class_weights
 from kbatch.data.class_weights import weighed
 from kbatch.data.elements import inputs_of
 from kbatch.data.streams import Source
-from kbatch.device import meter
 from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules.noise_scale import Estimate, critical_batch
+from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement
 from kbatch.training.endless_fit import recipe_scope
@@ -149,7 +149,7 @@ def noise_scale(
     space = kbatch.Space(learning_rate_rule={"sgd": noise.learning_rate_rule})
     ```
     """
-    meter.tell_of_unused_card()
+    device_memory.tell_of_unused_card()
     recipe = split(Recipe() if recipe is None else recipe)
     count = whole_number(updates, FEWEST_UPDATES)
     if count is None:

@@ -21,14 +21,13 @@ from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
-from kbatch.device import gpus, meter, strategy
 from kbatch.errors import RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import batch_schedule
-from kbatch.runtime import users_line
+from kbatch.runtime import device, device_memory, users_code
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import agreement, board
 from kbatch.training.fit_arguments import FitArguments
@@ -152,9 +151,9 @@ def trained(
         agree: Function that refuses data before anything is trained. Optional.
     """
     check_recipe(recipe)
-    meter.tell_of_unused_card()
-    gpus.check_not_left()
-    strategy.check(strategy.entered())
+    device_memory.tell_of_unused_card()
+    device.check_gpus_not_left()
+    device.check_strategy(device.entered_strategy())
     counts, seconds = _length(length), length.get("seconds")
     check_growth(recipe, length.get("updates"))
     horizon = math.inf if seconds is None else horizon_of(seconds)
@@ -200,7 +199,7 @@ def _warn(found: Sequence[Found]) -> None:
     facts = catalogue.facts(found).get(own_values.NAME, {})
     if "lowest" in facts:
         hint = "kbatch.retrain(tuner) takes those of a search"
-        users_line.warn(f"The model has {facts['sentence']}; {hint}.")
+        users_code.warn(f"The model has {facts['sentence']}; {hint}.")
 
 
 def _check_no_tuner(recipe: Any) -> None:
@@ -236,8 +235,8 @@ def _check_passes(recipe: Recipe, data: Data) -> None:
     check_sizes([recipe.batch_size], data)
     for part in augmentation.mixing([recipe.augmentation]):
         part.check_examples(data.training.element_spec[0])
-        part.check_count(_first_step(recipe) // strategy.replicas())
-    strategy.check_sizes([recipe.examples_per_pass])
+        part.check_count(_first_step(recipe) // device.replicas())
+    device.check_sizes([recipe.examples_per_pass])
 
 
 def check_augmentation(recipe: Recipe) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kbatch.device import meter
+from kbatch.runtime import device_memory
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher
 from kbatch.training.project import Project
@@ -37,7 +37,10 @@ class PreparedSearch:
             *args: `x` and `y`, as for `tuner.search`.
             **kwargs: The other arguments of `tuner.search`.
         """
-        self._search, self._device = self._terms.open(project, args, kwargs), meter.device_words()
+        self._search, self._device = (
+            self._terms.open(project, args, kwargs),
+            device_memory.device_words(),
+        )
         return self._search
 
     def matching(
@@ -58,7 +61,7 @@ class PreparedSearch:
         search = self._search
         if search is None or search.project.directory != project.directory:
             return None
-        if self._device != meter.device_words():  # the tuner has a strategy
+        if self._device != device_memory.device_words():  # the tuner has a strategy
             return None
         if not search.arguments.same_objects(FitArguments.parse(args, kwargs)):
             return None

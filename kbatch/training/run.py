@@ -15,15 +15,14 @@ from kbatch.building import accumulation, float8
 from kbatch.building.optimizers import learning_rate_of
 from kbatch.callbacks.finiteness import scaled_updates
 from kbatch.data.batches import Data
-from kbatch.device import meter
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
-from kbatch.runtime import retraces
-from kbatch.runtime.heartbeat import Heartbeat
+from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory, is_suspect
+from kbatch.runtime.worker import Heartbeat
 from kbatch.training import remarks
 from kbatch.training.endless_fit import fit_arguments, recipe_scope
 from kbatch.training.instruments import Instruments
@@ -84,7 +83,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         The `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
     """
     entered = time.perf_counter()
-    meter.reset_peak()
+    device_memory.reset_peak()
     try:
         input_seconds = _input_seconds(data, recipe)
     except Exception as error:  # TensorFlow has no one class for running out of memory
@@ -96,7 +95,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     scaled_before, first_rate = scaled_updates(model), _first_rate(model, recipe)
     try:
         scope = recipe_scope(model, recipe, options)
-        with instruments.sampler, retraces.expected(), scope as noise_meter:
+        with instruments.sampler, tensorflow_private.expected_retraces(), scope as noise_meter:
             instruments.pace.measure_noise_by(noise_meter, model)
             model.fit(
                 callbacks=instruments.callbacks,

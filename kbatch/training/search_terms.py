@@ -23,7 +23,6 @@ from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
 from kbatch.data.batches import Data
 from kbatch.data.elements import inputs_of
-from kbatch.device import meter, strategy
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
@@ -32,6 +31,7 @@ from kbatch.problems import Problems
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import scaling
+from kbatch.runtime import device, device_memory
 from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
@@ -80,13 +80,13 @@ class Terms:
     def fitted(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a micro-batch that fits into memory; `None` if none does."""
         return _micro_batch.fitted(
-            recipe, self.max_batch, self.max_accumulation_steps, strategy.replicas()
+            recipe, self.max_batch, self.max_accumulation_steps, device.replicas()
         )
 
     def why_not(self, recipe: Recipe) -> str:
         """Return the sentence for a recipe that does not fit."""
         return _micro_batch.why_not(
-            recipe, self.max_batch, self.max_accumulation_steps, strategy.replicas()
+            recipe, self.max_batch, self.max_accumulation_steps, device.replicas()
         )
 
     def open(
@@ -115,7 +115,7 @@ class Terms:
                 model or seed.
             KbatchError: If anything else cannot be used; one error lists all problems.
         """
-        meter.tell_of_unused_card()
+        device_memory.tell_of_unused_card()
         problems = problems or Problems()
         arguments: FitArguments | None = problems.of(lambda: FitArguments.parse(args, kwargs))
         hp = self.model_maker.hyperparameters()
@@ -146,9 +146,7 @@ class Terms:
         if not self.space.default_sizes:
             return sizes
         return [
-            size
-            for size in sizes
-            if size <= examples and not self._pass(size) % strategy.replicas()
+            size for size in sizes if size <= examples and not self._pass(size) % device.replicas()
         ]
 
     def _pass(self, batch_size: int) -> int:
@@ -158,14 +156,14 @@ class Terms:
     def _smallest_step(self, batch_sizes: Sequence[int]) -> int:
         """Examples of the smallest train step on one device."""
         smallest = space_agreement.smallest_step(self.space, batch_sizes)
-        return smallest // strategy.replicas()
+        return smallest // device.replicas()
 
     def _checked(
         self, arguments: FitArguments, model: keras.Model | None, problems: Problems
     ) -> Data | None:
         """Return the data, and note the problems of all arguments."""
         problems.of(lambda: self._check_horizon(arguments))
-        problems.of(lambda: strategy.check(strategy.entered()))
+        problems.of(lambda: device.check_strategy(device.entered_strategy()))
         problems.of(lambda: replicas.check_space(self.space))
         if self.executor is not None:
             own = self.model_maker.arguments
@@ -182,7 +180,7 @@ class Terms:
             for part in mixing:
                 problems.of(functools.partial(part.check_examples, data.training.element_spec[0]))
                 problems.of(functools.partial(part.check_count, self._smallest_step(sizes[:-1])))
-            problems.of(lambda: strategy.check_sizes([self._pass(size) for size in sizes]))
+            problems.of(lambda: device.check_sizes([self._pass(size) for size in sizes]))
             if model is not None:
                 loss = said_of(model, self.model_maker.arguments).get("loss")
                 problems.of(lambda: agreement.check(model, loss, data))
@@ -236,7 +234,7 @@ class Terms:
         project.agree(
             {
                 "class_weight": described(arguments.class_weight),
-                "device": meter.device_words(),
+                "device": device_memory.device_words(),
                 "validation_data": {"checksum": data.pairs},
             }
         )

@@ -12,9 +12,9 @@ import tensorflow as tf
 from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.validation_pass import evaluated, numbers
 from kbatch.data.batches import Data
-from kbatch.device import gpus, meter
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
+from kbatch.runtime import device, device_memory
 from kbatch.runtime.worker import Death
 from kbatch.search.rungs import Questions
 from kbatch.training.checkpoint import Checkpoint
@@ -150,7 +150,7 @@ class LocalTrainer:
     goal: Goal | None
 
     def __post_init__(self) -> None:
-        gpus.check_not_left()
+        device.check_gpus_not_left()
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None
@@ -168,7 +168,7 @@ class LocalTrainer:
             test = numbers(evaluated(trial.model, order.test))
         # The model of a trial may be built already while the baseline trains what they share.
         self.model_maker.start.put_back()
-        return Trained(outcome, test, meter.device_words())
+        return Trained(outcome, test, device_memory.device_words())
 
     def update_seconds(self, job: Job, updates: range) -> float:
         """Return the median seconds of some updates of a recipe; see `Trainer.update_seconds`."""

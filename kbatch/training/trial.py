@@ -13,10 +13,9 @@ import keras
 
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.start import Start
-from kbatch.device import meter
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.runtime import gradient_registry
+from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory
 
 
@@ -35,11 +34,11 @@ class Trial:
         # Before the clock runs: Python was seen to take minutes to collect the graphs of many
         # models in the middle of a later one's first step.
         gc.collect()
-        self._registered = gradient_registry.registered()
+        self._registered = tensorflow_private.registered_gradients()
         self._began = time.perf_counter()
         self._seconds: dict[str, float] = {}
         self._left_out = 0.0
-        self._bytes_before = meter.bytes_now()
+        self._bytes_before = device_memory.bytes_now()
         self.model: keras.Model | None = None
         self.failure: Outcome | None = None
         self.declared: dict[str, Any] = {}
@@ -84,10 +83,10 @@ class Trial:
     @contextmanager
     def leave_out_bytes(self) -> Iterator[None]:
         """Do not count device bytes that are allocated inside the `with`, such as data on a CPU."""
-        before = meter.bytes_now()
+        before = device_memory.bytes_now()
         yield
         if before is not None and self._bytes_before is not None:
-            self._bytes_before += (meter.bytes_now() or before) - before
+            self._bytes_before += (device_memory.bytes_now() or before) - before
 
     def measured(self, outcome: Outcome) -> Outcome:
         """Return the outcome with the seconds of all parts, and its peak above the bytes before."""
@@ -108,4 +107,4 @@ class Trial:
         """Free the model, and what TensorFlow would hold of it for ever."""
         self.model = None
         self._start.put_back()
-        gradient_registry.purge(self._registered)
+        tensorflow_private.purge_gradients(self._registered)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from kbatch.device.card import has_card
+from kbatch.runtime.nvidia import has_card
 
 pytestmark = [
     pytest.mark.gpu,

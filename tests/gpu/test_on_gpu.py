@@ -7,7 +7,7 @@ import kbatch
 from kbatch import Recipe
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
-from kbatch.device import meter
+from kbatch.runtime import device_memory
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,4 +27,4 @@ def test_every_policy_trains_on_the_gpu_with_augmentation(policy, jit_compile):
     assert outcome.ended == "horizon"
     assert outcome.value > 0.5
     assert outcome.peak_bytes > 4 * 4_000_000
-    assert meter.device() == "GPU:0"
+    assert device_memory.device() == "GPU:0"

@@ -1,7 +1,4 @@
-"""Ctrl-C, SIGTERM and hang-up: each ends a command once and cleanly.
-
-Python loses some of these signals while TensorFlow runs; here they are raised again.
-"""
+"""Signals: Ctrl-C and its kin end a search and lose nothing."""
 
 from __future__ import annotations
 
@@ -158,3 +155,70 @@ def _handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
 
 def _numbers() -> list[int]:
     return [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+
+
+class Ended(KeyboardInterrupt):
+    """Another thread has ended the search, by an error or by Ctrl-C."""
+
+
+class Turns:
+    """The turn that the threads of a search hand to each other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._own = threading.local()
+        self._over = threading.Event()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for the turn, and keep it inside the `with` block."""
+        try:
+            self._take()
+            yield
+        finally:
+            self._give()
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        """Hand the turn over inside the `with` block; a thread without it does nothing.
+
+        Raises:
+            Ended: If another thread has ended the search meanwhile.
+        """
+        if not getattr(self._own, "has", False):
+            yield
+            return
+        self._give()
+        try:
+            yield
+        finally:
+            self._take()
+        self.check()
+
+    def begin(self) -> None:
+        """Forget that an earlier search was ended."""
+        self._over.clear()
+
+    def end(self) -> None:
+        """Let `check` end all other threads."""
+        self._over.set()
+
+    def check(self) -> None:
+        """End this thread if another one has ended the search.
+
+        Raises:
+            Ended: If it has.
+        """
+        if self._over.is_set():
+            raise Ended
+
+    def _take(self) -> None:
+        # Ctrl-C waits, so that nobody goes on without the turn
+        with undisturbed():
+            self._lock.acquire()
+            self._own.has = True
+
+    def _give(self) -> None:
+        if getattr(self._own, "has", False):
+            self._own.has = False
+            self._lock.release()

@@ -1,26 +1,27 @@
-"""The memory limit: bytes that the training device may use, given by the user or by the device.
-
-TensorFlow is imported only by the functions that ask the device, so that a parent process can
-prepare the environment of a worker without it.
-"""
+"""Device memory: its limit, and the bytes in use."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
+import platform
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import psutil
+import tensorflow as tf
 
-from kbatch.device import utilisation
 from kbatch.errors import MemoryLimitError, NoMemoryLimitError
-from kbatch.runtime import tensorflow_private
+from kbatch.runtime import device as runtime_device
+from kbatch.runtime import nvidia, tensorflow_private
 
 MIB = 1 << 20
 # TensorFlow allocates whole MiB, in which the need of a tiny model cannot be seen. A search under
 # 5 MB took minutes and killed its workers. 32 was chosen by hand, not tuned.
-LEAST = 32 * MIB
+LEAST_BYTES = 32 * MIB
 CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 UNITS = {
     "": 1,
@@ -61,7 +62,7 @@ def bytes_of(limit: int | float | str) -> int:
     return int(size)
 
 
-def checked(limit: int | float | str | None) -> int | None:
+def checked_limit(limit: int | float | str | None) -> int | None:
     """Return the limit of a training on this machine in bytes; `None` for no limit.
 
     Args:
@@ -74,9 +75,9 @@ def checked(limit: int | float | str | None) -> int | None:
     if limit is None:
         return None
     size = bytes_of(limit)
-    if size < LEAST:
+    if size < LEAST_BYTES:
         raise MemoryLimitError(
-            f"`memory_limit` must be at least {LEAST // MIB} MiB, or TensorFlow itself has no room",
+            f"`memory_limit` must be at least {LEAST_BYTES // MIB} MiB, or TensorFlow has no room",
             limit,
             "Raise the limit",
         )
@@ -92,11 +93,11 @@ def checked(limit: int | float | str | None) -> int | None:
 
 def most_bytes() -> int:
     """Return the memory of the first GPU in bytes; without a GPU, that of the machine."""
-    card = utilisation.memory_bytes()
+    card = nvidia.memory_bytes()
     return int(psutil.virtual_memory().total) if card is None else card[0]
 
 
-def environment(limit_bytes: int | None) -> dict[str, str]:
+def limit_environment(limit_bytes: int | None) -> dict[str, str]:
     """Return the environment variables that make a CPU count its bytes and keep to a limit.
 
     They do not affect a GPU.
@@ -106,7 +107,7 @@ def environment(limit_bytes: int | None) -> dict[str, str]:
     return {CPU_BFC: "true", CPU_LIMIT: str(max(1, limit_bytes // MIB))}
 
 
-def apply(limit_bytes: int | None) -> int | None:
+def apply_limit(limit_bytes: int | None) -> int | None:
     """Set the memory limit of this process, in which TensorFlow has not started yet.
 
     A CPU keeps to the limit by its environment (see `environment`), a GPU by a logical device of
@@ -119,7 +120,7 @@ def apply(limit_bytes: int | None) -> int | None:
 
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
-        return of_cpu()
+        return cpu_limit()
     # The allocator of every visible card takes all of its memory at the first operation there. A
     # module of the user's may have begun TensorFlow while it was imported.
     with contextlib.suppress(RuntimeError):
@@ -130,7 +131,7 @@ def apply(limit_bytes: int | None) -> int | None:
     if limit_bytes is None:
         # makes the allocator as training does, so that it can be asked
         tf.config.list_logical_devices("GPU")
-        return of_gpu()
+        return gpu_limit()
     mebibytes = max(1, limit_bytes // MIB)
     tf.config.set_logical_device_configuration(
         gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=mebibytes)]
@@ -143,7 +144,7 @@ def cpu_counts() -> bool:
     return os.environ.get(CPU_BFC, "").lower() in ("true", "1")
 
 
-def of_cpu() -> int | None:
+def cpu_limit() -> int | None:
     """Return the limit that the environment sets for a CPU, or `None`.
 
     TensorFlow reads it only together with `TF_CPU_ALLOCATOR_USE_BFC`.
@@ -152,16 +153,111 @@ def of_cpu() -> int | None:
     return int(said) * MIB if cpu_counts() and said.isdigit() and int(said) > 0 else None
 
 
-def of_gpu() -> int | None:
+def gpu_limit() -> int | None:
     """Return the bytes that TensorFlow's allocator has of the first GPU, or `None`."""
     found = tensorflow_private.memory_limits("GPU")
     return found[0] if found and found[0] else None
 
 
-def refuse_none() -> NoMemoryLimitError:
+def no_limit() -> NoMemoryLimitError:
     """Return the error for a device that has no limit, or does not report it."""
     return NoMemoryLimitError(
         "A device must have a memory limit",
         "a device that reports none, such as a CPU without a limit",
         f'Pass memory_limit="8GB", say (--memory-limit 8GB), or set {CPU_LIMIT}',
     )
+
+
+TF32 = (8, 0)  # compute capability of Ampere, the first GPUs with it
+
+
+@functools.cache
+def device() -> str:
+    """Return the device that Keras trains on: `"GPU:0"` if there is a GPU, else `"CPU:0"`."""
+    return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+
+
+def devices() -> tuple[str, ...]:
+    """Return the devices that train: those of the strategy whose scope is entered, or `device`."""
+    return runtime_device.strategy_devices() or (device(),)
+
+
+def device_words() -> str:
+    """Describe the training device for people: the GPU, or the processor and its cores.
+
+    Of several GPUs Keras trains on the first, unless a strategy says otherwise; their number then
+    comes first. One that multiplies float32 as TF32, with 10 bits of mantissa, is said to.
+    """
+    count = len(devices())
+    return f"{count} x {_one_device()}" if count > 1 else _one_device()
+
+
+def _one_device() -> str:
+    cards = runtime_device.gpus_of_trainings()
+    if cards:
+        details = tf.config.experimental.get_device_details(cards[0])
+        name = details.get("device_name", "GPU")
+        return f"{name}, float32 as TF32" if _has_tf32(details) else str(name)
+    # The machine's cores, not those left to this process: projects are compared by these words.
+    return f"CPU {runtime_device.processor_name() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def tell_of_unused_card() -> None:
+    """Warn, once in a process, if the machine has a card that TensorFlow does not see."""
+    if not tf.config.list_physical_devices("GPU"):  # one that the user hides is seen
+        nvidia.tell_of_unused_card(device_words())
+
+
+def bytes_now() -> int | None:
+    """Return the bytes in use on the device, or `None` if the device does not report them.
+
+    Of several devices that train, it is the one with the most.
+    """
+    return _info("current")
+
+
+def bytes_peak() -> int | None:
+    """Return the peak bytes since `reset_peak`, or `None` if the device does not report them."""
+    return _info("peak")
+
+
+def reset_peak() -> None:
+    """Start a new peak at the bytes in use now, if the device reports them."""
+    if bytes_now() is not None:
+        for name in devices():
+            tf.config.experimental.reset_memory_stats(name)
+
+
+def tries_algorithms() -> bool:
+    """Tell whether the first step of a shape needs more memory than the later ones.
+
+    On a GPU cuDNN and XLA then try their algorithms, with scratch memory for each
+    (`GetDnnWorkspaceLimitOrDefault`, tensorflow/core/kernels/conv_ops_gpu.h: up to 8 GiB).
+    """
+    return device() != "CPU:0"
+
+
+def wait() -> None:
+    """Wait until the GPU has finished its work; a step on a CPU has ended when it returns.
+
+    Only training devices are asked: an operation on another GPU takes all of its memory.
+    """
+    if device() != "CPU:0":
+        for name in devices():
+            with tf.device(name):
+                tf.raw_ops.SyncDevice()
+
+
+def _has_tf32(details: Mapping[str, Any]) -> bool:
+    """Whether a GPU multiplies float32 as TF32."""
+    capable = details.get("compute_capability", (0, 0)) >= TF32
+    return capable and tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+def _info(which: str) -> int | None:
+    if device() == "CPU:0" and not cpu_counts():
+        return None
+    try:
+        return max(int(tf.config.experimental.get_memory_info(name)[which]) for name in devices())
+    except (ValueError, tf.errors.OpError):
+        return None

@@ -1,17 +1,15 @@
-"""The user's folder: modules are imported from it for the user's own code only.
-
-A command looks for `module:function` in the folder where it runs. That folder may hold somebody
-else's files too: a `keras_tuner.py` beside the data must not run in place of the library.
-"""
+"""User's code: the folder it is imported from, and the line that a warning points to."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType
 from typing import Any
 
 # Not even the user's own code takes these from his folder.
@@ -54,14 +52,14 @@ class Finder(MetaPathFinder):
         return os.path.isabs(file) and inside and not any(each in file for each in INSTALLED)
 
 
-def use(folder: str | os.PathLike[str], named: Iterable[str] = ()) -> None:
+def use_folder(folder: str | os.PathLike[str], named: Iterable[str] = ()) -> None:
     """Let the user's modules be imported from a folder, once.
 
     Args:
         folder: The folder.
         named: Names of modules that anybody may import from it. Optional.
     """
-    finder = found()
+    finder = users_finder()
     if finder is not None and finder.folder == os.path.realpath(folder):
         finder.named.update(named)
         return
@@ -70,21 +68,21 @@ def use(folder: str | os.PathLike[str], named: Iterable[str] = ()) -> None:
     sys.meta_path.insert(0, Finder(os.fspath(folder), named))
 
 
-def name(module: str) -> None:
+def name_module(module: str) -> None:
     """Let a module that the user named be imported from his folder, if there is one."""
-    finder = found()
+    finder = users_finder()
     if finder is not None:
         finder.named.add(module.partition(".")[0])
 
 
-def found() -> Finder | None:
+def users_finder() -> Finder | None:
     """Return the finder of this process; `None` outside of a command."""
     return next((each for each in sys.meta_path if isinstance(each, Finder)), None)
 
 
 def travelling() -> tuple[str, list[str]] | None:
     """Return what a worker needs to find the same modules; `None` outside of a command."""
-    finder = found()
+    finder = users_finder()
     return None if finder is None else (finder.folder, sorted(finder.named))
 
 
@@ -116,3 +114,22 @@ def _importing_file() -> str:
 
 def _is_importlib(file: str) -> bool:
     return os.path.dirname(file) == os.path.dirname(os.__file__) + f"{os.sep}importlib"
+
+
+PASSED = ("kbatch", "keras_tuner", "contextlib")  # packages through which a call comes
+
+
+def warn(words: str) -> None:
+    """Warn at the line outside of kbatch and KerasTuner that made the call.
+
+    Args:
+        words: String, the warning.
+    """
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and _package(frame) in PASSED:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(words, stacklevel=level)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -1,1 +1,0 @@
-"""The training device: its memory, its limit and its load."""

@@ -24,6 +24,7 @@ from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.problems import Problems
 from kbatch.recipe_fields import COMPILED
+from kbatch.records.project import Job, Project
 from kbatch.runtime import device, keras_private, users_code
 from kbatch.space import Space
 from kbatch.training import board, repeat, user_callbacks
@@ -31,10 +32,8 @@ from kbatch.training.checkpoint import Checkpoint, largest_bytes
 from kbatch.training.executor import Executor, LocalExecutor
 from kbatch.training.forecast import Forecast
 from kbatch.training.goal import horizon_of, judged_by
-from kbatch.training.job import Job
 from kbatch.training.prepared_search import PreparedSearch
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Project
 from kbatch.training.remembered import FACT, Remembered, completed, facts_of
 from kbatch.training.search import IDLE, Search
 from kbatch.training.search_terms import Terms

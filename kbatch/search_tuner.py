@@ -17,7 +17,8 @@ from kbatch.hypermodel import HyperModel
 from kbatch.hypermodel import objective as the_objective
 from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.recipe_fields import whole_number
-from kbatch.records import disk, links, tuner_files
+from kbatch.records import files, tuner_files
+from kbatch.records.project import Project
 from kbatch.runtime import keras_private
 from kbatch.search import axis_ranges
 from kbatch.search.oracle import Oracle
@@ -26,7 +27,6 @@ from kbatch.training import crew, user_callbacks
 from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
 from kbatch.training.executor import executor_of
-from kbatch.training.project import Project
 from kbatch.tuner_border import border
 
 UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name
@@ -241,11 +241,11 @@ def _folders(warm_start: Any) -> list[Any]:
 
 def _prepare(project: Path) -> None:
     """Make the folder of a project, in which KerasTuner reads, writes and removes files."""
-    links.check_below(project)
+    files.check_no_links(project)
     try:
         project.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise disk.refusal(error, project) from error
+        raise files.refusal(error, project) from error
 
 
 def _broken(file: Path) -> RecordError:

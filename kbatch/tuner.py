@@ -22,7 +22,7 @@ from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.option import Range
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.noise import widest_difference

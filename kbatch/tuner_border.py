@@ -14,7 +14,7 @@ from typing import Any
 import keras_tuner
 
 from kbatch.errors import KbatchError
-from kbatch.records import disk
+from kbatch.records import files
 
 TRIAL = "A trial failed, and would fail again"
 BUILD = "`build` failed, and would fail again"
@@ -34,7 +34,7 @@ def border(what: str = TRIAL) -> Iterator[None]:
     except KbatchError as error:
         raise _fatal(type(error))(error.must, error.received, error.do) from error
     except Exception as error:
-        full = disk.trouble(error)
+        full = files.disk_trouble(error)
         if full is not None:
             raise _fatal(type(full))(full.must, full.received, full.do) from error
         raise keras_tuner.errors.FatalRuntimeError(

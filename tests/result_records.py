@@ -5,9 +5,8 @@ import math
 
 from kbatch import Outcome, Recipe, scoring
 from kbatch.goal import Goal
-from kbatch.records import fingerprint
-from kbatch.records.record import Record
-from kbatch.records.store import Store
+from kbatch.records import project
+from kbatch.records.store import Record, Store
 
 SECONDS = 10.0
 GOAL = Goal(SECONDS, "val_accuracy", "max", 0.5)
@@ -85,7 +84,7 @@ def keep(folder, records, goal=GOAL, examples=400):
     for one in records:
         store.start(one.key)
         store.end(one)
-    fingerprint.save(
+    project.save_facts(
         folder / "search" / "kbatch",
         {"goal": goal.to_dict(), "data": {"validation": {"examples": examples}}},
     )

@@ -18,7 +18,7 @@ from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.rulebook import RULES, unchecked
 from kbatch.combination import Combination
 from kbatch.memory._max_batch_table import Row, Table
-from kbatch.records import fingerprint
+from kbatch.records import project
 from kbatch.results.loading import load, rows
 from kbatch.runtime import device
 
@@ -621,14 +621,14 @@ def test_without_results_this_machine_is_asked(fast, speaks, monkeypatch):
 def test_a_project_of_before_learns_of_the_overlap(searched, points, build, tmp_path):
     """The fact is no condition of a search that goes on."""
     folder = shutil.copytree(Path(searched.project_dir).parent, tmp_path / "old")
-    facts = fingerprint.load(folder / "p" / "kbatch")
+    facts = project.load_facts(folder / "p" / "kbatch")
     assert facts["checks"]["validation"]["shared"] == 0
     del facts["checks"]["validation"]
-    fingerprint.save(folder / "p" / "kbatch", facts)
+    project.save_facts(folder / "p" / "kbatch", facts)
     tuner = short_searches.tuner_of(folder, model=build, space=SPACE, max_trials=2)
     short_searches.search(tuner, points)
     assert len(load(tuner)) == 3
-    assert fingerprint.load(folder / "p" / "kbatch")["checks"]["validation"]["looked_at"] == 200
+    assert project.load_facts(folder / "p" / "kbatch")["checks"]["validation"]["looked_at"] == 200
 
 
 RATES = {"learning_rate": {"adam": [1e-5, 1e-2]}, "batch_size": [16, 32, 64]}
@@ -660,8 +660,8 @@ def at_sizes(*sizes, held=(0.9, 0.7, 0.7)):
 )
 def test_the_edge_of_a_search_is_told_if_it_is_clearly_best(records, rules, tmp_path):
     folder = keep(tmp_path, records, examples=EXAMPLES)
-    facts = fingerprint.load(folder / "search" / "kbatch")
-    fingerprint.save(folder / "search" / "kbatch", {**facts, "space": RATES})
+    facts = project.load_facts(folder / "search" / "kbatch")
+    project.save_facts(folder / "search" / "kbatch", {**facts, "space": RATES})
     found = advise(kbatch.best_recipe(folder), results=folder)
     assert {each.rule for each in found} == rules
     if rules:
@@ -671,10 +671,10 @@ def test_the_edge_of_a_search_is_told_if_it_is_clearly_best(records, rules, tmp_
 def test_a_limit_of_the_search_is_that_of_its_advice(tmp_path):
     folder = keep(tmp_path, [trial(0, 0.8, 32)], examples=EXAMPLES)
     place = folder / "search" / "kbatch"
-    facts = fingerprint.load(place)
+    facts = project.load_facts(place)
     for limit in (96, limits(96, Recipe(96)).to_dict()):
         name = "table" if isinstance(limit, dict) else "max_batch"
-        fingerprint.save(place, {**facts, name: limit})
+        project.save_facts(place, {**facts, name: limit})
         assert [each.rule for each in advise(Recipe(96), results=folder)] == ["largest_not_best"]
 
 

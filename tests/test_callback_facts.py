@@ -4,8 +4,8 @@ import keras
 import pytest
 
 from kbatch.errors import ProjectChangedError
+from kbatch.records.project import Project
 from kbatch.training import callback_facts
-from kbatch.training.project import Project
 
 SCHEDULER, STOPPING = keras.callbacks.LearningRateScheduler, keras.callbacks.EarlyStopping
 

@@ -17,8 +17,8 @@ from kbatch.checks.subject import Subject
 from kbatch.data.batches import prepare
 from kbatch.errors import KbatchError, ModelError
 from kbatch.model_spec import ModelSpec
+from kbatch.records.project import Project
 from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.project import Project
 
 
 def test_every_check_says_what_it_assumes_and_what_follows():

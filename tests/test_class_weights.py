@@ -11,8 +11,8 @@ from short_searches import tuner_of
 import kbatch
 from kbatch import Recipe
 from kbatch.errors import DataError, KbatchError
+from kbatch.records.project import Project
 from kbatch.results.loading import load_records
-from kbatch.training.project import Project
 
 CLASSES = 3
 RNG = np.random.default_rng(0)

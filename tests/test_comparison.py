@@ -13,7 +13,7 @@ from kbatch import Recipe
 from kbatch.cli.app import app
 from kbatch.errors import RecordError
 from kbatch.goal import Goal
-from kbatch.records import fingerprint
+from kbatch.records import project
 from kbatch.results import compare
 from kbatch.results.claim import claim_of
 from kbatch.results.score_interval import interval, measuring_error
@@ -39,7 +39,7 @@ def search(tmp_path):
         ]
         folder = result_records.keep(tmp_path / f"runs{next(FOLDERS)}", records, goal)
         own = folder / "search" / "kbatch"
-        fingerprint.save(own, {**fingerprint.load(own), **facts})
+        project.save_facts(own, {**project.load_facts(own), **facts})
         return folder
 
     return make

@@ -10,12 +10,10 @@ from fake_search import once, trained
 
 from kbatch import Recipe
 from kbatch.errors import RecordError
-from kbatch.records import atomic_file, disk, store
+from kbatch.records import files, store
+from kbatch.records.project import CRASHES, Job, Project
 from kbatch.records.store import Store
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
-from kbatch.training.at_most_once import CRASHES
-from kbatch.training.job import Job
-from kbatch.training.project import Project
 
 JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HDF5 = (
@@ -45,8 +43,8 @@ FOREIGN = [
 def test_full_disks_are_told_from_full_memory_in_every_library(error):
     wrapped = RuntimeError("A trial failed")
     wrapped.__cause__ = error
-    assert isinstance(disk.trouble(wrapped), RecordError)
-    assert len(str(disk.trouble(wrapped))) < 200
+    assert isinstance(files.disk_trouble(wrapped), RecordError)
+    assert len(str(files.disk_trouble(wrapped))) < 200
     assert not is_out_of_memory(wrapped)
     assert not is_suspect(wrapped)
 
@@ -61,7 +59,7 @@ def test_full_disks_are_told_from_full_memory_in_every_library(error):
     ],
 )
 def test_what_is_no_disk_is_left_to_others(error):
-    assert disk.trouble(error) is None
+    assert files.disk_trouble(error) is None
 
 
 def test_the_sentence_names_the_file_and_what_to_do():
@@ -69,7 +67,7 @@ def test_the_sentence_names_the_file_and_what_to_do():
         "The disk must have room. Received: No space left on device: "
         "trial_0/checkpoint.weights.h5. Free some"
     )
-    assert str(disk.trouble(FOREIGN[0])).startswith(said)
+    assert str(files.disk_trouble(FOREIGN[0])).startswith(said)
 
 
 @pytest.fixture
@@ -93,10 +91,10 @@ def full(monkeypatch):
 
 
 def test_a_file_that_found_no_room_leaves_the_earlier_one(tmp_path, full):
-    atomic_file.write(tmp_path / "project.json", "before")
+    files.write(tmp_path / "project.json", "before")
     full(0)
     with pytest.raises(RecordError, match="must have room"):
-        atomic_file.write(tmp_path / "project.json", "after")
+        files.write(tmp_path / "project.json", "after")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "project.json": "before"
     }
@@ -197,7 +195,7 @@ def test_a_read_only_folder_is_one_sentence(small_disk):
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert len(Project(small_disk).store.records()) == 1
     with pytest.raises(RecordError, match="must be writable. Received: Read-only file system"):
-        atomic_file.write(small_disk / "report.md", "")
+        files.write(small_disk / "report.md", "")
     with pytest.raises(RecordError, match="must be writable"):
         once(Project(small_disk), Job("search", 1, 0, Recipe(), {"units": 1}, 1e-3), trained)
 
@@ -257,9 +255,9 @@ def test_weights_that_found_no_room_are_one_sentence(tmp_path):
 
 
 def test_no_training_begins_without_room_for_its_weights(small_disk):
-    disk.check_room(small_disk, 1000)
+    files.check_room(small_disk, 1000)
     with pytest.raises(
         RecordError,
         match=r"must have room for the weights. Received: 0.1 MB free in .* and 5.0 MB needed",
     ):
-        disk.check_room(small_disk, 5_000_000)
+        files.check_room(small_disk, 5_000_000)

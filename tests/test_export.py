@@ -18,7 +18,7 @@ from kbatch.case_study.pictures import split as split_of_study
 from kbatch.cli.app import app
 from kbatch.errors import RecordError
 from kbatch.plain_keras import pictures
-from kbatch.records import fingerprint
+from kbatch.records import project as records_project
 from kbatch.results.choice import baseline_training, best_training, trial_training
 from kbatch.results.export import code_of
 
@@ -37,7 +37,7 @@ def project(tmp_path):
 
 def know(project, **facts):
     folder = project / "search" / "kbatch"
-    fingerprint.save(folder, {**fingerprint.load(folder), **facts})
+    records_project.save_facts(folder, {**records_project.load_facts(folder), **facts})
 
 
 def invoke(*arguments):

@@ -19,11 +19,11 @@ from kbatch.case_study.photographs import read_images
 from kbatch.errors import DataError, KbatchError, RecordError
 from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
-from kbatch.records import links
-from kbatch.records.lock import Lock
+from kbatch.records import files
+from kbatch.records.files import Lock
+from kbatch.records.project import Project
 from kbatch.sources import npz, photographs, source
 from kbatch.sources.shares import Shares
-from kbatch.training.project import Project
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -233,7 +233,7 @@ def test_a_deep_folder_is_walked(tmp_path):
     for _ in range(300):
         deep = deep / "a"
     deep.mkdir(parents=True)
-    links.check_below(tmp_path)
+    files.check_no_links(tmp_path)
 
 
 def test_a_folder_of_pictures_alone_is_named(tmp_path):

@@ -8,8 +8,8 @@ from short_searches import build, hyperparameters_of, search, tuner_of
 import kbatch
 from kbatch import HyperModel, Space
 from kbatch.errors import SearchError, SpaceError
+from kbatch.records.project import Project
 from kbatch.results.loading import load_records
-from kbatch.training.project import Project
 
 
 def test_a_hyperparameter_with_one_of_our_names_is_refused(tmp_path):

@@ -12,16 +12,15 @@ from fake_search import once, trained
 
 from kbatch import Recipe
 from kbatch.errors import RecordError
-from kbatch.records import lock
-from kbatch.records.lock import Lock
-from kbatch.training.job import Job
-from kbatch.training.project import Project
+from kbatch.records import files
+from kbatch.records.files import Lock
+from kbatch.records.project import Job, Project
 
 JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HOLD = """
 import sys, time
 from pathlib import Path
-from kbatch.records.lock import Lock
+from kbatch.records.files import Lock
 held = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
@@ -98,7 +97,7 @@ def test_a_file_system_without_locks_only_warns(tmp_path, monkeypatch):
     def refuse(handle):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(lock, "_system_lock", refuse)
+    monkeypatch.setattr(files, "_system_lock", refuse)
     with pytest.warns(UserWarning, match="without locks: let one process at a time"):
         assert Lock(tmp_path).fresh
 

@@ -14,8 +14,8 @@ from kbatch.cli.app import app
 from kbatch.combination import Combination
 from kbatch.errors import MemoryLimitError, ProjectChangedError, SearchError
 from kbatch.memory._max_batch_table import Row, Table
+from kbatch.records.project import Project
 from kbatch.records.store import Store
-from kbatch.training.project import Project
 
 HERE = Path(__file__).parent
 LIMIT = 120 << 20

@@ -12,7 +12,7 @@ from keras import layers
 import kbatch
 from kbatch import ModelSpec, Outcome, Recipe
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecipeError
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results import loading
 from kbatch.rules.scaling import learning_rate_factor
 from kbatch.training.noise_measurement import NoiseScale, split

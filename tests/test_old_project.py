@@ -12,7 +12,7 @@ import pytest
 import kbatch
 import kbatch.errors
 from kbatch import Recipe, Space
-from kbatch.records.record import key_of
+from kbatch.records.store import key_of
 from kbatch.runtime import device_memory
 
 PROJECTS = Path(__file__).parent / "projects"

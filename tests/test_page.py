@@ -13,7 +13,7 @@ from kbatch.page.contents import MOST_TRIALS, contents_of
 from kbatch.page.html import html_of
 from kbatch.page.live_page import LivePage, at_rest
 from kbatch.page.recipe_table import recipe_table
-from kbatch.records.lock import Lock, is_held
+from kbatch.records.files import Lock, is_locked
 from kbatch.results.ranking import ranking
 from kbatch.results.report import RUN_FILE
 from kbatch.training.progress import Watcher
@@ -202,10 +202,10 @@ def test_the_page_tells_what_was_searched_and_by_what(tmp_path):
 def test_a_page_says_that_its_search_goes_on_and_reloads(tmp_path):
     folder = keep(tmp_path, searched())
     records = folder / "search" / "kbatch"
-    assert not is_held(records)
+    assert not is_locked(records)
     assert files.RUNNING.split("`")[0] not in files.write(folder).read_text()
     with Lock(records):
-        assert is_held(records)
+        assert is_locked(records)
         held = files.write(folder).read_text()
         assert "was still running" in held
         assert 'data-reload="0"' in held
@@ -213,7 +213,7 @@ def test_a_page_says_that_its_search_goes_on_and_reloads(tmp_path):
         assert "loads itself again" in live
         assert f'data-reload="{files.RELOAD_SECONDS}"' in live
         assert f'<meta http-equiv="refresh" content="{files.RELOAD_SECONDS}">' in live
-    assert not is_held(records)
+    assert not is_locked(records)
     assert "running" not in files.write(folder).read_text().split("<main>")[0]
 
 

@@ -5,9 +5,7 @@ from fake_search import once, trained
 
 from kbatch import Recipe
 from kbatch.errors import RecordError
-from kbatch.training.at_most_once import CRASHES
-from kbatch.training.job import Job
-from kbatch.training.project import Project
+from kbatch.records.project import CRASHES, Job, Project
 
 JOB = Job("search", 3, 0, Recipe(), {"units": 8}, 1e-3)
 

@@ -11,7 +11,8 @@ from result_records import GOAL, confirmation, keep, record
 
 import kbatch
 from kbatch.errors import SearchError
-from kbatch.records import fingerprint
+from kbatch.records import project
+from kbatch.records.project import Project
 from kbatch.records.store import Store
 from kbatch.results.claim import Race, claim_of
 from kbatch.results.score_interval import interval
@@ -21,7 +22,6 @@ from kbatch.runtime.signals import Turns
 from kbatch.training import race
 from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Project
 
 LOOKS = (3, 5, 8, 12)
 NEVER = math.inf
@@ -279,7 +279,7 @@ def test_a_race_of_a_real_search_goes_on_where_it_was(points, tmp_path):
     assert first.baseline.sum() == 2
     assert len(first) == 4 + 3
     kbatch.confirm(tuner, x, y, seeds=3, **arguments | {"top": 1})
-    assert fingerprint.load(tmp_path / "p" / "kbatch")["looks"] == [1, 2, 3]
+    assert project.load_facts(tmp_path / "p" / "kbatch")["looks"] == [1, 2, 3]
     # the leader of the search may have left the race after its first seed
     records = Store(tmp_path / "p" / "kbatch").records()
     raced = [record for record in records if record.purpose != "parted"]

@@ -14,7 +14,7 @@ from kbatch.advice.past_results import results_of
 from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
 from kbatch.page.contents import contents_of
-from kbatch.records import fingerprint
+from kbatch.records import project as records_project
 from kbatch.results import report
 from kbatch.results.choice import best_training
 from kbatch.results.ranking import all_were_stopped, leaders, ranking
@@ -308,7 +308,7 @@ def test_after_a_race_the_best_is_the_same_everywhere(tmp_path):
     folder = keep(tmp_path, [record(-1, 0.2, "baseline"), *trials, *again])
     of_project = folder / "search" / "kbatch"
     race = {"looks": [1, 3], "dropped": [1]}
-    fingerprint.save(of_project, {**fingerprint.load(of_project), **race})
+    records_project.save_facts(of_project, {**records_project.load_facts(of_project), **race})
     found = kbatch.report(folder)
     assert found.best.trial == best_training(folder).trial == 0
     assert side_of(folder).trained["best"].records[0].trial == 0
@@ -365,13 +365,13 @@ def test_own_hyperparameters_are_in_table_page_and_csv(project):
 
 
 def test_the_optimizer_of_the_users_model_is_named_if_known(project):
-    from kbatch.records import fingerprint
+    from kbatch.records import project as records_project
     from kbatch.results.loading import load_own_optimizer
 
     assert load_own_optimizer(project) == ""
     folder = project / "search" / "kbatch"
-    fingerprint.save(
-        folder, {**fingerprint.load(folder), "signature": {"optimizer": "AdamW 1234abcd"}}
+    records_project.save_facts(
+        folder, {**records_project.load_facts(folder), "signature": {"optimizer": "AdamW 1234abcd"}}
     )
     assert load_own_optimizer(project) == "AdamW"
 

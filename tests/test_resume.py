@@ -8,9 +8,9 @@ from short_searches import build, search, tuner_of
 
 from kbatch import Space
 from kbatch.errors import ProjectChangedError, SearchError
+from kbatch.records.project import Project
 from kbatch.results.loading import load_records
 from kbatch.runtime import device_memory
-from kbatch.training.project import Project
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from short_searches import build as with_width
 
 import kbatch
 from kbatch import Space
+from kbatch.records.project import Project
 from kbatch.results.loading import load_records
-from kbatch.training.project import Project
 
 GRID = Space(
     batch_size=(16, 64), policy="float32", learning_rate={"sgd": [0.01, 0.1], "adam": 1e-3}

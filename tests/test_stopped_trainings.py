@@ -17,10 +17,9 @@ from short_searches import build, search, tuner_of
 import kbatch
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.recipe import Recipe
+from kbatch.records.project import Job, Project
 from kbatch.results.loading import load_records
 from kbatch.training import search as searches
-from kbatch.training.job import Job
-from kbatch.training.project import Project
 
 JOB = Job("search", 0, 0, Recipe())
 

@@ -5,9 +5,8 @@ import pytest
 
 from kbatch import Outcome, Recipe
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.records import fingerprint
-from kbatch.records.record import Record, key_of
-from kbatch.records.store import Store, read
+from kbatch.records import project
+from kbatch.records.store import Record, Store, key_of, read
 
 
 def record(trial=0, score=0.1, **fields):
@@ -114,33 +113,33 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 
 
 def test_a_changed_fact_is_named_with_both_values(tmp_path):
-    fingerprint.save(tmp_path, {"space": {"batch_size": [16, 32], "jit": [False]}, "seed": 0})
-    fingerprint.check(tmp_path, {"space": {"batch_size": (16, 32), "jit": (False,)}, "new": 1})
+    project.save_facts(tmp_path, {"space": {"batch_size": [16, 32], "jit": [False]}, "seed": 0})
+    project.check_facts(tmp_path, {"space": {"batch_size": (16, 32), "jit": (False,)}, "new": 1})
     with pytest.raises(
         ProjectChangedError, match=r"space.batch_size was \[16, 32\] and is now \[16\]"
     ):
-        fingerprint.check(tmp_path, {"space": {"batch_size": [16], "jit": [False]}})
+        project.check_facts(tmp_path, {"space": {"batch_size": [16], "jit": [False]}})
 
 
 def test_a_checksum_once_unknown_is_never_compared_again(tmp_path):
     def facts(checksum, **others):
         return {"data": {"training": {"checksum": checksum, "examples": 3}}, **others}
 
-    fingerprint.save(tmp_path, facts(1, target=None))
+    project.save_facts(tmp_path, facts(1, target=None))
     with pytest.raises(ProjectChangedError, match="values or order of data.training are not those"):
-        fingerprint.check(tmp_path, facts(2))
+        project.check_facts(tmp_path, facts(2))
     for checksum in (1, None, 2, None, 3):
-        fingerprint.check(tmp_path, facts(checksum))
+        project.check_facts(tmp_path, facts(checksum))
     with pytest.raises(ProjectChangedError, match="target was None and is now 0.9"):
-        fingerprint.check(tmp_path, facts(1, target=0.9))
+        project.check_facts(tmp_path, facts(1, target=0.9))
 
 
 def test_facts_appear_whole_or_not_at_all(tmp_path):
-    fingerprint.save(tmp_path, {"a": 1})
+    project.save_facts(tmp_path, {"a": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["project.json"]
     (tmp_path / "project.json").write_text('{"a": ')
     with pytest.raises(RecordError, match="readable JSON"):
-        fingerprint.load(tmp_path)
+        project.load_facts(tmp_path)
 
 
 def test_outcomes_survive_json_with_nan_in_the_curve():

@@ -11,9 +11,8 @@ from fake_search import once
 
 import kbatch
 from kbatch import Recipe, Space
-from kbatch.training.job import Job
+from kbatch.records.project import Job, Project
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Project
 from kbatch.training.search import Search
 from kbatch.training.search_terms import Terms
 

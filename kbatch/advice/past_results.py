@@ -11,7 +11,7 @@ from typing import Any
 from kbatch.errors import KbatchError, RecordError
 from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
-from kbatch.records.record import BASELINE_TRIAL
+from kbatch.records.store import BASELINE_TRIAL
 from kbatch.results import noise
 from kbatch.results.frame import OWN
 

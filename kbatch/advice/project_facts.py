@@ -9,7 +9,7 @@ from typing import Any
 from kbatch.advice.past_results import Results, results_of
 from kbatch.memory._max_batch_table import Table
 from kbatch.recipe_fields import whole_number
-from kbatch.records import fingerprint
+from kbatch.records import project
 from kbatch.results.loading import (
     folder_of,
     load,
@@ -54,7 +54,7 @@ def facts_of(source: Any) -> ProjectFacts:
     if hasattr(source, "iterrows"):
         return ProjectFacts(results_of([source]))
     results = results_of([load(source), load_confirmations(source)])
-    facts = fingerprint.load(folder_of(source)) or {}
+    facts = project.load_facts(folder_of(source)) or {}
     table, validation = facts.get("table"), load_checks(source).get("validation", {})
     counts = [whole_number(validation.get(name), 0) for name in ("shared", "looked_at")]
     return ProjectFacts(

@@ -9,8 +9,8 @@ from kbatch.cli.console import print_text
 from kbatch.cli.export_options import Options
 from kbatch.cli.failure import told_plainly
 from kbatch.errors import RecordError
-from kbatch.records import atomic_file
-from kbatch.records.record import Record
+from kbatch.records import files
+from kbatch.records.store import Record
 from kbatch.runtime import signals
 
 
@@ -33,7 +33,7 @@ def export(options: Options) -> None:
         if file.exists() and (not options.force or not file.is_file()):
             do = "Name another file, or pass --force" if file.is_file() else "Name a file"
             raise RecordError("--out must be a file that does not exist yet", str(file), do)
-        atomic_file.write(file, code)
+        files.write(file, code)
         print(f"Written: {file}")
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from kbatch import plain_text
 from kbatch.errors import KbatchError, SearchError
-from kbatch.records import disk
+from kbatch.records import files
 from kbatch.runtime import signals
 
 CLOSED_PIPE = 141  # as a shell says it of a program that SIGPIPE ended
@@ -96,7 +96,7 @@ def refused(sentence: str) -> typer.Exit:
 
 def _refusal(error: Exception) -> KbatchError | None:
     """The refusal that an error stands for; `None` for a bug, which keeps its traceback."""
-    full = disk.trouble(error)
+    full = files.disk_trouble(error)
     if full is not None and ".h5" in str(full):
         _end_at_once(str(full))
     if isinstance(error, KbatchError):
@@ -106,7 +106,7 @@ def _refusal(error: Exception) -> KbatchError | None:
             "TensorFlow must be importable", str(error), "See `kbatch doctor` for what is wrong"
         )
     if full is None and isinstance(error, OSError) and error.filename is not None:
-        return disk.refusal(error)
+        return files.refusal(error)
     return full
 
 
@@ -132,11 +132,11 @@ def _silence_disk_errors() -> None:
     excepthook = sys.excepthook
 
     def silent(lost: Any) -> None:
-        if lost.exc_value is None or disk.trouble(lost.exc_value) is None:
+        if lost.exc_value is None or files.disk_trouble(lost.exc_value) is None:
             sys.__unraisablehook__(lost)
 
     def unsaid(kind: type[BaseException], value: BaseException, trace: Any) -> None:
-        if disk.trouble(value) is None:
+        if files.disk_trouble(value) is None:
             excepthook(kind, value, trace)
 
     sys.unraisablehook, sys.excepthook = silent, unsaid

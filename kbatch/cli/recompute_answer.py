@@ -23,7 +23,7 @@ from kbatch.memory._build_function import imported
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer
-from kbatch.records import atomic_file
+from kbatch.records import files
 from kbatch.results.charts.plans import PlanInfo, draw_plans
 from kbatch.runtime import device_memory, users_code
 
@@ -67,7 +67,7 @@ def answer(options: Options, console: Console) -> None:
     if nothing:
         console.print(nothing, highlight=False, soft_wrap=True)
     if options.plan:
-        atomic_file.write(Path(options.plan), chosen.to_json())
+        files.write(Path(options.plan), chosen.to_json())
         console.print(
             f"Plan: {options.plan} (recompute.Plan.from_json, recompute.apply)",
             highlight=False,

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from kbatch.driver.options import PROJECT, Options
-from kbatch.records import fingerprint, store
-from kbatch.records.record import BASELINE_TRIAL, Record
+from kbatch.records import project, store
+from kbatch.records.store import BASELINE_TRIAL, Record
 from kbatch.results.duration import Ahead, race_trainings
 from kbatch.results.ranking import leaders
 from kbatch.space import Space
@@ -127,5 +127,5 @@ def number_of_trainings(options: Options, space: Space) -> int:
 
 def _records(folder: Path) -> list[Record]:
     """The records of the trainings that earlier runs of this search have ended."""
-    file = folder / PROJECT / fingerprint.FOLDER / store.FILE
+    file = folder / PROJECT / project.FOLDER / store.RECORDS_FILE
     return [line.record for line in store.read(file) if line.record is not None]

@@ -26,8 +26,8 @@ from kbatch.errors import DataError
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.page import files as page
 from kbatch.page.live_page import LivePage, at_rest
-from kbatch.records import atomic_file, fingerprint
-from kbatch.records.lock import Lock
+from kbatch.records import files, project
+from kbatch.records.files import Lock
 from kbatch.results import report
 from kbatch.results.ranking import all_were_stopped
 from kbatch.runtime import signals, streams
@@ -54,9 +54,9 @@ def run(options: Options, task: Task, console: Console) -> None:
     options.space()
     task.check()
     folder = results_folder.ready(options.out)
-    records = folder / PROJECT / fingerprint.FOLDER
+    records = folder / PROJECT / project.FOLDER
     with at_rest(folder), Lock(records):
-        options = options.as_begun(fingerprint.load(records) or {})
+        options = options.as_begun(project.load_facts(records) or {})
         space = options.space()
         announce(options, space, folder, console)
         max_batch = limits.of_options(options, task, space, folder, console)
@@ -264,7 +264,7 @@ def _open_search(
     console: Console,
 ) -> Search:
     """Open the search, which `tuner.search` and `confirm` then take as it is."""
-    from kbatch.training.project import Project
+    from kbatch.records.project import Project
 
     project = Project(folder / PROJECT)
     project.check_complete()
@@ -295,4 +295,4 @@ def _note_run(options: Options, task: Task, examples: Examples, folder: Path) ->
         "model": options.model,
         "skipped": list(examples.skipped),
     }
-    atomic_file.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
+    files.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))

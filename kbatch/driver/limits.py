@@ -13,7 +13,7 @@ from kbatch.errors import NoMemoryLimitError
 from kbatch.memory._max_batch_table import Row, Table
 from kbatch.memory._max_batches import max_batches
 from kbatch.memory._micro_batch import MaxBatches
-from kbatch.records import fingerprint
+from kbatch.records import project
 from kbatch.runtime import device_memory
 from kbatch.runtime.nvidia import may_use_card
 from kbatch.space import Space
@@ -33,7 +33,7 @@ def of_options(
     """
     if options.max_batch != "auto":
         return options.max_batch_number()
-    facts = fingerprint.load(folder / PROJECT / fingerprint.FOLDER) or {}
+    facts = project.load_facts(folder / PROJECT / project.FOLDER) or {}
     table = Table.of_project(folder / PROJECT)
     if table is not None:
         return table

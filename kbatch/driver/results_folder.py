@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kbatch.driver.options import PROJECT
 from kbatch.errors import SearchError
-from kbatch.records import disk, links
+from kbatch.records import files
 
 ENDINGS = (".html", ".md", ".csv", ".png", ".json", ".jsonl")  # of what commands write there
 LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
@@ -36,9 +36,9 @@ def ready(out: str) -> Path:
         ) from error
     except OSError as error:
         received = f"{folder}: {error.strerror or error}"
-        raise disk.trouble(error) or SearchError(
+        raise files.disk_trouble(error) or SearchError(
             "--out must be a folder that can be written", received, "Pass another folder"
         ) from error
-    links.check_files(folder, ENDINGS)
-    links.check_below(folder / PROJECT)
+    files.check_no_linked_files(folder, ENDINGS)
+    files.check_no_links(folder / PROJECT)
     return folder

@@ -11,7 +11,7 @@ import keras_tuner
 
 from kbatch.driver.options import PROJECT
 from kbatch.hypermodel import HyperModel, objective
-from kbatch.records import disk, tuner_files
+from kbatch.records import files, tuner_files
 from kbatch.search_tuner import Tuner, go_through
 
 # The Gaussian process takes about a third of the variance of normalized scores for noise. Of 69
@@ -113,5 +113,5 @@ def set_aside(project: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             file.replace(target)
     except OSError as error:
-        raise disk.refusal(error) from error
+        raise files.refusal(error) from error
     return aside

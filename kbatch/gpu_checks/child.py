@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import scale
-from kbatch.records import atomic_file
+from kbatch.records import files
 
 ORPHAN_SECONDS = 1.0  # between two looks for the parent; chosen by hand, not tuned
 TRACE_CHARACTERS = 1500
@@ -31,7 +31,7 @@ def main(function: str, file: str, *arguments: str) -> None:
     """
     result = found(function, arguments)
     text = json.dumps(dataclasses.asdict(result), default=_plain)
-    atomic_file.write(Path(file), text)
+    files.write(Path(file), text)
 
 
 def found(function: str, arguments: tuple[str, ...] = ()) -> Result:

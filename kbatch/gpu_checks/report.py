@@ -14,7 +14,7 @@ from typing import Any
 from kbatch import __version__
 from kbatch.gpu_checks.check import Row
 from kbatch.gpu_checks.scale import is_rehearsal
-from kbatch.records import atomic_file
+from kbatch.records import files
 from kbatch.runtime import device
 
 LIBRARIES = ("tensorflow", "keras", "keras-tuner", "numpy", "nvidia-ml-py", "nvidia-cudnn-cu12")
@@ -74,7 +74,7 @@ class Report:
             return
         content: dict[str, Any] = {**self._head, "ended": self._ended}
         content["rows"] = [row.to_dict() for row in self.rows]
-        atomic_file.write(self.path, json.dumps(content, indent=1, default=str) + "\n")
+        files.write(self.path, json.dumps(content, indent=1, default=str) + "\n")
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ import platformdirs
 
 import kbatch
 from kbatch.errors import KbatchError
-from kbatch.records import atomic_file
+from kbatch.records import files
 from kbatch.runtime import device as runtime_device
 from kbatch.runtime import nvidia
 
@@ -45,7 +45,7 @@ def key(facts: Mapping[str, Any]) -> str:
 def load(name: str) -> Any | None:
     """The answer kept under a name, or `None`; an unreadable file counts as none."""
     with contextlib.suppress(KbatchError, ValueError, RecursionError):
-        return json.loads(atomic_file.read(folder() / f"{name}.json") or b"null")
+        return json.loads(files.read(folder() / f"{name}.json") or b"null")
     return None
 
 
@@ -67,7 +67,7 @@ def save(name: str, answer: Any) -> None:
     """Keep an answer. The file appears whole or not at all; an unwritable folder is no error."""
     with contextlib.suppress(OSError, KbatchError):
         folder().mkdir(parents=True, exist_ok=True)
-        atomic_file.write(folder() / f"{name}.json", json.dumps(answer))
+        files.write(folder() / f"{name}.json", json.dumps(answer))
 
 
 def device() -> str:

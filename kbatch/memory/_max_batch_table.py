@@ -15,7 +15,7 @@ from kbatch.errors import RecordError
 from kbatch.json_form import Whole
 from kbatch.memory._max_batch import too_large
 from kbatch.recipe import Recipe
-from kbatch.records import fingerprint
+from kbatch.records import project
 
 if TYPE_CHECKING:
     import pandas
@@ -160,7 +160,7 @@ class Table:
         Args:
             directory: Path of the folder of the KerasTuner project.
         """
-        fields = (fingerprint.load(Path(directory) / fingerprint.FOLDER) or {}).get("table")
+        fields = (project.load_facts(Path(directory) / project.FOLDER) or {}).get("table")
         return None if fields is None else cls.from_dict(fields)
 
     def _later_axes(self) -> list[str]:

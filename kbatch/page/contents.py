@@ -10,8 +10,8 @@ from typing import Any
 from kbatch.page.recipe_advice import RecipeAdvice, recipe_advice
 from kbatch.page.recipe_table import RecipeTable, recipe_table
 from kbatch.page.searched import Fact, commands, library_versions, searched
-from kbatch.records import fingerprint
-from kbatch.records.record import Record
+from kbatch.records import project
+from kbatch.records.store import Record
 from kbatch.results.batch_data import batch_infos, confirmed_infos, sizes
 from kbatch.results.charts.batches import cost_charts, score_charts
 from kbatch.results.charts.canvas import Chart
@@ -86,7 +86,7 @@ def contents_of(source: Any) -> Contents:
     found, root = report(source), root_of(source)
     shown = shown_records(found)
     ranks = ranking(shown, found.goal, found.validation_examples, found.dropped)
-    facts = fingerprint.load(folder_of(source)) or {}
+    facts = project.load_facts(folder_of(source)) or {}
     return Contents(
         root.resolve().name,
         title(found.records, found.claim, found.goal),

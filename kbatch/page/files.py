@@ -7,8 +7,8 @@ from typing import Any
 
 from kbatch.page.contents import contents_of
 from kbatch.page.html import html_of, vega
-from kbatch.records import atomic_file
-from kbatch.records.lock import is_held
+from kbatch.records import files
+from kbatch.records.files import is_locked
 from kbatch.results.loading import folder_of, root_of
 
 FILE = "report.html"
@@ -31,7 +31,7 @@ def write(source: Any) -> Path:
     Raises:
         RecordError: If there are no records, they cannot be read, or the file cannot be written.
     """
-    return _written(source, RUNNING if is_held(folder_of(source)) else "", 0)
+    return _written(source, RUNNING if is_locked(folder_of(source)) else "", 0)
 
 
 def write_live(source: Any) -> Path:
@@ -41,5 +41,5 @@ def write_live(source: Any) -> Path:
 
 def _written(source: Any, state: str, reload_seconds: int) -> Path:
     file = root_of(source) / FILE
-    atomic_file.write(file, html_of(contents_of(source), vega(), state, reload_seconds))
+    files.write(file, html_of(contents_of(source), vega(), state, reload_seconds))
     return file

@@ -11,7 +11,7 @@ from typing import Any
 
 from kbatch.page import files
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.training.forecast import Forecast
 from kbatch.training.progress import Watcher
 

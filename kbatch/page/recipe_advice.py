@@ -11,7 +11,7 @@ from kbatch.advice.advice import Advice
 from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.project_facts import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on, unchecked
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 
 # The page may be made on another machine than the search: without a name, no rule asks this one.
 UNKNOWN_DEVICE = "unknown"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kbatch.goal import Goal
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.claim import Mean
 from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.ranking import Rank, headings, table

@@ -11,7 +11,7 @@ from typing import Any
 from kbatch import json_form
 from kbatch.goal import Goal
 from kbatch.outcome import STOPPED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.duration import spent_words
 from kbatch.results.report_page import devices, versions

@@ -14,7 +14,7 @@ from typing import Any
 
 from kbatch import json_form
 from kbatch.errors import RecordError
-from kbatch.records import atomic_file
+from kbatch.records import files
 
 # The keys of KerasTuner's states and their types, from version 1.4.7 on.
 ORACLE: dict[str, Any] = {
@@ -100,7 +100,7 @@ def _is_trial(state: dict[str, Any], file: Path, oracle: dict[str, Any]) -> bool
 def _state(file: Path) -> dict[str, Any] | None:
     """The state in a file of KerasTuner's, or `None` if it holds none."""
     with contextlib.suppress(RecordError, ValueError, RecursionError):
-        state = json.loads(atomic_file.read(file) or b"")
+        state = json.loads(files.read(file) or b"")
         return state if isinstance(state, dict) else None
     return None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
-from kbatch.records.record import BASELINE_TRIAL, Record
+from kbatch.records.store import BASELINE_TRIAL, Record
 from kbatch.results import noise
 from kbatch.results.claim import Mean
 from kbatch.results.confirmed_recipes import confirmed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kbatch.errors import RecordError
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.winner import best_of
 

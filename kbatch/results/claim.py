@@ -11,7 +11,7 @@ from typing import Any
 
 from kbatch import scoring
 from kbatch.goal import Goal
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.confirmed_recipes import best_first, confirmed, parted
 from kbatch.results.own_values import apart, words_of
 from kbatch.results.score_interval import FEWEST_SEEDS, interval, measuring_error

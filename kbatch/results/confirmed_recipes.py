@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from kbatch.records.record import PARTED, Record
+from kbatch.records.store import PARTED, Record
 
 
 def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kbatch import scoring
 from kbatch.goal import Goal
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results import noise
 from kbatch.results.confirmed_recipes import confirmed
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kbatch.outcome import STOPPED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 
 # The mean share of the horizon that a trial trains for if poor ones are stopped, and the number of
 # trials that it stands for beside those that ended. By hand from searches of 8 to 20 trials.

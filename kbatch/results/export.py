@@ -19,8 +19,8 @@ from kbatch.code.places import BUILD, DATA, Places
 from kbatch.code.script import script
 from kbatch.errors import RecordError
 from kbatch.recipe_fields import whole_number
-from kbatch.records import atomic_file, fingerprint
-from kbatch.records.record import Record
+from kbatch.records import files, project
+from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_goal, root_of
 from kbatch.results.own_values import own_values
 from kbatch.results.report import RUN_FILE
@@ -42,7 +42,7 @@ def code_of(source: Any, record: Record) -> str:
     Raises:
         RecordError: If the project has no goal.
     """
-    facts = fingerprint.load(folder_of(source)) or {}
+    facts = project.load_facts(folder_of(source)) or {}
     run = _run(root_of(source))
     model, data = _model(facts, run, record), _data(facts, run)
     return script(
@@ -250,7 +250,7 @@ def _image_size(facts: Mapping[str, Any]) -> int | None:
 def _run(root: Path) -> dict[str, Any]:
     """The driver's notes on its run; none if they cannot be read."""
     try:
-        notes = json.loads(atomic_file.read(root / RUN_FILE) or b"{}")
+        notes = json.loads(files.read(root / RUN_FILE) or b"{}")
     except (RecordError, ValueError, RecursionError):
         return {}
     return notes if isinstance(notes, dict) else {}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kbatch.goal import Goal
 from kbatch.outcome import STOPPED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.claim import Claim, Mean, Side
 from kbatch.results.ranking import trainings_of
 from kbatch.results.winner import best_of

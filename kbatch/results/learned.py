@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.noise import value_error
 
 ROOM = 3  # horizons in which a rise in the middle of one can be held; chosen by hand

@@ -12,9 +12,8 @@ from kbatch.errors import RecordError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records import fingerprint
-from kbatch.records.record import FRESH, Record
-from kbatch.records.store import FILE, read
+from kbatch.records import project
+from kbatch.records.store import FRESH, RECORDS_FILE, Record, read
 from kbatch.results.claim import Race
 from kbatch.results.frame import OWN, Trials
 from kbatch.results.own_values import own_values
@@ -55,9 +54,11 @@ def folder_of(source: Any) -> Path:
     """
     root = root_of(source)
     found = [
-        path.parent for path in (root / FILE, root / fingerprint.FOLDER / FILE) if path.is_file()
+        path.parent
+        for path in (root / RECORDS_FILE, root / project.FOLDER / RECORDS_FILE)
+        if path.is_file()
     ]
-    found = found or sorted(path.parent for path in root.glob(f"*/{fingerprint.FOLDER}/{FILE}"))
+    found = found or sorted(path.parent for path in root.glob(f"*/{project.FOLDER}/{RECORDS_FILE}"))
     if len(found) != 1:
         nothing = "no records in it" if root.is_dir() else "no such folder"
         if root.is_file():
@@ -74,7 +75,7 @@ def folder_of(source: Any) -> Path:
 
 def _check_search(folder: Path) -> None:
     """Refuse the folder of a study, whose records have no baseline and no goal."""
-    study = (fingerprint.load(folder) or {}).get("study")
+    study = (project.load_facts(folder) or {}).get("study")
     if study is not None:
         raise RecordError(
             f"{folder} must hold the records of a search",
@@ -85,12 +86,12 @@ def _check_search(folder: Path) -> None:
 
 def load_records(source: Any) -> list[Record]:
     """Return all records of a project, in the order they were made."""
-    return [line.record for line in read(folder_of(source) / FILE) if line.record]
+    return [line.record for line in read(folder_of(source) / RECORDS_FILE) if line.record]
 
 
 def load_goal(source: Any) -> Goal:
     """Return the goal of a project."""
-    facts = fingerprint.load(folder_of(source)) or {}
+    facts = project.load_facts(folder_of(source)) or {}
     if "goal" not in facts:
         raise RecordError(
             "A project must have a goal",
@@ -102,25 +103,25 @@ def load_goal(source: Any) -> Goal:
 
 def load_validation_examples(source: Any) -> int:
     """Return how many validation examples the metric was measured on; 0 if unknown."""
-    facts = fingerprint.load(folder_of(source)) or {}
+    facts = project.load_facts(folder_of(source)) or {}
     return int(facts.get("data", {}).get("validation", {}).get("examples") or 0)
 
 
 def load_race(source: Any) -> Race:
     """Return how the confirmations of a project gave their seeds."""
-    return Race.of(fingerprint.load(folder_of(source)) or {})
+    return Race.of(project.load_facts(folder_of(source)) or {})
 
 
 def load_checks(source: Any) -> dict[str, dict[str, Any]]:
     """Return what the checks of a project found, by the name of the check."""
-    checks = (fingerprint.load(folder_of(source)) or {}).get("checks")
+    checks = (project.load_facts(folder_of(source)) or {}).get("checks")
     found = checks if isinstance(checks, dict) else {}
     return {str(name): each for name, each in found.items() if isinstance(each, dict)}
 
 
 def load_own_optimizer(source: Any) -> str:
     """Return the name of the optimizer of the user's model; empty if unknown or there is none."""
-    facts = fingerprint.load(folder_of(source)) or {}
+    facts = project.load_facts(folder_of(source)) or {}
     return str(facts.get("signature", {}).get("optimizer") or "").split(" ")[0]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbatch.axes import RESERVED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 
 
 def own_values(record: Record) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.confirmed_recipes import confirmed_best
 from kbatch.results.noise import score_error, value_error
 from kbatch.results.own_values import own_words

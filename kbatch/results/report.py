@@ -16,8 +16,8 @@ from kbatch import json_form, notebook, text_table
 from kbatch.errors import RecordError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.plain_text import csv_of, without_controls
-from kbatch.records import atomic_file, links
-from kbatch.records.record import Record
+from kbatch.records import files as records_files
+from kbatch.records.store import Record
 from kbatch.results.batch_data import batch_infos
 from kbatch.results.claim import Claim, claim_of
 from kbatch.results.curve_data import panels
@@ -175,18 +175,18 @@ def write(tuner_or_directory: Any) -> list[Path]:
     from kbatch.results.charts.curves import draw_curves
 
     search, root = report(tuner_or_directory), root_of(tuner_or_directory)
-    links.check_files(root, (".csv", ".md", ".png"))
+    records_files.check_no_linked_files(root, (".csv", ".md", ".png"))
     files = [root / "trials.csv", root / CURVES, root / BATCHES, root / "report.md"]
-    atomic_file.write(files[0], csv_of(load(root)))
+    records_files.write(files[0], csv_of(load(root)))
     confirmations = load_confirmations(root)
     if len(confirmations):
         files.append(root / "confirmations.csv")
-        atomic_file.write(files[-1], csv_of(confirmations))
+        records_files.write(files[-1], csv_of(confirmations))
     examples = search.validation_examples
     draw_curves(panels(search.records, search.goal, search.best), search.goal, examples, files[1])
     infos = batch_infos(search.records, search.goal, examples, load_own_optimizer(root))
     draw_batches(infos, search.goal, files[2])
-    atomic_file.write(files[3], search.markdown())
+    records_files.write(files[3], search.markdown())
     return files
 
 
@@ -196,7 +196,7 @@ def _load_run(root: Path) -> dict[str, Any]:
     Nothing depends on them.
     """
     try:
-        run = without_controls(json.loads(atomic_file.read(root / RUN_FILE) or b"{}"))
+        run = without_controls(json.loads(records_files.read(root / RUN_FILE) or b"{}"))
         if json_form.fits(run, dict[str, str | list[str]]):
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from kbatch.goal import Goal
 from kbatch.plain_text import markdown
-from kbatch.records.record import FRESH, Record
+from kbatch.records.store import FRESH, Record
 from kbatch.results.claim import Claim
 from kbatch.results.duration import spent_words
 from kbatch.results.ranking import Rank, headings, table

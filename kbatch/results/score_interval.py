@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from kbatch.goal import Goal
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.noise import score_error
 
 # The spread of two seeds has one degree of freedom: the interval would be 13 standard errors wide.

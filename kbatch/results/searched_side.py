@@ -10,8 +10,8 @@ from typing import Any
 
 from kbatch import scoring
 from kbatch.goal import Goal
-from kbatch.records import fingerprint
-from kbatch.records.record import Record
+from kbatch.records import project
+from kbatch.records.store import Record
 from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.loading import (
     folder_of,
@@ -123,7 +123,7 @@ def side_of(source: Any) -> SearchedSide:
     return SearchedSide(
         str(root_of(source)),
         load_goal(source),
-        fingerprint.load(folder_of(source)) or {},
+        project.load_facts(folder_of(source)) or {},
         load_validation_examples(source),
         trained,
         sum(not group[0].baseline for group in groups),

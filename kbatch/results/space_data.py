@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.axes import AXES
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.own_values import own_values
 from kbatch.results.words import SCORE, score_text
 

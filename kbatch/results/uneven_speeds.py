@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kbatch.batch_growth import CONSTANT
 from kbatch.outcome import SCORED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 
 # Times that the fastest training of a recipe is the slowest. Of the 61 recipes of replay_resnet40,
 # confirmed twice for 8 s on one core with work on the other, half differed by less than 1.05 and

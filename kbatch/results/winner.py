@@ -8,7 +8,7 @@ from typing import Any
 
 from kbatch.errors import RecordError, in_one_frame
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.confirmed_recipes import confirmed, confirmed_best
 from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.ranking import leaders, trainings_of, unranked

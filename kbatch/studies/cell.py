@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kbatch.recipe import Recipe
-from kbatch.training.job import Job
+from kbatch.records.project import Job
 
 PURPOSE = "study"
 STEPS = 4  # of accumulation, where a technique accumulates

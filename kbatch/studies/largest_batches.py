@@ -9,10 +9,10 @@ from rich.console import Console
 
 from kbatch.memory._find_max_batch import find_max_batch
 from kbatch.recipe import Recipe
+from kbatch.records.project import Project
 from kbatch.studies.cell import STEPS
 from kbatch.studies.networks import network
 from kbatch.studies.setting import Setting
-from kbatch.training.project import Project
 
 FACT = "largest"  # the name of the batches among the project's facts
 

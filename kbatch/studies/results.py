@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kbatch.outcome import SCORED
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.studies.cell import Cell
 
 TRAIN = "train_"  # before the metrics on training data in a record's `test`

@@ -12,8 +12,8 @@ import pandas as pd
 
 from kbatch.page.html import rendered, vega
 from kbatch.plain_text import csv_of
-from kbatch.records import atomic_file
-from kbatch.records.record import Record
+from kbatch.records import files as records_files
+from kbatch.records.store import Record
 from kbatch.results.charts.canvas import Chart, save
 from kbatch.results.charts.study_groups import group_chart, group_points, span_of
 from kbatch.studies.description import sentences
@@ -45,14 +45,14 @@ def write(
         facts: Sentences on what cannot be measured, such as the command.
     """
     files = [folder / CELLS]
-    atomic_file.write(files[0], csv_of(measured.frame))
+    records_files.write(files[0], csv_of(measured.frame))
     charts = charts_of(study, measured.frame)
     if charts:
         files.append(folder / FIGURE)
         save(charts, files[-1])
     files += [folder / HTML, folder / PAGE]
-    atomic_file.write(files[-2], html(study, measured, records, facts))
-    atomic_file.write(files[-1], markdown(study, measured, records, facts))
+    records_files.write(files[-2], html(study, measured, records, facts))
+    records_files.write(files[-1], markdown(study, measured, records, facts))
     return files
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kbatch.outcome import SCORED
-from kbatch.records.record import Record
+from kbatch.records.project import Project
+from kbatch.records.store import Record
 from kbatch.results.duration import alike_seconds, time_words
 from kbatch.runtime import device_memory
 from kbatch.sources.examples import Examples
@@ -24,7 +25,6 @@ from kbatch.studies.results import frame_of
 from kbatch.studies.setting import Setting
 from kbatch.studies.study import Study
 from kbatch.studies.trainings import Trainings
-from kbatch.training.project import Project
 
 PLACE = 1.0  # seconds that stand for the equal time until it is known
 

@@ -11,7 +11,8 @@ import numpy as np
 from kbatch import scoring
 from kbatch.data.arrays import checksum
 from kbatch.outcome import SCORED, Outcome
-from kbatch.records.record import Record
+from kbatch.records.project import Project
+from kbatch.records.store import Record
 from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.worker import Death, Worker
 from kbatch.sources.examples import Examples, Part
@@ -21,7 +22,6 @@ from kbatch.studies.networks import network
 from kbatch.studies.results import TRAIN
 from kbatch.studies.setting import Setting
 from kbatch.training.one_recipe import train
-from kbatch.training.project import Project
 
 CHANCE = 0.5
 LARGER = 1.25  # of the published augmentation: pictures of 200 px are resized to 250

@@ -14,7 +14,8 @@ from kbatch.errors import RecordError
 from kbatch.json_form import FiniteAbove0, Whole
 from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
-from kbatch.records import atomic_file, fingerprint
+from kbatch.records import files
+from kbatch.records import project as records_project
 from kbatch.results.loading import load_records, load_validation_examples
 from kbatch.results.noise import is_share
 
@@ -103,9 +104,7 @@ def write(path: str | os.PathLike[str], trainings: Iterable[RecordedTraining]) -
     ]
     data = ("\n".join(rows) + "\n").encode()
     # the same table gives the same bytes
-    atomic_file.write(
-        Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data
-    )
+    files.write(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def _training(row: bytes, where: str) -> RecordedTraining:
@@ -132,7 +131,7 @@ def of_project(directory: str | os.PathLike[str]) -> list[RecordedTraining]:
         RecordError: If it has no search, or none with a score to be maximized.
     """
     project = Path(directory)
-    goal = (fingerprint.load(project / fingerprint.FOLDER) or {}).get("goal")
+    goal = (records_project.load_facts(project / records_project.FOLDER) or {}).get("goal")
     if goal is None or goal["direction"] != "max" or goal.get("target") is not None:
         raise RecordError(
             "A table must come of a search for a higher value, without a target",

@@ -17,10 +17,10 @@ from kbatch.data.batches import Data
 from kbatch.data.travel import Graph, Parcel
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
-from kbatch.records import disk
+from kbatch.records import files
+from kbatch.records.project import Job
 from kbatch.training._progress_file import ProgressFile
 from kbatch.training.checkpoint import largest_bytes
-from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
 from kbatch.training.trainer import LocalTrainer, Order, Trained
 from kbatch.training.trial import Trial
@@ -145,7 +145,7 @@ def train(payload: bytes, test: Graph | None, progress: ProgressFile) -> Trained
     hp = maker.hyperparameters(job.values)
     trial.make(dataclasses.replace(maker, seed=job.seed), job.recipe, hp)
     if order.checkpoint is not None and trial.failure is None:
-        disk.check_room(order.checkpoint.parent, largest_bytes(trial.model))
+        files.check_room(order.checkpoint.parent, largest_bytes(trial.model))
     order = dataclasses.replace(order, test=None if test is None else test.dataset())
     made = _trainer().train(order, _Written(progress), trial, None)
     if order.checkpoint is not None and trial.model and made.outcome.value is not None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from kbatch.axes import RESERVED
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.training import event_file, user_callbacks
 from kbatch.training.forecast import Forecast
 from kbatch.training.progress import Watcher

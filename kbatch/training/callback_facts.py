@@ -15,7 +15,7 @@ import keras
 
 from kbatch.building.signature import described
 from kbatch.errors import ProjectChangedError
-from kbatch.training.project import Project
+from kbatch.records.project import Project
 from kbatch.training.user_callbacks import belongs_to_trial
 
 FACT = "callbacks"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kbatch.training.job import Job
-from kbatch.training.project import Project
+from kbatch.records.project import Job, Project
 from kbatch.training.trainer import Trainer
 
 CALIBRATION_UPDATES = range(5, 41)  # of the baseline; chosen by hand

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.duration import Ahead, Taken, taken_of, time_words
 
 BASELINE = "told better once the baseline has ended"

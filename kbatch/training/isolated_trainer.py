@@ -24,7 +24,8 @@ from kbatch.data.batches import Data
 from kbatch.data.travel import Graph, parcel
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
-from kbatch.records import disk
+from kbatch.records import files
+from kbatch.records.project import Job
 from kbatch.runtime import device_memory
 from kbatch.runtime.signals import Turns
 from kbatch.runtime.worker import Death, travelling
@@ -32,7 +33,6 @@ from kbatch.training._isolated_worker import Settings, Setup
 from kbatch.training._progress_file import ProgressFile
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.executor import Executor, TrainingWorker
-from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
 from kbatch.training.run import FullOfProgramsError
 from kbatch.training.trainer import Order, Trained
@@ -232,7 +232,7 @@ class IsolatedTrainer:
         try:
             data = parcel(self._data, self._folder)
         except OSError as error:
-            raise disk.refusal(error, self._folder) from error
+            raise files.refusal(error, self._folder) from error
         settings = Settings.of_process()
         setup = Setup(self._model_maker, data, self._goal, pipelines, settings)
         self._payload = _bytes_of(setup, "build, loss, metrics or an augmentation")

@@ -15,7 +15,8 @@ from kbatch.errors import ProjectChangedError, SearchError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.model_spec import ModelSpec
 from kbatch.outcome import Outcome
-from kbatch.records.record import Record
+from kbatch.records.project import Project
+from kbatch.records.store import Record
 from kbatch.results.claim import Race
 from kbatch.results.own_values import own_values
 from kbatch.results.ranking import unranked
@@ -23,7 +24,6 @@ from kbatch.results.winner import best_of
 from kbatch.training import callback_facts, remembered, user_callbacks
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.one_recipe import trained
-from kbatch.training.project import Project
 from kbatch.training.search_terms import Terms
 
 NAME = "retrained"  # before the names of the files that callbacks write

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kbatch.records.project import Project
 from kbatch.runtime import device_memory
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Project
 from kbatch.training.search import Search
 from kbatch.training.search_terms import Terms
 

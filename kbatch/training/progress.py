@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from kbatch import notebook
 from kbatch.plain_console import PlainConsole
 from kbatch.recipe import Recipe
-from kbatch.records.record import BASELINE_TRIAL, PARTED, Record
+from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
 from kbatch.training.forecast import Forecast

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kbatch.errors import SearchError
 from kbatch.recipe_fields import whole_number
-from kbatch.records.record import Record
+from kbatch.records.store import Record
 from kbatch.results.claim import Race, claim_of
 from kbatch.results.confirmed_recipes import confirmed_best
 from kbatch.results.duration import Ahead, race_trainings

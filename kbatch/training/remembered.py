@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import SearchError
+from kbatch.records.project import Project
 from kbatch.training import callback_facts
 from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.project import Project
 from kbatch.training.search_terms import Terms
 
 FACT = "given"

@@ -8,8 +8,8 @@ import keras_tuner
 
 from kbatch.building.model_maker import ModelMaker
 from kbatch.recipe import Recipe
+from kbatch.records.project import Job
 from kbatch.search.oracle import REPEAT
-from kbatch.training.job import Job
 
 SEED = 100_000  # above that of the search: far from those of a confirmation, which are to be fresh
 

@@ -18,8 +18,9 @@ from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._recipe_plan import apply_recipe
-from kbatch.records import disk
-from kbatch.records.record import BASELINE_TRIAL, PARTED, Record
+from kbatch.records import files
+from kbatch.records.project import Job, Project, name_of
+from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.own_values import own_values
 from kbatch.rules import scaling
 from kbatch.runtime.oom import is_out_of_memory
@@ -28,9 +29,7 @@ from kbatch.space import Space
 from kbatch.training import remarks, user_callbacks
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.job import Job, name_of
 from kbatch.training.progress import Watcher
-from kbatch.training.project import Project
 from kbatch.training.trainer import Order, Trained, Trainer, new_trial
 from kbatch.training.trial import Trial
 
@@ -106,7 +105,7 @@ class Search:
             while record is None:
                 with begun(job):
                     if checkpoint is not None:
-                        disk.check_room(self.project.directory, checkpoint.bytes)
+                        files.check_room(self.project.directory, checkpoint.bytes)
                     order = self._order(job, callbacks, checkpoint, test, ask)
                     fresh = None if checkpoint is None else checkpoint.fresh()
                     trained = self.trainer.train(order, self.watcher, trial, fresh)

@@ -30,6 +30,7 @@ from kbatch.memory._max_batch_table import Table
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
+from kbatch.records.project import Project
 from kbatch.rules import scaling
 from kbatch.runtime import device, device_memory
 from kbatch.runtime.keras_private import has_schedule
@@ -43,7 +44,6 @@ from kbatch.training.goal import goal_of
 from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.metrics import Measured
 from kbatch.training.progress import Watcher, bars_of
-from kbatch.training.project import Project
 from kbatch.training.run import check_sizes
 from kbatch.training.search import VALUES, Search, baseline_job, baseline_recipe
 from kbatch.training.trainer import LocalTrainer, Trainer

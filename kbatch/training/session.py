@@ -16,8 +16,8 @@ from tensorboard.plugins.hparams.summary import session_end_pb
 from kbatch.axes import AXES, AXIS
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.record import FRESH, PARTED, Record
-from kbatch.training.job import name_of
+from kbatch.records.project import name_of
+from kbatch.records.store import FRESH, PARTED, Record
 
 # Prefixes of the tags, by which TensorBoard groups its charts.
 FINAL, CURVE, CURVE_IN_TIME = "final", "curve", "curve_over_milliseconds"

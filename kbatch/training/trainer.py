@@ -14,12 +14,12 @@ from kbatch.callbacks.validation_pass import evaluated, numbers
 from kbatch.data.batches import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
+from kbatch.records.project import Job
 from kbatch.runtime import device, device_memory
 from kbatch.runtime.worker import Death
 from kbatch.search.rungs import Questions
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.endless_fit import median_update_seconds
-from kbatch.training.job import Job
 from kbatch.training.progress import Watcher
 from kbatch.training.run import run
 from kbatch.training.run_options import RunOptions

@@ -10,8 +10,8 @@ from typing import Any
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
-from kbatch.records import fingerprint
-from kbatch.records.record import Record
+from kbatch.records import project
+from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_records
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Observation
@@ -38,7 +38,7 @@ def observations(
         RecordError: If there are no records.
         SearchError: If it searched another model, or judged by another metric.
     """
-    before = fingerprint.load(folder_of(folder)) or {}
+    before = project.load_facts(folder_of(folder)) or {}
     differing = [name for name in SAME if before.get(name) != facts.get(name)]
     if differing:
         words = ", ".join(f"another {name}" for name in differing)

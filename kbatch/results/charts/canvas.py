@@ -16,7 +16,7 @@ from typing import Any
 
 import altair as alt
 
-from kbatch.records import atomic_file
+from kbatch.records import files
 
 # Okabe & Ito 2008, told apart by the colour-blind; without their black and yellow, of which the
 # one is not seen on a dark page and the other not on a light one.
@@ -186,7 +186,7 @@ def save(charts: Sequence[Chart], path: str | Path) -> None:
     drawn = alt.hconcat(*drawings, spacing=40).resolve_scale(
         color="independent", shape="independent"
     )
-    atomic_file.write(Path(path), _png({**drawn.to_dict(validate=False), "config": CONFIG}))
+    files.write(Path(path), _png({**drawn.to_dict(validate=False), "config": CONFIG}))
 
 
 def _title(chart: Chart) -> alt.TitleParams:

@@ -44,7 +44,7 @@ def test_the_same_model_has_the_same_digest_in_every_process(build, shape, recip
 def test_python_that_no_trace_shows_has_another_digest_each_time():
     import tensorflow as tf
 
-    from kbatch.tracing.digest import digest as of_graph
+    from kbatch.runtime.trace import digest_of as of_graph
 
     def traced(function):
         return tf.function(function).get_concrete_function(tf.TensorSpec((None, 3))).graph

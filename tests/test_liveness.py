@@ -3,9 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.liveness import moments
-from kbatch.tracing.size import Size
-from kbatch.tracing.tensor_size import PRIME
+from kbatch.runtime.liveness import moments
+from kbatch.runtime.trace import PRIME, Size
 
 
 def traced(function, *shapes):

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch.recompute._op_work import BYTES_PER_FLOP, work_of
-from kbatch.tracing.tensor_size import PRIME
+from kbatch.runtime.trace import PRIME
 
 
 def operation(function, kind, *shapes):

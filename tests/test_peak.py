@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.peak import backward_peak, forward_peak
-from kbatch.tracing.tensor_size import PRIME
+from kbatch.runtime.liveness import backward_peak, forward_peak
+from kbatch.runtime.trace import PRIME
 
 
 def traced(forward, backward, width=100):

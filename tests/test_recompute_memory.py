@@ -9,8 +9,8 @@ import tensorflow as tf
 from recompute_plans import compiled
 
 from kbatch import recompute
+from kbatch.runtime.trace import ALLOCATOR_SLACK
 from kbatch.runtime.worker import Worker
-from kbatch.tracing.size import ALLOCATOR_SLACK
 
 pytestmark = pytest.mark.usefixtures("own_policy")
 

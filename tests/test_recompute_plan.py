@@ -19,7 +19,7 @@ from kbatch.recompute._op_trace import OpCost
 from kbatch.recompute._plan import Plan
 from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.recompute._solver import Budget
-from kbatch.tracing.size import Size
+from kbatch.runtime.trace import Size
 
 
 class Node:

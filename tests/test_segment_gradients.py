@@ -9,7 +9,7 @@ import tensorflow as tf
 from recompute_plans import compiled, cut, plain_trained_once, slow
 
 from kbatch import recompute
-from kbatch.tracing.liveness import needed
+from kbatch.runtime.liveness import needed
 
 pytestmark = pytest.mark.usefixtures("own_policy")
 

@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from kbatch.tracing.specialize import reshaped
+from kbatch.runtime.trace import reshaped
 
 
 def traced(function, batch_size):

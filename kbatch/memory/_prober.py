@@ -21,8 +21,8 @@ from kbatch.memory._probe_lines import Patience
 from kbatch.memory._workload import Workload
 from kbatch.runtime import device_memory, nvidia, users_code
 from kbatch.runtime.oom import is_suspect_exit
+from kbatch.runtime.trace import Moment
 from kbatch.runtime.worker import Death, Worker
-from kbatch.tracing.size import Moment
 
 STEPS = 3  # of a probe: the first traces, the second is steady, the third may be higher
 TIMEOUT_SECONDS = 600.0

@@ -16,7 +16,7 @@ from kbatch.memory._prober_protocol import Probing
 from kbatch.memory._search_result import SearchResult
 from kbatch.memory._speed_bound import SpeedBound, speed_bound
 from kbatch.runtime import device_memory
-from kbatch.tracing.size import ALLOCATOR_SLACK, Moment
+from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
 
 MOST_ELEMENTS = 2**31 - 1  # of one tensor
 

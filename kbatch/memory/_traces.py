@@ -14,12 +14,9 @@ import tensorflow as tf
 from kbatch.memory import _worker
 from kbatch.memory._probe import Refusal
 from kbatch.memory._xla import DUMP, TOO_LARGE
+from kbatch.runtime import liveness
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.tracing import liveness
-from kbatch.tracing.digest import digest as digest_of
-from kbatch.tracing.size import Moment
-from kbatch.tracing.specialize import reshaped
-from kbatch.tracing.tensor_size import PRIME
+from kbatch.runtime.trace import PRIME, Moment, digest_of, reshaped
 
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 

@@ -17,12 +17,8 @@ from kbatch.recompute._op_work import work_of
 from kbatch.recompute._reuse import small_results
 from kbatch.recompute._scope import Context, Scope, read
 from kbatch.runtime.keras_private import mask_of, set_mask, tensorflow_variable
-from kbatch.tracing.buffer import Buffer
-from kbatch.tracing.liveness import lists_of
-from kbatch.tracing.op_types import ALIASES, LOOPS
-from kbatch.tracing.peak import backward_peak, forward_peak
-from kbatch.tracing.size import Size
-from kbatch.tracing.tensor_size import size_of
+from kbatch.runtime.liveness import Buffer, backward_peak, forward_peak, lists_of
+from kbatch.runtime.trace import ALIASES, LOOPS, Size, size_of
 
 # Gradients read no bytes of the inputs of these operations, only shapes.
 _SHAPE_READERS = frozenset({"OnesLike", "Shape", "ShapeN", "ZerosLike"})

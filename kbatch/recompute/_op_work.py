@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kbatch.tracing.buffer import Buffer
-from kbatch.tracing.liveness import body_of, needed
-from kbatch.tracing.op_types import ALIASES, LOOPS
-from kbatch.tracing.tensor_size import PRIME, size_of
+from kbatch.runtime.liveness import Buffer, body_of, needed
+from kbatch.runtime.trace import ALIASES, LOOPS, PRIME, size_of
 
 # Units of work of one floating point operation. Fitted by hand to nine measured plans of ResNet50,
 # MobileNetV2 and EfficientNetB0 on a CPU: with about this number predicted and measured seconds

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from kbatch.runtime.tensorflow_private import update_input
-from kbatch.tracing.tensor_size import PRIME
+from kbatch.runtime.trace import PRIME
 
 # A result is small if it has this many times fewer elements than what it was reduced from. Chosen
 # by hand. With it ResNet50 under `peak:0.45` (scripts/bench_recompute.py) took 1.031 times the

@@ -1,1 +1,0 @@
-"""Tracing: the memory that a graph traced by TensorFlow needs; nothing is executed."""

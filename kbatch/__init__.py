@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from kbatch.advice.advice import Advice
     from kbatch.advice.aims import starting_recipe
     from kbatch.advice.inquiry import advise
-    from kbatch.data.augmentation import register_augmentation
-    from kbatch.data.mixture import CutMix, MixUp
+    from kbatch.data.augmentation import CutMix, MixUp, register_augmentation
     from kbatch.hypermodel import HyperModel, objective
     from kbatch.memory._find_max_batch import find_max_batch
     from kbatch.memory._max_batches import max_batches
@@ -43,10 +42,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Advice": "kbatch.advice.advice",
-    "CutMix": "kbatch.data.mixture",
+    "CutMix": "kbatch.data.augmentation",
     "HyperModel": "kbatch.hypermodel",
     "LocalExecutor": "kbatch.training.executor",
-    "MixUp": "kbatch.data.mixture",
+    "MixUp": "kbatch.data.augmentation",
     "ModelSpec": "kbatch.model_spec",
     "Outcome": "kbatch.outcome",
     "RayExecutor": "kbatch.training.executor",

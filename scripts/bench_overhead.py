@@ -38,8 +38,8 @@ from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.checks.catalogue import made
 from kbatch.checks.subject import Subject
-from kbatch.data.batches import prepare
 from kbatch.data.streams import training_source
+from kbatch.data.validation import prepare
 
 ROWS, COLUMNS = 200_000, 20
 PIPELINE_ROWS = 400_000  # read in each round

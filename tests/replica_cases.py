@@ -146,7 +146,7 @@ def trained(case, devices):
 
     from kbatch.building.model_maker import ModelMaker
     from kbatch.callbacks.validation_pass import measure
-    from kbatch.data.batches import prepare
+    from kbatch.data.validation import prepare
     from kbatch.recipe import Recipe
     from kbatch.training.endless_fit import fit_arguments, recipe_scope
     from kbatch.training.run_options import RunOptions

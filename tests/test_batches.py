@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.data import batches, streams
+from kbatch.data import streams, validation
 from kbatch.errors import DataError
 
 X = np.arange(10, dtype="float32")[:, None] * np.ones((1, 3), "float32")
@@ -79,7 +79,7 @@ def test_the_fingerprint_tells_data_apart():
 )
 def test_validation_keeps_its_order_and_its_last_partial_batch(data):
     spec = (tf.TensorSpec((3,)), tf.TensorSpec(()))
-    read, facts = batches.held_out_batches(data, 4, element_spec=spec)
+    read, facts = validation.held_out_batches(data, 4, element_spec=spec)
     got = list(read)
     assert facts == {"examples": len(Y), "checksum": pairs(data)}
     assert np.array_equal(np.concatenate([y for _, y in got]), Y)
@@ -87,7 +87,7 @@ def test_validation_keeps_its_order_and_its_last_partial_batch(data):
 
 
 def pairs(data):
-    return batches.prepare(X, Y, validation_data=data).pairs
+    return validation.prepare(X, Y, validation_data=data).pairs
 
 
 def test_validation_pairs_tell_inputs_and_their_labels_apart():
@@ -114,14 +114,14 @@ def test_validation_that_draws_or_shuffles_has_no_checksum():
     "share", [0.3, np.float32(0.3), np.array(0.3), np.array(0.3, "float32")], ids=repr
 )
 def test_a_split_takes_the_last_examples_as_keras_does(share):
-    data = batches.prepare(X, Y, validation_split=share)
+    data = validation.prepare(X, Y, validation_split=share)
     assert data.training.examples == 7
     assert list(data.labels()) == [7, 8, 9]
 
 
 @pytest.mark.parametrize("size", [3, np.int64(3), np.array(3)], ids=repr)
 def test_numbers_may_be_numpys(size):
-    data = batches.prepare(X, Y, validation_data=VALIDATION, validation_batch_size=size)
+    data = validation.prepare(X, Y, validation_data=VALIDATION, validation_batch_size=size)
     assert [len(labels) for _, labels in data.validation.as_numpy_iterator()] == [3, 1]
 
 
@@ -129,7 +129,9 @@ def test_lists_tuples_and_dicts_are_taken_alike():
     a, b = X, X[:, :2]
     wanted = None
     for x in ([a, b], (a, b)):
-        data = batches.prepare(x, [Y, Y], [np.ones(10), np.ones(10)], validation_data=[x, [Y, Y]])
+        data = validation.prepare(
+            x, [Y, Y], [np.ones(10), np.ones(10)], validation_data=[x, [Y, Y]]
+        )
         element = next(iter(data.training.stream(4, 0)))
         assert [part.shape for part in tf.nest.flatten(element[:2])] == [(4, 3), (4, 2), (4,), (4,)]
         assert data.training.element_spec[0] == next(
@@ -156,13 +158,13 @@ def test_validation_is_kept_in_memory_only_where_it_fits(kind, monkeypatch):
             Two, "note", lambda self, index: log.extend(Y[5 * index : 5 * index + 5])
         )
         dataset = Two()
-    kept = batches.prepare(X, Y, validation_data=dataset)
+    kept = validation.prepare(X, Y, validation_data=dataset)
     assert sorted(kept.labels()) == list(range(10))
     read = len(log)
     assert sorted(kept.labels()) == list(range(10))
     assert (len(log), kept.remarks) == (read, ())
-    monkeypatch.setattr(batches, "VALIDATION_CACHE_BYTES", 10)
-    anew = batches.prepare(X, Y, validation_data=dataset)
+    monkeypatch.setattr(validation, "VALIDATION_CACHE_BYTES", 10)
+    anew = validation.prepare(X, Y, validation_data=dataset)
     assert any("read anew at each mark" in remark for remark in anew.remarks)
     read = len(log)
     assert sorted(anew.labels()) == list(range(10))
@@ -223,7 +225,7 @@ class Two(keras.utils.PyDataset):
 )
 def test_what_cannot_be_streamed_is_refused(arguments, text):
     with pytest.raises(DataError, match=text):
-        batches.prepare(**arguments)
+        validation.prepare(**arguments)
 
 
 def test_examples_are_weighed_once(points):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kbatch.building.compiled import CompileArguments
-from kbatch.data.batches import prepare
+from kbatch.data.validation import prepare
 from kbatch.errors import SearchError
 from kbatch.training.goal import goal_of
 from kbatch.training.metrics import Measured

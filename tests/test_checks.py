@@ -14,7 +14,7 @@ import kbatch
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, first_step, shapes, state
 from kbatch.checks.subject import Subject
-from kbatch.data.batches import prepare
+from kbatch.data.validation import prepare
 from kbatch.errors import KbatchError, ModelError
 from kbatch.model_spec import ModelSpec
 from kbatch.records.project import Project

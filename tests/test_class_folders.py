@@ -1,8 +1,7 @@
 import pytest
 
+from kbatch.data.pictures import Entry, class_folders
 from kbatch.errors import DataError
-from kbatch.sources.class_folders import class_folders
-from kbatch.sources.photographs import Entry
 
 
 def of(*names):

@@ -53,7 +53,7 @@ ONLY_IN = {
     "loky": {"runtime.worker", "runtime.loky_private"},
     "msgspec": {"json_form"},
     "pynvml": {"runtime.nvidia"},
-    "tensorflow_datasets": {"case_study.sources", "sources.tfds"},
+    "tensorflow_datasets": {"case_study.sources", "data.tfds"},
 }
 MODULES = sorted(
     path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kbatch.building.compiled import CompileArguments
-from kbatch.data.batches import prepare
+from kbatch.data.validation import prepare
 from kbatch.errors import SearchError
 from kbatch.training import metrics
 from kbatch.training.chance import most_frequent_share

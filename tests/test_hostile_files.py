@@ -16,14 +16,15 @@ from PIL import Image
 import kbatch
 from kbatch import Outcome
 from kbatch.case_study.photographs import read_images
+from kbatch.data import array_files, sources
+from kbatch.data import pictures as data_pictures
+from kbatch.data.examples import Shares
 from kbatch.errors import DataError, KbatchError, RecordError
 from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
 from kbatch.records import files
 from kbatch.records.files import Lock
 from kbatch.records.project import Project
-from kbatch.sources import npz, photographs, source
-from kbatch.sources.shares import Shares
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -69,10 +70,10 @@ def test_a_picture_starts_no_program(name, tmp_path, ghostscript):
 
 
 def test_formats_are_read_whatever_their_ending(tmp_path):
-    for form in photographs.FORMATS:
+    for form in data_pictures.FORMATS:
         file = tmp_path / f"{form}.jpg"
         Image.new("RGB", (9, 7), (10, 200, 30)).save(file, form)
-        pixels = photographs.decode(file.read_bytes(), 8)
+        pixels = data_pictures.decode(file.read_bytes(), 8)
         np.testing.assert_array_equal(pixels, pictures.decoded(file, 8))
         assert abs(int(pixels[0, 0, 1]) - 200) < 5
 
@@ -80,7 +81,7 @@ def test_formats_are_read_whatever_their_ending(tmp_path):
 def test_the_size_of_a_picture_is_known_before_its_pixels(tmp_path):
     content = png_of(13_000, 8_000)
     with pytest.raises(OSError, match="13000 x 8000 pixels, at most 100,000,000"):
-        photographs.decode(content, 8)
+        data_pictures.decode(content, 8)
     folder = folder_of_pictures(tmp_path / "data", content)
     _, skipped = read_images(folder, 8, 3)
     assert skipped[0] == "cat/x.jpg (13000 x 8000 pixels, at most 100,000,000)"
@@ -270,7 +271,7 @@ def header_of(kind, shape):
 )
 def test_headers_of_arrays_are_refused_in_a_sentence(header, says, tmp_path):
     with pytest.raises(DataError, match=says):
-        npz.look(npz_of(tmp_path / "a.npz", header), Shares(60, 20, 20), 0)
+        array_files.look_npz(npz_of(tmp_path / "a.npz", header), Shares(60, 20, 20), 0)
 
 
 @pytest.mark.parametrize("file", ["oracle.json", "trial_0000/trial.json", "kbatch/lock"])
@@ -355,4 +356,4 @@ def test_names_in_a_zip_are_as_long_as_on_a_disk(tmp_path):
         for label in ("cat", "d" * 60_000):
             archive.writestr(f"{label}/1.png", png_of(8, 8))
     with pytest.raises(DataError, match="at most 255 characters, as on a disk. Received: one of 6"):
-        source.look(str(tmp_path / "pets.zip"), 8, Shares(60, 20, 20), 0)
+        sources.look(str(tmp_path / "pets.zip"), 8, Shares(60, 20, 20), 0)

@@ -118,7 +118,7 @@ def test_a_closed_pipe_ends_without_a_word(arguments, code, folder):
 
 NAMES = """
 import pathlib
-from kbatch.sources.photographs import name_of, opened
+from kbatch.data.pictures import name_of, opened
 folder = pathlib.Path("pets")
 with opened(folder, 2) as entries:
     for entry in entries:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from short_searches import SECONDS, SPACE, build, search
 
 import kbatch
-from kbatch.data.batches import prepare
+from kbatch.data.validation import prepare
 from kbatch.errors import DataError, SearchError
 from kbatch.results.loading import load_records
 from kbatch.training import isolated_trainer

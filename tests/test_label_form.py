@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from kbatch.data.examples import Examples
+from kbatch.data.sources import BINARY, CATEGORICAL, SPARSE, Wanted, fitted
 from kbatch.errors import DataError
-from kbatch.sources.examples import Examples
-from kbatch.sources.label_form import BINARY, CATEGORICAL, SPARSE, Wanted, fitted
 
 NAMES = ("ant", "bee", "cow")
 

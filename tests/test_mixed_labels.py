@@ -13,7 +13,7 @@ from kbatch import Recipe, Space, space_agreement
 from kbatch.building import mixed_labels
 from kbatch.building.augmentation_scope import augmented
 from kbatch.building.compiled import CompileArguments, compile_for
-from kbatch.data.mixture import CutMix, MixUp
+from kbatch.data.augmentation import CutMix, MixUp
 from kbatch.errors import DataError, ModelError
 from kbatch.training.endless_fit import recipe_scope
 from kbatch.training.run_options import RunOptions

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch.data import augmentation
-from kbatch.data.mixture import CutMix, MixUp, partner
+from kbatch.data.augmentation import CutMix, MixUp, partner
 from kbatch.errors import DataError, RecipeError
 from kbatch.recipe_fields import AUGMENTATIONS
 
@@ -97,7 +97,7 @@ def test_inputs_that_cannot_be_mixed_are_refused():
 
 
 def test_built_in_pipelines_are_those_that_recipes_name():
-    assert set(AUGMENTATIONS) <= set(augmentation.names())
+    assert set(AUGMENTATIONS) <= set(augmentation.augmentation_names())
     mixing = {name for name in AUGMENTATIONS if augmentation.mixing([name])}
     assert mixing == {"mixup", "cutmix", "flip_shift_mixup", "flip_shift_cutmix"}
     kinds = [type(part).__name__ for part in augmentation.layers("flip_shift_cutmix")]

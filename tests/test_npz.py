@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kbatch.data import array_files
+from kbatch.data.array_files import examples_of
+from kbatch.data.examples import shares_of
 from kbatch.errors import DataError
-from kbatch.sources import npz
-from kbatch.sources.arrays import examples_of
-from kbatch.sources.shares import shares_of
 
 SHARES = shares_of("60,20,20")
 rng = np.random.default_rng(0)
@@ -20,7 +20,7 @@ def saved(folder, **arrays):
 
 
 def load(path):
-    return npz.look(path, SHARES, 0).load(lambda count: None)
+    return array_files.look_npz(path, SHARES, 0).load(lambda count: None)
 
 
 def xy(count=100, kind="float32"):
@@ -154,7 +154,7 @@ def test_arrays_that_do_not_fit_are_refused_by_their_bytes(tmp_path, monkeypatch
     path = saved(tmp_path, x=np.zeros((1000, 100)), y=np.zeros(1000))
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Free", (), {"available": 1000}))
     with pytest.raises(DataError, match="808,000 bytes each time. Received: 1,000 bytes"):
-        npz.look(path, SHARES, 0)
+        array_files.look_npz(path, SHARES, 0)
 
 
 @pytest.mark.parametrize("kind", [str, bytes])

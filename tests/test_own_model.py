@@ -4,10 +4,10 @@ import keras
 import pytest
 from keras import layers
 
+from kbatch.data.sources import Wanted
 from kbatch.driver import own_model
 from kbatch.errors import KbatchError
 from kbatch.model_spec import ModelSpec
-from kbatch.sources.label_form import Wanted
 
 
 def model(*metrics, outputs=3, loss="sparse_categorical_crossentropy"):

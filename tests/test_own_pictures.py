@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kbatch.data import examples, pictures
+from kbatch.data.examples import shares_of
 from kbatch.errors import DataError
-from kbatch.sources import pictures, room
-from kbatch.sources.shares import shares_of
 
 SHARES = shares_of("60,20,20")
 
@@ -156,7 +156,7 @@ def test_pictures_that_do_not_fit_are_refused_unread(folder, monkeypatch):
     )
     assert look(folder).total == 60
     with pytest.raises(DataError, match=f"{2 * needed:,} bytes that are free"):
-        room.check(needed + 1, "pictures", "Pass less")
+        examples.check_room(needed + 1, "pictures", "Pass less")
 
 
 def test_notes_say_what_was_left_out(folder):

@@ -12,8 +12,8 @@ from kbatch.building.augmentation_scope import augmented
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import movement as check_of_places
 from kbatch.checks.subject import Subject
-from kbatch.data import augmentation, places
-from kbatch.data.batches import prepare
+from kbatch.data import augmentation
+from kbatch.data.validation import prepare
 from kbatch.errors import ModelError, RecipeError
 
 layers = keras.layers
@@ -302,7 +302,7 @@ def test_filled_places_have_no_gradient():
 def test_weights_of_places_have_the_shape_of_the_labels(weight, labels, expected):
     x = PICTURES[:2]
     y = {"mask": x, "class": np.zeros(2)}[labels]
-    assert movement.weighed(y, weight, x, places.placed(x)).shape == expected
+    assert movement.weighed(y, weight, x, augmentation.placed(x)).shape == expected
 
 
 def subject_of(build, y, name="flip"):

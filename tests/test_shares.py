@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from kbatch.data.examples import Shares, shares_of, stratified
 from kbatch.errors import DataError
-from kbatch.sources.shares import Shares, shares_of, stratified
 
 THIRDS = Shares(60, 20, 20)
 

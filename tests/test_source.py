@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kbatch.data import sources
+from kbatch.data.array_files import FunctionSource, NpzSource
+from kbatch.data.examples import Form, shares_of
+from kbatch.data.pictures import PictureSource
 from kbatch.errors import DataError
-from kbatch.sources import source
-from kbatch.sources.examples import Form
-from kbatch.sources.function import FunctionSource
-from kbatch.sources.npz import NpzSource
-from kbatch.sources.pictures import PictureSource
-from kbatch.sources.shares import shares_of
 
 MODULE = """
 import numpy as np
@@ -84,7 +82,7 @@ def here(tmp_path, monkeypatch):
 
 
 def look(text, image_size=None):
-    return source.look(str(text), image_size, shares_of("60,20,20"), 0)
+    return sources.look(str(text), image_size, shares_of("60,20,20"), 0)
 
 
 def load(name):

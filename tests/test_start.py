@@ -13,7 +13,7 @@ import kbatch
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks.start import SEEDS
 from kbatch.checks.subject import Subject
-from kbatch.data.batches import prepare
+from kbatch.data.validation import prepare
 from kbatch.errors import ModelError
 
 layers = keras.layers

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.data import batches, datasets, elements, pipeline, streams
+from kbatch.data import datasets, streams, validation
 from kbatch.errors import DataError
 
 X = np.arange(10, dtype="float32")[:, None] * np.ones((1, 3), "float32")
@@ -99,7 +99,7 @@ def test_the_old_project_knows_its_data_again():
     from kbatch.case_study.sources import pictures
 
     found = pictures("drawn", 64)
-    data = batches.prepare(*found.train, validation_data=found.validation)
+    data = validation.prepare(*found.train, validation_data=found.validation)
     assert data.fingerprint == json.loads(OLD_PROJECT.read_text())["data"]
 
 
@@ -223,10 +223,10 @@ def test_a_dataset_without_a_fixed_order_has_no_checksum():
 
 
 def test_tensorflow_still_tells_what_a_dataset_is_made_of():
-    assert pipeline.is_cached(DATASET.cache().batch(2).prefetch(1))
-    assert pipeline.is_shuffled(DATASET.shuffle(2).batch(2))
-    assert not pipeline.is_cached(DATASET.batch(2))
-    assert not pipeline.is_shuffled(DATASET.batch(2))
+    assert datasets.is_cached(DATASET.cache().batch(2).prefetch(1))
+    assert datasets.is_shuffled(DATASET.shuffle(2).batch(2))
+    assert not datasets.is_cached(DATASET.batch(2))
+    assert not datasets.is_shuffled(DATASET.batch(2))
     kept = (
         DATASET.padded_batch(2, padding_values=(7.0, -1))
         .shuffle(2)
@@ -238,9 +238,9 @@ def test_tensorflow_still_tells_what_a_dataset_is_made_of():
     )
     assert [
         int(value)
-        for value in pipeline.padding_values(kept.apply(tf.data.experimental.assert_cardinality(2)))
+        for value in datasets.padding_values(kept.apply(tf.data.experimental.assert_cardinality(2)))
     ] == [7, -1]
-    assert pipeline.padding_values(kept.map(lambda x, y: (x, y))) is None
+    assert datasets.padding_values(kept.map(lambda x, y: (x, y))) is None
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_tensorflow_still_tells_what_a_dataset_is_made_of():
 )
 def test_batches_are_recognised_by_labels_or_model_inputs(x, y, inputs, batched):
     element = (tf.TensorSpec(x, tf.float32), tf.TensorSpec(y, tf.float32))
-    assert elements.are_batches(element, lambda: inputs) is batched
+    assert streams.are_batches(element, lambda: inputs) is batched
 
 
 def test_inputs_of_a_dict_are_found_by_name():
@@ -274,19 +274,19 @@ def test_inputs_of_a_dict_are_found_by_name():
         },
         tf.TensorSpec((None,)),
     )
-    assert elements.are_batches(element, lambda: {"picture": (8, 8), "events": (5,)})
+    assert streams.are_batches(element, lambda: {"picture": (8, 8), "events": (5,)})
     element = (
         {"events": tf.TensorSpec((None, 5)), "picture": tf.TensorSpec((None, 8))},
         tf.TensorSpec((None, 1)),
     )
-    assert not elements.are_batches(element, lambda: {"picture": (None, 8), "events": (None, 5)})
+    assert not streams.are_batches(element, lambda: {"picture": (None, 8), "events": (None, 5)})
 
 
 @pytest.mark.parametrize("x", [(None, 3), (5, 3)])
 def test_what_neither_labels_nor_model_tell_must_be_said(x):
     element = (tf.TensorSpec(x, tf.float32), tf.TensorSpec(x[:1], tf.float32))
     with pytest.raises(DataError, match="batched=True or batched=False"):
-        elements.are_batches(element)
+        streams.are_batches(element)
     dataset = DATASET.batch(5, drop_remainder=x[0] == 5)
     assert streams.training_source(dataset, batched=True).examples == 10
     assert streams.training_source(dataset, batched=False).examples == 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.data.survey import Survey, bytes_of_one, survey
+from kbatch.data.datasets import Survey, bytes_of_one, survey
 
 X, Y = np.zeros((70, 3, 2), "float32"), np.zeros(70, "int64")
 

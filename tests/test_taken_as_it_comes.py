@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space
-from kbatch.data import batches
+from kbatch.data import validation
 from kbatch.errors import DataError
 from kbatch.results.loading import load_records
 from kbatch.training import fit_arguments as arguments
@@ -231,7 +231,7 @@ def test_all_trials_prepare_their_data_once(tmp_path, monkeypatch):
         yield from zip(A, Y, strict=True)
 
     monkeypatch.setattr(
-        arguments, "prepare", lambda *given: prepared.append(1) or batches.prepare(*given)
+        arguments, "prepare", lambda *given: prepared.append(1) or validation.prepare(*given)
     )
     specs = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((), tf.int64))
     cached = tf.data.Dataset.from_generator(generate, output_signature=specs).cache()

@@ -4,7 +4,7 @@ import forked
 import pytest
 import tensorflow as tf
 
-from kbatch.data import pipeline
+from kbatch.data import datasets
 from kbatch.runtime import tensorflow_private
 
 VECTOR = tf.TensorSpec((None, 3))
@@ -122,14 +122,14 @@ def test_padding_values_and_names_of_steps():
     rows = tf.data.Dataset.range(3).map(lambda n: tf.range(n))
     padded = rows.padded_batch(3, padding_values=tf.constant(7, "int64"))
     assert int(tensorflow_private.padding_values(padded)) == 7
-    assert type(padded).__name__ in pipeline.PADS
-    assert type(rows.cache()).__name__ in pipeline.CACHES
-    assert type(rows.shuffle(3)).__name__ in pipeline.SHUFFLES
+    assert type(padded).__name__ in datasets.PADS
+    assert type(rows.cache()).__name__ in datasets.CACHES
+    assert type(rows.shuffle(3)).__name__ in datasets.SHUFFLES
     kept = (rows.take(1), rows.skip(1), rows.prefetch(1), rows.shard(2, 0))
     asserted = rows.apply(tf.data.experimental.assert_cardinality(3))
     with_options = rows.with_options(tf.data.Options())
     for step in (*kept, asserted, with_options):
-        assert type(step).__name__ in pipeline.KEEP_ELEMENTS
+        assert type(step).__name__ in datasets.KEEP_ELEMENTS
 
 
 def test_has_started_tells_the_first_operation():

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from kbatch.data import tfds as data_tfds
+from kbatch.data.examples import Form, shares_of
 from kbatch.errors import DataError
-from kbatch.sources import tfds as of_tfds
-from kbatch.sources.examples import Form
-from kbatch.sources.shares import shares_of
 
 tfds = pytest.importorskip("tensorflow_datasets")
 SHARES = shares_of("60,20,20")
@@ -76,7 +75,7 @@ def folder(tmp_path_factory):
 
 
 def look(name, image_size=8):
-    return of_tfds.look(name, image_size, SHARES, 0)
+    return data_tfds.look(name, image_size, SHARES, 0)
 
 
 def load(name):

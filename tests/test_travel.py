@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch.data import travel
-from kbatch.data.batches import prepare
+from kbatch.data.validation import prepare
 from kbatch.errors import DataError
 
 X = np.arange(120, dtype="float32").reshape(30, 4)

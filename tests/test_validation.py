@@ -9,8 +9,7 @@ import tensorflow as tf
 import kbatch
 from kbatch.checks.subject import Subject
 from kbatch.checks.validation import look, shared_of
-from kbatch.data.batches import prepare
-from kbatch.data.overlap import AT_ONCE, LOOKED_AT
+from kbatch.data.validation import AT_ONCE, LOOKED_AT, prepare
 from kbatch.errors import DataError
 from kbatch.results.loading import load_checks, load_records
 

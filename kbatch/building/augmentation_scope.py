@@ -11,8 +11,8 @@ import keras
 from kbatch.building import movement
 from kbatch.building.compiled import compiled_by_user
 from kbatch.building.mixed_labels import mixed, understood
-from kbatch.data import places
-from kbatch.data.mixture import Mixing
+from kbatch.data import augmentation
+from kbatch.data.augmentation import Mixing
 from kbatch.runtime.keras_private import stepping
 
 
@@ -69,7 +69,7 @@ class _Moving:
         filled = any(movement.fills(part, x) for part in self._moving)
         loss = compiled_by_user(model).get("loss")
         self._weighed = filled and movement.takes_weights(model, loss, x, y)
-        self._planes = places.placed(x)
+        self._planes = augmentation.placed(x)
 
     def __call__(self, layer: Any, x: Any) -> Any:
         """Return what a layer makes of the pictures."""
@@ -81,7 +81,7 @@ class _Moving:
 
     def labels(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
         """Return labels and weights that have followed the pictures."""
-        y, sample_weight = places.moved((y, sample_weight), x, self._planes)
+        y, sample_weight = augmentation.moved((y, sample_weight), x, self._planes)
         if self._weighed:
             sample_weight = movement.weighed(y, sample_weight, x, self._planes)
         return y, sample_weight
@@ -91,4 +91,4 @@ def _with_places(x: Any, y: Any, sample_weight: Any) -> bool:
     """Whether a label or a weight has the height and width of the pictures."""
     if keras.tree.is_nested(x):
         return False
-    return any(places.has_places(part, x) for part in keras.tree.flatten((y, sample_weight)))
+    return any(augmentation.has_places(part, x) for part in keras.tree.flatten((y, sample_weight)))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kbatch.building.label_smoothing import loss_of, name_of
 from kbatch.building.loss_counts import counts
-from kbatch.data.mixture import partner, per_example
+from kbatch.data.augmentation import partner, per_example
 from kbatch.errors import ModelError
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import replaced_method

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.building.seed_scope import seed_scope
-from kbatch.data import places
+from kbatch.data import augmentation
 from kbatch.errors import ModelError, RecipeError
 
 STILL, MOVES, MIXES = "still", "moves", "mixes"
@@ -101,7 +101,7 @@ def takes_weights(model: keras.Model, loss: Any, pictures: Any, labels: Any) -> 
         return [
             _values(part, label, found)
             for part, label, found in _pairs(model, loss, y, model(x, training=False))
-            if places.has_places(label, x)
+            if augmentation.has_places(label, x)
         ]
 
     try:
@@ -119,12 +119,12 @@ def weighed(labels: Any, sample_weight: Any, pictures: Any, planes: Any) -> Any:
         labels: Structure of labels of a batch.
         sample_weight: Weights of the examples, one for all labels or one for each; or `None`.
         pictures: The pictures.
-        planes: Moved planes of `kbatch.data.places`.
+        planes: Moved planes of `kbatch.data.augmentation`.
     """
-    known = tf.cast(places.inside(planes), "float32")
+    known = tf.cast(augmentation.inside(planes), "float32")
 
     def one(label: Any, weight: Any) -> Any:
-        if not places.has_places(label, pictures):
+        if not augmentation.has_places(label, pictures):
             return tf.ones(tf.shape(known)[:1]) if weight is None else weight
         if weight is None:
             return known
@@ -214,7 +214,7 @@ def _fills(layer: Any, pictures: Any) -> bool:
     with tf.init_scope():
         made, _, _ = _pictures(pictures, 1.0)
         planes = [_carried(layer, made, seed)[1] for seed in range(DRAWS)]
-        return any(not places.inside(each).numpy().all() for each in planes)
+        return any(not augmentation.inside(each).numpy().all() for each in planes)
 
 
 def _moves_masks(layer: Any, pictures: Any) -> bool:
@@ -248,18 +248,18 @@ def _follows(layer: Any, pictures: Any) -> bool:
             digits = _numbers(planes).reshape(len(own), -1, 6)
             at = np.arange(len(own)), change.argmax(axis=1)
             found = digits[at][::2]
-            seen &= places.inside(planes).numpy().reshape(len(own), -1)[at][::2]
+            seen &= augmentation.inside(planes).numpy().reshape(len(own), -1)[at][::2]
             rows, columns = np.divmod(own[::2], first.shape[2])
             apart = np.maximum(
-                np.abs(found[:, 0] * places.DIGITS + found[:, 1] - rows),
-                np.abs(found[:, 2] * places.DIGITS + found[:, 3] - columns),
+                np.abs(found[:, 0] * augmentation.DIGITS + found[:, 1] - rows),
+                np.abs(found[:, 2] * augmentation.DIGITS + found[:, 3] - columns),
             )
             near += list(apart[seen] <= NEAR)
         return bool(near) and float(np.mean(near)) > 0.9
 
 
 def _carried(layer: Any, pictures: Any, seed: int) -> tuple[Any, Any]:
-    both = {"images": pictures, "segmentation_masks": places.placed(pictures)}
+    both = {"images": pictures, "segmentation_masks": augmentation.placed(pictures)}
     both = _drawn(layer, both, seed)
     return both["images"], both["segmentation_masks"]
 

@@ -12,7 +12,7 @@ from kbatch.batch_growth import WORDS, BatchGrowth
 from kbatch.callbacks.growth import SizeNow, by_noise, by_plateau, by_progress
 from kbatch.callbacks.pass_end import end_epoch, go_on
 from kbatch.callbacks.rate import Rate
-from kbatch.data.cuts import Cuts
+from kbatch.data.arrays import Cuts
 from kbatch.data.streams import training_source
 from kbatch.errors import DataError, ModelError, RecipeError, made_in_one_frame
 from kbatch.model_spec import LEAST_SEED

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kbatch.data.pictures import Entry, decode, natural, opened
 from kbatch.errors import DataError
-from kbatch.sources.photographs import Entry, decode, natural, opened
 
 CLASS_AND_NAME = 2  # parts of the path of a file that count
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from kbatch.sources.examples import Examples
+from kbatch.data.examples import Examples
 
 PER_CLASS = 1000  # of the case study
 LEAST_PER_CLASS = 100  # a fifth is validated on: fewer than 20 cannot tell two recipes apart

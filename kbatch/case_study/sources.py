@@ -9,8 +9,8 @@ import numpy as np
 from kbatch.case_study.drawn import drawn_pets
 from kbatch.case_study.photographs import read_images
 from kbatch.case_study.pictures import LEAST_PER_CLASS, PER_CLASS, split
+from kbatch.data.examples import Examples, Progress
 from kbatch.errors import DataError
-from kbatch.sources.examples import Examples, Progress
 
 DRAWN, TFDS = "drawn", "tfds"
 MUST = "--data must be 'drawn', 'tfds', or a folder or zip of photographs"

@@ -9,9 +9,9 @@ from typing import Any
 from kbatch.case_study import sources
 from kbatch.case_study.options import Options
 from kbatch.case_study.pictures import PER_CLASS
+from kbatch.data.examples import Examples, Progress
 from kbatch.driver.task import Searched
 from kbatch.model_spec import ModelSpec
-from kbatch.sources.examples import Examples, Progress
 
 
 def model(name: str, image_size: int) -> Any:

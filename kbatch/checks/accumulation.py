@@ -33,7 +33,7 @@ from kbatch.checks.coupled_examples import (
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.state import carries
 from kbatch.checks.subject import Subject
-from kbatch.data.class_weights import weighed
+from kbatch.data.streams import weighed
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import EXACT, MEAN

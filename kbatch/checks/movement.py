@@ -12,8 +12,8 @@ from kbatch.building import movement
 from kbatch.building.label_smoothing import BY_NAME, loss_of
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
-from kbatch.data import augmentation, places
-from kbatch.data.mixture import Mixing
+from kbatch.data import augmentation
+from kbatch.data.augmentation import Mixing
 from kbatch.errors import RecipeError
 
 OVER_CLASSES = (
@@ -72,7 +72,7 @@ def _look_at_several(subject: Subject, names: Any, x: Any, labels: Any) -> Findi
     if not moving:
         return None
     every = [each for each in keras.tree.flatten(labels) if each is not None]
-    if any(places.has_places(each, picture) for each in every for picture in pictures):
+    if any(augmentation.has_places(each, picture) for each in every for picture in pictures):
         raise RecipeError(
             "Labels with the height and width of a picture can move with it only where it is the "
             "one input",
@@ -105,7 +105,7 @@ def _is_picture(part: Any) -> bool:
 def _check_labels(subject: Subject, parts: list[Any], x: Any, labels: Any) -> None:
     """Refuse labels that have places and cannot follow."""
     every = [each for each in keras.tree.flatten(labels) if each is not None]
-    if any(places.has_places(each, x) for each in every):
+    if any(augmentation.has_places(each, x) for each in every):
         movement.check(parts, x)
     classes = _rows_of_classes(subject, labels[0])
     smaller = [
@@ -160,7 +160,7 @@ def _mixes(part: Any) -> bool:
 
 def _of_filled(subject: Subject, filled: list[str], x: Any, y: Any) -> str:
     """What becomes of labels where a pipeline fills pixels from outside."""
-    if not filled or not any(places.has_places(each, x) for each in keras.tree.flatten(y)):
+    if not filled or not any(augmentation.has_places(each, x) for each in keras.tree.flatten(y)):
         return ""
     which = f"what {', '.join(filled)} fills from outside of a picture"
     if movement.takes_weights(subject.model, subject.loss, x, y):
@@ -175,7 +175,7 @@ def _of_coordinates(subject: Subject, moving: list[str], x: Any, y: Any) -> str:
     own = [
         ".".join(map(str, path))
         for (path, label), loss in zip(every, losses, strict=True)
-        if not places.has_places(label, x) and _may_be_coordinates(label, loss)
+        if not augmentation.has_places(label, x) and _may_be_coordinates(label, loss)
     ]
     if not own:
         return ""

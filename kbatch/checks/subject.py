@@ -12,8 +12,8 @@ import keras
 from kbatch.building.compiled import said_of
 from kbatch.building.model_maker import ModelMaker
 from kbatch.building.start import build_called
-from kbatch.data.batches import Data
 from kbatch.data.streams import Source
+from kbatch.data.validation import Data
 from kbatch.recipe import Recipe
 from kbatch.space import Space
 

@@ -15,9 +15,8 @@ import tensorflow as tf
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.data.arrays import as_arrays, common_length
-from kbatch.data.overlap import Form, HeldOut, Pass, cut, evenly_spread, looked_at
-from kbatch.data.pipeline import are_drawn_anew
-from kbatch.data.survey import bytes_of_one
+from kbatch.data.datasets import are_drawn_anew, bytes_of_one
+from kbatch.data.validation import Form, HeldOut, Pass, cut, evenly_spread, looked_at
 from kbatch.errors import DataError
 
 # All chosen by hand.

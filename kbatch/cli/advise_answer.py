@@ -11,11 +11,11 @@ from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.rulebook import advice_on, unchecked
 from kbatch.cli.advise_options import Options
 from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
-from kbatch.memory._build_function import imported
 from kbatch.recipe import Recipe
 from kbatch.results.loading import load_race, load_records
 from kbatch.results.winner import best_of
 from kbatch.runtime import signals, streams, users_code
+from kbatch.runtime.users_code import imported
 
 NOTHING = "Nothing speaks against it."
 

@@ -68,7 +68,7 @@ def _found(options: Options, console: Console) -> list[Found]:
     driver.start_tensorflow()
     from kbatch.building.hyperparameters import check_known
     from kbatch.checks import catalogue
-    from kbatch.data.elements import inputs_of
+    from kbatch.data.streams import inputs_of
     from kbatch.hypermodel import HyperModel
     from kbatch.training.fit_arguments import FitArguments
 

@@ -17,7 +17,6 @@ from kbatch.cli.max_batch_options import Options
 from kbatch.combination import Combination, combinations
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import _probe_lines, _speed_line
-from kbatch.memory._build_function import imported
 from kbatch.memory._find_max_batch import find_max_batch
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import MaxBatch
@@ -29,6 +28,7 @@ from kbatch.recipe import Recipe
 from kbatch.results.duration import alike_seconds, finder_seconds, time_words
 from kbatch.runtime import users_code
 from kbatch.runtime.nvidia import has_card
+from kbatch.runtime.users_code import imported
 from kbatch.space import Space
 
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand

@@ -19,13 +19,13 @@ from kbatch.building.optimizers import optimizer_of
 from kbatch.cli.plan_choice import Choice, name_of, table
 from kbatch.cli.recompute_options import Options
 from kbatch.errors import DataError, KbatchError, ModelError, RecomputeError
-from kbatch.memory._build_function import imported
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import files
 from kbatch.results.charts.plans import PlanInfo, draw_plans
 from kbatch.runtime import device_memory, users_code
+from kbatch.runtime.users_code import imported
 
 WORTH = 0.05  # of the plain model's peak, below which a plan is not worth its time; by hand
 

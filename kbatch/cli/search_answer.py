@@ -10,23 +10,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.search_options import Options
+from kbatch.data import sources
+from kbatch.data.examples import Examples, Progress, shares_of
+from kbatch.data.pictures import IMAGE_SIZE
 from kbatch.driver import driver
 from kbatch.driver.task import Searched
 from kbatch.errors import DataError, ModelError
 from kbatch.given_values import values_of_text
-from kbatch.memory._build_function import Imported, imported
 from kbatch.model_spec import ModelSpec
 from kbatch.runtime import signals, streams, users_code
 from kbatch.runtime.nvidia import may_use_card
-from kbatch.sources import label_form, source
-from kbatch.sources.examples import Examples, Progress
-from kbatch.sources.pictures import IMAGE_SIZE
-from kbatch.sources.shares import shares_of
+from kbatch.runtime.users_code import Imported, imported
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kbatch.sources.source import Source
+    from kbatch.data.sources import Source
 
 NAMED = ("cnn", "small-resnet")  # models of the case study
 
@@ -52,7 +51,7 @@ def task_of(options: Options) -> tuple[Options, OwnTask]:
         with signals.at_once(), streams.turned_away():
             import tensorflow  # noqa: F401
     build = None if options.model in NAMED else imported(options.model)
-    found = source.look(options.data, options.image_size, shares_of(options.split), options.seed)
+    found = sources.look(options.data, options.image_size, shares_of(options.split), options.seed)
     if not found.images and "augmentation" not in options.axes:
         options = dataclasses.replace(options, axes={"augmentation": "none", **options.axes})
     return options, OwnTask(options, build, found)
@@ -153,7 +152,7 @@ class OwnTask:
             spec = own_model.with_metric(spec, options.metric, of.known_loss())
             of = own_model.measured(made, spec)
         metric = own_model.scored(of, options.metric)
-        fitting, words = label_form.fitted(examples, own_model.wanted(of, options.labels))
+        fitting, words = sources.fitted(examples, own_model.wanted(of, options.labels))
         return Searched(
             spec,
             fitting,

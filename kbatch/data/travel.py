@@ -1,4 +1,4 @@
-"""Travel: prepared data, on their way to the process that trains on them."""
+"""Travel: data that reach another process without being copied twice."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.data.batches import Data
 from kbatch.data.datasets import DatasetSource
 from kbatch.data.streams import ArraySource, Source
+from kbatch.data.validation import Data
 from kbatch.errors import DataError
 
 MAPPED_BYTES = 1 << 20  # arrays of fewer bytes travel with the rest; chosen by hand

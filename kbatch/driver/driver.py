@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from kbatch.data.examples import Examples
 from kbatch.driver import limits, results_folder
 from kbatch.driver.announcement import (
     announce,
@@ -31,7 +32,6 @@ from kbatch.records.files import Lock
 from kbatch.results import report
 from kbatch.results.ranking import all_were_stopped
 from kbatch.runtime import signals, streams
-from kbatch.sources.examples import Examples
 from kbatch.space import Space
 
 if TYPE_CHECKING:

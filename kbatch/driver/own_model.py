@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from kbatch.data.sources import OF_CLASSES, Wanted
 from kbatch.errors import KbatchError, ModelError, SearchError
 from kbatch.model_spec import ModelSpec
-from kbatch.sources.label_form import OF_CLASSES, Wanted
 from kbatch.training.metrics import Measured, exactly
 
 # Of a compiled model the first of these is scored, in this order.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kbatch.data.examples import Examples, Progress
 from kbatch.model_spec import ModelSpec
-from kbatch.sources.examples import Examples, Progress
 
 
 @dataclass(frozen=True)

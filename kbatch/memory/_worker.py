@@ -27,12 +27,12 @@ from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
 from kbatch.errors import KbatchError
 from kbatch.memory import _bfc_allocator, _labels
-from kbatch.memory._build_function import Imported
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._probe import ModelFacts, Probe, Refusal, waited
 from kbatch.memory._workload import Workload
 from kbatch.runtime import device_memory, keras_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
+from kbatch.runtime.users_code import Imported
 
 NO_LIMIT = 1 << 50
 PARTIAL = 7  # examples of the partial validation batch
@@ -52,7 +52,7 @@ class Session:
         self._registered = tensorflow_private.registered_gradients()
         self._around = ExitStack()
         for name, pipeline in workload.pipelines.items():
-            if name not in augmentation.names():
+            if name not in augmentation.augmentation_names():
                 augmentation.register_augmentation(name, pipeline)
         passes = workload.recipe.accumulation_steps
         # One example a pass: the sizes come later, only the number of passes is in the model.

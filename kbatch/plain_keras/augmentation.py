@@ -5,7 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from kbatch.data.places import has_places, moved, placed
+from kbatch.data.augmentation import has_places, moved, placed
 
 
 def augmented(model, layers):

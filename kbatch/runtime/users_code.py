@@ -1,16 +1,21 @@
-"""User's code: the folder it is imported from, and the line that a warning points to."""
+"""User's code: the folder and the function it is imported from, and the line a warning points to."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType
 from typing import Any
+
+from kbatch.errors import ModelError
 
 # Not even the user's own code takes these from his folder.
 LIBRARIES = frozenset(
@@ -133,3 +138,64 @@ def warn(words: str) -> None:
 
 def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A function in a module that is not imported here.
+
+    Attributes:
+        module: Name of the module.
+        name: Name of the function in it.
+    """
+
+    module: str
+    name: str
+
+    def __call__(self, hp: Any = None) -> Any:
+        """What the function returns; a worker calls the function itself (see `load`)."""
+        return self.load()(hp)
+
+    def load(self) -> Callable[..., Any]:
+        """The function.
+
+        Raises:
+            ModelError: If the module has none of that name.
+        """
+        found = getattr(importlib.import_module(self.module), self.name, None)
+        if not callable(found) or hasattr(found, "train_step"):
+            received = "nothing" if found is None else type(found).__name__
+            raise ModelError(
+                f"`{self.name}` in {self.module} must be a function that returns a model",
+                received,
+                "Name a function",
+            )
+        return found  # type: ignore[no-any-return]
+
+
+def imported(text: str) -> Imported:
+    """The function that `"module:build"` names.
+
+    Raises:
+        ModelError: If it is not of that form or there is no such module.
+    """
+    module, _, name = text.partition(":")
+    if not module or not name.isidentifier():
+        raise ModelError(
+            "A build function must be named as module:function",
+            text,
+            "Write mymodel:build for the function `build` in mymodel.py",
+        )
+    module_name = module.removesuffix(".py") if module.endswith(".py") else module
+    name_module(module_name)
+    try:
+        spec = importlib.util.find_spec(module_name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.origin:
+        raise ModelError(
+            "The module must be importable from here",
+            module,
+            "Run the command in the module's folder, or set PYTHONPATH",
+        )
+    return Imported(spec.name, name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from kbatch import scoring
-from kbatch.sources.examples import Examples
+from kbatch.data.examples import Examples
 from kbatch.studies.comparison import Values
 from kbatch.studies.setting import Setting
 

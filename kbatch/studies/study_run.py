@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from kbatch.data.examples import Examples
 from kbatch.outcome import SCORED
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.results.duration import alike_seconds, time_words
 from kbatch.runtime import device_memory
-from kbatch.sources.examples import Examples
 from kbatch.studies import study_page, techniques
 from kbatch.studies.cell import Cell
 from kbatch.studies.largest_batches import largest_batches

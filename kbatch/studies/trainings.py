@@ -10,12 +10,12 @@ import numpy as np
 
 from kbatch import scoring
 from kbatch.data.arrays import checksum
+from kbatch.data.examples import Examples, Part
 from kbatch.outcome import SCORED, Outcome
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.worker import Death, Worker
-from kbatch.sources.examples import Examples, Part
 from kbatch.studies.cell import CROPPED, Cell
 from kbatch.studies.measured import Sample
 from kbatch.studies.networks import network

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
-from kbatch.data.batches import Data
 from kbatch.data.travel import Graph, Parcel
+from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
 from kbatch.records import files
@@ -102,7 +102,7 @@ def begin(payload: bytes) -> None:
     """
     setup: Setup = _received(payload)
     setup.settings.apply()
-    for name in setup.pipelines.keys() - set(augmentation.names()):
+    for name in setup.pipelines.keys() - set(augmentation.augmentation_names()):
         augmentation.register_augmentation(name, setup.pipelines[name])
     data = setup.parcel.data()
     try:

@@ -8,9 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.data.batches import Data
-from kbatch.data.elements import fits_inputs
-from kbatch.data.streams import Source
+from kbatch.data.streams import Source, fits_inputs
+from kbatch.data.validation import Data
 from kbatch.errors import DataError
 
 SPARSE = "sparse_categorical_crossentropy"

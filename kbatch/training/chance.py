@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kbatch.building.float16 import explained
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.errors import KbatchError, SearchError
 from kbatch.training import metrics
 from kbatch.training.best_constant import best_constant

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kbatch import tuner as keras_tuners
-from kbatch.data.batches import held_out_batches
+from kbatch.data.validation import held_out_batches
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.recipe_fields import whole_number
 from kbatch.records.project import Project

@@ -23,9 +23,9 @@ from kbatch.building.replicas import as_one_device
 from kbatch.building.seed_scope import seed_scope
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.data import augmentation
-from kbatch.data.batches import Data
-from kbatch.data.class_weights import weighed as weighed_by_class
-from kbatch.data.cuts import Cuts
+from kbatch.data.arrays import Cuts
+from kbatch.data.streams import weighed as weighed_by_class
+from kbatch.data.validation import Data
 from kbatch.recipe import Recipe
 from kbatch.training.pace import most_updates
 from kbatch.training.run_options import RunOptions

@@ -10,9 +10,8 @@ from typing import Any
 
 import keras
 
-from kbatch.data.batches import Data, prepare
-from kbatch.data.elements import Inputs, unknown_inputs
-from kbatch.data.streams import Source, training_source
+from kbatch.data.streams import Inputs, Source, training_source, unknown_inputs
+from kbatch.data.validation import Data, prepare
 from kbatch.errors import DataError, SearchError
 
 REFUSED = {

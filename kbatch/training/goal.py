@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.scoring import Direction

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.training.model_outputs import Outputs
 
 MOST_ENTRIES = 1 << 27  # labels that are read at most; chosen by hand

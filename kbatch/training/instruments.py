@@ -15,7 +15,7 @@ from kbatch.callbacks.horizon import Horizon
 from kbatch.callbacks.moving_average import MovingAverage
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.callbacks.user_callback import UserCallback
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe

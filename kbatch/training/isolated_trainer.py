@@ -20,8 +20,8 @@ import keras
 from kbatch.building.compiled import CompileArguments
 from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
-from kbatch.data.batches import Data
 from kbatch.data.travel import Graph, parcel
+from kbatch.data.validation import Data
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.records import files

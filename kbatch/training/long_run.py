@@ -10,7 +10,7 @@ import keras
 
 from kbatch import tuner as keras_tuners
 from kbatch.building.signature import described
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.errors import ProjectChangedError, SearchError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.model_spec import ModelSpec

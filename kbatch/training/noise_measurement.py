@@ -17,9 +17,7 @@ from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.checks import class_weights
-from kbatch.data.class_weights import weighed
-from kbatch.data.elements import inputs_of
-from kbatch.data.streams import Source
+from kbatch.data.streams import Source, inputs_of, weighed
 from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe, check_recipe

@@ -19,8 +19,8 @@ from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.checks.finding import Found
 from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
-from kbatch.data.batches import Data
-from kbatch.data.elements import inputs_of
+from kbatch.data.streams import inputs_of
+from kbatch.data.validation import Data
 from kbatch.errors import RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.outcome import Outcome
@@ -241,9 +241,9 @@ def _check_passes(recipe: Recipe, data: Data) -> None:
 
 def check_augmentation(recipe: Recipe) -> None:
     """Refuse an augmentation that is not registered."""
-    if recipe.augmentation not in augmentation.names():
+    if recipe.augmentation not in augmentation.augmentation_names():
         raise RecipeError(
-            f"`augmentation` must be one of {', '.join(augmentation.names())}",
+            f"`augmentation` must be one of {', '.join(augmentation.augmentation_names())}",
             recipe.augmentation,
             "Register it with kbatch.register_augmentation",
         )

@@ -15,7 +15,7 @@ from kbatch.callbacks.growth import SizeNow, by_noise, by_plateau, by_progress
 from kbatch.callbacks.pass_end import PassEnd
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.callbacks.training_clock import TrainingClock
-from kbatch.data.cuts import Cuts
+from kbatch.data.arrays import Cuts
 from kbatch.errors import ModelError
 from kbatch.goal import Goal
 from kbatch.recipe import Recipe

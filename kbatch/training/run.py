@@ -14,7 +14,7 @@ import tensorflow as tf
 from kbatch.building import accumulation, float8
 from kbatch.building.optimizers import learning_rate_of
 from kbatch.callbacks.finiteness import scaled_updates
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kbatch.axes import RESERVED
 from kbatch.building.model_maker import ModelMaker
 from kbatch.checks.accumulation import accumulation_of, settled
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe

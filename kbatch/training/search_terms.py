@@ -21,8 +21,8 @@ from kbatch.checks import catalogue
 from kbatch.checks.finding import Found
 from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
-from kbatch.data.batches import Data
-from kbatch.data.elements import inputs_of
+from kbatch.data.streams import inputs_of
+from kbatch.data.validation import Data
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.memory import _micro_batch

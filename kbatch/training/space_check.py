@@ -19,10 +19,10 @@ def check_space(space: Any) -> None:
         raise SpaceError(
             "`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say"
         )
-    unknown = [name for name in space.augmentation if name not in augmentation.names()]
+    unknown = [name for name in space.augmentation if name not in augmentation.augmentation_names()]
     if unknown:
         raise SpaceError(
-            f"`augmentation` must be among {', '.join(augmentation.names())}",
+            f"`augmentation` must be among {', '.join(augmentation.augmentation_names())}",
             ", ".join(unknown),
             "Register it first with kbatch.register_augmentation",
         )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.validation_pass import evaluated, numbers
-from kbatch.data.batches import Data
+from kbatch.data.validation import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome
 from kbatch.records.project import Job

@@ -1,16 +1,22 @@
-"""Arrays by name: examples and labels of training, validation and test sets."""
+"""Array files: arrays of an NPZ file, or those that a function returns."""
 
 from __future__ import annotations
 
+import math
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kbatch.errors import DataError
-from kbatch.sources.class_folders import PARTS, TEST, TRAIN, VALIDATION, WHOLE
-from kbatch.sources.examples import Examples, Part
-from kbatch.sources.shares import FEW, Shares, stratified
+from kbatch.data import examples
+from kbatch.data.examples import FEW_TO_VALIDATE, Examples, Form, Part, Progress, Shares, stratified
+from kbatch.data.pictures import PARTS, TEST, TRAIN, VALIDATION, WHOLE, shown
+from kbatch.errors import DataError, ModelError
+from kbatch.runtime.users_code import Imported, imported
 
 X, Y = "x", "y"
 KINDS = {
@@ -57,7 +63,7 @@ def places(names: Iterable[str], source: str) -> dict[Place, str]:
         place = place_of(name)
         if place is None or place in found:
             again = "" if place is None else f", which means the same as {found[place]}"
-            raise _refusal(source, f"{name}{again}")
+            raise _refused_arrays(source, f"{name}{again}")
         found[place] = name
     parts = {part for part, _ in found}
     missing = [
@@ -69,11 +75,11 @@ def places(names: Iterable[str], source: str) -> dict[Place, str]:
     both = {WHOLE, TRAIN} <= parts
     if missing or both or not parts & {WHOLE, TRAIN}:
         lacking = f"; {', '.join(missing)} missing" if missing else ""
-        raise _refusal(source, f"{', '.join(names) or 'no arrays'}{lacking}")
+        raise _refused_arrays(source, f"{', '.join(names) or 'no arrays'}{lacking}")
     return found
 
 
-def check(
+def check_examples(
     shapes: Mapping[str, tuple[int, ...]], kinds: Mapping[str, np.dtype], source: str
 ) -> None:
     """Refuse arrays that cannot be examples and labels, by their shapes and types.
@@ -141,7 +147,7 @@ def examples_of(arrays: Mapping[str, Any], source: str, shares: Shares, seed: in
     }
     notes: list[str] = []
     train, validation, test = _parts(read, shares, seed, notes)
-    if len(validation[1]) < FEW:
+    if len(validation[1]) < FEW_TO_VALIDATE:
         notes.append(f"Only {len(validation[1])} examples to validate on.")
     odd = sum(
         int(np.size(x) - np.isfinite(x).sum()) for x, _ in read.values() if x.dtype.kind == "f"
@@ -235,5 +241,221 @@ def _strata(labels: np.ndarray, shares: Shares, notes: list[str]) -> np.ndarray:
     return classes
 
 
-def _refusal(source: str, received: str) -> DataError:
+def _refused_arrays(source: str, received: str) -> DataError:
     return DataError(f"{source} must hold {UNDERSTOOD}", received, "Save the arrays by these names")
+
+
+NPY_ENDING = ".npy"  # of the names in the file
+# What broken bytes raise; an encrypted file raises RuntimeError.
+BROKEN = (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error)
+IMAGE_AXES, CHANNELS = 3, (1, 3)
+
+
+@dataclass(frozen=True)
+class NpzSource:
+    """An NPZ file; see `kbatch.data.sources.Source`.
+
+    Attributes:
+        path: The file.
+        form: `Form` of one example; `None` for text.
+        shares: `Shares` of examples that are not split yet.
+        seed: Integer, the seed of the split.
+    """
+
+    path: Path
+    form: Form | None
+    shares: Shares
+    seed: int
+    classes = ()
+    total = None
+
+    @property
+    def images(self) -> bool:
+        """Whether the examples have the shape of pictures."""
+        shape = () if self.form is None else self.form.shape
+        return len(shape) == IMAGE_AXES and shape[-1] in CHANNELS
+
+    def load(self, on_progress: Progress) -> Examples:
+        """Return the examples; see `kbatch.data.sources.Source`."""
+        try:
+            with np.load(self.path, allow_pickle=False) as opened:
+                found = {name: opened[name] for name in opened.files}
+            return examples_of(found, shown(self.path.name), self.shares, self.seed)
+        except DataError:
+            raise
+        except MemoryError as error:
+            raise DataError(
+                "The arrays must fit into memory", self.path.name, "Pass fewer examples"
+            ) from error
+        except BROKEN as error:
+            raise _broken(self.path, error) from error
+
+
+def look_npz(path: Path, shares: Shares, seed: int) -> NpzSource:
+    """Check names, shapes and types of the arrays in a file, without reading the arrays.
+
+    Args:
+        path: The file.
+        shares: `Shares` of examples that are not split yet.
+        seed: Integer, the seed of the split.
+
+    Raises:
+        DataError: If the file is broken, holds other names, or arrays that do not fit each other
+            or the memory.
+    """
+    try:
+        headers = _headers(path)
+    except (MemoryError, *BROKEN) as error:  # MemoryError: of a header that is nested too deep
+        raise _broken(path, error) from error
+    name = shown(path.name)
+    shapes = {each: shape for each, (shape, _) in headers.items()}
+    kinds = {each: kind for each, (_, kind) in headers.items()}
+    check_examples(shapes, kinds, name)
+    needed = sum(_bytes(shape, kind) for shape, kind in headers.values())
+    examples.check_room(needed, f"the arrays of {name}", "Pass a file with fewer examples")
+    of_place = places(shapes, name)
+    x = next(each for (_, kind), each in of_place.items() if kind == X)
+    form = Form(shapes[x][1:], kinds[x].name) if kinds[x].kind in NUMBERS else None
+    return NpzSource(path, form, shares, seed)
+
+
+def _bytes(shape: tuple[int, ...], kind: np.dtype) -> int:
+    """Bytes that an array takes; an axis and an element without any count as one."""
+    return math.prod(max(size, 1) for size in shape) * max(kind.itemsize, 1)
+
+
+def holds_arrays(path: Path) -> bool:
+    """Return whether a file is an NPZ file, by its name or by what it holds."""
+    if path.suffix.lower() == ".npz":
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except BROKEN:
+        return False
+    return bool(names) and all(name.endswith(NPY_ENDING) for name in names)
+
+
+def _headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and type of each array."""
+    headers = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as file:
+                version = np.lib.format.read_magic(file)
+                read = {
+                    (1, 0): np.lib.format.read_array_header_1_0,
+                    (2, 0): np.lib.format.read_array_header_2_0,
+                }.get(version)
+                if read is None:
+                    raise ValueError(f"{name} of version {version}")
+                shape, _, kind = read(file)
+            headers[name.removesuffix(NPY_ENDING)] = (shape, kind)
+    return headers
+
+
+def _broken(path: Path, error: BaseException) -> DataError:
+    return DataError(
+        "--data must be a whole NPZ file, as numpy.savez writes it, without pickled objects",
+        f"{path}: {str(error) or type(error).__name__}",
+        "Save it again with numpy.savez",
+    )
+
+
+RETURNS = "(x, y), (train, test), (train, validation, test) of such pairs, or a dict of arrays"
+PAIR = 2
+OF_PAIRS = {2: (TRAIN, TEST), 3: (TRAIN, VALIDATION, TEST)}
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A function; see `kbatch.data.sources.Source`.
+
+    Attributes:
+        function: The function, which is imported when it is called.
+        shares: `Shares` of examples that are not split yet.
+        seed: Integer, the seed of the split.
+    """
+
+    function: Imported
+    shares: Shares
+    seed: int
+    classes = ()
+    total = None
+    form = None
+    images = False
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return f"{self.function.module}:{self.function.name}"
+
+    def load(self, on_progress: Progress) -> Examples:
+        """Return the examples; see `kbatch.data.sources.Source`."""
+        try:
+            found = self.function.load()()
+        except ModelError as error:
+            raise _refusal(self.name, error.received) from error
+        except (Exception, SystemExit) as error:  # of the user's own code
+            raise DataError(
+                f"{self.name} must return data",
+                " ".join(f"{type(error).__name__}: {error}".split()),
+                "Call it in Python to see where it fails",
+            ) from error
+        named = self._named(found)
+        shapes = {name: array.shape for name, array in named.items()}
+        check_examples(shapes, {name: array.dtype for name, array in named.items()}, self.name)
+        return examples_of(named, self.name, self.shares, self.seed)
+
+    def _named(self, found: Any) -> dict[str, np.ndarray]:
+        """What the function returned, as arrays by name."""
+        if isinstance(found, Mapping):
+            return {str(name): self._array(array) for name, array in found.items()}
+        parts = list(found) if isinstance(found, (tuple, list)) else []
+        if len(parts) == PAIR and not any(isinstance(part, tuple) for part in parts):
+            return dict(zip((X, Y), map(self._array, parts), strict=True))
+        if len(parts) not in OF_PAIRS or not all(_is_pair(part) for part in parts):
+            kinds = ", ".join(type(part).__name__ for part in parts)
+            raise _refusal(self.name, f"({kinds})" if parts else type(found).__name__)
+        return {
+            f"{kind}_{name}": self._array(array)
+            for name, pair in zip(OF_PAIRS[len(parts)], parts, strict=True)
+            for kind, array in zip((X, Y), pair, strict=True)
+        }
+
+    def _array(self, value: Any) -> np.ndarray:
+        if not hasattr(value, "__array__") and not isinstance(value, (list, tuple)):
+            raise _refusal(self.name, type(value).__name__)
+        try:
+            return np.asarray(value)
+        except (TypeError, ValueError) as error:  # of rows of different lengths
+            raise _refusal(self.name, f"{error}") from error
+
+
+def look_function(text: str, shares: Shares, seed: int) -> FunctionSource:
+    """Find the module of a function, without importing it.
+
+    Args:
+        text: String, such as `"mydata:load"`.
+        shares: `Shares` of examples that are not split yet.
+        seed: Integer, the seed of the split.
+
+    Raises:
+        DataError: If there is no such module.
+    """
+    try:
+        return FunctionSource(imported(text), shares, seed)
+    except ModelError as error:
+        raise DataError(
+            "--data as module:function must name a module that can be imported from here",
+            text,
+            "Run the command in the module's folder, or set PYTHONPATH",
+        ) from error
+
+
+def _is_pair(part: Any) -> bool:
+    return isinstance(part, (tuple, list)) and len(part) == PAIR
+
+
+def _refusal(name: str, received: object) -> DataError:
+    return DataError(f"{name} must be a function that returns {RETURNS}", received, "Return these")

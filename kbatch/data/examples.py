@@ -1,7 +1,8 @@
-"""Shares: how much of the data is trained, validated and tested on, and the split by them."""
+"""Examples: arrays to train, validate and test on, how they are split, and the memory they take."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,61 @@ import numpy as np
 from kbatch import number_text
 from kbatch.errors import DataError
 
-MUST = "--split must be the percentages to train, to validate and to test on, which add up to 100"
-FEW = 100  # to validate on: below that an accuracy moves by more than a point an example
+Progress = Callable[[int], None]  # called with the number of examples that are ready so far
+Part = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of one example, before any is read.
+
+    Attributes:
+        shape: Tuple of integers.
+        dtype: String, NumPy's name of a type of numbers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The data of a search.
+
+    Attributes:
+        name: String, the data in words.
+        train, validation: Tuples of examples and labels, arrays with the same first dimension.
+        test: The same; `None` if there are no examples to test on.
+        classes: Names of the classes, in the order of the labels; empty if labels are not numbers
+            of named classes.
+        skipped: Names of the files that could not be read.
+        notes: Sentences on what was left out, for the terminal.
+    """
+
+    name: str
+    train: Part
+    validation: Part
+    test: Part | None
+    classes: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> str:
+        """The numbers of examples in words."""
+        tested = "none" if self.test is None else f"{len(self.test[1]):,}"
+        return (
+            f"{len(self.train[1]):,} to train, {len(self.validation[1]):,} to validate, "
+            f"{tested} to test"
+        )
+
+
+MUST_SPLIT = (
+    "--split must be the percentages to train, to validate and to test on, which add up to 100"
+)
+FEW_TO_VALIDATE = (
+    100  # to validate on: below that an accuracy moves by more than a point an example
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +123,7 @@ def shares_of(text: str) -> Shares:
     numbers = [number_text.number(part) or 0.0 for part in text.split(",")]
     right = len(numbers) in (2, 3) and min(numbers[:2]) > 0 and min(numbers) >= 0
     if not right or abs(sum(numbers) - 100) > 1e-6:
-        raise DataError(MUST, text, "Write 60,20,20, or 80,20 for no test set")
+        raise DataError(MUST_SPLIT, text, "Write 60,20,20, or 80,20 for no test set")
     return Shares(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 0.0)
 
 
@@ -97,3 +151,29 @@ def stratified(
             part.append(positions)
     train, validation, test = (np.sort(np.concatenate(part)) for part in parts)
     return train, validation, test
+
+
+COPIES = 2  # the whole and its parts; later the parts and TensorFlow's tensors
+
+
+def check_room(needed_bytes: int, words: str, remedy: str) -> None:
+    """Refuse data that do not fit into the memory that is free, before they are read.
+
+    Args:
+        needed_bytes: Integer, bytes of the data.
+        words: String, what the data are.
+        remedy: String, what to do about it.
+
+    Raises:
+        DataError: If twice the bytes are not free.
+    """
+    import psutil
+
+    free = psutil.virtual_memory().available
+    if COPIES * needed_bytes > free:
+        raise DataError(
+            f"Data must fit into memory {COPIES} times: {words} take "
+            f"{needed_bytes:,} bytes each time",
+            f"{free:,} bytes that are free",
+            remedy,
+        )

@@ -1,4 +1,4 @@
-"""Data sets of TFDS, with the splits and the class names that they come with."""
+"""TFDS: a data set of TensorFlow Datasets, by its name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from kbatch.data import array_files, examples
+from kbatch.data.examples import Examples, Form, Part, Progress, Shares, stratified
+from kbatch.data.pictures import CHANNELS, PARTS, TEST, TRAIN, words_of_classes
 from kbatch.errors import DataError
-from kbatch.sources import arrays, room
-from kbatch.sources.class_folders import PARTS, TEST, TRAIN, words_of
-from kbatch.sources.examples import Examples, Form, Part, Progress
-from kbatch.sources.pictures import CHANNELS
-from kbatch.sources.shares import Shares, stratified
 
 PREFIX = "tfds:"
 LONGEST = 300  # characters of an error of TFDS'
@@ -23,7 +21,7 @@ LONGEST = 300  # characters of an error of TFDS'
 
 @dataclass(frozen=True)
 class TfdsSource:
-    """A data set of TFDS; see `kbatch.sources.source.Source`.
+    """A data set of TFDS; see `kbatch.data.sources.Source`.
 
     Attributes:
         name: String, such as `"mnist"`.
@@ -52,7 +50,7 @@ class TfdsSource:
             return Form((self.image_size, self.image_size, CHANNELS), "uint8")
         feature = self._features[0]
         shape, kind = getattr(feature, "shape", None), np.dtype(feature.np_dtype)
-        if shape is None or None in shape or kind.kind not in arrays.NUMBERS:
+        if shape is None or None in shape or kind.kind not in array_files.NUMBERS:
             return None
         return Form(tuple(shape), kind.name)
 
@@ -67,7 +65,7 @@ class TfdsSource:
         return self.builder.info.features[x], self.builder.info.features[y]
 
     def load(self, on_progress: Progress) -> Examples:
-        """Return the examples; see `kbatch.sources.source.Source`."""
+        """Return the examples; see `kbatch.data.sources.Source`."""
         import tensorflow_datasets as tfds
 
         try:
@@ -89,9 +87,9 @@ class TfdsSource:
             by_name = {
                 f"{kind}_{part}": array
                 for part, pair in read.items()
-                for kind, array in zip((arrays.X, arrays.Y), pair, strict=True)
+                for kind, array in zip((array_files.X, array_files.Y), pair, strict=True)
             }
-            return arrays.examples_of(by_name, f"TFDS {self.name}", self.shares, self.seed)
+            return array_files.examples_of(by_name, f"TFDS {self.name}", self.shares, self.seed)
         return self._of_classes(read, set(named.values()))
 
     def _of_classes(self, read: dict[str, Part], used: set[str]) -> Examples:
@@ -116,7 +114,7 @@ class TfdsSource:
             train = (x, y)
         count = sum(len(part[1]) for part in (train, validation, test) if part is not None)
         name = (
-            f"{count:,} examples of {len(self.classes)} classes ({words_of(self.classes)}) "
+            f"{count:,} examples of {len(self.classes)} classes ({words_of_classes(self.classes)}) "
             f"of TFDS {self.name}"
         )
         left = sorted(set(self.builder.info.splits) - used)
@@ -143,7 +141,7 @@ class TfdsSource:
         if form is None:
             return
         count = sum(self.builder.info.splits[split].num_examples for split in named.values())
-        room.check(
+        examples.check_room(
             count * math.prod(form.shape) * np.dtype(form.dtype).itemsize,
             f"{count:,} examples of shape {form.shape}",
             "Pass a smaller --image-size, or a slice of it as a folder or an NPZ file",

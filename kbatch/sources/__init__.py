@@ -1,1 +1,0 @@
-"""The sources of examples: folders and zips of pictures, arrays in a file, TFDS, a function."""

@@ -1,4 +1,4 @@
-"""User's code: the folder and the function it is imported from, and the line a warning points to."""
+"""User's code: where it is imported from, and the line that a warning points to."""
 
 from __future__ import annotations
 

@@ -12,16 +12,15 @@ import keras
 import keras_tuner
 
 from kbatch import tuner as keras_tuners
-from kbatch.building import idle
-from kbatch.building.compilable import compilable
-from kbatch.building.compiled import lacking
-from kbatch.building.label_smoothing import check_metric
-from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, own_values
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
+from kbatch.models import compilation
+from kbatch.models.compilation import compilable, lacking
+from kbatch.models.losses import check_smoothed_metric
+from kbatch.models.maker import ModelMaker
 from kbatch.problems import Problems
 from kbatch.recipe_fields import COMPILED
 from kbatch.records.project import Job, Project
@@ -139,7 +138,7 @@ class HyperModel(keras_tuner.HyperModel):
         space = Space() if space is None else space
         check_space(space)
         space = _micro_batch.of_table(space, max_batch)
-        check_metric(metric, space.label_smoothing)
+        check_smoothed_metric(metric, space.label_smoothing)
         spec = ModelSpec.of(build, **arguments)
         space = keras_tuners.with_batch_of(space, spec.values)
         self.terms = Terms(
@@ -334,9 +333,9 @@ class HyperModel(keras_tuner.HyperModel):
             users_code.warn(f"The baseline has {unsaid}.")
         names: tuple[str, ...] = ()
         if COMPILED not in self.space.optimizer:
-            names = idle.idle(self.terms.model_maker, self.space.baseline.policy, axes)
+            names = compilation.idle(self.terms.model_maker, self.space.baseline.policy, axes)
         if names:
-            users_code.warn(idle.sentence(names, search.own_values))
+            users_code.warn(compilation.idle_sentence(names, search.own_values))
         search.project.note({IDLE: list(names)})
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:

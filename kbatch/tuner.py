@@ -16,10 +16,10 @@ import keras
 import keras_tuner
 
 from kbatch.axis import is_fixed
-from kbatch.building.hyperparameters import fresh
 from kbatch.combination import Combination
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
+from kbatch.models.maker import fresh_hyperparameters
 from kbatch.option import Range
 from kbatch.recipe import Recipe
 from kbatch.records.store import Record
@@ -329,7 +329,7 @@ def begin_at(
             start[own.name] = today[own.name]
 
     def load(values: Mapping[str, Any]) -> Load | None:
-        hp = fresh(values)
+        hp = fresh_hyperparameters(values)
         space.declare(hp)
         with scope(tuner):  # the oracle proposes outside of it, and it has several devices
             drawn = fitted(space.recipe(hp))

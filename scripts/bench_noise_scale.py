@@ -24,11 +24,11 @@ import numpy as np
 import rows
 import tensorflow as tf
 
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.gradient_noise import INTERVAL, measured
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.policy_scope import policy_scope
 from kbatch.case_study.models import MODELS
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.gradient_noise import INTERVAL, measured
+from kbatch.models.maker import ModelMaker
+from kbatch.models.policies import policy_scope
 from kbatch.recipe import Recipe
 from kbatch.runtime import device_memory
 

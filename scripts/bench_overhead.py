@@ -33,13 +33,13 @@ import numpy as np
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 import kbatch
-from kbatch.building.model_maker import ModelMaker
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.checks.catalogue import made
 from kbatch.checks.subject import Subject
 from kbatch.data.streams import training_source
 from kbatch.data.validation import prepare
+from kbatch.models.maker import ModelMaker
 
 ROWS, COLUMNS = 200_000, 20
 PIPELINE_ROWS = 400_000  # read in each round

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from kbatch import Outcome
-from kbatch.building.start import Start
+from kbatch.models.start import Start
 from kbatch.training import search, trainer
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher

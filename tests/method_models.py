@@ -4,10 +4,10 @@ import keras
 import numpy as np
 from keras import layers
 
-from kbatch.building.augmentation_scope import augmented
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.method_scope import trained_by_method
-from kbatch.building.model_maker import ModelMaker
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker
+from kbatch.models.scopes import augmented
+from kbatch.models.train_step import trained_by_method
 
 METHODS = ("sam:0.05", "proximal:0.1", "proximal:5:2")
 SPARSE = keras.losses.SparseCategoricalCrossentropy

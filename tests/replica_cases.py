@@ -144,9 +144,9 @@ def trained(case, devices):
     """Losses of each pass, weights after two passes over the data, and an uneven validation."""
     import keras
 
-    from kbatch.building.model_maker import ModelMaker
     from kbatch.callbacks.validation_pass import measure
     from kbatch.data.validation import prepare
+    from kbatch.models.maker import ModelMaker
     from kbatch.recipe import Recipe
     from kbatch.training.endless_fit import fit_arguments, recipe_scope
     from kbatch.training.run_options import RunOptions
@@ -190,7 +190,7 @@ def _finite(values):
 
 def plain_keras(two):
     """How far off Keras is by itself, where each device clips the gradient of its own part."""
-    from kbatch.building import replicas
+    from kbatch.models import replicas
 
     own, replicas.strategy = replicas.strategy, SimpleNamespace(replicas=lambda: 1)
     try:

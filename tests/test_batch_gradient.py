@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras import layers
 
 from kbatch import Recipe
-from kbatch.building.batch_gradient import BatchGradient
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_maker import ModelMaker
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker
+from kbatch.models.train_step import BatchGradient
 
 SPARSE = method_models.SPARSE
 

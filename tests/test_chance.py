@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from kbatch.building.compiled import CompileArguments
 from kbatch.data.validation import prepare
 from kbatch.errors import SearchError
+from kbatch.models.compilation import CompileArguments
 from kbatch.training.goal import goal_of
 from kbatch.training.metrics import Measured
 

@@ -11,12 +11,12 @@ import tensorflow as tf
 from short_searches import tuner_of
 
 import kbatch
-from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, first_step, shapes, state
 from kbatch.checks.subject import Subject
 from kbatch.data.validation import prepare
 from kbatch.errors import KbatchError, ModelError
 from kbatch.model_spec import ModelSpec
+from kbatch.models.maker import ModelMaker
 from kbatch.records.project import Project
 from kbatch.training.fit_arguments import FitArguments
 

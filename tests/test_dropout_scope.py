@@ -6,8 +6,8 @@ import pytest
 
 import kbatch
 from kbatch import Recipe
-from kbatch.building.dropout_scope import check, dropouts, scaled_dropout
 from kbatch.errors import ModelError
+from kbatch.models.scopes import check_dropout, dropouts, scaled_dropout
 
 
 def model_of(*rates):
@@ -60,10 +60,10 @@ def test_units_are_dropped_at_the_scaled_rate_in_training_only(jit_compile):
 
 def test_a_model_without_dropout_is_refused(points):
     (x, y), validation = points
-    check(model_of(0.0), 1.0)
+    check_dropout(model_of(0.0), 1.0)
     for model in (model_of(), model_of(0.0)):
         with pytest.raises(ModelError, match=r"Dropout layer.*Received: .*dropout_scale=2"):
-            check(model, 2.0)
+            check_dropout(model, 2.0)
 
     def build():
         return keras.Sequential([keras.Input((x.shape[1],)), keras.layers.Dense(1, "sigmoid")])

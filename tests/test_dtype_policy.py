@@ -4,10 +4,10 @@ import keras
 import pytest
 
 from kbatch import Recipe, Space
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.policy_scope import policy_scope
 from kbatch.dtype_policy import POLICIES, policy_of_keras
 from kbatch.errors import ModelError, RecipeError, SpaceError
+from kbatch.models.maker import ModelMaker
+from kbatch.models.policies import policy_scope
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -7,11 +7,11 @@ import pytest
 
 import kbatch
 from kbatch import Recipe
-from kbatch.building import float16
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.optimizers import optimizer_of
 from kbatch.errors import ModelError
+from kbatch.models import policies
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker
+from kbatch.models.optimizers import optimizer_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(128, 6)).astype("float32")
@@ -61,7 +61,7 @@ def test_the_loss_is_scaled_once():
     optimizer = ModelMaker(compiled).make(recipe).optimizer
     assert isinstance(optimizer.inner_optimizer, keras.optimizers.SGD)
     plain = keras.optimizers.SGD(0.1)
-    assert float16.scaled(plain, Recipe(policy="mixed_float16")) is plain
+    assert policies.loss_scaled(plain, Recipe(policy="mixed_float16")) is plain
 
 
 def moved(optimizer, dtype, gradient):
@@ -216,7 +216,7 @@ def test_an_operation_without_a_kernel_is_refused_by_name():
 
 
 def test_other_errors_stay_as_they_are():
-    with pytest.raises(ZeroDivisionError), float16.explained("float16"):
+    with pytest.raises(ZeroDivisionError), policies.explained("float16"):
         1 / 0  # noqa: B018
 
 

@@ -6,10 +6,10 @@ import pytest
 
 import kbatch
 from kbatch import Recipe
-from kbatch.building import float8
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_maker import ModelMaker
 from kbatch.errors import ModelError
+from kbatch.models import policies
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker
 from kbatch.training.endless_fit import recipe_scope
 from kbatch.training.run_options import RunOptions
 
@@ -155,7 +155,7 @@ def test_a_nested_model_trains_in_float8():
         return keras.Model(inputs, keras.layers.Softmax(dtype="float32")(build()(inputs)))
 
     model = ModelMaker(nested, ARGUMENTS).make(FLOAT8)
-    remark = float8.remarks(model, FLOAT8)[0]
+    remark = policies.float8_remarks(model, FLOAT8)[0]
     assert remark.startswith("float8: 2 of 4 layers")
 
 

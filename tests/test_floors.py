@@ -20,7 +20,7 @@ ONLY_IN = {
         "hypermodel",
         "runtime.keras_private",
         "tuner",
-        "building.hyperparameters",
+        "models.maker",
         "driver.tuners",
         "search.axis_ranges",
         "search.oracle",

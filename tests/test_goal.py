@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from kbatch.building.compiled import CompileArguments
 from kbatch.data.validation import prepare
 from kbatch.errors import SearchError
+from kbatch.models.compilation import CompileArguments
 from kbatch.training import metrics
 from kbatch.training.chance import most_frequent_share
 from kbatch.training.goal import goal_of, horizon_of, judged_by

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.gradient_noise import INTERVAL, measured
-from kbatch.building.loss_counts import count
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.pass_weights import weighed
-from kbatch.building.policy_scope import policy_scope
+from kbatch.models.accumulation import weighed_passes
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.gradient_noise import INTERVAL, measured
+from kbatch.models.losses import loss_count
+from kbatch.models.maker import ModelMaker
+from kbatch.models.policies import policy_scope
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
 from kbatch.rules.noise_scale import Smoothed, estimate
@@ -85,7 +85,7 @@ def made(build, recipe=RECIPE):
 def surroundings(model, recipe=RECIPE, interval=1):
     with (
         policy_scope(recipe.policy, "float32"),
-        weighed(model, recipe) as pass_count,
+        weighed_passes(model, recipe) as pass_count,
         measured(model, recipe, pass_count, interval) as meter,
     ):
         yield meter
@@ -113,7 +113,7 @@ class Passes(keras.callbacks.Callback):
         found = tape.gradient(loss, self.model.trainable_variables)
         flat = [tf.reshape(tf.convert_to_tensor(each), [-1]).numpy() for each in found]
         self.gradients.append(np.concatenate(flat).astype("float64"))
-        self.counts.append(float(count(SPARSE(True), y, predicted, None)))
+        self.counts.append(float(loss_count(SPARSE(True), y, predicted, None)))
 
     def on_train_batch_end(self, batch, logs=None):
         if len(self.gradients) < self.passes:
@@ -190,7 +190,7 @@ def test_measuring_changes_no_bit_of_the_training(build, policy, optimizer):
     for interval in (1, None):
         model = made(build, recipe)
         if interval is None:
-            with policy_scope(policy, "float32"), weighed(model, recipe):
+            with policy_scope(policy, "float32"), weighed_passes(model, recipe):
                 fit(model, x, y, epochs=2)
         else:
             with surroundings(model, recipe, interval):

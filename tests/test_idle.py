@@ -3,8 +3,8 @@
 import keras
 import keras_tuner
 
-from kbatch.building.idle import idle, sentence
-from kbatch.building.model_maker import ModelMaker
+from kbatch.models.compilation import idle, idle_sentence
+from kbatch.models.maker import ModelMaker
 
 
 def build(hp):
@@ -41,6 +41,6 @@ def test_reserved_names_and_uncompiled_models_are_left_alone():
 
 
 def test_the_baseline_is_told_apart():
-    words = sentence(["lr"], {"lr": 0.1, "units": 2})
+    words = idle_sentence(["lr"], {"lr": 0.1, "units": 2})
     assert "no effect in trials" in words
     assert "Only the baseline's own optimizer has them: lr=0.1." in words

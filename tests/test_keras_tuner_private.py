@@ -6,8 +6,8 @@ import keras
 import keras_tuner
 import pytest
 
-from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.errors import SpaceError
+from kbatch.models.maker import GuardedHyperParameters
 from kbatch.runtime import keras_private
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import kbatch
 from kbatch import Recipe, Space
-from kbatch.building.label_smoothing import smoothed
 from kbatch.errors import ModelError, RecipeError, SearchError
+from kbatch.models.losses import smoothed
 
 RNG = np.random.default_rng(0)
 CLASSES = 5

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kbatch.building.lars import LARS
+from kbatch.models.optimizers import LARS
 
 
 def oracle(weights, gradients, rate, momentum, trust, l2):

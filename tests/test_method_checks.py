@@ -8,10 +8,10 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
-from kbatch.building.compiled import CompileArguments, lacking
-from kbatch.building.method_scope import trained_by_method
-from kbatch.building.model_maker import ModelMaker
 from kbatch.errors import ModelError
+from kbatch.models.compilation import CompileArguments, lacking
+from kbatch.models.maker import ModelMaker
+from kbatch.models.train_step import trained_by_method
 
 METHODS = ("sam:0.05", "proximal:0.1")
 LOSS = CompileArguments(method_models.SPARSE(True))

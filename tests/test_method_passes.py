@@ -9,7 +9,7 @@ import pytest
 
 import kbatch
 from kbatch import Recipe
-from kbatch.building.optimizers import optimizer_of
+from kbatch.models.optimizers import optimizer_of
 
 RATES = {"sgd": 0.1, "adam": 0.01, "adamw": 0.01, "lars": 1.0, "lamb": 0.01}
 METHODS = ("sam:0.1", "proximal:0.5:3")

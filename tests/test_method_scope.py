@@ -9,10 +9,10 @@ from keras import layers
 from method_models import METHODS, SPARSE, assert_same_moves, data, dense, moves, trained
 
 from kbatch import Recipe
-from kbatch.building.augmentation_scope import augmented
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.method_scope import trained_by_method
-from kbatch.building.model_maker import ModelMaker
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker
+from kbatch.models.scopes import augmented
+from kbatch.models.train_step import trained_by_method
 
 OWN = {
     "sgd": lambda: keras.optimizers.SGD(0.1, 0.9, weight_decay=0.01, global_clipnorm=0.5),

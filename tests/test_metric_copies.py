@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch.building.metric_copies import copied
+from kbatch.models.compilation import copied_metric
 
 
 class Near(keras.metrics.Metric):
@@ -45,7 +45,7 @@ MADE = {
 @pytest.mark.parametrize("name", MADE)
 def test_a_copy_measures_what_the_metric_does(name):
     first = MADE[name]()
-    one = copied({"metrics": [first, "accuracy", None]})["metrics"]
+    one = copied_metric({"metrics": [first, "accuracy", None]})["metrics"]
     assert one[1:] == ["accuracy", None]
     rng = np.random.default_rng(0)
     labels, answers = (rng.random((40, 3)) > 0.5).astype("float32"), rng.random((40, 3))

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe, Space, space_agreement
-from kbatch.building import mixed_labels
-from kbatch.building.augmentation_scope import augmented
-from kbatch.building.compiled import CompileArguments, compile_for
 from kbatch.data.augmentation import CutMix, MixUp
 from kbatch.errors import DataError, ModelError
+from kbatch.models import losses
+from kbatch.models.compilation import CompileArguments, compile_for
+from kbatch.models.scopes import augmented
 from kbatch.training.endless_fit import recipe_scope
 from kbatch.training.run_options import RunOptions
 
@@ -264,15 +264,15 @@ class OwnStep(keras.Model):
 )
 def test_other_losses_are_refused_by_name(loss, received):
     with pytest.raises(ModelError, match=received):
-        mixed_labels.check(linear(loss), loss)
+        losses.check_mixed_labels(linear(loss), loss)
 
 
 def test_models_that_cannot_take_two_labels_are_refused_by_name():
     with pytest.raises(ModelError, match="Keras' own train_step.*OwnStep.train_step"):
-        mixed_labels.check(OwnStep(), "binary_crossentropy")
+        losses.check_mixed_labels(OwnStep(), "binary_crossentropy")
     pixels = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Dense(2, "softmax")])
     with pytest.raises(ModelError, match="one label per example.*4, 4, 2"):
-        mixed_labels.check(pixels, "sparse_categorical_crossentropy")
+        losses.check_mixed_labels(pixels, "sparse_categorical_crossentropy")
 
 
 def test_outputs_that_only_data_tell_are_refused_in_training():

@@ -4,15 +4,13 @@ import pytest
 import tensorflow as tf
 
 from kbatch import Recipe
-from kbatch.building.augmentation_scope import augmented
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.hyperparameters import call_build, fresh
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.optimizers import learning_rate_of, optimizer_of
-from kbatch.building.policy_scope import policy_scope
-from kbatch.building.seed_scope import seed_scope
 from kbatch.data import augmentation
 from kbatch.errors import ModelError, RecipeError, SearchError
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker, call_build, fresh_hyperparameters
+from kbatch.models.optimizers import learning_rate_of, optimizer_of
+from kbatch.models.policies import policy_scope
+from kbatch.models.scopes import augmented, seed_scope
 
 CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
 
@@ -335,7 +333,7 @@ def test_without_augmentation_the_pixel_stays_where_it_is():
     ],
 )
 def test_build_gets_hp_where_it_asks_for_it(build, built):
-    assert call_build(build, fresh(), frozenset()) == built
+    assert call_build(build, fresh_hyperparameters(), frozenset()) == built
 
 
 def test_layers_that_xla_cannot_compile_are_named(raw):

@@ -8,10 +8,10 @@ from keras import layers
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space
-from kbatch.building.accumulation import remarks
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.normalization import groups_of
 from kbatch.errors import ModelError
+from kbatch.models.accumulation import accumulation_remarks
+from kbatch.models.maker import ModelMaker
+from kbatch.models.normalization import groups_of
 
 GROUP, BATCH = Recipe(normalization="group"), Recipe()
 LOSS = "sparse_categorical_crossentropy"
@@ -248,7 +248,7 @@ def test_what_cannot_be_replaced_is_refused_by_name(build, words):
     ],
 )
 def test_statistics_of_few_examples_are_remarked_on(recipe, words):
-    said = remarks(ModelMaker(sequential).make(recipe), recipe)
+    said = accumulation_remarks(ModelMaker(sequential).make(recipe), recipe)
     assert len(said) == len(words)
     assert all(word in sentence for word, sentence in zip(words, said, strict=True))
     if any("statistics of" in word for word in words):

@@ -11,13 +11,12 @@ import pytest
 from keras.optimizers import schedules
 
 from kbatch import Recipe
-from kbatch.building import accumulation
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.optimizers import PerUpdate, optimizer_of
-from kbatch.building.pass_weights import weighed
-from kbatch.building.schedules import in_passes
 from kbatch.errors import ModelError, RecipeError
+from kbatch.models import accumulation
+from kbatch.models.accumulation import weighed_passes
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker
+from kbatch.models.optimizers import PerUpdate, optimizer_of, schedule_in_passes
 
 ACCUMULATING = Recipe(32, "compiled", None, micro_batch_size=8)
 CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
@@ -32,7 +31,7 @@ def rates(schedule, passes, updates):
 @pytest.mark.parametrize("warmup", [1, 2, 5, 19, 313])
 def test_a_users_warm_up_counts_updates_under_accumulation(passes, warmup):
     rise = schedules.PolynomialDecay(0.3 / (warmup + 1), warmup, 0.3, power=1.0)
-    told = in_passes(rise, passes)
+    told = schedule_in_passes(rise, passes)
     updates = range(0, warmup + 4, max(warmup // 10, 1))
     wanted = [0.3 * min((update + 1) / (warmup + 1), 1) for update in updates]
     # Keras computes in float32
@@ -56,7 +55,7 @@ def test_a_users_warm_up_counts_updates_under_accumulation(passes, warmup):
     ids=lambda own: type(own).__name__ if isinstance(own, schedules.LearningRateSchedule) else None,
 )
 def test_schedules_of_keras_own_are_told_in_its_own_words(own, passes):
-    told = in_passes(own, passes)
+    told = schedule_in_passes(own, passes)
     assert type(told) is type(own)
     assert rates(told, passes, range(15)) == pytest.approx(
         [float(own(update)) for update in range(15)], rel=2e-5
@@ -82,7 +81,8 @@ def test_other_schedules_count_updates_and_a_remark_says_so(own):
         [float(own(update)) for update in range(15)]
     )
     assert any(
-        "kbatch can be imported" in remark for remark in accumulation.remarks(model, ACCUMULATING)
+        "kbatch can be imported" in remark
+        for remark in accumulation.accumulation_remarks(model, ACCUMULATING)
     )
 
 
@@ -257,7 +257,7 @@ def test_unequal_passes_are_weighed_to_the_whole_batch(kind, policy):
         recipe = Recipe(32, "sgd", 0.5, policy=policy, micro_batch_size=micro)
         model = ModelMaker(build, CompileArguments(loss)).make(recipe)
         before, config = model.get_weights(), model.optimizer.get_config()
-        with weighed(model, recipe) if weigh else contextlib.nullcontext():
+        with weighed_passes(model, recipe) if weigh else contextlib.nullcontext():
             # two updates
             model.fit(x, y, batch_size=micro or 32, sample_weight=weights, shuffle=False, verbose=0)
         assert "compute_loss" not in vars(model)
@@ -357,9 +357,9 @@ def test_batch_normalization_under_accumulation_is_said():
     accumulating = Recipe(32, micro_batch_size=8)
     assert (
         "sees passes of 8, not the batch of 32"
-        in accumulation.remarks(model_maker.make(accumulating), accumulating)[0]
+        in accumulation.accumulation_remarks(model_maker.make(accumulating), accumulating)[0]
     )
-    assert accumulation.remarks(model_maker.make(Recipe(32)), Recipe(32)) == ()
+    assert accumulation.accumulation_remarks(model_maker.make(Recipe(32)), Recipe(32)) == ()
 
 
 def test_auto_scale_loss_false_is_kept():
@@ -432,7 +432,7 @@ def moved(recipe, x, y, build=dense_model, updates=3, **fit):
     loss = SPARSE(from_logits=True)
     model = ModelMaker(build, CompileArguments(loss)).make(recipe)
     before = [each.astype("float64") for each in model.get_weights()]
-    with weighed(model, recipe):
+    with weighed_passes(model, recipe):
         model.fit(
             x,
             y,

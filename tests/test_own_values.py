@@ -11,12 +11,12 @@ import pytest
 from result_records import GOAL, record
 
 import kbatch
-from kbatch.building.hyperparameters import GuardedHyperParameters
 from kbatch.checks.own_values import look
 from kbatch.checks.subject import Subject
 from kbatch.errors import SearchError
 from kbatch.given_values import values_of
 from kbatch.model_spec import ModelSpec
+from kbatch.models.maker import GuardedHyperParameters
 from kbatch.results.claim import claim_of
 from kbatch.results.headline import headline
 from kbatch.results.loading import load_records
@@ -145,7 +145,7 @@ def plain(hp):
 
 
 def found(build, values=None, optimizer="compiled"):
-    maker = kbatch.building.model_maker.ModelMaker.of(ModelSpec(build, values=values))
+    maker = kbatch.models.maker.ModelMaker.of(ModelSpec(build, values=values))
     rate = None if optimizer == "compiled" else 0.1
     recipe = kbatch.Recipe(32, optimizer=optimizer, learning_rate=rate)
     return look(Subject.of_training(maker, None, recipe))

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space
-from kbatch.building.gradient_noise import NoiseMeter
 from kbatch.callbacks import growth as growths
 from kbatch.errors import ModelError, RecipeError
+from kbatch.models.gradient_noise import NoiseMeter
 from kbatch.recipe import BatchGrowth
 from kbatch.results.loading import load_records
 from kbatch.rules import batch_schedule, scaling

@@ -7,14 +7,14 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
-from kbatch.building import movement
-from kbatch.building.augmentation_scope import augmented
-from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import movement as check_of_places
 from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
 from kbatch.data.validation import prepare
 from kbatch.errors import ModelError, RecipeError
+from kbatch.models import movement
+from kbatch.models.maker import ModelMaker
+from kbatch.models.scopes import augmented
 
 layers = keras.layers
 RNG = np.random.default_rng(0)

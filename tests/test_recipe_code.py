@@ -133,7 +133,7 @@ def test_the_rate_of_a_growing_batch_follows_the_usual_rule():
 
 
 def test_a_definition_comes_after_what_it_uses():
-    texts, imports = copied([Definition("kbatch.building.lars", "LARS")])
+    texts, imports = copied([Definition("kbatch.models.optimizers", "LARS")])
     assert [text.split("\n")[0].split("(")[0] for text in texts][:2] == [
         "TRUST = 0.001  # the coefficient of You et al. 2017",
         "def _norm",

@@ -10,11 +10,11 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space, recompute
-from kbatch.building.model_maker import ModelMaker
 from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
+from kbatch.models.maker import ModelMaker
 from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, apply_recipe
 from kbatch.recompute_strategy import Strategy
 from kbatch.results.loading import load_records

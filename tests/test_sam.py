@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch import Recipe
-from kbatch.building.sam import _offsets
+from kbatch.models.train_step import _offsets
 
 OPTIMIZERS = {  # numbers that float32 holds: Keras casts them to it first
     "sgd": (lambda: keras.optimizers.SGD(0.25, 0.5), lambda: numpy_training.Sgd(0.25, 0.5)),

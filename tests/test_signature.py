@@ -2,7 +2,7 @@
 
 import runpy
 
-from kbatch.building.signature import described
+from kbatch.models.maker import described
 
 SOURCE = """
 def make(gamma, weight=2):

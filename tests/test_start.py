@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 import kbatch
-from kbatch.building.model_maker import ModelMaker
 from kbatch.checks.start import SEEDS
 from kbatch.checks.subject import Subject
 from kbatch.data.validation import prepare
 from kbatch.errors import ModelError
+from kbatch.models.maker import ModelMaker
 
 layers = keras.layers
 rng = np.random.default_rng(0)

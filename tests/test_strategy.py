@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from kbatch import Recipe, Space
-from kbatch.building import replicas
 from kbatch.errors import ModelError, SearchError
+from kbatch.models import replicas
 from kbatch.runtime import device, device_memory
 
 distribute = tf.distribute

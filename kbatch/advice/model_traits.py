@@ -58,7 +58,7 @@ def traits_of(model: Any) -> ModelTraits:
     """
     import keras
 
-    from kbatch.building.optimizers import learning_rate_of
+    from kbatch.models.optimizers import learning_rate_of
     from kbatch.runtime.keras_private import flatten_layers
 
     if not isinstance(model, keras.Model):

@@ -2,7 +2,7 @@
 
 Where it is not, the loss couples the examples of a batch (Dice, contrastive losses), sums them, or
 divides by a count of its own. Passes then take the loss once, of the outputs of all of them; see
-`kbatch.building.call_passes`. What reaches past the outputs is refused.
+`kbatch.models.call_passes`. What reaches past the outputs is refused.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.batch_growth import measures_noise
-from kbatch.building import layer_state
-from kbatch.building.compiled import compiled_by_user
-from kbatch.building.loss_counts import count, counts
 from kbatch.checks.coupled_examples import (
     coupled_outputs,
     labels_apart,
@@ -35,6 +32,9 @@ from kbatch.checks.state import carries
 from kbatch.checks.subject import Subject
 from kbatch.data.streams import weighed
 from kbatch.errors import ModelError
+from kbatch.models import accumulation
+from kbatch.models.compilation import compiled_by_user
+from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import EXACT, MEAN
 from kbatch.runtime import device, keras_private
@@ -281,11 +281,11 @@ def _weights(model: keras.Model, batch: Batch, outputs: Sequence[Any]) -> list[f
     loss = compiled_by_user(model).get("loss")
     parts = _parts(batch)
     is_one = len(keras.tree.flatten(loss)) == 1 and len(keras.tree.flatten(outputs[0])) == 1
-    if not is_one or not counts(model, loss):
+    if not is_one or not loss_counts(model, loss):
         return [float(len(keras.tree.flatten(part[0])[0])) for part in parts]
     counted = keras.tree.flatten(loss)[0]
     return [
-        float(count(counted, part[1], each, part[2]))
+        float(loss_count(counted, part[1], each, part[2]))
         for part, each in zip(parts, outputs, strict=True)
     ]
 
@@ -334,10 +334,10 @@ def _added(model: keras.Model, x: Any) -> dict[str, float]:
     Layers of Keras add the same in inference as in training.
     """
     if own_layers(model):
-        kept = layer_state.but_seeds(model)
+        kept = accumulation.state_but_seeds(model)
         with _quiet(model):
             model(x, training=True)
-        layer_state.put_back(kept)
+        accumulation.put_back_state(kept)
     else:
         model(x, training=False)
     return {
@@ -350,7 +350,7 @@ def _added(model: keras.Model, x: Any) -> dict[str, float]:
 def _check_own_step(model: keras.Model, batches: Sequence[Batch]) -> None:
     """Refuse an own `train_step` whose gradient of a batch is not the mean over its parts."""
     words = f"{type(model).__name__}.train_step"
-    entered = layer_state.but_seeds(model)
+    entered = accumulation.state_but_seeds(model)
     with _quiet(model):
         for batch in batches:
             given = tuple(each for each in batch if each is not None)
@@ -383,7 +383,7 @@ def _quiet(model: keras.Model) -> Iterator[None]:
 
 def _gradients(model: keras.Model, batch: Batch, entered: Any) -> list[np.ndarray]:
     """The gradients that the model's own step hands to its optimizer."""
-    layer_state.put_back(entered)
+    accumulation.put_back_state(entered)
     caught: list[tuple[Any, Any]] = []
 
     def apply(grads: Iterable[Any], trainable_variables: Any = None) -> None:

@@ -15,9 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.building import layer_state
-from kbatch.building.compiled import compiled_by_user
 from kbatch.data.streams import Source
+from kbatch.models import accumulation
+from kbatch.models.compilation import compiled_by_user
 from kbatch.runtime import keras_private
 
 OUTPUT_ROUNDING = 1e-4  # relative to the largest output; convolutions differ with the batch size
@@ -38,12 +38,12 @@ def coupled_outputs(model: keras.Model, x: Any, parts: list[Any]) -> str:
     """
     if not _may_couple(model):
         return ""
-    kept = layer_state.but_seeds(model)
+    kept = accumulation.state_but_seeds(model)
     modes = (False, True) if own_layers(model) else (False,)
     try:
         differ = any(_differ(model, x, parts, kept, training) for training in modes)
     finally:
-        layer_state.put_back(kept)
+        accumulation.put_back_state(kept)
         keras_private.clear_losses(model)
     if not differ:
         return ""
@@ -147,7 +147,7 @@ def _differ(model: keras.Model, x: Any, parts: list[Any], kept: Any, training: b
     """Whether the outputs of parts are not those of the whole, beyond rounding and draws."""
 
     def outputs(inputs: Any) -> list[np.ndarray]:
-        layer_state.put_back(kept)
+        accumulation.put_back_state(kept)
         return [np.asarray(each) for each in _flat(model(inputs, training=training))]
 
     whole = outputs(x)

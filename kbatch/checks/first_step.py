@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building.float16 import explained
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.errors import KbatchError, ModelError
+from kbatch.models.policies import explained
 from kbatch.plain_text import one_line
 from kbatch.runtime.oom import is_out_of_memory
 

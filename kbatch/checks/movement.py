@@ -8,13 +8,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building import movement
-from kbatch.building.label_smoothing import BY_NAME, loss_of
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.data import augmentation
 from kbatch.data.augmentation import Mixing
 from kbatch.errors import RecipeError
+from kbatch.models import movement
+from kbatch.models.losses import BY_NAME, loss_of
 
 OVER_CLASSES = (
     *BY_NAME.values(),

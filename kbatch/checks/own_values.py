@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kbatch.building.hyperparameters import own_values, unsaid_values
-from kbatch.building.idle import idle
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.given_values import text_of_values
+from kbatch.models.compilation import idle
+from kbatch.models.maker import own_values, unsaid_values
 from kbatch.recipe_fields import COMPILED
 
 NAME = "own values"  # under which a project keeps the finding

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from kbatch.building.start import NAMED
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.errors import ModelError
+from kbatch.models.start import NAMED
 from kbatch.runtime import keras_private
 
 

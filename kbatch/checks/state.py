@@ -7,11 +7,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbatch.building import layer_state
 from kbatch.checks.coupled_examples import OUTPUT_ROUNDING, own_layers
 from kbatch.checks.finding import Check, Finding
 from kbatch.checks.subject import Subject
 from kbatch.errors import ModelError
+from kbatch.models import accumulation
 from kbatch.runtime import keras_private
 
 ROUNDS = 8  # each of three calls; chosen by hand: a layer left out by half passes once in 65,536
@@ -68,7 +68,7 @@ def carries(model: keras.Model, x: Any) -> bool:
         model: `keras.Model`, built.
         x: Examples of a batch.
     """
-    kept = layer_state.but_seeds(model)
+    kept = accumulation.state_but_seeds(model)
 
     def outputs() -> np.ndarray:
         flat = keras.tree.flatten(model(x, training=True))
@@ -76,9 +76,9 @@ def carries(model: keras.Model, x: Any) -> bool:
         return np.concatenate([np.ravel(each) for each in numbers])
 
     def changes() -> bool:
-        layer_state.put_back(kept)
+        accumulation.put_back_state(kept)
         first, carried = outputs(), outputs()
-        layer_state.put_back(kept)
+        accumulation.put_back_state(kept)
         noise = largest(outputs() - first)
         return largest(carried - first) > max(OUTPUT_ROUNDING * largest(first), 4 * noise)
 
@@ -88,7 +88,7 @@ def carries(model: keras.Model, x: Any) -> bool:
     except Exception:  # a model without a call, which its own train_step never makes
         return False
     finally:
-        layer_state.put_back(kept)
+        accumulation.put_back_state(kept)
         keras_private.clear_losses(model)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import keras
 
-from kbatch.building.compiled import said_of
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.start import build_called
 from kbatch.data.streams import Source
 from kbatch.data.validation import Data
+from kbatch.models.compilation import said_of
+from kbatch.models.maker import ModelMaker
+from kbatch.models.start import build_called
 from kbatch.recipe import Recipe
 from kbatch.space import Space
 

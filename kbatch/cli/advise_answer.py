@@ -77,7 +77,7 @@ def _model(build: str, policy: str) -> Any:
     users_code.use_folder(os.getcwd())
     named = imported(build)
     with signals.at_once(), streams.turned_away():
-        from kbatch.building.model_maker import ModelMaker
+        from kbatch.models.maker import ModelMaker
     try:
         return ModelMaker(named.load()).raw(policy)
     except KbatchError:

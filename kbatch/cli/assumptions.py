@@ -66,10 +66,10 @@ def _found(options: Options, console: Console) -> list[Found]:
     task.check()
     driver.import_tensorflow()
     driver.start_tensorflow()
-    from kbatch.building.hyperparameters import check_known
     from kbatch.checks import catalogue
     from kbatch.data.streams import inputs_of
     from kbatch.hypermodel import HyperModel
+    from kbatch.models.maker import check_known_values
     from kbatch.training.fit_arguments import FitArguments
 
     searched = task.searched(driver.load(task, console))
@@ -78,7 +78,7 @@ def _found(options: Options, console: Console) -> list[Found]:
     maker, policy = terms.model_maker, space.baseline.policy
     hp = maker.hyperparameters()
     model = maker.raw(policy, hp)
-    check_known(maker.values, hp, lambda other: maker.raw(policy, other))
+    check_known_values(maker.values, hp, lambda other: maker.raw(policy, other))
     arguments = FitArguments.parse(
         searched.examples.train, {"validation_data": searched.examples.validation}
     )

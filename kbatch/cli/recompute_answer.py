@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.optimizers import optimizer_of
 from kbatch.cli.plan_choice import Choice, name_of, table
 from kbatch.cli.recompute_options import Options
 from kbatch.errors import DataError, KbatchError, ModelError, RecomputeError
+from kbatch.models.maker import ModelMaker
+from kbatch.models.optimizers import optimizer_of
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer

@@ -26,7 +26,7 @@ STEPS = "10.0 ** -sum(progress >= share for share in (1 / 3, 2 / 3, 8 / 9))"
 
 def optimizer(recipe: Any) -> Part:
     """The class of the optimizer, which the script calls; LARS is copied."""
-    copied = (Definition("kbatch.building.lars", "LARS"),) if recipe.optimizer == LARS else ()
+    copied = (Definition("kbatch.models.optimizers", "LARS"),) if recipe.optimizer == LARS else ()
     return Part(definitions=copied)
 
 

@@ -51,7 +51,7 @@ def policy(recipe: Any) -> Part:
     definitions: tuple[Definition, ...] = ()
     if recipe.steps_per_update > 1:
         cast = ("_accumulate_in_float32(optimizer)",)
-        definitions = (Definition("kbatch.building.float16", "_accumulate_in_float32"),)
+        definitions = (Definition("kbatch.models.policies", "_accumulate_in_float32"),)
     scaled = "optimizer = keras.optimizers.LossScaleOptimizer(optimizer)"
     return Part((_policy(recipe),), wrapped=(*cast, scaled), definitions=definitions)
 

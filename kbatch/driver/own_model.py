@@ -26,7 +26,7 @@ def made(spec: ModelSpec) -> Any:
     """
     import keras
 
-    from kbatch.building.model_maker import ModelMaker
+    from kbatch.models.maker import ModelMaker
 
     try:
         maker = ModelMaker.of(spec)
@@ -84,7 +84,7 @@ def check_loss(model: Any, loss: str | None) -> None:
 
 def measured(model: Any, spec: ModelSpec) -> Measured:
     """Return what is known of the metrics and losses of a model."""
-    from kbatch.building.compiled import CompileArguments
+    from kbatch.models.compilation import CompileArguments
 
     return Measured(model, CompileArguments(spec.loss, spec.metrics))
 

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Outcome, Recipe, Space
-from kbatch.building.model_maker import ModelMaker
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.combination import combinations
@@ -26,6 +25,7 @@ from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.model_spec import ModelSpec
+from kbatch.models.maker import ModelMaker
 from kbatch.runtime import device_memory
 
 LOSS = "binary_crossentropy"

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbatch.building.compiled import compiled_by_user
 from kbatch.errors import DataError
+from kbatch.models.compilation import compiled_by_user
 from kbatch.runtime import keras_private
 
 SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"

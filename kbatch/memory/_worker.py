@@ -16,12 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.building.augmentation_scope import augmented
-from kbatch.building.call_passes import called_in_passes
-from kbatch.building.hyperparameters import check_known, unsaid_values
-from kbatch.building.method_scope import trained_by_method
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.policy_scope import policy_scope
 from kbatch.callbacks.averaged_weights import averages
 from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
@@ -30,6 +24,11 @@ from kbatch.memory import _bfc_allocator, _labels
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._probe import ModelFacts, Probe, Refusal, waited
 from kbatch.memory._workload import Workload
+from kbatch.models.call_passes import called_in_passes
+from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
+from kbatch.models.policies import policy_scope
+from kbatch.models.scopes import augmented
+from kbatch.models.train_step import trained_by_method
 from kbatch.runtime import device_memory, keras_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
 from kbatch.runtime.users_code import Imported
@@ -68,7 +67,7 @@ class Session:
         self._settle(workload)
         hp = maker.hyperparameters()
         self.model = maker.make(self.recipe, hp)
-        check_known(maker.values, hp, lambda other: maker.raw(self.recipe.policy, other))
+        check_known_values(maker.values, hp, lambda other: maker.raw(self.recipe.policy, other))
         state.refuse_stateful(self.model)
         self._lowest_values = unsaid_values(hp)
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))

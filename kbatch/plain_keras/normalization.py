@@ -4,7 +4,7 @@ import math
 
 import keras
 
-from kbatch.building.normalization import KEPT, groups_of
+from kbatch.models.normalization import KEPT, groups_of
 
 
 def group_normalized(model):

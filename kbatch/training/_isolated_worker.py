@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.travel import Graph, Parcel
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
+from kbatch.models.maker import ModelMaker
 from kbatch.records import files
 from kbatch.records.project import Job
 from kbatch.training._progress_file import ProgressFile

@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 
-from kbatch.building.signature import described
 from kbatch.errors import ProjectChangedError
+from kbatch.models.maker import described
 from kbatch.records.project import Project
 from kbatch.training.user_callbacks import belongs_to_trial
 

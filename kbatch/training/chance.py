@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbatch.building.float16 import explained
 from kbatch.data.validation import Data
 from kbatch.errors import KbatchError, SearchError
+from kbatch.models.policies import explained
 from kbatch.training import metrics
 from kbatch.training.best_constant import best_constant
 from kbatch.training.constant_model import ConstantModel

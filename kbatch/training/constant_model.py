@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.building.layer_names import fresh_names, snake_case
-from kbatch.building.metric_copies import copied
+from kbatch.models.compilation import copied_metric
+from kbatch.models.maker import fresh_names, snake_case
 from kbatch.runtime import keras_private
 from kbatch.training.held_out_labels import Part
 from kbatch.training.metrics import LOSS, SHARES
@@ -38,7 +38,7 @@ class ConstantModel:
             if outputs.names:
                 self._model.output_names = list(outputs.names)
             kinds = ("metrics", "weighted_metrics")
-            own = {kind: copied(compiled.get(kind)) for kind in kinds}
+            own = {kind: copied_metric(compiled.get(kind)) for kind in kinds}
             losses = {name: compiled.get(name) for name in ("loss", "loss_weights")}
             self._model.compile(**losses, **own, jit_compile=False)
             self._loss: Any = None if compiled.get("loss") is None else self._loss_of(first)

@@ -11,21 +11,18 @@ from typing import Any
 import keras
 
 from kbatch.batch_growth import CONSTANT
-from kbatch.building.augmentation_scope import augmented
-from kbatch.building.call_passes import called_in_passes
-from kbatch.building.dropout_scope import scaled_dropout
-from kbatch.building.float16 import explained
-from kbatch.building.gradient_noise import NoiseMeter, measured
-from kbatch.building.method_scope import trained_by_method
-from kbatch.building.pass_weights import weighed
-from kbatch.building.policy_scope import policy_scope
-from kbatch.building.replicas import as_one_device
-from kbatch.building.seed_scope import seed_scope
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.data import augmentation
 from kbatch.data.arrays import Cuts
 from kbatch.data.streams import weighed as weighed_by_class
 from kbatch.data.validation import Data
+from kbatch.models.accumulation import weighed_passes
+from kbatch.models.call_passes import called_in_passes
+from kbatch.models.gradient_noise import NoiseMeter, measured
+from kbatch.models.policies import explained, policy_scope
+from kbatch.models.replicas import as_one_device
+from kbatch.models.scopes import augmented, scaled_dropout, seed_scope
+from kbatch.models.train_step import trained_by_method
 from kbatch.recipe import Recipe
 from kbatch.training.pace import most_updates
 from kbatch.training.run_options import RunOptions
@@ -50,7 +47,7 @@ def recipe_scope(
         called_in_passes(model, recipe),
         trained_by_method(model, recipe),
         augmented(model, augmentation.layers(recipe.augmentation)),
-        weighed(model, recipe) as pass_count,
+        weighed_passes(model, recipe) as pass_count,
         measured(model, recipe, pass_count, options.noise_interval) as noise_meter,
         as_one_device(model),
     ):

@@ -17,13 +17,13 @@ from typing import Any, ClassVar, cast
 
 import keras
 
-from kbatch.building.compiled import CompileArguments
-from kbatch.building.model_maker import ModelMaker
 from kbatch.data import augmentation
 from kbatch.data.travel import Graph, parcel
 from kbatch.data.validation import Data
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
+from kbatch.models.compilation import CompileArguments
+from kbatch.models.maker import ModelMaker
 from kbatch.records import files
 from kbatch.records.project import Job
 from kbatch.runtime import device_memory

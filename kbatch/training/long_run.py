@@ -9,11 +9,11 @@ from typing import Any
 import keras
 
 from kbatch import tuner as keras_tuners
-from kbatch.building.signature import described
 from kbatch.data.validation import Data
 from kbatch.errors import ProjectChangedError, SearchError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.model_spec import ModelSpec
+from kbatch.models.maker import described
 from kbatch.outcome import Outcome
 from kbatch.records.project import Project
 from kbatch.records.store import Record

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from kbatch.building import accumulation
-from kbatch.building.compiled import said_of
-from kbatch.building.gradient_noise import NoiseMeter
-from kbatch.building.hyperparameters import check_known
-from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.checks import class_weights
 from kbatch.data.streams import Source, inputs_of, weighed
 from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
+from kbatch.models import accumulation
+from kbatch.models.compilation import said_of
+from kbatch.models.gradient_noise import NoiseMeter
+from kbatch.models.maker import ModelMaker, check_known_values
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules.noise_scale import Estimate, critical_batch
@@ -170,7 +169,7 @@ def noise_scale(
         model = trial.make(maker, recipe, hp)
         if trial.failure:
             raise _too_large(recipe, trial.failure.message)
-        check_known(spec.values, hp, lambda other: maker.raw(recipe.policy, other))
+        check_known_values(spec.values, hp, lambda other: maker.raw(recipe.policy, other))
         loss = said_of(model, maker.arguments).get("loss")
         agreement.check_training(model, loss, source)
         if class_weight is not None:
@@ -183,7 +182,7 @@ def noise_scale(
             noise_interval=1,
         )
         estimates = _estimates(model, recipe, source, count, options)
-        return _noise_scale(estimates, recipe, accumulation.remarks(model, recipe))
+        return _noise_scale(estimates, recipe, accumulation.accumulation_remarks(model, recipe))
     finally:
         trial.forget()
 

@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from kbatch.batch_growth import CONSTANT
-from kbatch.building import replicas
-from kbatch.building.hyperparameters import check_known
-from kbatch.building.label_smoothing import check_metric
-from kbatch.building.model_maker import ModelMaker
 from kbatch.checks import catalogue, own_values
 from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.checks.finding import Found
@@ -23,6 +19,9 @@ from kbatch.data.streams import inputs_of
 from kbatch.data.validation import Data
 from kbatch.errors import RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
+from kbatch.models import replicas
+from kbatch.models.losses import check_smoothed_metric
+from kbatch.models.maker import ModelMaker, check_known_values
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
@@ -157,7 +156,7 @@ def trained(
     counts, seconds = _length(length), length.get("seconds")
     check_growth(recipe, length.get("updates"))
     horizon = math.inf if seconds is None else horizon_of(seconds)
-    check_metric(judged["metric"], [recipe.label_smoothing])
+    check_smoothed_metric(judged["metric"], [recipe.label_smoothing])
     check_augmentation(recipe)
     callbacks, model_maker = board.checked(arguments.callbacks), ModelMaker.of(spec)
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
@@ -171,7 +170,7 @@ def trained(
     model = trial.make(model_maker, recipe, hp)
     with trial.leave_out():
         if not trial.failure:
-            check_known(spec.values, hp, lambda other: model_maker.raw(recipe.policy, other))
+            check_known_values(spec.values, hp, lambda other: model_maker.raw(recipe.policy, other))
             replicas.check_metric(model, judged["metric"])
         # not the model to train, since looking at its outputs builds it
         looked_at = model if trial.failure else subject.model

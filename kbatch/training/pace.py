@@ -9,7 +9,6 @@ from typing import Any
 import keras
 
 from kbatch.batch_growth import CONSTANT
-from kbatch.building.gradient_noise import NoiseMeter
 from kbatch.callbacks.growing_clock import GrowingClock
 from kbatch.callbacks.growth import SizeNow, by_noise, by_plateau, by_progress
 from kbatch.callbacks.pass_end import PassEnd
@@ -18,6 +17,7 @@ from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.data.arrays import Cuts
 from kbatch.errors import ModelError
 from kbatch.goal import Goal
+from kbatch.models.gradient_noise import NoiseMeter
 from kbatch.recipe import Recipe
 from kbatch.rules import batch_schedule, scaling
 from kbatch.training.run_options import RunOptions

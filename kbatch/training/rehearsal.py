@@ -9,9 +9,9 @@ from typing import Any
 import keras
 
 from kbatch.batch_growth import measures_noise
-from kbatch.building.model_maker import ModelMaker
 from kbatch.dtype_policy import FLOAT8, FLOAT16
 from kbatch.errors import KbatchError, ModelError
+from kbatch.models.maker import ModelMaker
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED

@@ -6,7 +6,7 @@ import dataclasses
 
 import keras_tuner
 
-from kbatch.building.model_maker import ModelMaker
+from kbatch.models.maker import ModelMaker
 from kbatch.recipe import Recipe
 from kbatch.records.project import Job
 from kbatch.search.oracle import REPEAT

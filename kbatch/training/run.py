@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building import accumulation, float8
-from kbatch.building.optimizers import learning_rate_of
 from kbatch.callbacks.finiteness import scaled_updates
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
+from kbatch.models import accumulation, policies
+from kbatch.models.optimizers import learning_rate_of
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import applied
@@ -130,7 +130,10 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     )
     remedy, share = data.training.remedy, instruments.pace.share
     own = remarks.of(outcome, goal, recipe, input_seconds, remedy, share)
-    of_model = (*accumulation.remarks(model, recipe), *float8.remarks(model, recipe))
+    of_model = (
+        *accumulation.accumulation_remarks(model, recipe),
+        *policies.float8_remarks(model, recipe),
+    )
     return replace(outcome, remarks=(*own, *of_model, *data.remarks))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from kbatch.building.gradient_noise import INTERVAL
+from kbatch.models.gradient_noise import INTERVAL
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from kbatch.axes import RESERVED
-from kbatch.building.model_maker import ModelMaker
 from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.data.validation import Data
 from kbatch.goal import Goal
+from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._recipe_plan import apply_recipe

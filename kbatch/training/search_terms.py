@@ -11,12 +11,6 @@ from typing import Any, cast
 import keras
 
 from kbatch import space_agreement
-from kbatch.building import mixed_labels, replicas
-from kbatch.building.compiled import compiled_by_user, said_of
-from kbatch.building.hyperparameters import check_known, own_values
-from kbatch.building.label_smoothing import smoothed
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.signature import described, signature
 from kbatch.checks import catalogue
 from kbatch.checks.finding import Found
 from kbatch.checks.subject import Subject
@@ -27,6 +21,10 @@ from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
+from kbatch.models import losses, replicas
+from kbatch.models.compilation import compiled_by_user, said_of
+from kbatch.models.losses import smoothed
+from kbatch.models.maker import ModelMaker, check_known_values, described, own_values, signature
 from kbatch.problems import Problems
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
@@ -188,7 +186,7 @@ class Terms:
                 if loss is not None:
                     problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
                 if mixing:
-                    problems.of(lambda: mixed_labels.check(model, loss))
+                    problems.of(lambda: losses.check_mixed_labels(model, loss))
         return data
 
     def _accumulates(self) -> bool:
@@ -253,7 +251,7 @@ class Terms:
     def _check_values(self, hp: Any) -> None:
         """Refuse values of hyperparameters that `build` does not have."""
         maker, policy = self.model_maker, self.space.baseline.policy
-        check_known(maker.values, hp, lambda other: maker.raw(policy, other))
+        check_known_values(maker.values, hp, lambda other: maker.raw(policy, other))
 
     def _default_model(self, hp: Any) -> keras.Model | None:
         """The model that `build` makes today; `None` if memory runs out.

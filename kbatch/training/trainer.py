@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Protocol, cast
 
 import tensorflow as tf
 
-from kbatch.building.model_maker import ModelMaker
 from kbatch.callbacks.validation_pass import evaluated, numbers
 from kbatch.data.validation import Data
 from kbatch.goal import Goal
+from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Outcome
 from kbatch.records.project import Job
 from kbatch.runtime import device, device_memory

@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from kbatch.building.model_maker import ModelMaker
-from kbatch.building.start import Start
+from kbatch.models.maker import ModelMaker
+from kbatch.models.start import Start
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.runtime import device_memory, tensorflow_private

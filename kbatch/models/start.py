@@ -1,9 +1,4 @@
-"""The start of trainings: variables that models share are put back before each training.
-
-A base that is made outside of `build`, or one and the same model, is trained on by every training
-that uses it. Its variables are found in two ways: two models have them, or a model has them that
-its call of `build` did not make. They get their values back.
-"""
+"""Start: every training begins with the same weights, whatever `build` shares."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Call passes: a model whose training call goes through a batch part by part, exactly.
-
-The outputs of all parts are computed first and nothing else is kept. The loss then sees the outputs
-of the whole batch, and its gradient by them goes back through each part, which is computed once
-more (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup").
-So the gradient is that of the whole batch for any loss of the outputs, also for one that couples
-examples, such as Dice or a contrastive loss, in about the memory of one part.
-"""
+"""Call passes: a train step of several calls, exact for losses that are no mean."""
 
 from __future__ import annotations
 
@@ -17,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building import layer_state
+from kbatch.models import accumulation
 from kbatch.recipe import Recipe
 from kbatch.recompute._scope import Context, Scope
 from kbatch.runtime import keras_private
@@ -208,7 +201,7 @@ class _Passage:
     def __init__(self, model: keras.Model, passes: int, call: Callable[[Tensors], Any]) -> None:
         self._model, self._passes, self._call = model, passes, call
         self._weights = list(model.trainable_variables)
-        self._state = [variable for variable, _ in layer_state.of_layers(model)]
+        self._state = [variable for variable, _ in accumulation.state_of_layers(model)]
         self._state += keras_private.global_seed_variables()
         self._frozen: dict[int, tf.Tensor] = {}
 

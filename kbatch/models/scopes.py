@@ -1,19 +1,25 @@
-"""The augmentation scope: a `with` block in which a model trains on augmented inputs."""
+"""Scopes: a model augments, drops out and draws as its recipe says."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
-from kbatch.building import movement
-from kbatch.building.compiled import compiled_by_user
-from kbatch.building.mixed_labels import mixed, understood
 from kbatch.data import augmentation
 from kbatch.data.augmentation import Mixing
-from kbatch.runtime.keras_private import stepping
+from kbatch.errors import ModelError
+from kbatch.models import movement
+from kbatch.models.compilation import compiled_by_user
+from kbatch.models.losses import mixed_labels, understood
+from kbatch.rules import scaling
+from kbatch.runtime import keras_private, tensorflow_private
+from kbatch.runtime.keras_private import flatten_layers, stepping
 
 
 @contextmanager
@@ -41,7 +47,7 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
         for layer in parts:
             if isinstance(layer, Mixing):
                 x, share = layer.mix(x)
-                y, sample_weight = mixed(y, sample_weight, share)
+                y, sample_weight = mixed_labels(y, sample_weight, share)
             elif turn is not None:
                 x = turn(layer, x)
             else:
@@ -92,3 +98,78 @@ def _with_places(x: Any, y: Any, sample_weight: Any) -> bool:
     if keras.tree.is_nested(x):
         return False
     return any(augmentation.has_places(part, x) for part in keras.tree.flatten((y, sample_weight)))
+
+
+def dropouts(model: keras.Model) -> list[keras.layers.Dropout]:
+    """Return the `Dropout` layers of a model, those inside of other layers among them."""
+    layers = flatten_layers(model)
+    return [layer for layer in layers if isinstance(layer, keras.layers.Dropout)]
+
+
+def check_dropout(model: keras.Model, scale: float) -> None:
+    """Refuse to scale the dropout of a model that has none.
+
+    Args:
+        model: `keras.Model`.
+        scale: Float, the factor on the rates.
+
+    Raises:
+        ModelError: If the factor is not 1 and no layer drops anything.
+    """
+    if scale != 1 and not any(layer.rate for layer in dropouts(model)):
+        raise ModelError(
+            "A model must have a Dropout layer with a rate above 0 for its dropout to be scaled",
+            f"{model.name} without one, and dropout_scale={scale:g}",
+            'Leave dropout_scale at 1 and dropout_rule at "constant", or add Dropout layers',
+        )
+
+
+@contextmanager
+def scaled_dropout(model: keras.Model, scale: float) -> Iterator[None]:
+    """Scale the rates of the model's dropout inside the `with` block, and restore them afterwards.
+
+    The layers stay the same objects. A scaled rate is at most 0.5 (see
+    `kbatch.rules.scaling.scaled_dropout`). A saved model has the rates of the user's.
+
+    Args:
+        model: Compiled `keras.Model`.
+        scale: Float, the factor; 1 leaves the model as it is.
+    """
+    if scale == 1:
+        yield
+        return
+    before = [(layer, layer.rate) for layer in dropouts(model)]
+    for layer, rate in before:
+        layer.rate = scaling.scaled_dropout(rate, scale)
+    model.train_function = None  # a step that is compiled already holds the former rates
+    try:
+        yield
+    finally:
+        for layer, rate in before:
+            layer.rate = rate
+        model.train_function = None
+
+
+@contextmanager
+def seed_scope(seed: int) -> Iterator[None]:
+    """Seed Python, NumPy, TensorFlow and Keras, and restore the state of all four afterwards.
+
+    Keras draws the seeds of initializers and of Dropout from Python's generator.
+
+    Args:
+        seed: Integer, the seed inside the `with` block.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    tensorflow_state = tensorflow_private.seed_state()
+    keras_state = keras_private.global_attributes(keras_private.SEEDS)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    tf.random.set_seed(seed)
+    keras_private.set_global_attributes(dict.fromkeys(keras_private.SEEDS))
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        tensorflow_private.set_seed_state(tensorflow_state)
+        keras_private.set_global_attributes(keras_state)

@@ -1,4 +1,4 @@
-"""Normalization layers: synchronized over devices, or replaced by group normalization."""
+"""Normalization: groups in place of batches."""
 
 from __future__ import annotations
 

@@ -1,35 +1,88 @@
-"""The compilation of the user's model for a recipe."""
+"""Compilation: a model compiled for a recipe, with the user's loss and metrics."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from kbatch.building import (
-    accumulation,
-    dropout_scope,
-    float8,
-    float16,
-    gradient_norm,
-    method_checks,
-    mixed_labels,
-    replicas,
-)
-from kbatch.building.label_smoothing import smoothed
-from kbatch.building.layer_names import without_number
-from kbatch.building.metric_copies import copied
-from kbatch.building.optimizers import of_its_own, optimizer_of
-from kbatch.building.start import Made
 from kbatch.data import augmentation
 from kbatch.dtype_policy import policy_of_keras
 from kbatch.errors import ModelError
+from kbatch.models import accumulation, losses, optimizers, policies, replicas, scopes, train_step
+from kbatch.models.losses import smoothed
+from kbatch.models.maker import ModelMaker, signature, without_number
+from kbatch.models.optimizers import optimizer_of, own_optimizer
+from kbatch.models.start import Made
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import remove
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import keras_private
+from kbatch.space import Space
 from kbatch.training_method import PLAIN
+
+
+def compilable(space: Space, model_maker: ModelMaker) -> Space:
+    """Return the space, without XLA where nobody asked for it and Keras would not compile by it.
+
+    That is so for a model with a layer that XLA cannot compile, for one that its author compiled
+    with `jit_compile=False`, and where operations are made deterministic. A model is made only
+    where the space would search XLA by default, which is on a GPU.
+
+    Args:
+        space: `Space`.
+        model_maker: Makes the user's model.
+    """
+    if space.jit_compile is not None or True not in space.compilations:
+        return space
+    if model_maker.raw(space.policies[0]).jit_compile:
+        return space
+    return dataclasses.replace(space, jit_compile=False)
+
+
+PLAIN_VALUES = (
+    bool,
+    int,
+    float,
+    str,
+    tuple,
+    type(None),
+)  # types of settings, which a copy must keep
+
+
+def copied_metric(metrics: Any) -> Any:
+    """Return metrics without the state, and the devices, of those in use.
+
+    A metric is made again from its config, which a class of the user's own may lack, or write in
+    part. Where that fails or loses a setting, the metric itself is returned: Keras resets it before
+    each use.
+
+    Args:
+        metrics: Structure of metrics, functions and names, as `compile` takes it.
+    """
+    return keras.tree.map_structure(lambda part: None if part is None else _copied(part), metrics)
+
+
+def _copied(metric: Any) -> Any:
+    if not isinstance(metric, keras.metrics.Metric):
+        return metric
+    if type(metric) is keras.metrics.MeanMetricWrapper:
+        return keras_private.fresh_wrapper(metric)
+    try:
+        fresh = type(metric).from_config(metric.get_config())
+    except Exception:  # whatever the constructor raises that Keras calls
+        return metric
+    return fresh if _settings(fresh) == _settings(metric) else metric
+
+
+def _settings(metric: Any) -> dict[str, Any]:
+    """The plain values that a metric was made with, and counts in if they are no variables."""
+    return {name: each for name, each in vars(metric).items() if isinstance(each, PLAIN_VALUES)}
+
 
 # Fields of a recipe that no compiled model holds.
 PARTS_OF_TRAINING = {
@@ -103,7 +156,7 @@ def give_own_optimizer(model: Any, made: Made) -> None:
         return
     # One and the same model holds the last copy, which was trained.
     first = vars(optimizer).get(COPY_OF, optimizer)
-    copy = of_its_own(first)
+    copy = own_optimizer(first)
     vars(copy)[COPY_OF] = first
     model.compile(**{**own, "optimizer": copy})
 
@@ -160,22 +213,22 @@ def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
 
 
 def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
-    accumulation.check(model, recipe, own.get("loss"))
-    float8.check(model, recipe, own.get("loss"))
-    float16.check(model, recipe, own.get("optimizer"))
+    accumulation.check_accumulation(model, recipe, own.get("loss"))
+    policies.check_float8(model, recipe, own.get("loss"))
+    policies.check_float16(model, recipe, own.get("optimizer"))
     if augmentation.mixing([recipe.augmentation]):
-        mixed_labels.check(model, own.get("loss"))
+        losses.check_mixed_labels(model, own.get("loss"))
     replicas.check(model, recipe, own.get("loss"))
-    dropout_scope.check(model, recipe.dropout_scale)
+    scopes.check_dropout(model, recipe.dropout_scale)
     optimizer = optimizer_of(recipe, own.get("optimizer"))
-    gradient_norm.check(model, recipe, optimizer)
-    method_checks.check(model, recipe, optimizer)
+    optimizers.check_gradient_norm(model, recipe, optimizer)
+    train_step.check_method(model, recipe, optimizer)
     kept = {name: own[name] for name in KEPT if name in own}
     kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)
     # Keras does not store auto_scale_loss: the class of the optimizer is the only trace of it
     scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     model.compile(
-        optimizer=float16.scaled(optimizer, recipe),
+        optimizer=policies.loss_scaled(optimizer, recipe),
         jit_compile=recipe.jit_compile,
         auto_scale_loss=scaled,
         **kept,
@@ -246,8 +299,70 @@ def _fresh(metrics: Any) -> Any:
     is `auc` again. Losses need no copy: they hold no state, and Keras' copies of some lose
     arguments.
     """
-    fresh = copied(metrics)
+    fresh = copied_metric(metrics)
     for metric in keras.tree.flatten(fresh):
         if isinstance(metric, keras.metrics.Metric):
             metric.name = without_number(metric)
     return fresh
+
+
+# Testing one hyperparameter takes two models, so only names that suggest an optimizer are tested.
+OPTIMIZER_STATE = re.compile(
+    r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*"
+    r"|schedule\w*)(_|\d|$)",
+    re.IGNORECASE,
+)
+
+
+def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of hyperparameters that change only the optimizer of the model.
+
+    Args:
+        model_maker: `ModelMaker` that builds the models to compare.
+        policy: String, dtype policy to build under.
+        axes: Iterable of KerasTuner's hyperparameters, including kbatch's own.
+    """
+    tried = [
+        axis
+        for axis in axes
+        if axis.name not in model_maker.reserved and OPTIMIZER_STATE.search(axis.name)
+    ]
+    found = []
+    for axis in tried:
+        others = [value for value in axis.values if value != axis.default]
+        if others:
+            first, second = (
+                model_maker.raw(policy, model_maker.hyperparameters({axis.name: value}))
+                for value in (axis.default, others[-1])
+            )
+            if _differ_in_the_optimizer_alone(first, second, model_maker):
+                found.append(axis.name)
+    return tuple(dict.fromkeys(found))
+
+
+def idle_sentence(names: Iterable[str], today: Mapping[str, Any]) -> str:
+    """Return a warning that names idle hyperparameters.
+
+    Args:
+        names: Iterable of their names.
+        today: Mapping, the baseline's values: its optimizer is the model's own.
+    """
+    names = tuple(names)
+    own = ", ".join(f"{name}={today[name]}" for name in names if name in today)
+    baseline = f" Only the baseline's own optimizer has them: {own}." if own else ""
+    return (
+        f"The hyperparameters {', '.join(names)} of `build` have no effect in trials: kbatch "
+        "replaces the optimizer there and searches its rate as learning_rate_sgd and "
+        f"learning_rate_adam.{baseline} Take them out of `build`, or search "
+        'Space(optimizer="compiled").'
+    )
+
+
+def _differ_in_the_optimizer_alone(
+    first: keras.Model, second: keras.Model, model_maker: ModelMaker
+) -> bool:
+    if not getattr(first, "outputs", None) or not first.compiled or not second.compiled:
+        return False  # a model without a configuration may differ in ways that do not show
+    told = [signature(model, model_maker.arguments) for model in (first, second)]
+    optimizers = [said.pop("optimizer", None) for said in told]
+    return told[0] == told[1] and optimizers[0] != optimizers[1]

@@ -1,4 +1,4 @@
-"""Movement: what the layers of augmentation do to the places of pictures, measured."""
+"""Movement: whether an augmentation moves pixels, and what its labels need then."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.building.seed_scope import seed_scope
 from kbatch.data import augmentation
 from kbatch.errors import ModelError, RecipeError
+from kbatch.models.scopes import seed_scope
 
 STILL, MOVES, MIXES = "still", "moves", "mixes"
 EXAMPLES, DRAWS = 16, 6  # chosen by hand: a flip of a whole batch is missed once in 4,096 times

@@ -1,4 +1,4 @@
-"""Replicas: several devices that train one model as one device trains it on the whole batch."""
+"""Replicas: models under a distribution strategy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.building.loss_counts import counts
 from kbatch.errors import ModelError
+from kbatch.models.losses import loss_counts
 from kbatch.recipe import Recipe
 from kbatch.runtime import device, keras_private
 from kbatch.runtime.keras_private import replaced_method
@@ -48,7 +48,7 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
             f"{outside[0]}, which was made outside of the strategy's scope",
             "Make all layers inside `build`",
         )
-    if counts(model, loss):
+    if loss_counts(model, loss):
         raise ModelError(
             "A loss on several devices must be a mean over the batch, "
             "not over a count of its own (a mask, ignore_class, mean_with_sample_weight)",

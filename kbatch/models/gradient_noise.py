@@ -1,4 +1,4 @@
-"""Gradient noise: its scale, measured from the passes of each update while a model trains."""
+"""Gradient noise: measured in the train step."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def measured(
 
     The gradients of single passes are noisier than their mean, and by how much tells the noise. The
     training itself stays the same. Sums stay on the device: nothing waits for them before they are
-    read. Methods are wrapped on the instance, as in `kbatch.building.pass_weights`.
+    read. Methods are wrapped on the instance, as in `kbatch.models.accumulation`.
 
     Args:
         model: Compiled `keras.Model`.
         recipe: `Recipe` that the model is compiled for.
-        pass_count: Function that `kbatch.building.pass_weights.weighed` yields: what the loss of
+        pass_count: Function that `weighed_passes` yields: what the loss of
             a pass is divided by. `None` (the default) for the number of its examples.
         interval: Integer, weight updates from one that is measured to the next. Defaults to `8`.
 

@@ -1,1 +1,0 @@
-"""Building a compiled model from a recipe and the user's build function."""

@@ -1,0 +1,1 @@
+"""Models: the user's model, made, compiled and trained as a recipe says."""

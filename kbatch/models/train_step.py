@@ -1,0 +1,343 @@
+"""Train step: sharpness-aware and proximal training, and the gradient of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch.errors import ModelError
+from kbatch.models import accumulation
+from kbatch.models.compilation import compiled_by_user
+from kbatch.models.losses import loss_count, loss_counts
+from kbatch.recipe import Recipe
+from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import replaced_method, stepping
+from kbatch.training_method import PLAIN, PROXIMAL, SAM
+
+Gradients = list[tf.Tensor | None]
+
+
+class BatchGradient:
+    """The gradient of a model's loss over a batch, taken in several passes.
+
+    Each pass is Keras' own train step on a part of the batch, whose call of the optimizer is caught
+    instead. So metrics, moving statistics and the scaling of the loss are as in Keras. The passes
+    are one loop, so memory is that of one pass.
+
+    Args:
+        model: Compiled `keras.Model` that `check_accumulation` has passed.
+        passes: Integer, equal parts to take a batch in.
+    """
+
+    def __init__(self, model: keras.Model, passes: int) -> None:
+        self._model, self._passes, self._train_step = model, passes, model.train_step
+        loss = compiled_by_user(model).get("loss")
+        differ = passes > 1 and loss_counts(model, loss)
+        self._counted_loss = keras.tree.flatten(loss)[0] if differ else None
+
+    def __call__(self, batch: Any) -> tuple[Gradients, Any]:
+        """Return a dense gradient for each trainable variable, and the metrics by name.
+
+        A gradient is `None` where the loss does not depend on the variable. Where the optimizer
+        scales the loss, the gradients are scaled too.
+
+        Args:
+            batch: Batch as Keras' `train_step` takes it.
+        """
+        if self._passes == 1:
+            gradients, _, metrics = self._pass(batch)
+            return gradients, metrics
+        return self._mean(_mapped(self._split, batch)), self._model.get_metrics_result()
+
+    def _split(self, tensor: Any) -> tf.Tensor:
+        tensor = tf.convert_to_tensor(tensor)
+        shape = tf.concat([[self._passes, -1], tf.shape(tensor)[1:]], axis=0)
+        return tf.reshape(tensor, shape)
+
+    def _mean(self, parts: Any) -> Gradients:
+        """Return the mean over the passes, each weighted by what its loss is divided by."""
+        variables = self._model.trainable_variables
+        reached = [False] * len(variables)  # by the loss: known once a pass is traced
+
+        def add(turn: Any, counted: Any, sums: list[Any]) -> tuple[Any, Any, list[Any]]:
+            part = _mapped(lambda tensor: tf.gather(tensor, turn), parts)
+            gradients, weight, _ = self._pass(part)
+            added = []
+            for index, (total, gradient) in enumerate(zip(sums, gradients, strict=True)):
+                if gradient is not None:
+                    reached[index] = True
+                    total = total + tf.cast(gradient, total.dtype) * tf.cast(weight, total.dtype)
+                added.append(total)
+            return turn + 1, counted + weight, added
+
+        zeros = [tf.zeros(variable.shape, _sum_type(variable)) for variable in variables]
+        _, counted, sums = tf.while_loop(
+            lambda turn, *_: turn < self._passes,
+            add,
+            (tf.constant(0), tf.constant(0.0), zeros),
+            parallel_iterations=1,  # more would hold the memory of as many passes
+        )
+        share = tf.math.divide_no_nan(1.0, counted)
+        return [
+            tf.cast(total * tf.cast(share, total.dtype), variable.dtype) if is_reached else None
+            for total, variable, is_reached in zip(sums, variables, reached, strict=True)
+        ]
+
+    def _pass(self, part: Any) -> tuple[Gradients, tf.Tensor, Any]:
+        """Return gradients, the number that the loss is divided by (else 1), and metrics."""
+        caught: list[tuple[Any, Any]] = []
+        weights: list[tf.Tensor] = []
+        with self._caught(caught), self._counted(weights):
+            metrics = self._train_step(part)
+        found = {id(variable): gradient for gradient, variable in caught}
+        gradients = [found.get(id(variable)) for variable in self._model.trainable_variables]
+        dense = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
+        return dense, weights[-1] if weights else tf.constant(1.0), metrics
+
+    @contextmanager
+    def _caught(self, caught: list[tuple[Any, Any]]) -> Iterator[None]:
+        """Catch the gradients that go to the optimizer inside the `with` block."""
+        with replaced_method(self._model.optimizer, "apply_gradients", caught.extend):
+            yield
+
+    @contextmanager
+    def _counted(self, weights: list[tf.Tensor]) -> Iterator[None]:
+        """Note what the loss is divided by inside the `with` block, if that differs by pass."""
+        if self._counted_loss is None:
+            yield
+            return
+        own = self._model.compute_loss
+
+        def compute_loss(
+            x: Any = None,
+            y: Any = None,
+            y_pred: Any = None,
+            sample_weight: Any = None,
+            training: bool = True,
+        ) -> Any:
+            weights.append(loss_count(self._counted_loss, y, y_pred, sample_weight))
+            return own(x, y, y_pred, sample_weight, training)
+
+        with replaced_method(self._model, "compute_loss", compute_loss):
+            yield
+
+
+def _mapped(function: Any, batch: Any) -> Any:
+    """Return a batch with a function applied to each tensor; `None` stands for a missing part."""
+    return keras.tree.map_structure(lambda part: None if part is None else function(part), batch)
+
+
+def _sum_type(variable: Any) -> str:
+    """Return the type to add gradients in: sums of half precision would lose small ones."""
+    return "float64" if variable.dtype == "float64" else "float32"
+
+
+def sam_step(
+    model: keras.Model, gradient: BatchGradient, radius: float
+) -> Callable[[Any], dict[str, Any]]:
+    """Return a train step of sharpness-aware minimisation (Foret et al. 2021).
+
+    With the gradient `g` of the batch at the weights `w`, the optimizer applies the gradient at
+    `w + radius * g / |g|` to `w`. The norm is that of the whole gradient, over all weights and the
+    whole batch. Metrics are those at `w`. As in the authors' code, both gradients are of one
+    function: dropout drops the same units in both. Moving statistics are those of the pass at `w`.
+
+    Args:
+        model: Compiled `keras.Model`.
+        gradient: `BatchGradient` of the model.
+        radius: Float, length of the step to the worst weights nearby.
+    """
+
+    def train_step(batch: Any) -> dict[str, Any]:
+        variables = model.trainable_variables
+        entered = accumulation.state_of_layers(model)
+        ascent, metrics = gradient(batch)
+        if not variables:
+            return metrics
+        left = accumulation.state_of_layers(model) + accumulation.state_of_metrics(model)
+        weights = accumulation.state_values(variables)
+        accumulation.put_back_state(entered)
+        for (variable, value), offset in zip(weights, _offsets(ascent, radius), strict=True):
+            if offset is not None:
+                variable.assign(value + tf.cast(offset, value.dtype))
+        gradients, _ = gradient(batch)
+        accumulation.put_back_state(weights + left)
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return metrics
+
+    return train_step
+
+
+def _offsets(gradients: Gradients, radius: float) -> Gradients:
+    """Return the gradients scaled to a norm; zeros if that norm is zero or not finite."""
+    known = [gradient for gradient in gradients if gradient is not None]
+    if not known:
+        return gradients
+    # one type for all, which can hold their squares
+    wide = tf.float64 if any(each.dtype == tf.float64 for each in known) else tf.float32
+    norm = tf.linalg.global_norm([tf.cast(gradient, wide) for gradient in known])
+    factor = tf.math.divide_no_nan(tf.constant(radius, wide), norm)
+    finite = tf.math.is_finite(norm)
+
+    def offset(gradient: tf.Tensor) -> tf.Tensor:
+        scaled = tf.cast(gradient, wide) * factor
+        return tf.where(finite, scaled, tf.zeros_like(scaled))
+
+    return [None if gradient is None else offset(gradient) for gradient in gradients]
+
+
+def proximal_step(
+    model: keras.Model, gradient: BatchGradient, penalty: float, steps: int
+) -> Callable[[Any], dict[str, Any]]:
+    """Return a train step of the proximal mini-batch method (Li et al., KDD 2014).
+
+    With the weights `s` at which a batch begins, the optimizer takes several steps on that batch
+    down `loss(w) + penalty / 2 * |w - s|^2`. Metrics and moving statistics are those of the first
+    pass, at `s`, and dropout drops the same units in all steps.
+
+    Args:
+        model: Compiled `keras.Model`.
+        gradient: `BatchGradient` of the model.
+        penalty: Float, weight of the squared distance from where a batch began.
+        steps: Integer, steps of the optimizer on each batch.
+    """
+
+    def train_step(batch: Any) -> dict[str, Any]:
+        variables = model.trainable_variables
+        entered = accumulation.state_of_layers(model)
+        start = accumulation.state_values(variables)
+        gradients, metrics = gradient(batch)
+        if not variables:
+            return metrics
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        left = accumulation.state_of_layers(model) + accumulation.state_of_metrics(model)
+
+        def step(taken: tf.Tensor) -> tuple[tf.Tensor]:
+            accumulation.put_back_state(entered)
+            gradients, _ = gradient(batch)
+            pull = model.optimizer.scale_loss(tf.constant(penalty))
+            pulled = [
+                None if slope is None else slope + _times(pull, variable - value)
+                for slope, (variable, value) in zip(gradients, start, strict=True)
+            ]
+            model.optimizer.apply_gradients(zip(pulled, variables, strict=True))
+            return (taken + 1,)
+
+        tf.while_loop(lambda taken: taken < steps, step, (tf.constant(1),), parallel_iterations=1)
+        accumulation.put_back_state(left)
+        return metrics
+
+    return train_step
+
+
+def _times(factor: tf.Tensor, distance: Any) -> tf.Tensor:
+    distance = tf.convert_to_tensor(distance)
+    return tf.cast(factor, distance.dtype) * distance
+
+
+def check_method(model: keras.Model, recipe: Recipe, optimizer: Any) -> None:
+    """Refuse a model that a recipe's training method cannot train.
+
+    Args:
+        model: `keras.Model`, as `build` returned it.
+        recipe: `Recipe` of the training.
+        optimizer: Optimizer that the model is or will be compiled with.
+
+    Raises:
+        ModelError: If the method is not plain, and the model has a `train_step` of its own, a
+            distribution strategy or weights in float8, or its optimizer accumulates by itself or
+            has a schedule that would count inner steps.
+    """
+    if recipe.method.name == PLAIN:
+        return
+    method = f"training={recipe.training!r}"
+    _check_model(model, method)
+    _check_optimizer(getattr(optimizer, "inner_optimizer", optimizer), recipe, method)
+
+
+def _check_model(model: keras.Model, method: str) -> None:
+    if type(model).train_step is not keras.Model.train_step:
+        raise ModelError(
+            f"A model must have Keras' own train_step for {method}, which goes through a batch "
+            "several times",
+            f"{type(model).__name__}.train_step",
+            'Override compute_loss instead, or take training="plain"',
+        )
+    if tf.distribute.has_strategy():
+        raise ModelError(
+            f"A model must train on one device for {method}",
+            type(tf.distribute.get_strategy()).__name__,
+            'Take training="plain", or do without the strategy',
+        )
+    if any(getattr(each, "overwrite_with_gradient", False) for each in model.trainable_variables):
+        raise ModelError(
+            f"All gradients must be gradients for {method}, which adds them to weights",
+            f"{model.name} with scales of float8, whose gradients are their next values",
+            'Take another policy, or training="plain"',
+        )
+
+
+def _check_optimizer(optimizer: Any, recipe: Recipe, method: str) -> None:
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        raise ModelError(
+            f"An optimizer must not accumulate by itself for {method}, which takes whole batches",
+            f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}",
+            "Leave it out, and pass micro_batch_size or max_batch",
+        )
+    if recipe.method.name == PROXIMAL and keras_private.has_schedule(optimizer):
+        raise ModelError(
+            f"An optimizer must have no schedule for {method}, whose inner steps it would count "
+            "as updates",
+            type(keras_private.learning_rate_setting(optimizer)).__name__,
+            "Compile the model with a constant rate, or name an optimizer in the recipe",
+        )
+
+
+@contextmanager
+def trained_by_method(model: keras.Model, recipe: Recipe) -> Iterator[None]:
+    """Train a model by the recipe's method inside the `with` block.
+
+    One train step of Keras then takes a whole batch: `recipe.examples_per_step` examples, which it
+    goes through in passes of `recipe.examples_per_pass`. Enter it outside of the augmentation
+    scope, so that a batch is augmented once and all passes over it see the same examples.
+
+    Args:
+        model: Compiled `keras.Model`.
+        recipe: `Recipe` that the model is compiled for.
+
+    Raises:
+        ModelError: If the method cannot train the model.
+    """
+    method = recipe.method
+    if method.name == PLAIN:
+        yield
+        return
+    check_method(model, recipe, model.optimizer)
+    passes = 1 if recipe.is_exact else recipe.accumulation_steps
+    gradient = BatchGradient(model, passes)
+    if method.name == SAM:
+        train_step = sam_step(model, gradient, method.amount)
+    else:
+        train_step = proximal_step(model, gradient, method.amount, method.inner_steps)
+    with stepping(model, _once_built(model, train_step)):
+        yield
+
+
+def _once_built(
+    model: keras.Model, train_step: Callable[[Any], dict[str, Any]]
+) -> Callable[[Any], dict[str, Any]]:
+    """Return a train step that first makes the variables which Keras would make in its course."""
+
+    def step(batch: Any) -> dict[str, Any]:
+        if not model.built:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+            model(x, training=False)
+        if not model.optimizer.built and model.trainable_variables:
+            model.optimizer.build(model.trainable_variables)
+        return train_step(batch)
+
+    return step

@@ -12,6 +12,7 @@ import keras
 import keras_tuner
 
 from kbatch import tuner as keras_tuners
+from kbatch.callbacks import user_callbacks
 from kbatch.checks import catalogue, own_values
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _micro_batch
@@ -26,7 +27,7 @@ from kbatch.recipe_fields import COMPILED
 from kbatch.records.project import Job, Project
 from kbatch.runtime import device, keras_private, users_code
 from kbatch.space import Space
-from kbatch.training import board, repeat, user_callbacks
+from kbatch.training import board, repeat
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
 from kbatch.training.executor import Executor, LocalExecutor
 from kbatch.training.forecast import Forecast

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import keras_tuner
 
+from kbatch.callbacks import user_callbacks
 from kbatch.errors import KbatchError, RecordError, SearchError, in_one_frame
 from kbatch.hypermodel import HyperModel
 from kbatch.hypermodel import objective as the_objective
@@ -23,7 +24,7 @@ from kbatch.runtime import keras_private
 from kbatch.search import axis_ranges
 from kbatch.search.oracle import Oracle
 from kbatch.space import Space
-from kbatch.training import crew, user_callbacks
+from kbatch.training import crew
 from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
 from kbatch.training.executor import executor_of
@@ -176,7 +177,9 @@ class Tuner(keras_tuner.Tuner):
         if self.hypermodel.terms.workers > 1:
             # trials at once would write to the same files
             own = fit_arguments.get("callbacks") or []
-            fit_arguments["callbacks"] = user_callbacks.copies(own, f"trial-{trial.trial_id}")
+            fit_arguments["callbacks"] = user_callbacks.copies_of_callbacks(
+                own, f"trial-{trial.trial_id}"
+            )
         return super().run_trial(trial, *args, **fit_arguments)
 
     def reload(self) -> None:

@@ -144,7 +144,7 @@ def trained(case, devices):
     """Losses of each pass, weights after two passes over the data, and an uneven validation."""
     import keras
 
-    from kbatch.callbacks.validation_pass import measure
+    from kbatch.callbacks.horizon import measure_validation
     from kbatch.data.validation import prepare
     from kbatch.models.maker import ModelMaker
     from kbatch.recipe import Recipe
@@ -167,7 +167,7 @@ def trained(case, devices):
         arguments = fit_arguments(recipe, data, options) | {"epochs": 2}
         with recipe_scope(model, recipe, options):
             model.fit(callbacks=[watch], **arguments)
-            measured = measure(model, data.validation)
+            measured = measure_validation(model, data.validation)
             # Keras' losses of single outputs are means of the means of batches
             after = [measured[name] for name in ("loss", "accuracy") if name in measured]
         assert "apply" not in vars(model.optimizer)  # the optimizer is as it was

@@ -6,7 +6,7 @@ import pytest
 
 import kbatch
 from kbatch import Recipe
-from kbatch.callbacks.averaged_weights import AveragedWeights, averages
+from kbatch.callbacks.rate import AveragedWeights, averages
 
 
 def dense(hp=None):

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from kbatch.callbacks.counting_clock import CountingClock
+from kbatch.callbacks.clock import CountingClock
 
 
 def test_examples_are_the_seconds_of_a_horizon():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbatch.callbacks.epoch_end import EpochEnd
+from kbatch.callbacks.horizon import EpochEnd
 from kbatch.testing import FakeTime
 
 

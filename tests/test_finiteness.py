@@ -4,12 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kbatch.callbacks.finiteness import (
-    MOST_IN_A_ROW,
-    Finiteness,
-    scaled_updates,
-    weights_are_finite,
-)
+from kbatch.callbacks.horizon import MOST_IN_A_ROW, Finiteness, scaled_updates, weights_are_finite
 
 NAN = {"loss": float("nan")}
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from kbatch import scoring
 from kbatch.callbacks import Horizon, TrainingClock
-from kbatch.callbacks.validation_pass import measure
+from kbatch.callbacks.horizon import measure_validation
 from kbatch.errors import ModelError
 from kbatch.testing import FakeTime
 
@@ -95,7 +95,9 @@ def test_the_weights_of_the_held_value_are_kept(ten_seconds):
     model, _, horizon, _ = ten_seconds
     held = scoring.held(horizon.curve)
     assert horizon.value == held.value
-    assert measure(model, horizon.validation_data)["accuracy"] == pytest.approx(held.value)
+    assert measure_validation(model, horizon.validation_data)["accuracy"] == pytest.approx(
+        held.value
+    )
 
 
 def test_with_and_without_marks_training_is_the_same(points):
@@ -223,7 +225,9 @@ def test_a_callback_of_the_users_ends_training(points):
     model, _, horizon, _ = fitted(points, seconds=1000.0, extra=[Stop()])
     assert horizon.ended == "callback"
     assert horizon.finished
-    assert measure(model, horizon.validation_data)["accuracy"] == pytest.approx(horizon.value)
+    assert measure_validation(model, horizon.validation_data)["accuracy"] == pytest.approx(
+        horizon.value
+    )
 
 
 def test_nan_ends_training(points):
@@ -275,4 +279,6 @@ def test_a_training_that_does_not_go_on_keeps_what_it_held(points, ten_seconds):
     assert horizon.curve == whole.curve[:4]
     assert clock.updates == whole.curve_updates[3]
     assert horizon.value == scoring.held(whole.curve[:4]).value
-    assert measure(model, horizon.validation_data)["accuracy"] == pytest.approx(horizon.value)
+    assert measure_validation(model, horizon.validation_data)["accuracy"] == pytest.approx(
+        horizon.value
+    )

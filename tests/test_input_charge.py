@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbatch.callbacks.input_charge import MOST_READY, STEADY, InputCharge
+from kbatch.callbacks.clock import MOST_READY, STEADY, InputCharge
 
 
 def test_updates_after_a_pause_cost_at_least_the_pipeline():

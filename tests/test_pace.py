@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space
-from kbatch.callbacks import growth as growths
+from kbatch.callbacks import batch_schedule as callbacks_batch_schedule
 from kbatch.errors import ModelError, RecipeError
 from kbatch.models.gradient_noise import NoiseMeter
 from kbatch.recipe import BatchGrowth
@@ -271,7 +271,9 @@ def test_a_dataset_with_weights_grows_too(data):
 
 def test_a_batch_grows_with_the_noise_scale_and_never_shrinks(data):
     measured = iter([None, None, 5.0, 20.0, 3.0, 47.0, *[1000.0] * 3, *[8.0] * 1000])
-    choose = growths.by_noise(BatchGrowth("noise", 8.0), 48, 2, lambda: next(measured))
+    choose = callbacks_batch_schedule.by_noise(
+        BatchGrowth("noise", 8.0), 48, 2, lambda: next(measured)
+    )
     found = [choose(0) for _ in range(12)]
     assert found == [6, 6, 6, 20, 20, 36, 48, 48, 48, 48, 48, 48]
 

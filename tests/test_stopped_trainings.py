@@ -15,7 +15,7 @@ from fake_search import once, trained
 from short_searches import build, search, tuner_of
 
 import kbatch
-from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.callbacks.clock import TrainingClock
 from kbatch.recipe import Recipe
 from kbatch.records.project import Job, Project
 from kbatch.results.loading import load_records

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from kbatch.callbacks import TrainingClock
-from kbatch.callbacks.counting_clock import CountingClock
-from kbatch.callbacks.growing_clock import GrowingClock
+from kbatch.callbacks.clock import CountingClock, GrowingClock
 from kbatch.testing import FakeTime
 
 
@@ -122,7 +121,7 @@ def test_the_cost_of_the_median_does_not_grow_with_updates(clock, now):
 
     Comparisons are counted, not seconds.
     """
-    from kbatch.callbacks.running_median import RunningMedian
+    from kbatch.callbacks.clock import RunningMedian
 
     class Counted(float):
         comparisons = 0

@@ -11,11 +11,10 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space
-from kbatch.callbacks import TrainingClock
+from kbatch.callbacks import TrainingClock, user_callbacks
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
-from kbatch.training import user_callbacks
 
 WARM = Space(batch_size=128, policy="float32", optimizer="sgd", learning_rate={"sgd": 0.05})
 
@@ -146,7 +145,7 @@ def used_board(path):
 )
 def test_callbacks_that_cannot_work_are_refused_by_name(callback, schedule, text, points, tmp_path):
     with pytest.raises(SearchError, match=text):
-        user_callbacks.check([callback(tmp_path / "backup")], schedule=schedule)
+        user_callbacks.check_callbacks([callback(tmp_path / "backup")], schedule=schedule)
 
 
 def test_a_refused_callback_ends_a_search_before_training(points, tmp_path):

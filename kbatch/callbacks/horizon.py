@@ -1,24 +1,117 @@
-"""The horizon: a number of training seconds, with measurements on the way."""
+"""Horizon: a training ends by its seconds, and is measured at twelve marks of them."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kbatch import scoring
-from kbatch.callbacks.counting_clock import CountingClock
-from kbatch.callbacks.finiteness import Finiteness, weights_are_finite
-from kbatch.callbacks.growing_clock import GrowingClock
-from kbatch.callbacks.training_clock import TrainingClock
-from kbatch.callbacks.validation_pass import measure
+from kbatch.callbacks.clock import CountingClock, GrowingClock, TrainingClock
 from kbatch.errors import ModelError, made_in_one_frame
 from kbatch.outcome import STOPPED
+from kbatch.runtime import keras_private
+
+
+def measure_validation(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
+    """Evaluate the model on the validation batches.
+
+    `model.evaluate` resets the metrics that `fit` is still adding to, so they are restored. An
+    evaluation changes neither weights nor optimizer nor seed generators.
+
+    Args:
+        model: Compiled `keras.Model`, possibly in the middle of `fit`.
+        batches: `tf.data.Dataset` of batches of `(x, y)` or `(x, y, sample_weight)`.
+
+    Returns:
+        Dict of metrics by name, such as `{"loss": 0.6, "accuracy": 0.7}`.
+    """
+    before = [variable.numpy() for variable in model.metrics_variables]
+    values = evaluated(model, batches)
+    # metrics that this evaluation has built come last
+    for variable, value in zip(model.metrics_variables, before, strict=False):
+        variable.assign(value)
+    return single_numbers(values)
+
+
+def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
+    """Return what `model.evaluate` measures, also on several devices that share a batch unequally.
+
+    Args:
+        model: Compiled `keras.Model` that has been trained.
+        batches: `tf.data.Dataset` of batches.
+    """
+    with keras_private.without_symbolic_build(model):
+        return dict(model.evaluate(batches, verbose=0, return_dict=True))
+
+
+def single_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values that are one number, and leave out one-per-class metrics (`F1Score()`)."""
+    return {name: float(value) for name, value in values.items() if np.ndim(value) == 0}
+
+
+# Loss scaling finds its scale within these: it halves the scale at each, from 2^15 on
+# (keras/src/optimizers/loss_scale_optimizer.py, Keras 3.15.1).
+MOST_IN_A_ROW = 20
+
+
+class Finiteness:
+    """A watch on the loss of each update.
+
+    One loss that is not finite does not end a training, since loss scaling skips such an update.
+    Training is lost once a weight is not finite, or after twenty updates in a row without a finite
+    loss.
+    """
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def lost(self, model: keras.Model, logs: Mapping[str, float] | None) -> bool:
+        """Tell whether the training is lost after an update.
+
+        Args:
+            model: `keras.Model` in the middle of `fit`. Metrics that are not finite are reset,
+                since Keras' running means would stay NaN.
+            logs: Dict, Keras' logs of the update.
+        """
+        if math.isfinite((logs or {}).get("loss", 0.0)):
+            self._in_a_row = 0
+            return False
+        self._in_a_row += 1
+        if self._in_a_row >= MOST_IN_A_ROW or not weights_are_finite(model):
+            return True
+        for metric in model.metrics:
+            if not _are_finite(metric.variables):
+                metric.reset_state()
+        return False
+
+
+def weights_are_finite(model: keras.Model) -> bool:
+    """Tell whether every trainable weight is finite."""
+    return _are_finite(model.trainable_variables)
+
+
+def _are_finite(variables: list[keras.Variable]) -> bool:
+    numbers = [tf.convert_to_tensor(variable) for variable in variables]
+    return all(
+        bool(tf.reduce_all(tf.math.is_finite(number)))
+        for number in numbers
+        if number.dtype.is_floating
+    )
+
+
+def scaled_updates(model: keras.Model) -> int | None:
+    """Count the weight updates that loss scaling did not skip; `None` without loss scaling."""
+    if not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+
 
 # progress is shown on the clock, so it must be rare; chosen by hand, not tuned
 PROGRESS_SECONDS = 0.1
@@ -234,7 +327,7 @@ class Horizon(keras.callbacks.Callback):
         with self.clock.paused(), self._measured():
             measured = {
                 f"val_{name}": value
-                for name, value in measure(self.model, self.validation_data).items()
+                for name, value in measure_validation(self.model, self.validation_data).items()
             }
             if self.metric not in measured:
                 raise ModelError(
@@ -262,3 +355,48 @@ class Horizon(keras.callbacks.Callback):
         kept = scoring.held(self.curve, self.direction)
         needed = {kept.index if kept else newest, *range(newest - scoring.WINDOW + 1, newest + 1)}
         self._recent = {index: item for index, item in self._recent.items() if index in needed}
+
+
+class EpochEnd:
+    """Three callbacks that time the user's callbacks and the checkpoint.
+
+    They also finish the horizon before the checkpoint if a callback of the user's stopped the
+    training. Put them around the others:
+    `[clock, before, horizon, *user's, between, *checkpoint, after]`.
+
+    Args:
+        clock: `TrainingClock` that resumes after the last callback.
+        horizon: `Horizon` to finish.
+        now: Function that returns the time in seconds.
+
+    Attributes:
+        callback_seconds: Float, wall-clock seconds of the user's `on_epoch_end`, without
+            measurements.
+        checkpoint_seconds: Float, wall-clock seconds of the callbacks between `between` and
+            `after`.
+        ended_at: Float, time at the end of the last epoch's callbacks; `None` before.
+    """
+
+    def __init__(self, clock: TrainingClock, horizon: Horizon, now: Callable[[], float]) -> None:
+        self._clock, self._horizon, self._now = clock, horizon, now
+        self.callback_seconds = self.checkpoint_seconds = 0.0
+        self.ended_at: float | None = None
+        self._began = self._between_at = self._validated = 0.0
+        self.before = keras.callbacks.LambdaCallback(on_epoch_end=self._begin)
+        self.between = keras.callbacks.LambdaCallback(on_epoch_end=self._settle)
+        self.after = keras.callbacks.LambdaCallback(on_epoch_end=self._end)
+
+    def _begin(self, epoch: int, logs: dict[str, float]) -> None:
+        self._began, self._validated = self._now(), self._horizon.validation_seconds
+
+    def _settle(self, epoch: int, logs: dict[str, float]) -> None:
+        if self._horizon.model.stop_training and not self._horizon.finished:
+            self._horizon.on_epoch_end(epoch, logs)
+        self._between_at = self._now()
+        validated = self._horizon.validation_seconds - self._validated
+        self.callback_seconds += self._between_at - self._began - validated
+
+    def _end(self, epoch: int, logs: dict[str, float]) -> None:
+        self.ended_at = self._now()
+        self.checkpoint_seconds += self.ended_at - self._between_at
+        self._clock.resume()

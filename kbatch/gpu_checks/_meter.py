@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.callbacks.clock import TrainingClock
 from kbatch.case_study.models import cnn
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import noise

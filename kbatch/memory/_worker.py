@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.callbacks.averaged_weights import averages
+from kbatch.callbacks.rate import averages
 from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
 from kbatch.errors import KbatchError

@@ -12,10 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from kbatch.axes import RESERVED
+from kbatch.callbacks import user_callbacks
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import Record
-from kbatch.training import event_file, user_callbacks
+from kbatch.training import event_file
 from kbatch.training.forecast import Forecast
 from kbatch.training.progress import Watcher
 from kbatch.training.search import Search

@@ -13,10 +13,10 @@ from typing import Any
 
 import keras
 
+from kbatch.callbacks.user_callbacks import belongs_to_trial
 from kbatch.errors import ProjectChangedError
 from kbatch.models.maker import described
 from kbatch.records.project import Project
-from kbatch.training.user_callbacks import belongs_to_trial
 
 FACT = "callbacks"
 UNCOMPARED = ("self", "args", "kwargs", "verbose")  # parameters that change no training

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from kbatch.batch_growth import CONSTANT
-from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.callbacks.clock import TrainingClock
 from kbatch.data import augmentation
 from kbatch.data.arrays import Cuts
 from kbatch.data.streams import weighed as weighed_by_class
@@ -60,7 +60,7 @@ def fit_arguments(
     """Return the arguments of `fit` but for the callbacks.
 
     An epoch is one pass over the data, rounded up to whole updates. Of a growing batch it ends
-    earlier, by `kbatch.callbacks.pass_end`.
+    earlier, by `kbatch.callbacks.rate`.
 
     Args:
         recipe: `Recipe` to follow.

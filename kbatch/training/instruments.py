@@ -9,12 +9,10 @@ from typing import Any
 
 import keras
 
-from kbatch.callbacks.counting_clock import CountingClock
-from kbatch.callbacks.epoch_end import EpochEnd
-from kbatch.callbacks.horizon import Horizon
-from kbatch.callbacks.moving_average import MovingAverage
-from kbatch.callbacks.training_clock import TrainingClock
-from kbatch.callbacks.user_callback import UserCallback
+from kbatch.callbacks.clock import CountingClock, TrainingClock
+from kbatch.callbacks.horizon import EpochEnd, Horizon
+from kbatch.callbacks.rate import MovingAverage
+from kbatch.callbacks.user_callbacks import UserCallback
 from kbatch.data.validation import Data
 from kbatch.goal import Goal
 from kbatch.outcome import Outcome

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from kbatch import tuner as keras_tuners
+from kbatch.callbacks import user_callbacks
 from kbatch.data.validation import Data
 from kbatch.errors import ProjectChangedError, SearchError, in_one_frame
 from kbatch.goal import Goal
@@ -21,7 +22,7 @@ from kbatch.results.claim import Race
 from kbatch.results.own_values import own_values
 from kbatch.results.ranking import unranked
 from kbatch.results.winner import best_of
-from kbatch.training import callback_facts, remembered, user_callbacks
+from kbatch.training import callback_facts, remembered
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.one_recipe import trained
 from kbatch.training.search_terms import Terms
@@ -92,7 +93,7 @@ def retrain(
         "chance": goal.chance,
         "target": None,  # which ends trials early
     }
-    copies = user_callbacks.copies(arguments.callbacks, NAME)
+    copies = user_callbacks.copies_of_callbacks(arguments.callbacks, NAME)
     own = dataclasses.replace(arguments, callbacks=copies, verbose=verbose)
     length = {"seconds": seconds, "epochs": epochs, "updates": updates}
     with keras_tuners.scope(tuner):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from kbatch.callbacks.clock import TrainingClock
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
-from kbatch.callbacks.training_clock import TrainingClock
 from kbatch.checks import class_weights
 from kbatch.data.streams import Source, inputs_of, weighed
 from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError, in_one_frame

@@ -9,11 +9,9 @@ from typing import Any
 import keras
 
 from kbatch.batch_growth import CONSTANT
-from kbatch.callbacks.growing_clock import GrowingClock
-from kbatch.callbacks.growth import SizeNow, by_noise, by_plateau, by_progress
-from kbatch.callbacks.pass_end import PassEnd
-from kbatch.callbacks.rate import RateCallbacks, warmup_share
-from kbatch.callbacks.training_clock import TrainingClock
+from kbatch.callbacks.batch_schedule import SizeNow, by_noise, by_plateau, by_progress
+from kbatch.callbacks.clock import GrowingClock, TrainingClock
+from kbatch.callbacks.rate import PassEnd, RateCallbacks, warmup_share
 from kbatch.data.arrays import Cuts
 from kbatch.errors import ModelError
 from kbatch.goal import Goal

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.callbacks.finiteness import scaled_updates
+from kbatch.callbacks.horizon import scaled_updates
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal

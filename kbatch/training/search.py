@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from kbatch.axes import RESERVED
+from kbatch.callbacks import user_callbacks
 from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.data.validation import Data
 from kbatch.goal import Goal
@@ -26,7 +27,7 @@ from kbatch.rules import scaling
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
-from kbatch.training import remarks, user_callbacks
+from kbatch.training import remarks
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.fit_arguments import FitArguments
 from kbatch.training.progress import Watcher
@@ -215,7 +216,7 @@ class Search:
         ask: Callable[[int, float], bool] | None,
     ) -> Order:
         if callbacks is None:
-            callbacks = user_callbacks.copies(
+            callbacks = user_callbacks.copies_of_callbacks(
                 self.arguments.callbacks, name_of(job.purpose, job.trial, job.seed)
             )
         return Order(

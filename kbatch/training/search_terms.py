@@ -11,6 +11,7 @@ from typing import Any, cast
 import keras
 
 from kbatch import space_agreement
+from kbatch.callbacks import user_callbacks
 from kbatch.checks import catalogue
 from kbatch.checks.finding import Found
 from kbatch.checks.subject import Subject
@@ -34,7 +35,7 @@ from kbatch.runtime import device, device_memory
 from kbatch.runtime.keras_private import has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
-from kbatch.training import agreement, callback_facts, isolated_trainer, rehearsal, user_callbacks
+from kbatch.training import agreement, callback_facts, isolated_trainer, rehearsal
 from kbatch.training.epochs_horizon import seconds_of_epochs
 from kbatch.training.executor import Executor
 from kbatch.training.fit_arguments import FitArguments
@@ -169,7 +170,7 @@ class Terms:
         if model is not None:
             rehearsal.check(self.model_maker, model, self.space, problems)
         schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
-        problems.of(lambda: user_callbacks.check(arguments.callbacks, schedule=schedule))
+        problems.of(lambda: user_callbacks.check_callbacks(arguments.callbacks, schedule=schedule))
         data: Data | None = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
         if data is not None:
             sizes = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 import tensorflow as tf
 
-from kbatch.callbacks.validation_pass import evaluated, numbers
+from kbatch.callbacks.horizon import evaluated, single_numbers
 from kbatch.data.validation import Data
 from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
@@ -165,7 +165,7 @@ class LocalTrainer:
         outcome = trial.measured(outcome)
         test = {}
         if order.test is not None and outcome.value is not None:
-            test = numbers(evaluated(trial.model, order.test))
+            test = single_numbers(evaluated(trial.model, order.test))
         # The model of a trial may be built already while the baseline trains what they share.
         self.model_maker.start.put_back()
         return Trained(outcome, test, device_memory.device_words())

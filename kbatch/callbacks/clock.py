@@ -1,19 +1,95 @@
-"""The training clock: seconds spent on weight updates, and on nothing else."""
+"""Clock: training seconds, without validation, tracing and what else is no training."""
 
 from __future__ import annotations
 
+import heapq
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 
-from kbatch.callbacks.input_charge import InputCharge
-from kbatch.callbacks.running_median import RunningMedian
 from kbatch.errors import ModelError, made_in_one_frame
 from kbatch.runtime import device_memory
 from kbatch.runtime.worker import Heartbeat
+
+
+class RunningMedian:
+    """Median of all numbers added so far; an addition takes logarithmic time.
+
+    Example:
+    >>> median = RunningMedian()
+    >>> for number in (5.0, 1.0, 2.0):
+    ...     median.add(number)
+    >>> median.value
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self._lower: list[float] = []  # negated: `heapq` has the smallest number first
+        self._upper: list[float] = []
+
+    def add(self, number: float) -> None:
+        """Add a number."""
+        heapq.heappush(self._upper, -heapq.heappushpop(self._lower, -number))
+        if len(self._upper) > len(self._lower):
+            heapq.heappush(self._lower, -heapq.heappop(self._upper))
+
+    @property
+    def value(self) -> float | None:
+        """Float, the median; `None` before the first number."""
+        if not self._lower:
+            return None
+        if len(self._lower) > len(self._upper):
+            return -self._lower[0]
+        return (self._upper[0] - self._lower[0]) / 2
+
+
+# Updates. After a pause, pipelines were seen to hold about ten batches ready (AUTOTUNE of tf.data,
+# on 2 cores); 64 is chosen well above that, not tuned.
+MOST_READY = 64
+STEADY = 16  # updates in a row that show the seconds of the pipeline; chosen by hand, not tuned
+
+
+class InputCharge:
+    """A charge for input that the pipeline prepared during a pause, and that would cost nothing.
+
+    A pipeline fills its buffers while validation or a callback runs. For as many updates as the
+    pipeline can have prepared during the pause, at least the seconds of the pipeline are charged.
+
+    Args:
+        input_seconds: Float, seconds of the input pipeline by itself for one update; `0` (the
+            default) charges nothing.
+    """
+
+    def __init__(self, input_seconds: float = 0.0) -> None:
+        self._input_seconds = input_seconds
+        self._ready = 0.0
+        self._steady: list[float] = []
+
+    def paused(self, seconds: float) -> None:
+        """Note a pause of so many seconds."""
+        if self._input_seconds > 0:
+            self._ready = min(self._ready + seconds / self._input_seconds, MOST_READY)
+
+    def of(self, update_seconds: float) -> float:
+        """Return the seconds to charge for an update that took so many."""
+        if self._ready >= 1:
+            self._ready -= 1
+            self._steady.clear()
+            return max(update_seconds, self._input_seconds)
+        if self._input_seconds > 0:
+            self._learn(update_seconds)
+        return update_seconds
+
+    def _learn(self, update_seconds: float) -> None:
+        """Lower the seconds of the pipeline if many updates without a pause took less."""
+        self._steady.append(update_seconds)
+        if len(self._steady) == STEADY:
+            self._input_seconds = min(self._input_seconds, sum(self._steady) / STEADY)
+            self._steady.clear()
 
 
 @made_in_one_frame
@@ -193,3 +269,73 @@ class TrainingClock(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Resume after the pause at the end of the last epoch."""
         self.resume()
+
+
+class CountingClock:
+    """A clock for a `Horizon` of examples instead of seconds.
+
+    Each example counts as one second, so that the training ends with the update that reaches the
+    last example. All other attributes are those of the training clock.
+
+    Args:
+        clock: `TrainingClock` of the training.
+        examples: Function that returns the number of examples trained on so far.
+    """
+
+    def __init__(self, clock: TrainingClock, examples: Callable[[], int]) -> None:
+        self._clock, self._examples = clock, examples
+        self._seconds_at: dict[float, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    @property
+    def seconds(self) -> float:
+        """Float, number of examples so far."""
+        examples = float(self._examples())
+        self._seconds_at[examples] = self._clock.seconds
+        return examples
+
+    @property
+    def median_update_seconds(self) -> float | None:
+        """Float, 1 after the first update, `None` before it."""
+        return 1.0 if self._clock.updates else None
+
+    def in_seconds(self, curve: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+        """Convert a curve over examples into a curve over seconds of the training clock."""
+        return tuple((self._seconds_at[examples], value) for examples, value in curve)
+
+
+RECENT = 5  # updates; chosen by hand, not tuned
+
+
+class GrowingClock:
+    """A clock for a `Horizon` that expects the next update to take as long as its batch is large.
+
+    All attributes but the median are those of the training clock.
+
+    Args:
+        clock: `TrainingClock` of the training.
+        size: Function from the number of an update, counted from 0, to its batch size.
+    """
+
+    def __init__(self, clock: TrainingClock, size: Callable[[int], int]) -> None:
+        self._clock, self._size = clock, size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    @property
+    def median_update_seconds(self) -> float | None:
+        """Float, seconds that the next update will take, by the last five.
+
+        `None` before the second update.
+        """
+        updates = self._clock.updates
+        recent = range(max(updates - RECENT, 1), updates)
+        if not recent:
+            return None
+        following = self._size(updates)
+        return statistics.median(
+            self._clock.update_seconds[update] * following / self._size(update) for update in recent
+        )

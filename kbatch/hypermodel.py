@@ -13,7 +13,7 @@ import keras_tuner
 
 from kbatch import tuner as keras_tuners
 from kbatch.callbacks import user_callbacks
-from kbatch.checks import catalogue, own_values
+from kbatch.checks import arguments, catalogue
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
@@ -329,7 +329,11 @@ class HyperModel(keras_tuner.HyperModel):
 
     def _tell_of_values(self, search: Search, axes: Any) -> None:
         """Warn of own hyperparameters that nobody chose, and of those that trials do not use."""
-        unsaid = search.project.facts()[catalogue.FACT].get(own_values.NAME, {}).get("sentence")
+        unsaid = (
+            search.project.facts()[catalogue.FACT]
+            .get(arguments.OWN_VALUES_NAME, {})
+            .get("sentence")
+        )
         if unsaid:
             users_code.warn(f"The baseline has {unsaid}.")
         names: tuple[str, ...] = ()

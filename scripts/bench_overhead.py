@@ -36,7 +36,7 @@ import kbatch
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
 from kbatch.checks.catalogue import made
-from kbatch.checks.subject import Subject
+from kbatch.checks.check import Subject
 from kbatch.data.streams import training_source
 from kbatch.data.validation import prepare
 from kbatch.models.maker import ModelMaker

@@ -11,8 +11,8 @@ import tensorflow as tf
 from short_searches import tuner_of
 
 import kbatch
-from kbatch.checks import catalogue, first_step, shapes, state
-from kbatch.checks.subject import Subject
+from kbatch.checks import arguments, catalogue, first_step, state
+from kbatch.checks.check import Subject
 from kbatch.data.validation import prepare
 from kbatch.errors import KbatchError, ModelError
 from kbatch.model_spec import ModelSpec
@@ -145,10 +145,10 @@ def test_stateful_layers_are_found_wherever_they_are(layer, is_stateful):
     subject = Subject.of_training(ModelMaker.of(ModelSpec(lambda: model)), None, kbatch.Recipe(8))
     vars(subject)["model"] = model
     if not is_stateful:
-        assert state.look(subject).holds
+        assert state.look_at_state(subject).holds
         return
     with pytest.raises(ModelError, match="with stateful=True"):
-        state.look(subject)
+        state.look_at_state(subject)
 
 
 class Carrying(keras.layers.Layer):
@@ -171,7 +171,7 @@ def test_what_own_layers_carry_to_the_next_batch_is_told(layer):
     x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
     data = prepare(x, x[:, :3], validation_data=(x[:8], x[:8, :3]))
     subject = Subject.of_training(ModelMaker.of(ModelSpec(build)), data, kbatch.Recipe(8))
-    assert state.look(subject).holds == (layer is not Carrying)
+    assert state.look_at_state(subject).holds == (layer is not Carrying)
 
 
 def test_the_page_of_assumptions_lists_every_check():
@@ -214,7 +214,7 @@ def test_many_shapes_are_told(lengths, jit_compile, says):
     subject = Subject.of_training(
         ModelMaker.of(ModelSpec.of(reader)), data, kbatch.Recipe(1, jit_compile=jit_compile)
     )
-    finding = shapes.look(subject)
+    finding = arguments.look_at_shapes(subject)
     assert finding.holds == (says is None)
     assert finding.facts["shapes"] == len(set(lengths))
     assert (says or "") in finding.sentence

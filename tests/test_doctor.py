@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kbatch.checks import catalogue
-from kbatch.checks.finding import Check, Found
-from kbatch.checks.finding import Finding as CheckFinding
+from kbatch.checks.check import Check, Found
+from kbatch.checks.check import Finding as CheckFinding
 from kbatch.cli import doctor, gpu_doctor
 from kbatch.cli.app import app
 from kbatch.cli.finding import Finding

@@ -11,8 +11,8 @@ import pytest
 from result_records import GOAL, record
 
 import kbatch
-from kbatch.checks.own_values import look
-from kbatch.checks.subject import Subject
+from kbatch.checks.arguments import look_at_own_values
+from kbatch.checks.check import Subject
 from kbatch.errors import SearchError
 from kbatch.given_values import values_of
 from kbatch.model_spec import ModelSpec
@@ -148,7 +148,7 @@ def found(build, values=None, optimizer="compiled"):
     maker = kbatch.models.maker.ModelMaker.of(ModelSpec(build, values=values))
     rate = None if optimizer == "compiled" else 0.1
     recipe = kbatch.Recipe(32, optimizer=optimizer, learning_rate=rate)
-    return look(Subject.of_training(maker, None, recipe))
+    return look_at_own_values(Subject.of_training(maker, None, recipe))
 
 
 UNSAID = {

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
-from kbatch.checks import movement as check_of_places
-from kbatch.checks.subject import Subject
+from kbatch.checks import state
+from kbatch.checks.check import Subject
 from kbatch.data import augmentation
 from kbatch.data.validation import prepare
 from kbatch.errors import ModelError, RecipeError
@@ -333,11 +333,11 @@ def coordinates(loss, units=4, activation=None):
     ],
 )
 def test_labels_that_may_be_coordinates_are_told_once(loss, labels, told):
-    found = check_of_places.look(subject_of(coordinates(loss), labels))
+    found = state.look_at_places(subject_of(coordinates(loss), labels))
     assert found.claimable
     assert found.holds is not told
     assert ("coordinates" in found.sentence) is told
-    assert check_of_places.look(subject_of(coordinates(loss), labels, "none")) is None
+    assert state.look_at_places(subject_of(coordinates(loss), labels, "none")) is None
 
 
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
@@ -352,7 +352,7 @@ def test_classes_that_stand_along_a_picture_are_told(loss):
         model.compile("adam", loss)
         return model
 
-    found = check_of_places.look(subject_of(build, y))
+    found = state.look_at_places(subject_of(build, y))
     assert not found.holds
     assert "along the picture" in found.sentence
 
@@ -361,7 +361,7 @@ def test_as_many_classes_as_pixels_are_no_mask():
     count = SIZE[0] * SIZE[1]
     y = np.eye(count, dtype="float32")[np.arange(24)]
     build = coordinates("categorical_crossentropy", count, "softmax")
-    assert check_of_places.look(subject_of(build, y)).holds
+    assert state.look_at_places(subject_of(build, y)).holds
 
 
 def test_only_the_output_with_coordinates_is_named():
@@ -374,7 +374,7 @@ def test_only_the_output_with_coordinates_is_named():
         return model
 
     y = {"box": np.zeros((24, 4), "float32"), "kind": np.zeros(24, "int32")}
-    assert "the labels box stay" in check_of_places.look(subject_of(build, y)).sentence
+    assert "the labels box stay" in state.look_at_places(subject_of(build, y)).sentence
 
 
 @pytest.mark.parametrize("name", ["flip", "flip_shift"])
@@ -392,8 +392,8 @@ def test_masks_beside_several_inputs_are_refused(name):
         return Subject.of_training(ModelMaker(build), data, Recipe(8, augmentation=name))
 
     with pytest.raises(RecipeError, match=f"{name} for a model of 2 inputs"):
-        check_of_places.look(subject((PICTURES > 0).astype("float32")))
-    assert "coordinates" in check_of_places.look(subject(np.zeros((24, 4), "float32"))).sentence
+        state.look_at_places(subject((PICTURES > 0).astype("float32")))
+    assert "coordinates" in state.look_at_places(subject(np.zeros((24, 4), "float32"))).sentence
 
 
 def test_a_shift_leaves_other_inputs_alone():
@@ -409,4 +409,4 @@ def test_layers_that_mix_are_refused_beside_several_inputs():
     data = prepare(x, np.zeros(24), None, (x, np.zeros(24)))
     recipe = Recipe(8, augmentation="test_mixing_one_of_two")
     with pytest.raises(ModelError, match="kbatch.MixUp"):
-        check_of_places.look(Subject.of_training(ModelMaker(network), data, recipe))
+        state.look_at_places(Subject.of_training(ModelMaker(network), data, recipe))

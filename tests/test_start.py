@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import kbatch
-from kbatch.checks.start import SEEDS
-from kbatch.checks.subject import Subject
+from kbatch.checks.check import Subject
+from kbatch.checks.state import SEEDS
 from kbatch.data.validation import prepare
 from kbatch.errors import ModelError
 from kbatch.models.maker import ModelMaker

@@ -7,7 +7,7 @@ import short_searches
 import tensorflow as tf
 
 import kbatch
-from kbatch.checks.subject import Subject
+from kbatch.checks.check import Subject
 from kbatch.checks.validation import look, shared_of
 from kbatch.data.validation import AT_ONCE, LOOKED_AT, prepare
 from kbatch.errors import DataError

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.batch_growth import measures_noise
+from kbatch.checks.check import Check, Finding, Subject
 from kbatch.checks.coupled_examples import (
     coupled_outputs,
     labels_apart,
@@ -27,9 +28,7 @@ from kbatch.checks.coupled_examples import (
     own_layers,
     own_loss,
 )
-from kbatch.checks.finding import Check, Finding
 from kbatch.checks.state import carries
-from kbatch.checks.subject import Subject
 from kbatch.data.streams import weighed
 from kbatch.errors import ModelError
 from kbatch.models import accumulation

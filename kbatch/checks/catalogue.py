@@ -1,4 +1,4 @@
-"""The catalogue of checks, and the making of all of them."""
+"""Catalogue: every check, in the order in which they are made."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbatch.checks.accumulation import ACCUMULATION
-from kbatch.checks.class_weights import CLASS_WEIGHTS
-from kbatch.checks.finding import Check, Found
+from kbatch.checks.arguments import CLASS_WEIGHTS, OWN_VALUES, SHAPES
+from kbatch.checks.check import Check, Found, Subject
 from kbatch.checks.first_step import FIRST_STEP
-from kbatch.checks.movement import PLACES
-from kbatch.checks.own_values import OWN_VALUES
-from kbatch.checks.shapes import SHAPES
-from kbatch.checks.start import SEEDS, START
-from kbatch.checks.state import STATE
-from kbatch.checks.subject import Subject
+from kbatch.checks.state import PLACES, SEEDS, START, STATE
 from kbatch.checks.validation import VALIDATION
 from kbatch.errors import KbatchError
 from kbatch.problems import Problems

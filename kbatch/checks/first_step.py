@@ -9,8 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.checks.finding import Check, Finding
-from kbatch.checks.subject import Subject
+from kbatch.checks.check import Check, Finding, Subject
 from kbatch.errors import KbatchError, ModelError
 from kbatch.models.policies import explained
 from kbatch.plain_text import one_line

@@ -12,8 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.checks.finding import Check, Finding
-from kbatch.checks.subject import Subject
+from kbatch.checks.check import Check, Finding, Subject
 from kbatch.data.arrays import as_arrays, common_length
 from kbatch.data.datasets import are_drawn_anew, bytes_of_one
 from kbatch.data.validation import Form, HeldOut, Pass, cut, evenly_spread, looked_at

@@ -13,7 +13,7 @@ from kbatch.driver import driver
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kbatch.checks.finding import Found
+    from kbatch.checks.check import Found
 
 
 def answer(options: Options, console: Console) -> bool:

@@ -11,7 +11,7 @@ import keras
 
 from kbatch.callbacks.clock import TrainingClock
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
-from kbatch.checks import class_weights
+from kbatch.checks import arguments as checks_arguments
 from kbatch.data.streams import Source, inputs_of, weighed
 from kbatch.errors import MemoryLimitError, ModelError, RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
@@ -173,7 +173,7 @@ def noise_scale(
         loss = said_of(model, maker.arguments).get("loss")
         agreement.check_training(model, loss, source)
         if class_weight is not None:
-            class_weights.check(class_weight, source, model, loss)
+            checks_arguments.check_class_weights(class_weight, source, model, loss)
         options = RunOptions(
             maker.seed,
             maker.own_policy,

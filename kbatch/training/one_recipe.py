@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from kbatch.batch_growth import CONSTANT
-from kbatch.checks import catalogue, own_values
+from kbatch.checks import arguments, catalogue
 from kbatch.checks.accumulation import accumulation_of, settled
-from kbatch.checks.finding import Found
-from kbatch.checks.subject import Subject
+from kbatch.checks.check import Found, Subject
 from kbatch.data import augmentation
 from kbatch.data.streams import inputs_of
 from kbatch.data.validation import Data
@@ -195,7 +194,7 @@ def trained(
 
 def _warn(found: Sequence[Found]) -> None:
     """Warn of own hyperparameters that nobody chose: the model may be another than is meant."""
-    facts = catalogue.facts(found).get(own_values.NAME, {})
+    facts = catalogue.facts(found).get(arguments.OWN_VALUES_NAME, {})
     if "lowest" in facts:
         hint = "kbatch.retrain(tuner) takes those of a search"
         users_code.warn(f"The model has {facts['sentence']}; {hint}.")

@@ -13,8 +13,7 @@ import keras
 from kbatch import space_agreement
 from kbatch.callbacks import user_callbacks
 from kbatch.checks import catalogue
-from kbatch.checks.finding import Found
-from kbatch.checks.subject import Subject
+from kbatch.checks.check import Found, Subject
 from kbatch.data import augmentation
 from kbatch.data.streams import inputs_of
 from kbatch.data.validation import Data

@@ -1,4 +1,4 @@
-"""State: what a model carries from one batch or training to the next, and labels that stay in place."""
+"""State: what a model carries to the next batch or training, and labels that stay in place."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
-from kbatch.models import compilation
-from kbatch.models.compilation import compilable, lacking
+from kbatch.models import idle
+from kbatch.models.compilation import lacking
+from kbatch.models.idle import compilable
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker
 from kbatch.problems import Problems
@@ -338,9 +339,9 @@ class HyperModel(keras_tuner.HyperModel):
             users_code.warn(f"The baseline has {unsaid}.")
         names: tuple[str, ...] = ()
         if COMPILED not in self.space.optimizer:
-            names = compilation.idle(self.terms.model_maker, self.space.baseline.policy, axes)
+            names = idle.idle(self.terms.model_maker, self.space.baseline.policy, axes)
         if names:
-            users_code.warn(compilation.idle_sentence(names, search.own_values))
+            users_code.warn(idle.idle_sentence(names, search.own_values))
         search.project.note({IDLE: list(names)})
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:

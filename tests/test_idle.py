@@ -3,7 +3,7 @@
 import keras
 import keras_tuner
 
-from kbatch.models.compilation import idle, idle_sentence
+from kbatch.models.idle import idle, idle_sentence
 from kbatch.models.maker import ModelMaker
 
 

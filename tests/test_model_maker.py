@@ -10,7 +10,8 @@ from kbatch.models.compilation import CompileArguments
 from kbatch.models.maker import ModelMaker, call_build, fresh_hyperparameters
 from kbatch.models.optimizers import learning_rate_of, optimizer_of
 from kbatch.models.policies import policy_scope
-from kbatch.models.scopes import augmented, seed_scope
+from kbatch.models.scopes import augmented
+from kbatch.models.start import seed_scope
 
 CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
 

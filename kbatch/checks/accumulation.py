@@ -32,12 +32,11 @@ from kbatch.checks.state import carries
 from kbatch.data.streams import weighed
 from kbatch.errors import ModelError
 from kbatch.models import accumulation
-from kbatch.models.compilation import compiled_by_user
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import EXACT, MEAN
 from kbatch.runtime import device, keras_private
-from kbatch.runtime.keras_private import replaced_method
+from kbatch.runtime.keras_private import compiled_by_user, replaced_method
 
 NAME = "accumulation"
 PARTS, BATCHES = 4, 2  # parts that a batch is taken in, and batches that are looked at

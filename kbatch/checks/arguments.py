@@ -16,7 +16,7 @@ from kbatch.checks.check import EXAMPLES, Check, Finding, Subject
 from kbatch.data.streams import Source
 from kbatch.errors import DataError
 from kbatch.given_values import text_of_values
-from kbatch.models.compilation import idle
+from kbatch.models.idle import idle
 from kbatch.models.maker import own_values, unsaid_values
 from kbatch.recipe_fields import COMPILED
 

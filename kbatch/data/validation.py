@@ -6,7 +6,7 @@ import math
 import operator
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -325,9 +325,7 @@ def _split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any, 
 
 
 LOOKED_AT, FEWEST, BYTES = 1000, 100, 128 << 20  # validation examples; chosen by hand
-# Values of each example that are compared first, and examples of arrays that are read at once;
-# chosen by hand.
-PROBED, AT_ONCE = 64, 1 << 14
+PROBED = 64  # values of each example that are compared first; chosen by hand
 
 
 class Form:
@@ -464,19 +462,6 @@ class Pass:
                 complete = False
                 break
         return cls(np.concatenate(read, 1), found, complete, by_chance)
-
-
-def cut(examples: Any, size: int = AT_ONCE) -> Iterator[Any]:
-    """Cut arrays into batches, in their order.
-
-    Args:
-        examples: Arrays in tuples and dicts.
-        size: Integer, examples of a batch. Defaults to 16,384.
-    """
-    for start in range(0, len(keras.tree.flatten(examples)[0]), size):
-        yield keras.tree.map_structure(
-            lambda array, start=start: array[start : start + size], examples
-        )
 
 
 def looked_at(examples: int, bytes_of_example: int | None) -> int:

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from kbatch.errors import DataError
-from kbatch.models.compilation import compiled_by_user
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import compiled_by_user
 
 SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"
 TEXT = "S1"  # NumPy's type for one byte of text

@@ -11,12 +11,11 @@ import tensorflow as tf
 
 from kbatch.errors import ModelError
 from kbatch.models import normalization
-from kbatch.models.compilation import compiled_by_user
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.models.optimizers import PerUpdate
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_private
-from kbatch.runtime.keras_private import replaced_method
+from kbatch.runtime.keras_private import compiled_by_user, replaced_method
 
 
 def check_accumulation(model: keras.Model, recipe: Recipe, loss: Any) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,33 +15,57 @@ from kbatch.dtype_policy import policy_of_keras
 from kbatch.errors import ModelError
 from kbatch.models import accumulation, losses, optimizers, policies, replicas, scopes, train_step
 from kbatch.models.losses import smoothed
-from kbatch.models.maker import ModelMaker, signature, without_number
 from kbatch.models.optimizers import optimizer_of, own_optimizer
 from kbatch.models.start import Made
 from kbatch.recipe import Recipe
 from kbatch.recompute._apply import remove
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import keras_private
-from kbatch.space import Space
+from kbatch.runtime.keras_private import compiled_by_user
 from kbatch.training_method import PLAIN
 
+NOT_UNIQUE = re.compile("unique names|names should be unique")
 
-def compilable(space: Space, model_maker: ModelMaker) -> Space:
-    """Return the space, without XLA where nobody asked for it and Keras would not compile by it.
 
-    That is so for a model with a layer that XLA cannot compile, for one that its author compiled
-    with `jit_compile=False`, and where operations are made deterministic. A model is made only
-    where the space would search XLA by default, which is on a GPU.
+@contextmanager
+def fresh_names() -> Iterator[None]:
+    """Let Keras choose names inside the `with` block as in a fresh process.
 
-    Args:
-        space: `Space`.
-        model_maker: Makes the user's model.
+    Keras numbers layers and metrics without a name (`auc`, `auc_1`, …), so the same `build` would
+    give other names each time. Afterwards Keras counts on from where it was before.
     """
-    if space.jit_compile is not None or True not in space.compilations:
-        return space
-    if model_maker.raw(space.policies[0]).jit_compile:
-        return space
-    return dataclasses.replace(space, jit_compile=False)
+    counted = keras_private.global_attributes([keras_private.NAME_COUNTERS])
+    keras_private.set_global_attributes({keras_private.NAME_COUNTERS: None})
+    try:
+        yield
+    finally:
+        keras_private.set_global_attributes(counted)
+
+
+def names_collide(error: Exception) -> bool:
+    """Tell whether an error says that two layers, one made outside `build`, have one name."""
+    return isinstance(error, ValueError) and NOT_UNIQUE.search(str(error)) is not None
+
+
+def snake_case(name: str) -> str:
+    """Return the name that Keras derives from the name of a class.
+
+    >>> snake_case("MeanSquaredError"), snake_case("AUC")
+    ('mean_squared_error', 'auc')
+    """
+    return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)).lower()
+
+
+def without_number(named: keras.metrics.Metric) -> str:
+    """Return the name of a metric without the number that Keras adds; a user's own name stays.
+
+    >>> without_number(keras.metrics.AUC(name="auc_3"))
+    'auc'
+    >>> without_number(keras.metrics.AUC(name="area_2"))
+    'area_2'
+    """
+    own = snake_case(type(named).__name__)
+    return own if re.fullmatch(rf"{own}_\d+", str(named.name)) else str(named.name)
 
 
 PLAIN_VALUES = (
@@ -108,11 +132,6 @@ class CompileArguments:
 
     loss: Any = None
     metrics: Any = None
-
-
-def compiled_by_user(model: keras.Model) -> dict[str, Any]:
-    """Return the user's compile arguments by name; empty if the model is not compiled."""
-    return keras_private.compile_arguments(model) if model.compiled else {}
 
 
 def said_of(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
@@ -304,65 +323,3 @@ def _fresh(metrics: Any) -> Any:
         if isinstance(metric, keras.metrics.Metric):
             metric.name = without_number(metric)
     return fresh
-
-
-# Testing one hyperparameter takes two models, so only names that suggest an optimizer are tested.
-OPTIMIZER_STATE = re.compile(
-    r"(^|_)(lr|learn\w*|rate|momentum|nesterov|decay|wd|beta\w*|epsilon|optim\w*|clip\w*"
-    r"|schedule\w*)(_|\d|$)",
-    re.IGNORECASE,
-)
-
-
-def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of hyperparameters that change only the optimizer of the model.
-
-    Args:
-        model_maker: `ModelMaker` that builds the models to compare.
-        policy: String, dtype policy to build under.
-        axes: Iterable of KerasTuner's hyperparameters, including kbatch's own.
-    """
-    tried = [
-        axis
-        for axis in axes
-        if axis.name not in model_maker.reserved and OPTIMIZER_STATE.search(axis.name)
-    ]
-    found = []
-    for axis in tried:
-        others = [value for value in axis.values if value != axis.default]
-        if others:
-            first, second = (
-                model_maker.raw(policy, model_maker.hyperparameters({axis.name: value}))
-                for value in (axis.default, others[-1])
-            )
-            if _differ_in_the_optimizer_alone(first, second, model_maker):
-                found.append(axis.name)
-    return tuple(dict.fromkeys(found))
-
-
-def idle_sentence(names: Iterable[str], today: Mapping[str, Any]) -> str:
-    """Return a warning that names idle hyperparameters.
-
-    Args:
-        names: Iterable of their names.
-        today: Mapping, the baseline's values: its optimizer is the model's own.
-    """
-    names = tuple(names)
-    own = ", ".join(f"{name}={today[name]}" for name in names if name in today)
-    baseline = f" Only the baseline's own optimizer has them: {own}." if own else ""
-    return (
-        f"The hyperparameters {', '.join(names)} of `build` have no effect in trials: kbatch "
-        "replaces the optimizer there and searches its rate as learning_rate_sgd and "
-        f"learning_rate_adam.{baseline} Take them out of `build`, or search "
-        'Space(optimizer="compiled").'
-    )
-
-
-def _differ_in_the_optimizer_alone(
-    first: keras.Model, second: keras.Model, model_maker: ModelMaker
-) -> bool:
-    if not getattr(first, "outputs", None) or not first.compiled or not second.compiled:
-        return False  # a model without a configuration may differ in ways that do not show
-    told = [signature(model, model_maker.arguments) for model in (first, second)]
-    optimizers = [said.pop("optimizer", None) for said in told]
-    return told[0] == told[1] and optimizers[0] != optimizers[1]

@@ -9,8 +9,7 @@ import math
 import numbers
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -28,17 +27,18 @@ from kbatch.models.compilation import (
     CompileArguments,
     as_built,
     compile_for,
-    compiled_by_user,
+    fresh_names,
     give_own_optimizer,
+    names_collide,
 )
 from kbatch.models.normalization import normalized
 from kbatch.models.policies import policy_scope
-from kbatch.models.scopes import seed_scope
-from kbatch.models.start import Made, Start
+from kbatch.models.start import Made, Start, seed_scope
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import OF_OPTIMIZER, whole_number
 from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.runtime import keras_private
+from kbatch.runtime.keras_private import compiled_by_user
 
 Build = Callable[..., keras.Model]
 Declare = Callable[[Any], None]
@@ -223,50 +223,6 @@ def call_build(
     ]
     takes_hp = any(p.name == "hp" or p.default is p.empty for p in positional)
     return build(GuardedHyperParameters(hp, reserved, today)) if takes_hp else build()
-
-
-NOT_UNIQUE = re.compile("unique names|names should be unique")
-
-
-@contextmanager
-def fresh_names() -> Iterator[None]:
-    """Let Keras choose names inside the `with` block as in a fresh process.
-
-    Keras numbers layers and metrics without a name (`auc`, `auc_1`, …), so the same `build` would
-    give other names each time. Afterwards Keras counts on from where it was before.
-    """
-    counted = keras_private.global_attributes([keras_private.NAME_COUNTERS])
-    keras_private.set_global_attributes({keras_private.NAME_COUNTERS: None})
-    try:
-        yield
-    finally:
-        keras_private.set_global_attributes(counted)
-
-
-def names_collide(error: Exception) -> bool:
-    """Tell whether an error says that two layers, one made outside `build`, have one name."""
-    return isinstance(error, ValueError) and NOT_UNIQUE.search(str(error)) is not None
-
-
-def snake_case(name: str) -> str:
-    """Return the name that Keras derives from the name of a class.
-
-    >>> snake_case("MeanSquaredError"), snake_case("AUC")
-    ('mean_squared_error', 'auc')
-    """
-    return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)).lower()
-
-
-def without_number(named: keras.metrics.Metric) -> str:
-    """Return the name of a metric without the number that Keras adds; a user's own name stays.
-
-    >>> without_number(keras.metrics.AUC(name="auc_3"))
-    'auc'
-    >>> without_number(keras.metrics.AUC(name="area_2"))
-    'area_2'
-    """
-    own = snake_case(type(named).__name__)
-    return own if re.fullmatch(rf"{own}_\d+", str(named.name)) else str(named.name)
 
 
 def _own_policy() -> str:

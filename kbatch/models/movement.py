@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kbatch.data import augmentation
 from kbatch.errors import ModelError, RecipeError
-from kbatch.models.scopes import seed_scope
+from kbatch.models.start import seed_scope
 
 STILL, MOVES, MIXES = "still", "moves", "mixes"
 EXAMPLES, DRAWS = 16, 6  # chosen by hand: a flip of a whole batch is missed once in 4,096 times

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from kbatch.data import augmentation
 from kbatch.data.augmentation import Mixing
 from kbatch.errors import ModelError
 from kbatch.models import movement
-from kbatch.models.compilation import compiled_by_user
 from kbatch.models.losses import mixed_labels, understood
 from kbatch.rules import scaling
-from kbatch.runtime import keras_private, tensorflow_private
-from kbatch.runtime.keras_private import flatten_layers, stepping
+from kbatch.runtime.keras_private import compiled_by_user, flatten_layers, stepping
 
 
 @contextmanager
@@ -148,28 +143,3 @@ def scaled_dropout(model: keras.Model, scale: float) -> Iterator[None]:
         for layer, rate in before:
             layer.rate = rate
         model.train_function = None
-
-
-@contextmanager
-def seed_scope(seed: int) -> Iterator[None]:
-    """Seed Python, NumPy, TensorFlow and Keras, and restore the state of all four afterwards.
-
-    Keras draws the seeds of initializers and of Dropout from Python's generator.
-
-    Args:
-        seed: Integer, the seed inside the `with` block.
-    """
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    tensorflow_state = tensorflow_private.seed_state()
-    keras_state = keras_private.global_attributes(keras_private.SEEDS)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    tf.random.set_seed(seed)
-    keras_private.set_global_attributes(dict.fromkeys(keras_private.SEEDS))
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        tensorflow_private.set_seed_state(tensorflow_state)
-        keras_private.set_global_attributes(keras_state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.errors import ModelError
-from kbatch.runtime import keras_private
+from kbatch.runtime import keras_private, tensorflow_private
 
 NAMED = 3  # variables that a sentence names
 FIRST_NUMBERS = 64  # of a variable, by which a training is known
@@ -254,3 +255,28 @@ def _value(variable: Any) -> np.ndarray:
 
 def _checksum(value: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(value).tobytes())
+
+
+@contextmanager
+def seed_scope(seed: int) -> Iterator[None]:
+    """Seed Python, NumPy, TensorFlow and Keras, and restore the state of all four afterwards.
+
+    Keras draws the seeds of initializers and of Dropout from Python's generator.
+
+    Args:
+        seed: Integer, the seed inside the `with` block.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    tensorflow_state = tensorflow_private.seed_state()
+    keras_state = keras_private.global_attributes(keras_private.SEEDS)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    tf.random.set_seed(seed)
+    keras_private.set_global_attributes(dict.fromkeys(keras_private.SEEDS))
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        tensorflow_private.set_seed_state(tensorflow_state)
+        keras_private.set_global_attributes(keras_state)

@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from kbatch.errors import ModelError
 from kbatch.models import accumulation
-from kbatch.models.compilation import compiled_by_user
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_private
-from kbatch.runtime.keras_private import replaced_method, stepping
+from kbatch.runtime.keras_private import compiled_by_user, replaced_method, stepping
 from kbatch.training_method import PLAIN, PROXIMAL, SAM
 
 Gradients = list[tf.Tensor | None]

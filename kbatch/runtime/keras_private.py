@@ -508,3 +508,8 @@ def stepping(model: keras.Model, train_step: Callable[[Any], Any]) -> Iterator[N
             yield
     finally:
         model.train_function = None
+
+
+def compiled_by_user(model: keras.Model) -> dict[str, Any]:
+    """Return the user's compile arguments by name; empty if the model is not compiled."""
+    return compile_arguments(model) if model.compiled else {}

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.models.compilation import copied_metric
-from kbatch.models.maker import fresh_names, snake_case
+from kbatch.models.compilation import copied_metric, fresh_names, snake_case
 from kbatch.runtime import keras_private
 from kbatch.training.held_out_labels import Part
 from kbatch.training.metrics import LOSS, SHARES

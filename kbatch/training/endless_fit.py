@@ -21,7 +21,8 @@ from kbatch.models.call_passes import called_in_passes
 from kbatch.models.gradient_noise import NoiseMeter, measured
 from kbatch.models.policies import explained, policy_scope
 from kbatch.models.replicas import as_one_device
-from kbatch.models.scopes import augmented, scaled_dropout, seed_scope
+from kbatch.models.scopes import augmented, scaled_dropout
+from kbatch.models.start import seed_scope
 from kbatch.models.train_step import trained_by_method
 from kbatch.recipe import Recipe
 from kbatch.training.pace import most_updates

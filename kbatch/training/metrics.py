@@ -8,8 +8,7 @@ from typing import Any
 
 import keras
 
-from kbatch.models.compilation import CompileArguments, said_of
-from kbatch.models.maker import snake_case
+from kbatch.models.compilation import CompileArguments, said_of, snake_case
 from kbatch.runtime.keras_private import output_names
 
 ACCURACIES = (

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.models.maker import fresh_names
-from kbatch.models.scopes import seed_scope
+from kbatch.models.compilation import fresh_names
+from kbatch.models.start import seed_scope
 from kbatch.runtime import keras_private
 
 LOOKED_AT = 2  # examples that a model is called with

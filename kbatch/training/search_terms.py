@@ -22,7 +22,7 @@ from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.models import losses, replicas
-from kbatch.models.compilation import compiled_by_user, said_of
+from kbatch.models.compilation import said_of
 from kbatch.models.losses import smoothed
 from kbatch.models.maker import ModelMaker, check_known_values, described, own_values, signature
 from kbatch.problems import Problems
@@ -31,7 +31,7 @@ from kbatch.recipe_fields import whole_number
 from kbatch.records.project import Project
 from kbatch.rules import scaling
 from kbatch.runtime import device, device_memory
-from kbatch.runtime.keras_private import has_schedule
+from kbatch.runtime.keras_private import compiled_by_user, has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
 from kbatch.training import agreement, callback_facts, isolated_trainer, rehearsal

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import stat
 import zipfile
@@ -16,6 +17,7 @@ from PIL import Image
 import kbatch
 from kbatch import Outcome
 from kbatch.case_study.photographs import read_images
+from kbatch.driver import results_folder
 from kbatch.errors import DataError, KbatchError, RecordError
 from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
@@ -175,6 +177,15 @@ def test_a_project_may_stand_behind_a_link_of_its_own(searched, tmp_path):
     resume(tmp_path / "runs")
 
 
+def test_a_search_of_someone_elses_results_is_no_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "search").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RecordError, match="must hold no links"):
+        results_folder.ready(str(tmp_path / "out"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_lock_is_no_link(tmp_path):
     (tmp_path / "kbatch").mkdir()
     (tmp_path / "mine.txt").write_text("mine")
@@ -318,6 +329,11 @@ BROKEN = {
     "a path for a trial": ("oracle.json", changed(["start_order", 0], "x/../../..")),
     "no trial": ("trial_0000/trial.json", lambda state: state.clear()),
     "another trial": ("trial_0000/trial.json", changed(["trial_id"], "x/../../..")),
+    "no number for a score": ("trial_0000/trial.json", changed(["score"], math.nan)),
+    "a size outside the space": (
+        "trial_0000/trial.json",
+        changed(["hyperparameters", "values", "batch_size"], 5),
+    ),
     "a batch size": (
         "trial_0000/trial.json",
         changed(["hyperparameters", "values", "batch_size"], "text"),

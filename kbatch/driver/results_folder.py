@@ -40,5 +40,6 @@ def ready(out: str) -> Path:
             "--out must be a folder that can be written", received, "Pass another folder"
         ) from error
     links.check_files(folder, ENDINGS)
+    links.check_itself(folder / PROJECT)
     links.check_below(folder / PROJECT)
     return folder

@@ -351,7 +351,7 @@ def test_a_broken_state_of_keras_tuner_is_refused_by_name(how, searched, tmp_pat
     with pytest.raises(KbatchError) as caught:
         resume(folder)
     assert "\n" not in str(caught.value)
-    assert json.loads((folder / "p" / file).read_text()) == state
+    assert (folder / "p" / file).read_text() == json.dumps(state)
 
 
 def test_half_a_file_of_keras_tuner_is_refused_and_overwritten(searched, tmp_path):

@@ -213,7 +213,9 @@ def go_through(oracle: keras_tuner.Oracle, hypermodel: HyperModel) -> None:
     for axis in oracle.get_space().space:
         axis_ranges.check(axis)
     for name in (*oracle.start_order, *oracle.end_order):
-        hypermodel.space.recipe(oracle.trials[name].hyperparameters)
+        values = oracle.trials[name].hyperparameters
+        hypermodel.space.recipe(values)
+        axis_ranges.check_values(values)
     oracle.get_best_trials(1)
 
 

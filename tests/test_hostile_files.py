@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import stat
 import zipfile
@@ -19,6 +20,7 @@ from kbatch.case_study.photographs import read_images
 from kbatch.data import array_files, sources
 from kbatch.data import pictures as data_pictures
 from kbatch.data.examples import Shares
+from kbatch.driver import results_folder
 from kbatch.errors import DataError, KbatchError, RecordError
 from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
@@ -176,6 +178,15 @@ def test_a_project_may_stand_behind_a_link_of_its_own(searched, tmp_path):
     resume(tmp_path / "runs")
 
 
+def test_a_search_of_someone_elses_results_is_no_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "search").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RecordError, match="must hold no links"):
+        results_folder.ready(str(tmp_path / "out"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_lock_is_no_link(tmp_path):
     (tmp_path / "kbatch").mkdir()
     (tmp_path / "mine.txt").write_text("mine")
@@ -319,6 +330,11 @@ BROKEN = {
     "a path for a trial": ("oracle.json", changed(["start_order", 0], "x/../../..")),
     "no trial": ("trial_0000/trial.json", lambda state: state.clear()),
     "another trial": ("trial_0000/trial.json", changed(["trial_id"], "x/../../..")),
+    "no number for a score": ("trial_0000/trial.json", changed(["score"], math.nan)),
+    "a size outside the space": (
+        "trial_0000/trial.json",
+        changed(["hyperparameters", "values", "batch_size"], 5),
+    ),
     "a batch size": (
         "trial_0000/trial.json",
         changed(["hyperparameters", "values", "batch_size"], "text"),
@@ -336,7 +352,7 @@ def test_a_broken_state_of_keras_tuner_is_refused_by_name(how, searched, tmp_pat
     with pytest.raises(KbatchError) as caught:
         resume(folder)
     assert "\n" not in str(caught.value)
-    assert json.loads((folder / "p" / file).read_text()) == state
+    assert (folder / "p" / file).read_text() == json.dumps(state)
 
 
 def test_half_a_file_of_keras_tuner_is_refused_and_overwritten(searched, tmp_path):

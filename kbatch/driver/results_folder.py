@@ -40,5 +40,6 @@ def ready(out: str) -> Path:
             "--out must be a folder that can be written", received, "Pass another folder"
         ) from error
     files.check_no_linked_files(folder, ENDINGS)
+    files.check_no_link(folder / PROJECT)
     files.check_no_links(folder / PROJECT)
     return folder

@@ -207,6 +207,19 @@ def check_no_links(folder: Path) -> None:
         )
 
 
+def check_no_link(path: Path) -> None:
+    """Refuse a link in the place of a file or folder.
+
+    Args:
+        path: `Path` in a folder that may come from someone else.
+
+    Raises:
+        RecordError: If it is a link.
+    """
+    if path.is_symlink():
+        raise _linked(str(path))
+
+
 def check_no_linked_files(folder: Path, endings: tuple[str, ...]) -> None:
     """Refuse links among the files of a folder that have one of some endings.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,9 @@ def _is_trial(state: dict[str, Any], file: Path, oracle: dict[str, Any]) -> bool
     A kill between KerasTuner's two writes leaves a trial that the oracle never runs.
     """
     name = file.parent.name.removeprefix("trial_")
-    return _has(state, TRIAL) and state["trial_id"] == name and name in oracle["start_order"]
+    if not (_has(state, TRIAL) and math.isfinite(state["score"] or 0.0)):
+        return False
+    return state["trial_id"] == name and name in oracle["start_order"]
 
 
 def _state(file: Path) -> dict[str, Any] | None:

@@ -82,6 +82,14 @@ def check(axis: Hyperparameter) -> None:
         parameter(axis, value)
 
 
+def check_values(hp: Any) -> None:
+    """Raise an error for hyperparameters, read from a file, with a value that none can have."""
+    for name in {axis.name for axis in hp.space} & hp.values.keys():
+        # of one name there may be several, each under a condition of its own
+        if not any(takes(axis, hp.values[name]) for axis in hp.space if axis.name == name):
+            raise ValueError(name, hp.values[name])
+
+
 def can_draw(space: list[Hyperparameter], values: Mapping[str, Any]) -> bool:
     """Tell whether a space can draw these values, with one for each active hyperparameter.
 

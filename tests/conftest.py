@@ -49,10 +49,10 @@ def a_heap_of_its_own():
     gc.collect()
     gc.freeze()
     started = "tensorflow" in sys.modules  # tests of light modules do not import it
-    before = importlib.import_module(GRADIENTS).registered() if started else frozenset()
+    before = importlib.import_module(GRADIENTS).registered_gradients() if started else frozenset()
     yield
     if "tensorflow" in sys.modules:
-        importlib.import_module(GRADIENTS).purge(before)
+        importlib.import_module(GRADIENTS).purge_gradients(before)
 
 
 @pytest.fixture(scope="session")

@@ -130,11 +130,9 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     )
     remedy, share = data.training.remedy, instruments.pace.share
     own = remarks.of(outcome, goal, recipe, input_seconds, remedy, share)
-    of_model = (
-        *accumulation.accumulation_remarks(model, recipe),
-        *policies.float8_remarks(model, recipe),
-    )
-    return replace(outcome, remarks=(*own, *of_model, *data.remarks))
+    passes = accumulation.accumulation_remarks(model, recipe)
+    told = (*own, *passes, *policies.float8_remarks(model, recipe), *data.remarks)
+    return replace(outcome, remarks=told)
 
 
 # holds True once a training of this process has ended well and left XLA's programs in the GPU

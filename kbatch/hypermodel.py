@@ -26,7 +26,7 @@ from kbatch.models.maker import ModelMaker
 from kbatch.problems import Problems
 from kbatch.recipe_fields import COMPILED
 from kbatch.records.project import Job, Project
-from kbatch.runtime import device, keras_private, users_code
+from kbatch.runtime import gpus, keras_private, users_code
 from kbatch.space import Space
 from kbatch.training import board, repeat
 from kbatch.training.checkpoint import Checkpoint, largest_bytes
@@ -194,7 +194,7 @@ class HyperModel(keras_tuner.HyperModel):
     def train_in(self, executor: Executor) -> None:
         """Let an executor's workers make the trainings from now on."""
         self._replace(executor=executor)
-        device.leave_gpus_to_workers()
+        gpus.leave_gpus_to_workers()
 
     def _replace(self, **changed: Any) -> None:
         self.terms = dataclasses.replace(self.terms, **changed)
@@ -291,7 +291,7 @@ class HyperModel(keras_tuner.HyperModel):
         Raises:
             KbatchError: If something cannot be used; one error lists all of it.
         """
-        device.check_outside_strategy()
+        gpus.check_outside_strategy()
         project = Project(tuner.project_dir)
         with project.hold():
             with keras_tuners.scope(tuner):

@@ -18,7 +18,7 @@ from kbatch.recipe import Recipe
 from kbatch.recipe_fields import COMPILED
 from kbatch.rules import scaling
 from kbatch.rules.scaling import recipe_fields, warmup_updates
-from kbatch.runtime import device
+from kbatch.runtime import precision
 
 # Arguments of a space in the first projects. A later axis is a fact of a project only where it
 # differs from its default, so that old projects can be resumed.
@@ -185,7 +185,7 @@ class Space:
 
         Only if `policy` is `None`, TensorFlow is imported and asked for the GPU.
         """
-        return device.fast_policies() if self.policy is None else self.policy
+        return precision.fast_policies() if self.policy is None else self.policy
 
     @property
     def compilations(self) -> tuple[bool, ...]:
@@ -196,7 +196,7 @@ class Space:
         if self.jit_compile is not None:
             return self.jit_compile  # type: ignore[no-any-return]
         # XLA compiles every batch size anew
-        return device.compilations() if self._is_of_constant_batches() else (False,)
+        return precision.compilations() if self._is_of_constant_batches() else (False,)
 
     def _is_of_constant_batches(self) -> bool:
         return tuple(self.batch_schedule) == (CONSTANT,)

@@ -26,7 +26,7 @@ from kbatch.records.store import Record
 from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.noise import widest_difference
-from kbatch.runtime import device, keras_private, users_code
+from kbatch.runtime import gpus, keras_private, users_code
 from kbatch.search import axis_ranges
 from kbatch.search.observation import Load
 from kbatch.search.oracle import Oracle
@@ -91,7 +91,7 @@ def check(tuner: Any) -> None:
             tuner.executions_per_trial,
             "Use kbatch.confirm for more seeds",
         )
-    device.check_strategy(strategy_of(tuner))
+    gpus.check_strategy(strategy_of(tuner))
     overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
     if overriding:
         raise SearchError(
@@ -211,8 +211,8 @@ def strategy_of(tuner: Any) -> Any:
 
 def scope(tuner: Any) -> AbstractContextManager[Any]:
     """Return the scope of a tuner's strategy, once `check` can pass it."""
-    device.check_strategy(strategy_of(tuner))
-    return device.strategy_scope(strategy_of(tuner))
+    gpus.check_strategy(strategy_of(tuner))
+    return gpus.strategy_scope(strategy_of(tuner))
 
 
 def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> None:
@@ -224,7 +224,7 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
         kept: List of those that are kept.
         examples: Integer, number of training examples.
     """
-    devices, space = device.replicas(), tuner.oracle.hyperparameters
+    devices, space = gpus.replicas(), tuner.oracle.hyperparameters
     if devices > 1 and "jit_compile" in space:
         keras_private.fix_hyperparameter(space, "jit_compile", False)
     left_out = [size for size in sizes if size not in kept]

@@ -261,7 +261,7 @@ def test_workers_share_the_cores_or_have_a_gpu_each(monkeypatch):
     own = executor.worker(1).environment
     assert int(own["OMP_NUM_THREADS"]) == max(len(os.sched_getaffinity(0)) // 2, 1)
     assert LocalExecutor().worker(0).environment == {}
-    monkeypatch.setattr("kbatch.runtime.device.gpus_of_trainings", lambda: GPUS)
+    monkeypatch.setattr("kbatch.runtime.gpus.gpus_of_trainings", lambda: GPUS)
     assert [LocalExecutor().worker(n).environment for n in (0, 1)] == [
         {"CUDA_VISIBLE_DEVICES": "0"},
         {"CUDA_VISIBLE_DEVICES": "1"},

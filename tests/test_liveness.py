@@ -4,7 +4,8 @@ import pytest
 import tensorflow as tf
 
 from kbatch.runtime.liveness import moments
-from kbatch.runtime.trace import PRIME, Size
+from kbatch.runtime.size import Size
+from kbatch.runtime.trace import PRIME
 
 
 def traced(function, *shapes):

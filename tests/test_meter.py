@@ -71,7 +71,7 @@ def test_a_limited_process_sees_one_card(fake_gpu, monkeypatch):
     for limit_bytes in (None, 100 << 20):
         code = f"from kbatch.runtime import device_memory\nlimit.apply({limit_bytes})\n"
         said = forked.code(
-            code + "print(device_memory.device_words(), device_memory.gpu_limit() >> 20)"
+            code + "print(device_memory.device_words(), memory_limit.gpu_limit() >> 20)"
         ).stdout
         assert said == f"FAKE GPU {400 if limit_bytes is None else 100}\n"
 

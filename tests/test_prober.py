@@ -13,10 +13,10 @@ from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, TRACES, WORKER, Prob
 from kbatch.memory._workload import Workload
 from kbatch.memory._xla import TOO_LARGE
 from kbatch.model_spec import ModelSpec
-from kbatch.runtime import device_memory
+from kbatch.runtime import memory_limit
 from kbatch.runtime.worker import Death
 
-LIMIT = 400 * device_memory.MIB
+LIMIT = 400 * memory_limit.MIB
 
 
 class FakeWorker:
@@ -28,7 +28,7 @@ class FakeWorker:
     refused_with = Refusal("", "", "InvalidArgumentError: tensor size <= int32 max", "")
 
     def __init__(self, environment):
-        self.mebibytes = int(environment[device_memory.CPU_LIMIT])
+        self.mebibytes = int(environment[memory_limit.CPU_LIMIT])
         self.alive, self.calls, self.timeouts, self.prepared = False, [], [], []
         FakeWorker.every.append(self)
 
@@ -41,7 +41,7 @@ class FakeWorker:
         self.calls.append(function)
         self.timeouts.append(timeout_seconds)
         if function == f"{WORKER}:begin":
-            return ModelFacts(self.mebibytes * device_memory.MIB, "CPU", 0, 0, 0, 0)
+            return ModelFacts(self.mebibytes * memory_limit.MIB, "CPU", 0, 0, 0, 0)
         FakeWorker.sizes.append(arguments[0])
         if arguments[0] >= FakeWorker.refused_from:
             return FakeWorker.refused_with

@@ -19,7 +19,7 @@ from kbatch.recompute._op_trace import OpCost
 from kbatch.recompute._plan import Plan
 from kbatch.recompute._recipe_plan import apply_recipe
 from kbatch.recompute._solver import Budget
-from kbatch.runtime.trace import Size
+from kbatch.runtime.size import Size
 
 
 class Node:

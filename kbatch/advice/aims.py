@@ -11,6 +11,7 @@ from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.rules import scaling
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
+from kbatch.runtime import precision
 
 # Rates at batch 32. SGD with momentum 0.9, Adam and AdamW: Keras' defaults. LARS and LAMB: the
 # middle of what `Space` searches, on a log scale, near You et al. 2020 for LAMB.
@@ -156,9 +157,8 @@ def _for_accuracy(means: Means) -> Recipe:
 
 
 def _for_speed(means: Means) -> Recipe:
-    from kbatch.runtime import device
 
-    policy = device.fast_policies()[-1]
+    policy = precision.fast_policies()[-1]
     return means.recipe(means.batch_of(FAST_BATCH), RATES, "adam", policy=policy)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from kbatch.advice.advice import Advice
 from kbatch.advice.evidence import Evidence
 from kbatch.advice.past_results import PastTraining
+from kbatch.runtime import precision
 
 # Times the speed of training below which the pipeline's own speed is close to it; chosen by hand.
 CLOSE = 1.25
@@ -98,6 +99,6 @@ def _slow_device(evidence: Evidence) -> Advice | None:
 
 def _this_slow_device() -> str:
     """The device of this machine in words if float16 is not fast on it, else an empty string."""
-    from kbatch.runtime import device, device_memory
+    from kbatch.runtime import device_memory
 
-    return "" if "mixed_float16" in device.fast_policies() else device_memory.device_words()
+    return "" if "mixed_float16" in precision.fast_policies() else device_memory.device_words()

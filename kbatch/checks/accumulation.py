@@ -35,7 +35,7 @@ from kbatch.models import accumulation
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import EXACT, MEAN
-from kbatch.runtime import device, keras_private
+from kbatch.runtime import gpus, keras_private
 from kbatch.runtime.keras_private import compiled_by_user, replaced_method
 
 NAME = "accumulation"
@@ -75,7 +75,7 @@ def look(subject: Subject) -> Finding | None:
         ModelError: If what a layer or an own `train_step` adds differs between a batch and its
             parts, or the loss does and several devices take parts of a batch.
     """
-    devices = device.replicas()
+    devices = gpus.replicas()
     if not subject.accumulates and devices == 1:
         return None
     smoothing = max(each.label_smoothing for each in subject.recipes)

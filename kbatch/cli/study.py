@@ -14,7 +14,8 @@ from kbatch.cli.console import new_console
 from kbatch.cli.failure import told_plainly
 from kbatch.command_option import WHOLE
 from kbatch.errors import SearchError
-from kbatch.runtime import device_memory, signals, streams
+from kbatch.runtime import memory_limit as runtime_memory_limit
+from kbatch.runtime import signals, streams
 from kbatch.studies.setting import Wishes
 
 NAMES = Literal["optimizers", "augmentation", "techniques", "throughput", "generalisation"]
@@ -52,12 +53,8 @@ def study(
     with told_plainly(stopped=f" What was trained is kept in {out}: the same command goes on."):
         folder = Path(out)
         sources.check(data)
-        wishes = Wishes(
-            image_size=image_size,
-            epochs=epochs,
-            seeds=seeds,
-            memory_limit=None if memory_limit is None else device_memory.bytes_of(memory_limit),
-        )
+        limit_bytes = None if memory_limit is None else runtime_memory_limit.bytes_of(memory_limit)
+        wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         _make(folder)
         with signals.at_once(), streams.turned_away():
             from kbatch.driver.driver import import_tensorflow, start_tensorflow

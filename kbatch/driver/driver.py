@@ -163,9 +163,10 @@ def _without_large_batches(
 
 def _leave_gpus_to_workers() -> None:
     """Hide the GPUs before the first operation of TensorFlow, such as of the user's data."""
-    from kbatch.runtime import device
 
-    device.leave_gpus_to_workers()
+    from kbatch.runtime import gpus
+
+    gpus.leave_gpus_to_workers()
 
 
 def _search_and_confirm(

@@ -16,7 +16,7 @@ from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.runtime import device
-from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
+from kbatch.runtime.size import ALLOCATOR_SLACK, Moment
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -28,7 +28,8 @@ from kbatch.memory._search import (
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.runtime import device, device_memory, nvidia
+from kbatch.runtime import device, nvidia
+from kbatch.runtime import memory_limit as runtime_memory_limit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,7 +110,7 @@ def find_max_batch(
     workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
     options = SearchOptions(lower(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
     check_options(options)
-    limit_bytes = device_memory.checked_limit(memory_limit)
+    limit_bytes = runtime_memory_limit.checked_limit(memory_limit)
     said = {
         "what": "max_batch",
         **room(limit_bytes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbatch.runtime.device_memory import MIB
+from kbatch.runtime.memory_limit import MIB
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from kbatch.memory._table_search import TableSearch
 from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.runtime import device, device_memory
+from kbatch.runtime import device
+from kbatch.runtime import memory_limit as runtime_memory_limit
 from kbatch.space import Space
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def max_batches(
     sample, examples, at = surveyed(x, y, shape)
     own = pipelines(space.augmentation)
     workload = Workload(spec, sample, reserved=space.reserved, pipelines=own, at=at)
-    limit_bytes = device_memory.checked_limit(memory_limit)
+    limit_bytes = runtime_memory_limit.checked_limit(memory_limit)
     most = lower(check_size("ceiling", ceiling), examples)
     space, augmentation, models = _models(workload, space, limit_bytes, worker)
     name = _cache.key(

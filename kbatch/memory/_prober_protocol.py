@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kbatch.memory._probe import ModelFacts, Probe
 from kbatch.memory._workload import Workload
-from kbatch.runtime.trace import Moment
+from kbatch.runtime.size import Moment
 
 
 class Probing(Protocol):

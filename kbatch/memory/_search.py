@@ -15,8 +15,8 @@ from kbatch.memory._probe import SUSPECTS, ModelFacts, Probe
 from kbatch.memory._prober_protocol import Probing
 from kbatch.memory._search_result import SearchResult
 from kbatch.memory._speed_bound import SpeedBound, speed_bound
-from kbatch.runtime import device_memory
-from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
+from kbatch.runtime import memory_limit
+from kbatch.runtime.size import ALLOCATOR_SLACK, Moment
 
 MOST_ELEMENTS = 2**31 - 1  # of one tensor
 
@@ -107,7 +107,7 @@ def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS)
     """
     model = prober.facts()
     if model.limit_bytes is None:
-        raise device_memory.no_limit()
+        raise memory_limit.no_limit()
     if options.confirmed_steps:
         prober.prepare()
     usable = margins.usable(model.limit_bytes)

@@ -19,7 +19,8 @@ from kbatch.memory._speed_line import NEARLY, UNSTEADY, Line, fit
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.runtime import device, device_memory
+from kbatch.runtime import device
+from kbatch.runtime import memory_limit as runtime_memory_limit
 
 if TYPE_CHECKING:
     import pandas
@@ -166,7 +167,7 @@ def throughput(
     sizes = _sizes(batch_sizes, examples)
     device.check_gpu_free()
     with Prober(
-        workload, device_memory.checked_limit(memory_limit), on_probe=shown(on_probe)
+        workload, runtime_memory_limit.checked_limit(memory_limit), on_probe=shown(on_probe)
     ) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
     passes = workload.recipe.examples_per_step // workload.recipe.examples_per_pass

@@ -16,7 +16,8 @@ from kbatch.memory._probe import Refusal
 from kbatch.memory._xla import DUMP, TOO_LARGE
 from kbatch.runtime import liveness
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.runtime.trace import PRIME, Moment, digest_of, reshaped
+from kbatch.runtime.size import Moment
+from kbatch.runtime.trace import PRIME, digest_of, reshaped
 
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from kbatch.errors import ModelError
 from kbatch.models.losses import loss_counts
 from kbatch.recipe import Recipe
-from kbatch.runtime import device, keras_private
+from kbatch.runtime import gpus, keras_private
 from kbatch.runtime.keras_private import replaced_method
 from kbatch.space import Space
 
@@ -36,11 +36,11 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
     Raises:
         ModelError: If the model or the recipe cannot be trained on several devices.
     """
-    if device.replicas() == 1:
+    if gpus.replicas() == 1:
         return
     for name in ONLY:
         _check_axis(name, (getattr(recipe, name),))
-    device.check_sizes([recipe.examples_per_pass])
+    gpus.check_sizes([recipe.examples_per_pass])
     outside = [each.path for each in model.variables if not _is_shared(each)]
     if outside:
         raise ModelError(
@@ -52,7 +52,7 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
         raise ModelError(
             "A loss on several devices must be a mean over the batch, "
             "not over a count of its own (a mask, ignore_class, mean_with_sample_weight)",
-            f"{model.name} on {device.replicas()} devices",
+            f"{model.name} on {gpus.replicas()} devices",
             "Leave out distribution_strategy",
         )
     for part in keras.tree.flatten(loss):
@@ -76,7 +76,7 @@ def check_space(space: Space) -> None:
     Raises:
         ModelError: If there is such a value.
     """
-    if device.replicas() > 1:
+    if gpus.replicas() > 1:
         for name in ONLY:
             _check_axis(name, getattr(space, name) or ())
 
@@ -92,7 +92,7 @@ def check_metric(model: keras.Model, metric: str) -> None:
         ModelError: If it is the loss of one of several outputs, on several devices.
     """
     losses = [f"val_{name}_loss" for name in keras_private.output_names(model)]
-    if device.replicas() > 1 and len(losses) > 1 and metric in losses:
+    if gpus.replicas() > 1 and len(losses) > 1 and metric in losses:
         raise ModelError(
             "On several devices `metric` must be a metric, or the loss of the whole model",
             f"{metric}, which Keras averages over unequal parts",
@@ -129,7 +129,7 @@ def as_one_device(model: keras.Model) -> Iterator[None]:
     Args:
         model: Compiled `keras.Model` that `check` has passed.
     """
-    if device.replicas() == 1:
+    if gpus.replicas() == 1:
         yield
         return
     outer = model.optimizer

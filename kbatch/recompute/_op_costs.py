@@ -12,7 +12,8 @@ from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._op_node import Node
 from kbatch.recompute._op_trace import OpCost, TracedOp, trace_op
 from kbatch.recompute._scope import Context
-from kbatch.runtime.trace import PRIME, Size, size_of_shape
+from kbatch.runtime.size import Size
+from kbatch.runtime.trace import PRIME, size_of_shape
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from kbatch.recompute._reuse import small_results
 from kbatch.recompute._scope import Context, Scope, read
 from kbatch.runtime.keras_private import mask_of, set_mask, tensorflow_variable
 from kbatch.runtime.liveness import Buffer, backward_peak, forward_peak, lists_of
-from kbatch.runtime.trace import ALIASES, LOOPS, Size, size_of
+from kbatch.runtime.size import Size
+from kbatch.runtime.trace import ALIASES, LOOPS, size_of
 
 # Gradients read no bytes of the inputs of these operations, only shapes.
 _SHAPE_READERS = frozenset({"OnesLike", "Shape", "ShapeN", "ZerosLike"})

@@ -22,7 +22,7 @@ from kbatch.recipe import Recipe
 from kbatch.records import files
 from kbatch.records.files import Lock
 from kbatch.records.store import BASELINE_TRIAL, RECORDS_FILE, Record, Store, drawn_of, key_of
-from kbatch.runtime import device_memory, signals
+from kbatch.runtime import signals
 from kbatch.scoring import Direction
 
 
@@ -102,6 +102,8 @@ class Job:
             checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
             device: String, the training device in words. Defaults to that of this process.
         """
+        from kbatch.runtime import device_memory
+
         return Record(
             key=self.key,
             purpose=self.purpose,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
+if TYPE_CHECKING:
+    import keras
 
 NAME_COUNTERS = "object_name_uids"  # keras/src/utils/naming.py, Keras 3.15.1
 # keras/src/utils/rng_utils.py and keras/src/random/seed_generator.py, Keras 3.15.1

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import tensorflow as tf
-
 SEED_ATTRIBUTES = ("_seed", "_rng")  # tensorflow/python/eager/context.py, TensorFlow 2.21.0
 
 
@@ -214,6 +212,8 @@ class _Filter(logging.Filter):
 @contextmanager
 def expected_retraces() -> Iterator[None]:
     """Leave out TensorFlow's warning of retracing inside of this context: each model is new."""
+    import tensorflow as tf
+
     without = _Filter()
     tf.get_logger().addFilter(without)
     try:

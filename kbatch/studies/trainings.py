@@ -14,7 +14,7 @@ from kbatch.data.examples import Examples, Part
 from kbatch.outcome import SCORED, Outcome
 from kbatch.records.project import Project
 from kbatch.records.store import Record
-from kbatch.runtime import device_memory, tensorflow_private
+from kbatch.runtime import memory_limit, tensorflow_private
 from kbatch.runtime.worker import Death, Worker
 from kbatch.studies.cell import CROPPED, Cell
 from kbatch.studies.measured import Sample
@@ -102,7 +102,7 @@ class Trainings:
         # the data come on top. On a GPU these variables have no effect.
         beside = DATA_COPIES * self._data_bytes()
         allowed = None if cell.memory_limit is None else cell.memory_limit + beside
-        environment = {**device_memory.limit_environment(allowed), **cell.environment}
+        environment = {**memory_limit.limit_environment(allowed), **cell.environment}
         with Worker(environment) as worker:
             answer = worker.call(
                 "kbatch.studies.trainings:trained_within",
@@ -121,7 +121,7 @@ def trained_within(
     cell: Cell, image_size: int, pictures: Examples
 ) -> tuple[Outcome, dict[str, float]]:
     """Train a cell in this new process, within its memory limit."""
-    device_memory.apply_limit(cell.memory_limit)
+    memory_limit.apply_limit(cell.memory_limit)
     return trained(cell, image_size, pictures)
 
 

@@ -17,7 +17,7 @@ from kbatch.recipe_fields import whole_number
 from kbatch.records.project import Project
 from kbatch.results.loading import rows
 from kbatch.results.ranking import leaders, unranked
-from kbatch.runtime import device
+from kbatch.runtime import gpus
 from kbatch.training import board, race, remembered
 from kbatch.training.budget import seconds_of
 
@@ -95,7 +95,7 @@ def confirm(
     passed = {"x": x, "y": y, "validation_data": validation_data, **fit_arguments}
     arguments = remembered.completed(hypermodel.remembered, project, passed)
     remembered.check_complete(project, arguments, "kbatch.confirm")
-    device.check_outside_strategy()
+    gpus.check_outside_strategy()
     with project.hold(), keras_tuners.scope(tuner):
         search = hypermodel.prepared.matching(project, (), arguments, hypermodel.watcher)
         if search is None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from kbatch.errors import SearchError, made_in_one_frame
 from kbatch.recipe_fields import whole_number
-from kbatch.runtime import device, ray_worker, users_code
+from kbatch.runtime import device, gpus, ray_worker, users_code
 from kbatch.runtime.ray_worker import RayWorker
 from kbatch.runtime.worker import Worker
 
@@ -79,7 +79,7 @@ class LocalExecutor:
 
     def __init__(self, workers: int | None = None) -> None:
         # "/physical_device:GPU:3" is the fourth that TensorFlow sees
-        self._gpus = [int(gpu.name.rsplit(":", 1)[1]) for gpu in device.gpus_of_trainings()]
+        self._gpus = [int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus.gpus_of_trainings()]
         self.workers = len(self._gpus) or 1 if workers is None else checked(workers)
         if self._gpus and self.workers > len(self._gpus):
             raise SearchError(

@@ -15,7 +15,7 @@ from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Outcome
 from kbatch.records.project import Job
-from kbatch.runtime import device, device_memory
+from kbatch.runtime import device_memory, gpus
 from kbatch.runtime.worker import Death
 from kbatch.search.rungs import Questions
 from kbatch.training.checkpoint import Checkpoint
@@ -150,7 +150,7 @@ class LocalTrainer:
     goal: Goal | None
 
     def __post_init__(self) -> None:
-        device.check_gpus_not_left()
+        gpus.check_gpus_not_left()
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None

@@ -9,7 +9,7 @@ import pytest
 import recompute_models
 
 from kbatch import recompute
-from kbatch.recompute import _repeatable, _verify
+from kbatch.recompute import _measure, _repeatable
 from kbatch.recompute._cut_points import CutPoints
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
@@ -39,7 +39,7 @@ def cut(model, pieces=4):
 @contextlib.contextmanager
 def plain_trained_once():
     """Train the plain side of `verify` once for all plans of one model and batch."""
-    train, plain = _verify._train, []
+    train, plain = _measure._train, []
 
     def once(model, *rest):
         if recompute.applied(model) is not None:
@@ -48,7 +48,7 @@ def plain_trained_once():
             plain.append(train(model, *rest))
         return plain[0]
 
-    with mock.patch.object(_verify, "_train", once):
+    with mock.patch.object(_measure, "_train", once):
         yield
 
 

@@ -11,7 +11,7 @@ from recompute_plans import compiled, cut, sequence
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute import _verify as verification
+from kbatch.recompute import _measure
 
 pytestmark = pytest.mark.usefixtures("own_policy")
 
@@ -225,9 +225,9 @@ def test_what_plain_training_does_not_repeat_is_said(monkeypatch):
 
     def train(*arguments):
         loss = next(trained)
-        return verification._Training([loss], [], [], [])
+        return _measure._Training([loss], [], [], [])
 
-    monkeypatch.setattr(verification, "_train", train)
+    monkeypatch.setattr(_measure, "_train", train)
     model, data = compiled(recompute_models.residual)
     report = recompute.verify(model, cut(model), *data)
     assert not report.exact

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kbatch.recompute._barriers import Turns, select_barrier, slice_barrier, together, wait
+from kbatch.recompute._order import Turns, select_barrier, slice_barrier, together, wait
 
 
 def after(graph, tensor):

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from kbatch.recompute._op_work import BYTES_PER_FLOP, work_of
+from kbatch.recompute._costs import BYTES_PER_FLOP, work_of
 from kbatch.runtime.trace import PRIME
 
 

@@ -15,7 +15,7 @@ from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch_table import Table
 from kbatch.models.maker import ModelMaker
-from kbatch.recompute._recipe_plan import PLANNED_BATCH_SIZE, apply_recipe
+from kbatch.recompute._planner import PLANNED_BATCH_SIZE, apply_recipe
 from kbatch.recompute_strategy import Strategy
 from kbatch.results.loading import load_records
 

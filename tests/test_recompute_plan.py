@@ -14,10 +14,9 @@ from kbatch import recompute
 from kbatch.errors import RecomputeError
 from kbatch.recompute import _solver
 from kbatch.recompute._cost_model import Predictor
-from kbatch.recompute._op_costs import ModelCosts
-from kbatch.recompute._op_trace import OpCost
+from kbatch.recompute._costs import ModelCosts, OpCost
 from kbatch.recompute._plan import Plan
-from kbatch.recompute._recipe_plan import apply_recipe
+from kbatch.recompute._planner import apply_recipe
 from kbatch.recompute._solver import Budget
 from kbatch.runtime.size import Size
 

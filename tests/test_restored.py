@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute._restored import batch_size_of, restored
+from kbatch.recompute._apply import batch_size_of, restored
 
 X, Y = np.ones((5, 3), "float32"), np.ones((5, 1), "float32")
 

@@ -9,10 +9,10 @@ from keras import layers
 from tensorflow.python.eager import context
 
 from kbatch import recompute
-from kbatch.recompute._op_costs import costs_of
+from kbatch.recompute._costs import costs_of
 from kbatch.recompute._op_graph import OpGraph
+from kbatch.recompute._order import small_results
 from kbatch.recompute._planner import plan
-from kbatch.recompute._reuse import small_results
 
 
 @pytest.fixture(autouse=True)

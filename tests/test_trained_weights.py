@@ -10,12 +10,10 @@ from recompute_plans import compiled, cut, sequence, slow
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute import _traceable
-from kbatch.recompute._op_graph import OpGraph
-from kbatch.recompute._op_node import Node
+from kbatch.recompute import _apply
+from kbatch.recompute._measure import without_graph_optimizer
+from kbatch.recompute._op_graph import Node, OpGraph, SignatureCache
 from kbatch.recompute._plan import Plan, PlannedSegment
-from kbatch.recompute._signature import SignatureCache
-from kbatch.recompute._verify import without_graph_optimizer
 
 pytestmark = pytest.mark.usefixtures("own_policy")
 SLOW = pytest.mark.slow
@@ -227,7 +225,7 @@ def test_a_plan_that_loses_a_gradient_is_refused_by_name(monkeypatch):
     """As when weights were read from layers: a frozen layer said that it has none."""
     by_layer = property(lambda node: getattr(node.operation, "trainable_variables", ()))
     monkeypatch.setattr(Node, "weights", by_layer)
-    monkeypatch.setattr(_traceable, "_traced", SignatureCache())
+    monkeypatch.setattr(_apply, "_traced", SignatureCache())
     (model, x), y = composite(), np.zeros(16)
     model.compile("sgd", "sparse_categorical_crossentropy")
     plan = cut(model)

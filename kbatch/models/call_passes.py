@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kbatch.models import accumulation
 from kbatch.recipe import Recipe
-from kbatch.recompute._scope import Context, Scope
+from kbatch.recompute._segment import Context, Scope
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import replaced_method
 

@@ -36,7 +36,7 @@ from kbatch.models.policies import policy_scope
 from kbatch.models.start import Made, Start, seed_scope
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import OF_OPTIMIZER, whole_number
-from kbatch.recompute._recipe_plan import apply_recipe
+from kbatch.recompute._planner import apply_recipe
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import compiled_by_user
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kbatch.recompute._apply import applied, apply, remove
-    from kbatch.recompute._measure import best_plan, measure
+    from kbatch.recompute._measure import Report, best_plan, measure, verify
     from kbatch.recompute._plan import Plan, PlannedSegment
     from kbatch.recompute._planner import front, plan
-    from kbatch.recompute._verify import Report, verify
 
 _HOME = {
     "Plan": "_plan",
     "PlannedSegment": "_plan",
-    "Report": "_verify",
+    "Report": "_measure",
     "applied": "_apply",
     "apply": "_apply",
     "best_plan": "_measure",
@@ -23,7 +22,7 @@ _HOME = {
     "measure": "_measure",
     "plan": "_planner",
     "remove": "_apply",
-    "verify": "_verify",
+    "verify": "_measure",
 }
 
 __all__ = [

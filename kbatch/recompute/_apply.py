@@ -1,29 +1,138 @@
-"""Apply: lets a model train in the segments of a plan.
-
-It stays the same object; only its forward pass in training changes.
-"""
+"""Apply: give a model a plan, and take it back."""
 
 from __future__ import annotations
 
 import inspect
 import types
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recompute import _repeatable
-from kbatch.recompute._barriers import Turns, barrier_here
 from kbatch.recompute._cut_points import CutPoints
-from kbatch.recompute._op_graph import OpGraph
-from kbatch.recompute._plan import Plan, spans_of
-from kbatch.recompute._recomputation import run_recomputed
-from kbatch.recompute._scope import Context
-from kbatch.recompute._segment import Segment, Step
-from kbatch.recompute._signature import stem
-from kbatch.recompute._traceable import check_step
-from kbatch.recompute._weight_reads import copy_weights
-from kbatch.runtime.keras_private import output_structure, set_mask, standardized_inputs
+from kbatch.recompute._op_graph import OpGraph, SignatureCache, stem
+from kbatch.recompute._order import Turns, barrier_here
+from kbatch.recompute._plan import Plan, Span, spans_of
+from kbatch.recompute._segment import (
+    Context,
+    Scope,
+    Segment,
+    Step,
+    copy_weights,
+    read,
+    run_recomputed,
+)
+from kbatch.runtime import tensorflow_private
+from kbatch.runtime.keras_private import (
+    create_global_seed_generator,
+    input_structure,
+    output_structure,
+    set_mask,
+    standardized_inputs,
+)
+
+_traced: SignatureCache[bool] = SignatureCache()
+
+
+class Call(Protocol):
+    """A function that stands for a model's `call`.
+
+    Attributes:
+        model: The model.
+        context: Layer that knows the segment that was begun last.
+    """
+
+    model: keras.Model
+    context: Context
+
+    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
+        """Run the model."""
+
+    def plain(self, inputs: Any, training: bool | None = None) -> Any:
+        """Run the model without segments."""
+
+
+def check_step(graph: OpGraph, call: Call, spans: Sequence[Span]) -> None:
+    """Trace a step forward and backward in the segments of a plan, without running it.
+
+    Every weight that a gradient reaches in the plain model must be reached in the segments too. A
+    model that is built like one that has passed with the same segments is not traced again.
+
+    Args:
+        graph: The model's operations.
+        call: Function that stands for the model's `call`.
+        spans: The segments.
+
+    Raises:
+        RecomputeError: If the step cannot be traced, with the segment, or if weights lose their
+            gradients, with the weights.
+    """
+    _traced.get(graph, lambda: _checked(graph, call), tuple(spans))
+
+
+def _checked(graph: OpGraph, call: Call) -> bool:
+    weights = _weights(graph, call.model)
+    create_global_seed_generator()
+    missed = _unreached(graph, call, call, weights)
+    if missed:  # else nothing can be lost, and the plain model need not be traced
+        missed -= _unreached(graph, call, call.plain, weights)
+    if missed:
+        lost = [weights[position].path for position in sorted(missed)]
+        raise RecomputeError(
+            "Every weight must get the gradient that it gets without a plan",
+            f"none for {', '.join(lost)} in the segments of the plan",
+            "Train without recompute, and report this model: it is a fault of kbatch",
+        )
+    return True
+
+
+def _weights(graph: OpGraph, model: keras.Model) -> list[Any]:
+    """The weights that train, by the operations and by the model, in the operations' order."""
+    held = [weight for node in graph.nodes for weight in node.weights]
+    return list({id(weight): weight for weight in [*held, *model.trainable_variables]}.values())
+
+
+def _unreached(
+    graph: OpGraph, call: Call, run: Callable[..., Any], weights: Sequence[Any]
+) -> set[int]:
+    """Trace a step, and return the positions of the weights that no gradient reaches."""
+    unreached: set[int] = set()
+
+    def step(*tensors: tf.Tensor) -> list[Any]:
+        values = [read(variable, None) for variable in weights]
+        with tf.GradientTape() as tape, Scope({}) as scope:
+            tape.watch(values)
+            scope.give(zip(weights, values, strict=True))
+            inputs = keras.tree.pack_sequence_as(input_structure(graph.functional), list(tensors))
+            outputs = call.context(lambda: run(inputs, training=True), training=True)
+            ends = [*keras.tree.flatten(outputs), *scope.losses]
+            targets = [tensor for tensor in ends if tensor.dtype.is_floating]
+        gradients = tape.gradient(targets, values)
+        unreached.update(each for each, known in enumerate(gradients) if known is None)
+        return [gradient for gradient in gradients if gradient is not None]
+
+    inputs = graph.functional.inputs
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+    try:
+        tf.function(step, autograph=False).get_concrete_function(*specs)
+    except RecomputeError:
+        raise
+    except Exception as error:
+        # TensorFlow puts the user's code before the reason, line by line.
+        reason = str(error).strip().rpartition("\n")[2].strip()
+        raise RecomputeError(
+            "A step must be traced forward and backward in the segments of its plan",
+            f"{type(error).__name__}: {reason}, in the segment {call.context.segment}",
+            "Let no recomputed segment hold these layers, with cuts before and after them, or "
+            "train without recompute",
+        ) from error
+    return unreached
+
 
 _MAKE_A_PLAN = "Make one of this model: recompute.plan(model, batch_size=16)"
 
@@ -233,3 +342,58 @@ def check_plan(graph: OpGraph, plan: Plan, name: str) -> None:
                 f"{first!r} to {last!r}"
             )
             raise RecomputeError(must, received, _MAKE_A_PLAN)
+
+
+@contextmanager
+def restored(model: keras.Model) -> Iterator[Callable[[], None]]:
+    """Restore a model at the end of a `with` block; inside it has no plan.
+
+    The block gets a function that restores weights and optimizer in between.
+
+    Args:
+        model: `keras.Model`, built and compiled.
+
+    Raises:
+        RecomputeError: If the model is not compiled.
+    """
+    if not model.compiled:
+        raise RecomputeError(
+            "A model must be compiled to be trained some steps",
+            f"{model.name!r}, which is not",
+            "Call model.compile first",
+        )
+    before = applied(model)
+    model.optimizer.build(model.trainable_variables)
+    variables = [*model.variables, *model.optimizer.variables]
+    values = [np.array(variable) for variable in variables]
+
+    def restore() -> None:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    remove(model)
+    try:
+        with tensorflow_private.expected_retraces():
+            yield restore
+    finally:
+        restore()
+        remove(model)
+        model.train_function = None
+        if before is not None:
+            apply(model, before)
+
+
+def batch_size_of(x: Any) -> int:
+    """Number of examples in a batch.
+
+    Raises:
+        RecomputeError: If there are none.
+    """
+    shapes = [np.shape(part) for part in keras.tree.flatten(x) if part is not None]
+    if not shapes or not all(shape and shape[0] for shape in shapes):
+        raise RecomputeError(
+            "A batch must have at least one example",
+            f"inputs of shape {', '.join(map(str, shapes)) or 'none'}",
+            "Pass a batch, such as x[:16]",
+        )
+    return int(shapes[0][0])

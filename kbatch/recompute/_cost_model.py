@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from kbatch.recompute._costs import ModelCosts
 from kbatch.recompute._cut_points import CutPoints
-from kbatch.recompute._op_costs import ModelCosts
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Span
 from kbatch.runtime.size import ALLOCATOR_SLACK

@@ -21,8 +21,7 @@ from functools import cached_property
 import keras
 
 from kbatch.errors import RecomputeError
-from kbatch.recompute._op_graph import ORDERED, OpGraph
-from kbatch.recompute._op_node import Node
+from kbatch.recompute._op_graph import ORDERED, Node, OpGraph
 from kbatch.runtime.keras_private import flatten_layers
 
 # Layers whose `call` reads each input once, and so sends back one gradient (keras/src/layers,

@@ -1,15 +1,293 @@
-"""Op graph: a model as its operations in call order. It can be cut between any two of them."""
+"""Graph: a model's operations in their order, nested models unfolded."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import json
+import re
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import keras
 
-from kbatch.recompute._nested_models import Unfolded, functional_of
+from kbatch.errors import RecomputeError
+from kbatch.runtime.keras_private import (
+    call_function,
+    functional_class,
+    functional_of_sequential,
+    is_optional_input,
+    mask_of,
+    nodes_by_depth,
+    standardized_inputs,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One call of an operation.
+
+    Values, that is tensors between operations, are known by numbers.
+
+    Attributes:
+        operation: The layer or operation.
+        name: String, the operation's name after those of the nested models that hold it.
+        arguments: The call's arguments with symbolic tensors, as Keras keeps them
+            (`SymbolicArguments`, keras/src/ops/symbolic_arguments.py, Keras 3.15.1).
+        symbols: Number of the value that stands for a symbolic tensor, by the tensor's `id`.
+        writes: Tuple of integers, numbers of the values that the call returns.
+        time_step: Name of the TimeDistributed layer that repeats the call, and the integer step of
+            time. `None` outside of such layers.
+    """
+
+    operation: Any
+    name: str
+    arguments: Any
+    symbols: Mapping[int, int]
+    writes: tuple[int, ...]
+    time_step: tuple[str, int] | None = None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Numbers of the values that the call needs."""
+        return tuple(dict.fromkeys(self.symbols.values()))
+
+    @property
+    def weights(self) -> tuple[Any, ...]:
+        """The weights of the operation that train, as layers are frozen now.
+
+        A frozen layer may hold layers that train, as LoRA does: then its own `trainable_variables`
+        is empty, and the model's is not.
+        """
+        held = {id(each): each for each in getattr(self.operation, "variables", ())}
+        return tuple(variable for variable in held.values() if variable.trainable)
+
+    def run(self, values: dict[int, Any]) -> None:
+        """Call the operation in training mode.
+
+        Args:
+            values: Tensors by their numbers. Those that the call returns are added.
+        """
+        tensors = {symbol: values[number] for symbol, number in self.symbols.items()}
+        args, kwargs = self.arguments.fill_in(tensors)
+        outputs = call_function(self.operation, training=True)(*args, **kwargs)
+        values.update(zip(self.writes, keras.tree.flatten(outputs), strict=True))
+
+
+@dataclass(frozen=True)
+class ListArgument:
+    """Arguments of a call that takes one list of tensors, in the form of Keras' own class.
+
+    Attributes:
+        keys: Tuple of objects, each of which stands for a tensor of the list.
+        kwargs: Keyword arguments; always empty.
+    """
+
+    keys: tuple[object, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Positional arguments, with keys in place of tensors."""
+        return (list(self.keys),)
+
+    def fill_in(self, tensors: Mapping[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments with tensors, given by the `id` of their keys."""
+        return ([tensors[id(key)] for key in self.keys],), {}
+
+
+TimeStep = tuple[str, int]
+
+
+def functional_of(model: Any) -> Any:
+    """The Functional model behind a Functional or Sequential model.
+
+    Raises:
+        RecomputeError: If the model has none, or has a `call` of its own.
+    """
+    functional = functional_class()
+    graph = functional_of_sequential(model) if isinstance(model, keras.Sequential) else model
+    is_plain = (
+        isinstance(graph, functional)
+        and type(graph).call is functional.call
+        and type(model).call in (functional.call, keras.Sequential.call)
+    )
+    if not is_plain:
+        raise RecomputeError(
+            "A model must be Functional or Sequential, and built, to be cut into segments: other "
+            "models hide the order of their layers",
+            f"{getattr(model, 'name', model)!r} ({type(model).__name__})",
+            "Build it with keras.Model(inputs, outputs), or give a Sequential model a keras.Input",
+        )
+    return graph
+
+
+class Unfolded:
+    """The operations of a Functional model, those of nested models in the place of their calls.
+
+    Args:
+        functional: The Functional model.
+
+    Attributes:
+        inputs: Tuple of integers, numbers of the model's inputs.
+        nodes: Tuple of `Node` in call order.
+        outputs: Tuple of integers, numbers of the model's outputs.
+        floats: Set of integers, numbers of the floating values.
+    """
+
+    def __init__(self, functional: Any) -> None:
+        self.floats: set[int] = set()
+        self._count = 0
+        self.inputs = tuple(self._number(tensor) for tensor in functional.inputs)
+        symbols = _numbered(functional.inputs, self.inputs)
+        self.nodes = tuple(self._nodes(functional, symbols, "", None))
+        self.outputs = tuple(symbols[id(tensor)] for tensor in functional.outputs)
+
+    def _number(self, tensor: Any) -> int:
+        """A new number for a symbolic tensor."""
+        if keras.backend.is_float_dtype(tensor.dtype):
+            self.floats.add(self._count)
+        self._count += 1
+        return self._count - 1
+
+    def _nodes(
+        self, functional: Any, symbols: dict[int, int], path: str, time_step: TimeStep | None
+    ) -> Iterator[Node]:
+        """The nodes of one model.
+
+        Args:
+            functional: The Functional model.
+            symbols: Numbers of the model's inputs, by the `id` of their symbolic tensors. The
+                numbers of all other tensors are added.
+            path: String before the names of its operations.
+            time_step: As in `Node`.
+        """
+        by_depth = nodes_by_depth(functional)
+        for depth in sorted(by_depth, reverse=True):
+            for node in by_depth[depth]:
+                if node.is_input:
+                    continue
+                name = f"{path}{node.operation.name}"
+                reads = {id(tensor): symbols[id(tensor)] for tensor in node.input_tensors}
+                if _is_time_distributed_model(node):
+                    yield from self._time_distributed(node, reads, symbols, name)
+                elif _is_nested_model(node):
+                    yield from self._nested(node, reads, symbols, name, time_step)
+                else:
+                    writes = tuple(self._number(tensor) for tensor in node.outputs)
+                    symbols.update(_numbered(node.outputs, writes))
+                    yield Node(node.operation, name, node.arguments, reads, writes, time_step)
+
+    def _nested(
+        self,
+        node: Any,
+        reads: dict[int, int],
+        symbols: dict[int, int],
+        name: str,
+        time_step: TimeStep | None,
+    ) -> Iterator[Node]:
+        """The nodes of a nested model, after one that prepares its inputs."""
+        inner = functional_of(node.operation)
+
+        def enter(inputs: Any, **_: Any) -> Any:
+            return standardized_inputs(inner, inputs)
+
+        entry = tuple(self._number(tensor) for tensor in inner.inputs)
+        yield Node(enter, f"{name}/input", node.arguments, reads, entry)
+        own = _numbered(inner.inputs, entry)
+        yield from self._nodes(inner, own, f"{name}/", time_step)
+        writes = [own[id(tensor)] for tensor in inner.outputs]
+        symbols.update(_numbered(node.outputs, writes))
+
+    def _time_distributed(
+        self, node: Any, reads: dict[int, int], symbols: dict[int, int], name: str
+    ) -> Iterator[Node]:
+        """The nodes of a TimeDistributed model, repeated for each step of time.
+
+        The layer itself does the same in a loop (keras/src/layers/rnn/time_distributed.py,
+        Keras 3.15.1).
+        """
+        layer, inner = node.operation, functional_of(node.operation.layer)
+
+        def enter(inputs: Any, **_: Any) -> Any:
+            inputs = _swap_time(
+                layer.dtype_policy.convert_input(inputs, layer.autocast, layer.input_dtype)
+            )
+            return [standardized_inputs(inner, inputs[step])[0] for step in range(inputs.shape[0])]
+
+        def leave(outputs: Any) -> Any:
+            return _swap_time(keras.ops.stack(outputs))
+
+        entry = tuple(self._number(inner.inputs[0]) for _ in range(node.input_tensors[0].shape[1]))
+        yield Node(enter, f"{name}/input", node.arguments, reads, entry)
+        results = []
+        for step, number in enumerate(entry):
+            own = {id(inner.inputs[0]): number}
+            yield from self._nodes(inner, own, f"{name}/{step}/", (name, step))
+            results.append(own[id(inner.outputs[0])])
+        argument = ListArgument(tuple(object() for _ in results))
+        number = self._number(node.outputs[0])
+        symbols[id(node.outputs[0])] = number
+        yield Node(leave, f"{name}/output", argument, _numbered(argument.keys, results), (number,))
+
+
+def _numbered(tensors: Any, numbers: Any) -> dict[int, int]:
+    """Numbers by the `id` of the tensors that they stand for."""
+    return {id(tensor): number for tensor, number in zip(tensors, numbers, strict=True)}
+
+
+def _is_nested_model(node: Any) -> bool:
+    """Whether a node calls a model whose operations can take the place of the call."""
+    model = node.operation
+    return (
+        isinstance(model, (functional_class(), keras.Sequential))
+        and _can_be_unfolded(model)
+        and _is_called_plainly(node)
+        and model.activity_regularizer is None
+    )
+
+
+def _is_time_distributed_model(node: Any) -> bool:
+    """Whether a node calls a TimeDistributed model that can be repeated for known steps of time."""
+    layer = node.operation
+    if type(layer) is not keras.layers.TimeDistributed or not _can_be_unfolded(layer.layer):
+        return False
+    inner = functional_of(layer.layer)
+    ends = (node.input_tensors, node.outputs, inner.inputs, inner.outputs)
+    return (
+        all(len(tensors) == 1 for tensors in ends)
+        and _is_called_plainly(node)
+        and node.input_tensors[0].shape[1] is not None
+        and layer.activity_regularizer is None
+    )
+
+
+def _can_be_unfolded(model: Any) -> bool:
+    """Whether a model has a graph, and no `call` set on the instance, as `apply` does."""
+    if "call" in vars(model):
+        return False
+    try:
+        functional_of(model)
+    except RecomputeError:
+        return False
+    return True
+
+
+def _is_called_plainly(node: Any) -> bool:
+    """Whether a node has one argument besides `training`, and no mask."""
+    masked = any(mask_of(tensor) is not None for tensor in node.input_tensors)
+    passed = {name for name, value in node.arguments.kwargs.items() if value is not None}
+    return not masked and len(node.arguments.args) == 1 and passed <= {"training"}
+
+
+def _swap_time(tensor: Any) -> Any:
+    """A tensor with its first two dimensions, examples and steps of time, exchanged."""
+    return keras.ops.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
+
 
 # Two terms give the same sum in either order; three or more may not.
 ORDERED = 3
@@ -126,3 +404,100 @@ class OpGraph:
             if node.weights or not differentiable.isdisjoint(node.reads):
                 differentiable.update(number for number in node.writes if self.is_float(number))
         return frozenset(differentiable)
+
+
+# Results that one cache keeps. A search meets a new kind of model with each combination of its
+# hyperparameters of architecture. Chosen by hand.
+LIMIT = 64
+
+T = TypeVar("T")
+
+
+class SignatureCache(Generic[T]):
+    """Results of traces, for the kinds of model that were asked for last.
+
+    It holds neither models nor their classes: a signature refers to classes weakly.
+
+    Args:
+        limit: Integer, number of results to keep. Defaults to `64`.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._results: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, graph: OpGraph, make: Callable[[], T], also: Hashable = None) -> T:
+        """The result for a model; `make` is called if no model of its kind is known.
+
+        Nothing is kept for a model without a signature, nor if `make` raises.
+
+        Args:
+            graph: The model's operations.
+            make: Function that returns the result.
+            also: What the result depends on besides the model. Optional.
+        """
+        kind = signature(graph)
+        if kind is None:
+            return make()
+        key = (kind, also)
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+                return self._results[key]
+        result = make()
+        with self._lock:
+            self._results[key] = result
+            self._results.move_to_end(key)
+            while len(self._results) > self._limit:
+                self._results.popitem(last=False)
+        return result
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+
+def signature(graph: OpGraph) -> Hashable | None:
+    """A key of the model's kind; `None` if an operation cannot tell its settings."""
+    inputs = tuple(
+        (str(tensor.shape), str(tensor.dtype), is_optional_input(tensor))
+        for tensor in graph.functional.inputs
+    )
+    policy = graph.functional.dtype_policy.name
+    try:
+        return inputs, policy, keras.config.floatx(), tuple(map(_of_node, graph.nodes))
+    except (NotImplementedError, TypeError, ValueError):
+        return None
+
+
+def stem(name: str) -> str:
+    """A name without the numbers that Keras adds to tell layers apart: `conv2d` of `conv2d_3`."""
+    return "/".join(re.sub(r"_\d+$", "", part) for part in name.split("/"))
+
+
+def _of_node(node: Node) -> Hashable:
+    operation = node.operation
+    settings: Any = None
+    if isinstance(operation, keras.Operation):
+        config = {**operation.get_config(), "name": ""}
+        settings = json.dumps(config, sort_keys=True, default=_config)
+    arguments = (node.arguments.args, node.arguments.kwargs)
+    called = keras.tree.map_structure(lambda part: node.symbols.get(id(part), part), arguments)
+    # Each weight can be frozen by itself, and layers add some after they are made, as LoRA does.
+    weights = tuple(
+        (tuple(weight.shape), weight.trainable) for weight in getattr(operation, "variables", ())
+    )
+    return (
+        weakref.ref(type(operation)),  # the class itself: a notebook may define it again
+        getattr(operation, "__qualname__", ""),
+        settings,
+        weights,
+        repr(called),
+        node.reads,
+        node.writes,
+    )
+
+
+def _config(part: Any) -> Any:
+    """A part of a config that JSON does not know, as its own config or its text."""
+    return part.get_config() if hasattr(part, "get_config") else repr(part)

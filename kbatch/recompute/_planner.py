@@ -1,22 +1,213 @@
-"""Planner: the plan of a model by a strategy, and the front of plans from fastest to smallest."""
+"""Planner: which activations of a model to keep, by strategy and byte limit."""
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 
 from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recipe_fields import whole_number
 from kbatch.recompute import _repeatable, _solver
+from kbatch.recompute._apply import apply
 from kbatch.recompute._cost_model import Predictor
-from kbatch.recompute._op_costs import ModelCosts, costs_of
-from kbatch.recompute._op_graph import OpGraph
-from kbatch.recompute._plan import Plan, PlannedSegment, Span, spans_of
-from kbatch.recompute._signature import SignatureCache
+from kbatch.recompute._costs import ModelCosts, costs_of
+from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
+from kbatch.recompute._plan import Plan, PlannedSegment, Span, megabytes, spans_of
 from kbatch.recompute._solver import Budget
-from kbatch.recompute._strategies import Options, segments_of, whole
-from kbatch.recompute_strategy import Strategy
+from kbatch.recompute_strategy import WORDS, Strategy
+
+STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "segments", "manual")
+
+
+@dataclass(frozen=True)
+class Options:
+    """A strategy and its arguments, as `plan` takes them.
+
+    Attributes:
+        strategy: One of `STRATEGIES`.
+        peak_bytes: Float, largest peak for `"budget"`. Optional.
+        kept_share: Float, largest share of the plain model's kept bytes for `"budget"`. Optional.
+        layers: Names of the layers to cut after for `"manual"`.
+        count: Integer, number of equal segments for `"segments"`. Optional.
+    """
+
+    strategy: str
+    peak_bytes: float | None = None
+    kept_share: float | None = None
+    layers: Sequence[str] = ()
+    count: int | None = None
+
+    def check(self) -> None:
+        """Refuse options that make no sense.
+
+        Raises:
+            RecomputeError: With the option to pass instead.
+        """
+        self._check_name()
+        self._check_budget()
+        self._check_layers()
+        self._check_count()
+
+    def _check_name(self) -> None:
+        if self.strategy in STRATEGIES:
+            return
+        share = str(self.strategy).partition("budget:")[2]  # the form that recipes use
+        do = "Pass one of these"
+        if share[:1].isdigit():
+            do = f'Pass strategy="budget", kept_share={share}'
+        raise RecomputeError(
+            f"`strategy` must be one of {', '.join(STRATEGIES)}", repr(self.strategy), do
+        )
+
+    def _check_budget(self) -> None:
+        given = [value for value in (self.peak_bytes, self.kept_share) if value is not None]
+        if not all(_is_positive(value) for value in given):
+            raise RecomputeError(
+                "A budget must be a number above 0",
+                self.budget_text(),
+                "Pass bytes, or a share such as 0.5",
+            )
+        if self.kept_share is not None and self.kept_share > 1:
+            raise RecomputeError(
+                "`kept_share` must be at most 1, the plain model's share",
+                self.kept_share,
+                "Pass a share such as 0.5",
+            )
+        if self.strategy == "budget" and not given:
+            raise RecomputeError(
+                'strategy="budget" must come with a budget',
+                "neither peak_bytes nor kept_share",
+                "Pass a budget, such as kept_share=0.5",
+            )
+        if self.strategy != "budget" and given:
+            raise RecomputeError(
+                'A budget must come with strategy="budget"',
+                f"strategy={self.strategy!r}",
+                "Pass that strategy, or leave the budget out",
+            )
+
+    def _check_layers(self) -> None:
+        if isinstance(self.layers, str):
+            raise RecomputeError(
+                "`layers` must be a list of names",
+                repr(self.layers),
+                f"Pass layers=[{self.layers!r}]",
+            )
+        if (self.strategy == "manual") != bool(self.layers):
+            raise RecomputeError(
+                'strategy="manual" must come with `layers`, and no other strategy may',
+                self.strategy,
+                'Pass strategy="manual" and layers=[...] together',
+            )
+
+    def _check_count(self) -> None:
+        if (self.strategy == "segments") != (self.count is not None):
+            raise RecomputeError(
+                'strategy="segments" must come with `count`, and no other strategy may',
+                f"strategy={self.strategy!r}, count={self.count!r}",
+                'Pass strategy="segments" and count=4 together',
+            )
+        if self.count is not None and whole_number(self.count, least=2) is None:
+            raise RecomputeError(
+                "`count` must be a whole number of at least 2", repr(self.count), "Pass 4, say"
+            )
+
+    def budget_text(self) -> str:
+        """The budget as it was passed, for error messages."""
+        given = {"peak_bytes": self.peak_bytes, "kept_share": self.kept_share}
+        return ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+
+
+def segments_of(predictor: Predictor, options: Options) -> Sequence[Span]:
+    """The segments that a strategy cuts a model into.
+
+    Raises:
+        RecomputeError: If no cuts meet the budget, or `layers` names a wrong cut.
+    """
+    graph = predictor.graph
+    if options.strategy == "none":
+        return whole(graph)
+    if options.strategy == "minimal":
+        return _solver.lowest(predictor)
+    if options.strategy == "sqrt":
+        return _solver.uniform(predictor, round(len(graph.nodes) ** 0.5))
+    if options.strategy == "segments":
+        return _solver.uniform(predictor, options.count or 2)
+    if options.strategy == "stages":
+        return _solver.of_cuts(_stage_cuts(predictor))
+    if options.strategy == "manual":
+        cuts = _cuts_after(graph, options.layers)
+        CutPoints(graph, predictor.costs.loss_positions).check(cuts)
+        return _solver.of_cuts(cuts)
+    return _within_budget(predictor, options)
+
+
+def whole(graph: OpGraph) -> list[Span]:
+    """The plain model as one segment."""
+    return [Span(0, len(graph.nodes), False)]
+
+
+def _within_budget(predictor: Predictor, options: Options) -> list[Span]:
+    """The segments of the least extra work within the budget."""
+    plain = predictor.predict(whole(predictor.graph))
+    kept_share = options.kept_share or float("inf")
+    budget = Budget(options.peak_bytes or float("inf"), kept_share * plain.kept_bytes)
+    spans = _solver.cheapest(predictor, budget)
+    if spans is None:
+        least = predictor.predict(_solver.lowest(predictor))
+        do = "Raise the budget, or take a smaller batch"
+        if options.peak_bytes is None:
+            do = "Raise the budget"
+        raise RecomputeError(
+            "Some plan must meet the budget",
+            f"{options.budget_text()}, where the lowest peak is {megabytes(int(least.peak_bytes))} "
+            f"and keeps {megabytes(int(least.kept_bytes))}",
+            do,
+        )
+    return spans
+
+
+def _stage_cuts(predictor: Predictor) -> list[int]:
+    """Cuts where the size of the tensors changes, else after each repeated block of layers.
+
+    Only positions with a single live value count. The end of a residual block is one whose
+    operation reads several values.
+    """
+    graph = predictor.graph
+    narrow = [position for position in predictor.cuts[1:-1] if len(graph.live(position)) == 1]
+    sizes = [predictor.bytes_of(graph.live(position)) for position in narrow]
+    blocks = [position for position in narrow if len(graph.nodes[position - 1].reads) > 1]
+    changes = [
+        position
+        for position, size, after in zip(narrow, sizes, sizes[1:], strict=False)
+        if size != after and position in blocks
+    ]
+    inner = changes if len(changes) > 1 else blocks or narrow
+    return [0, *inner, len(graph.nodes)]
+
+
+def _cuts_after(graph: OpGraph, layers: Sequence[str]) -> list[int]:
+    """Cuts after the layers of these names."""
+    positions = {node.name: position for position, node in enumerate(graph.nodes, 1)}
+    missing = [name for name in layers if name not in positions]
+    if missing:
+        nested = [name for name in positions if name.rpartition("/")[2] in missing]
+        names = ", ".join(nested[:5] or list(positions)[:5])
+        raise RecomputeError(
+            "`layers` must be names of this model's layers", missing, f"Pass names such as {names}"
+        )
+    return sorted({0, *(positions[name] for name in layers), len(graph.nodes)})
+
+
+def _is_positive(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and value > 0
+
 
 # Budgets that `front` tries, as shares of the plain model's peak. Chosen by hand, not tuned.
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)
@@ -228,3 +419,30 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
         peak_bytes=int(prediction.peak_bytes),
         extra_seconds_ratio=prediction.extra_work,
     )
+
+
+# Batch size to plan for, whatever the recipe's: with the same cuts at every size, the bytes that a
+# plan keeps are linear in the batch, and one probe tells of all sizes. Chosen by hand.
+PLANNED_BATCH_SIZE = 32
+
+
+def apply_recipe(model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_SIZE) -> None:
+    """Plan a model by a recipe's strategy and apply the plan; `"none"` leaves the model as it is.
+
+    Args:
+        model: `keras.Model`, built.
+        recompute: Text such as `"minimal"` or `"budget:0.5"`.
+        batch_size: Integer, examples per forward and backward pass, for the plan's bytes. Defaults
+            to `32`.
+
+    Raises:
+        RecomputeError: If the text is not a strategy, or the model cannot be cut.
+    """
+    strategy = Strategy.parse(recompute)
+    if strategy is None:
+        raise RecomputeError(f"`recompute` must be {WORDS}", recompute, "Pass one of these")
+    if strategy.name == "none":
+        return
+    fixed = functional_of(model).inputs[0].shape[0]
+    planned = fixed or PLANNED_BATCH_SIZE
+    apply(model, plan_for(model, strategy, planned, fixed or batch_size))

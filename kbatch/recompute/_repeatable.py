@@ -9,9 +9,8 @@ import keras
 import tensorflow as tf
 
 from kbatch.errors import RecomputeError
-from kbatch.recompute._op_graph import OpGraph
-from kbatch.recompute._scope import Context, Scope, read
-from kbatch.recompute._signature import SignatureCache
+from kbatch.recompute._op_graph import OpGraph, SignatureCache
+from kbatch.recompute._segment import Context, Scope, read
 from kbatch.runtime.keras_private import (
     create_global_seed_generator,
     flatten_layers,

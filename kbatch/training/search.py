@@ -18,7 +18,7 @@ from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.recompute._recipe_plan import apply_recipe
+from kbatch.recompute._planner import apply_recipe
 from kbatch.records import files
 from kbatch.records.project import Job, Project, name_of
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record

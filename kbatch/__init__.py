@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from kbatch.advice.inquiry import advise
     from kbatch.data.augmentation import CutMix, MixUp, register_augmentation
     from kbatch.hypermodel import HyperModel, objective
-    from kbatch.memory._find_max_batch import find_max_batch
-    from kbatch.memory._max_batches import max_batches
-    from kbatch.memory._throughput import throughput
+    from kbatch.memory._estimate import throughput
+    from kbatch.memory._find import find_max_batch
+    from kbatch.memory._table import max_batches
     from kbatch.model_spec import ModelSpec
     from kbatch.outcome import Outcome
     from kbatch.recipe import Recipe
@@ -57,8 +57,8 @@ _HOME = {
     "callbacks": "",
     "confirm": "kbatch.training.confirmation",
     "errors": "",
-    "find_max_batch": "kbatch.memory._find_max_batch",
-    "max_batches": "kbatch.memory._max_batches",
+    "find_max_batch": "kbatch.memory._find",
+    "max_batches": "kbatch.memory._table",
     "memory": "",
     "noise_scale": "kbatch.training.noise_measurement",
     "objective": "kbatch.hypermodel",
@@ -70,7 +70,7 @@ _HOME = {
     "score": "kbatch.scoring",
     "starting_recipe": "kbatch.advice.aims",
     "testing": "",
-    "throughput": "kbatch.memory._throughput",
+    "throughput": "kbatch.memory._estimate",
     "train": "kbatch.training.one_recipe",
 }
 

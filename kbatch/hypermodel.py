@@ -16,7 +16,7 @@ from kbatch.callbacks import user_callbacks
 from kbatch.checks import arguments, catalogue
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _micro_batch
-from kbatch.memory._max_batch_table import Table
+from kbatch.memory._max_batch import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.models import idle
 from kbatch.models.compilation import lacking

@@ -39,7 +39,7 @@ from peer_finders import PEERS
 
 from kbatch import Recipe, Space, find_max_batch, max_batches
 from kbatch.errors import KbatchError
-from kbatch.memory._need import UNBOUNDED
+from kbatch.memory._next_size import UNBOUNDED
 from kbatch.memory._probe import Probe
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbatch.memory._max_batch import SearchResult
 from kbatch.memory._next_size import Log, ProbeOf
-from kbatch.memory._search_result import SearchResult
 
 SHRINK = 0.9
 DOUBLE_START, SHRINK_START = 2, 128

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbatch.combination import Combination
-from kbatch.memory._need import Need
+from kbatch.memory._next_size import Need
 from kbatch.memory._probe import ModelFacts, Probe
 from kbatch.runtime.size import ALLOCATOR_SLACK, Moment, Size
 

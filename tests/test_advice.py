@@ -17,7 +17,7 @@ from kbatch import Recipe, advise, errors
 from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.rulebook import RULES, unchecked
 from kbatch.combination import Combination
-from kbatch.memory._max_batch_table import Row, Table
+from kbatch.memory._max_batch import Row, Table
 from kbatch.records import project
 from kbatch.results.loading import load, rows
 from kbatch.runtime import precision

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kbatch.errors import MemoryLimitError
-from kbatch.memory._batch_sizes import check_size, lower
+from kbatch.memory._find import check_size, lower_size
 
 
 def test_whole_numbers_of_any_kind_are_taken():
@@ -18,4 +18,9 @@ def test_other_sizes_are_refused_by_name(size):
 
 
 def test_a_missing_bound_bounds_nothing():
-    assert [lower(3, 5), lower(None, 5), lower(3, None), lower(None, None)] == [3, 5, 3, None]
+    assert [lower_size(3, 5), lower_size(None, 5), lower_size(3, None), lower_size(None, None)] == [
+        3,
+        5,
+        3,
+        None,
+    ]

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from kbatch.memory import _cache
-from kbatch.memory._max_batch import MaxBatch
-from kbatch.memory._max_batch_table import Table
+from kbatch.memory._max_batch import MaxBatch, Table
 from kbatch.runtime import device
 
 

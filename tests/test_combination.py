@@ -5,7 +5,7 @@ import keras_tuner
 from kbatch import Recipe, Space
 from kbatch.combination import Combination, combinations
 from kbatch.memory import _micro_batch
-from kbatch.memory._max_batch_table import Row, Table
+from kbatch.memory._max_batch import Row, Table
 
 SPACE = Space(
     optimizer="sgd",

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from kbatch.memory._compiled_size import compiled_size
-from kbatch.memory._probe import ModelFacts
-from kbatch.memory._xla import TOO_LARGE
+from kbatch.memory._probe import TOO_LARGE, ModelFacts
+from kbatch.memory._search import compiled_size
 
 GB = 10**9
 

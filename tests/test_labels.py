@@ -7,16 +7,16 @@ import pytest
 from keras import layers
 
 from kbatch.errors import DataError
-from kbatch.memory import _labels
+from kbatch.memory import _worker
 
 
 def test_inputs_come_in_the_models_own_structure_and_types():
-    (inputs,) = _labels.checked(memory_models.two_outputs(), ())
+    (inputs,) = _worker.checked_labels(memory_models.two_outputs(), ())
     assert {name: (part.shape, part.dtype.name) for name, part in inputs.items()} == {
         "a": ((1, 8), "float32"),
         "b": ((1, 4, 4, 1), "float32"),
     }
-    (tokens,) = _labels.checked(memory_models.recurrent(), ())
+    (tokens,) = _worker.checked_labels(memory_models.recurrent(), ())
     assert (tokens.shape, tokens.dtype.name) == ((1, 50), "int32")
 
 
@@ -24,7 +24,7 @@ def test_inputs_of_text_can_be_trained_on():
     words = keras.Input((1,), dtype="string")
     model = keras.Model(words, layers.Dense(2)(layers.Embedding(8, 4)(layers.Hashing(8)(words))))
     model.compile("sgd", "mse")
-    inputs, made = _labels.completed(model, _labels.checked(model, ()))
+    inputs, made = _worker.completed_labels(model, _worker.checked_labels(model, ()))
     (words,) = keras.tree.flatten(inputs)
     assert (words.shape, words.dtype.kind) == ((1, 1), "S")
     loss = model.train_on_batch(keras.tree.map_structure(keras.ops.convert_to_tensor, inputs), made)
@@ -33,7 +33,7 @@ def test_inputs_of_text_can_be_trained_on():
 
 def test_labels_fit_the_outputs_and_their_losses():
     model = memory_models.two_outputs()
-    _, made = _labels.completed(model, _labels.checked(model, ()))
+    _, made = _worker.completed_labels(model, _worker.checked_labels(model, ()))
     assert {name: (part.shape, part.dtype.name) for name, part in made.items()} == {
         "kind": ((1,), "int32"),
         "size": ((1, 1), "float32"),
@@ -58,9 +58,9 @@ def test_labels_fit_the_outputs_and_their_losses():
 )
 def test_a_model_that_does_not_tell_its_shape_is_refused(model, says):
     with pytest.raises(DataError, match=says):
-        _labels.checked(model(), ())
+        _worker.checked_labels(model(), ())
 
 
 def test_examples_of_another_shape_are_refused():
     with pytest.raises(DataError, match="shape of the model's input"):
-        _labels.checked(memory_models.uncompiled(), (np.zeros((1, 13)),))
+        _worker.checked_labels(memory_models.uncompiled(), (np.zeros((1, 13)),))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import MARGINS
 from kbatch.runtime.memory_limit import MIB
 
 

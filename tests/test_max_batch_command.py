@@ -15,8 +15,7 @@ from kbatch.cli import max_batch_options
 from kbatch.cli.app import app
 from kbatch.cli.max_batch_answer import sentence
 from kbatch.combination import Combination
-from kbatch.memory._max_batch import MaxBatch
-from kbatch.memory._max_batch_table import Row, Table
+from kbatch.memory._max_batch import MaxBatch, Row, Table
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
 

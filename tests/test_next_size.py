@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from kbatch.memory._need import Need
-from kbatch.memory._next_size import any_size, jump, multiple_of_8, power_of_two, settle
+from kbatch.memory._next_size import Need, any_size, jump, multiple_of_8, power_of_two, settle
 from kbatch.memory._probe import Probe
 
 LIMIT = 1e9

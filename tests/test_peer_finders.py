@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_next_size import LIMIT, curve_of, prober
 
-from kbatch.memory._need import Need
+from kbatch.memory._next_size import Need
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 from peer_finders import PEERS, bisect, shrink

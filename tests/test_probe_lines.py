@@ -4,21 +4,20 @@ import io
 
 from rich.console import Console
 
-from kbatch.memory._probe import Probe
-from kbatch.memory._probe_lines import printing, shown
+from kbatch.memory._probe import Probe, printing_lines, shown_lines
 
 PROBE = Probe(64, "out_of_memory", 10**8, 12.0, (0.5, 0.5))
 
 
 def test_an_own_function_is_called_instead():
     said = []
-    shown(said.append)(PROBE)
+    shown_lines(said.append)(PROBE)
     assert said == [PROBE]
 
 
 def test_a_probe_is_a_line():
     text = io.StringIO()
-    printing(Console(file=text, force_terminal=False, width=100))(PROBE)
+    printing_lines(Console(file=text, force_terminal=False, width=100))(PROBE)
     assert text.getvalue().splitlines()[0].split() == [
         "batch",
         "64",
@@ -36,20 +35,20 @@ def test_a_probe_is_a_line():
 
 def test_the_bytes_of_a_size_that_failed_are_explained_once():
     text = io.StringIO()
-    lines = printing(Console(file=text, force_terminal=False, width=100))
+    lines = printing_lines(Console(file=text, force_terminal=False, width=100))
     for _ in range(2):
         lines(PROBE)
     assert text.getvalue().count("those in use when it failed") == 1
 
 
 def test_nobody_watches():
-    assert shown(None) is None  # standard error is a file in tests
-    assert printing(None) is None
+    assert shown_lines(None) is None  # standard error is a file in tests
+    assert printing_lines(None) is None
 
 
 def test_a_training_that_takes_long_is_announced():
     text = io.StringIO()
-    lines = printing(Console(file=text, force_terminal=False, width=120))
+    lines = printing_lines(Console(file=text, force_terminal=False, width=120))
     lines.expect(64, 20, 3.0)
     assert text.getvalue() == ""
     lines.expect(7825, 20, 242.0)

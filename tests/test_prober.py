@@ -8,10 +8,9 @@ import pytest
 
 from kbatch.errors import ModelError, SpaceError
 from kbatch.memory import _prober as module
-from kbatch.memory._probe import ModelFacts, Probe, Refusal
+from kbatch.memory._probe import TOO_LARGE, ModelFacts, Probe, Refusal
 from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, TRACES, WORKER, Prober
 from kbatch.memory._workload import Workload
-from kbatch.memory._xla import TOO_LARGE
 from kbatch.model_spec import ModelSpec
 from kbatch.runtime import memory_limit
 from kbatch.runtime.worker import Death

@@ -13,7 +13,7 @@ from kbatch import HyperModel, Recipe, Space, recompute
 from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
-from kbatch.memory._max_batch_table import Table
+from kbatch.memory._max_batch import Table
 from kbatch.models.maker import ModelMaker
 from kbatch.recompute._planner import PLANNED_BATCH_SIZE, apply_recipe
 from kbatch.recompute_strategy import Strategy

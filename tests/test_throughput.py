@@ -2,8 +2,8 @@
 
 import pytest
 
+from kbatch.memory._estimate import _throughput
 from kbatch.memory._probe import Probe
-from kbatch.memory._throughput import _throughput
 
 
 def probes(seconds):

@@ -14,8 +14,7 @@ from kbatch.advice.rulebook import advice_on
 from kbatch.batch_growth import BY_PROGRESS, CONSTANT
 from kbatch.combination import Combination
 from kbatch.errors import DataError, SearchError, in_one_frame
-from kbatch.memory._max_batch import MaxBatch
-from kbatch.memory._max_batch_table import Table
+from kbatch.memory._max_batch import MaxBatch, Table
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import is_number, whole_number
 from kbatch.rules import batch_schedule

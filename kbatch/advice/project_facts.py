@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbatch.advice.past_results import Results, results_of
-from kbatch.memory._max_batch_table import Table
+from kbatch.memory._max_batch import Table
 from kbatch.recipe_fields import whole_number
 from kbatch.records import project
 from kbatch.results.loading import (

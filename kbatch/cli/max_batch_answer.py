@@ -16,13 +16,11 @@ from rich.status import Status
 from kbatch.cli.max_batch_options import Options
 from kbatch.combination import Combination, combinations
 from kbatch.errors import DataError, SearchError
-from kbatch.memory import _probe_lines, _speed_line
-from kbatch.memory._find_max_batch import find_max_batch
-from kbatch.memory._margins import MARGINS
-from kbatch.memory._max_batch import MaxBatch
-from kbatch.memory._max_batch_table import Row
-from kbatch.memory._max_batches import max_batches
+from kbatch.memory import _next_size, _probe
+from kbatch.memory._find import find_max_batch
+from kbatch.memory._max_batch import MARGINS, MaxBatch, Row
 from kbatch.memory._probe import Probe
+from kbatch.memory._table import max_batches
 from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.results.duration import alike_seconds, finder_seconds, time_words
@@ -92,7 +90,7 @@ def sentence(largest: MaxBatch) -> str:
     Sizes below the smallest one that was measured are not named.
     """
     probes = [probe for probe in (*largest.probes, *largest.confirmations) if probe.passed]
-    line = _speed_line.of_probes(probes)
+    line = _next_size.line_of_probes(probes)
     if line is None:
         return str(largest)
     smallest, fast = min(probe.batch_size for probe in probes), line.smallest(SHARE)
@@ -100,7 +98,7 @@ def sentence(largest: MaxBatch) -> str:
     return f"{largest}; {SHARE:.0%} of the best speed is reached at {reached}"
 
 
-class _ProbeLines(_probe_lines.Lines):
+class _ProbeLines(_probe.Lines):
     """Prints every probe and how long the rest takes, and shows what is going on meanwhile.
 
     Args:

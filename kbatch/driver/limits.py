@@ -10,9 +10,9 @@ from rich.console import Console
 from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Task
 from kbatch.errors import NoMemoryLimitError
-from kbatch.memory._max_batch_table import Row, Table
-from kbatch.memory._max_batches import max_batches
+from kbatch.memory._max_batch import Row, Table
 from kbatch.memory._micro_batch import MaxBatches
+from kbatch.memory._table import max_batches
 from kbatch.records import project
 from kbatch.runtime import memory_limit
 from kbatch.runtime.nvidia import may_use_card

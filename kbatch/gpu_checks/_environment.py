@@ -17,7 +17,7 @@ from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.runtime import nvidia, tensorflow_private
 
-IMPORTED = ("kbatch.hypermodel", "kbatch.memory._find_max_batch", "keras", "keras_tuner")
+IMPORTED = ("kbatch.hypermodel", "kbatch.memory._find", "keras", "keras_tuner")
 UNCHANGED_BYTES = 20 * 10**6
 FILES = {"ptxas": "bin/ptxas", "libdevice": "nvvm/libdevice/libdevice.10.bc"}
 

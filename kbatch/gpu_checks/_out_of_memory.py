@@ -13,7 +13,7 @@ from kbatch.gpu_checks import _shortage
 from kbatch.gpu_checks._data import builder
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
-from kbatch.memory._find_max_batch import find_max_batch
+from kbatch.memory._find import find_max_batch
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec

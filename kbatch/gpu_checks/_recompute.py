@@ -11,7 +11,7 @@ from kbatch import Recipe, recompute
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
-from kbatch.memory._find_max_batch import find_max_batch
+from kbatch.memory._find import find_max_batch
 from kbatch.runtime import memory_limit
 
 STRATEGIES = ("minimal", "sqrt", "stages")

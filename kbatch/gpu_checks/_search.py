@@ -17,7 +17,7 @@ from kbatch import Recipe
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.memory import _cache
-from kbatch.memory._find_max_batch import find_max_batch
+from kbatch.memory._find import find_max_batch
 from kbatch.memory._probe import Probe
 from kbatch.runtime import nvidia
 

@@ -6,22 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbatch.memory._arguments import FinderArguments
-    from kbatch.memory._estimate import Estimate, estimate
-    from kbatch.memory._max_batch import MaxBatch
-    from kbatch.memory._max_batch_table import Row, Table
+    from kbatch.memory._estimate import Estimate, Speed, Throughput, estimate
+    from kbatch.memory._find import FinderArguments
+    from kbatch.memory._max_batch import MaxBatch, Row, Table
     from kbatch.memory._probe import Probe
-    from kbatch.memory._throughput import Speed, Throughput
 
 _HOME = {
     "Estimate": "_estimate",
-    "FinderArguments": "_arguments",
+    "FinderArguments": "_find",
     "MaxBatch": "_max_batch",
     "Probe": "_probe",
-    "Row": "_max_batch_table",
-    "Speed": "_throughput",
-    "Table": "_max_batch_table",
-    "Throughput": "_throughput",
+    "Row": "_max_batch",
+    "Speed": "_estimate",
+    "Table": "_max_batch",
+    "Throughput": "_estimate",
     "estimate": "_estimate",
 }
 

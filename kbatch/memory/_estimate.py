@@ -1,24 +1,29 @@
-"""Estimate: bytes of one train step by part, without running it."""
+"""Estimate and throughput: bytes predicted and speed measured over batch sizes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch import text_table
-from kbatch.errors import in_one_frame
-from kbatch.memory._batch_sizes import check_size
-from kbatch.memory._probe import ModelFacts
+from kbatch import notebook, text_table
+from kbatch.errors import MemoryLimitError, in_one_frame
+from kbatch.memory._find import check_size
+from kbatch.memory._next_size import NEARLY, UNSTEADY, SpeedLine, fitted_line
+from kbatch.memory._probe import ModelFacts, Probe, shown_lines
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.runtime import device
+from kbatch.runtime import memory_limit as runtime_memory_limit
 from kbatch.runtime.size import ALLOCATOR_SLACK, Moment
 
 if TYPE_CHECKING:
+    import pandas
     from typing_extensions import Unpack
 
 
@@ -149,3 +154,217 @@ def _compiled(model: ModelFacts, size: int, whole: int, half: int) -> Estimate:
     return Estimate(
         size, model.weight_bytes, model.slot_bytes, gradients, growing, rest - gradients
     )
+
+
+# Chosen by hand: the whole measurement takes about a minute, and its medians are steady
+# (tests/test_throughput.py, and `kbatch max-batch --speed` on two cores).
+DOUBLINGS = tuple(2**power for power in range(1, 13))
+MEASURED_STEPS = 12
+SLOW_STEP_SECONDS = 2.0
+FLAT = 1.02  # a doubling that gains less than this factor is the last
+HEADINGS = ("batch", "ms/step", "examples/s", "of best")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one batch size reached.
+
+    Attributes:
+        batch_size: Integer, examples per forward and backward pass.
+        seconds_per_step: Float, the median steady step; the median pass of SAM and proximal steps.
+        examples_per_second: Float.
+        peak_bytes: Integer, peak bytes in use; 0 if the device cannot tell.
+    """
+
+    batch_size: int
+    seconds_per_step: float
+    examples_per_second: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Speeds over batch sizes; iterate over it for the rows.
+
+    Attributes:
+        rows: Tuple of `Speed`, by batch size.
+        line: `Line` of seconds per step, or `None` with one size.
+        smallest_fast: Integer, the smallest batch size within 5 % of the best speed.
+        first_failing: Integer, the batch size that ran out of memory, or `None`.
+        shape: String, the shape of one example that the speeds are for, where examples differ or
+            `shape=` was passed; else `""`.
+    """
+
+    rows: tuple[Speed, ...]
+    line: SpeedLine | None
+    smallest_fast: int
+    first_failing: int | None = None
+    shape: str = ""
+
+    def __iter__(self) -> Iterator[Speed]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """The rows as pandas has them."""
+        import pandas
+
+        return pandas.DataFrame([vars(row) for row in self.rows])
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Draw examples per second over batch sizes into a PNG file."""
+        from kbatch.results.charts.throughput import draw_throughput, speed_infos
+
+        measured = [(row.batch_size, row.examples_per_second) for row in self.rows]
+        fitted = self.line.examples_per_second if self.line else None
+        infos = speed_infos(measured, fitted)
+        draw_throughput(infos, self.smallest_fast, os.fspath(path))
+
+    def _repr_html_(self) -> str:
+        return notebook.table(HEADINGS, self._cells(), [self._sentence()])
+
+    def __str__(self) -> str:
+        return f"{text_table.columns(HEADINGS, self._cells())}\n{self._sentence()}"
+
+    def _cells(self) -> list[list[str]]:
+        """The rows of the table as text."""
+        best = max(row.examples_per_second for row in self.rows)
+        return [
+            [
+                str(row.batch_size),
+                f"{1e3 * row.seconds_per_step:,.2f}",
+                f"{row.examples_per_second:,.0f}",
+                f"{row.examples_per_second / best:.0%}",
+            ]
+            for row in self.rows
+        ]
+
+    def _sentence(self) -> str:
+        at = f" at {self.shape}" if self.shape else ""
+        return f"within 5 % of the best speed from batch {self.smallest_fast}{at}"
+
+
+@shows(ModelSpec)
+@in_one_frame
+def throughput(
+    build: Callable[..., Any] | ModelSpec,
+    x: Any = None,
+    y: Any = None,
+    recipe: Recipe | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    *,
+    shape: Any = None,
+    memory_limit: int | float | str | None = None,
+    on_probe: Callable[[Probe], None] | None = None,
+    **arguments: Unpack[ModelArguments],
+) -> Throughput:
+    """Measure examples per second over batch sizes, and the smallest batch within 5 % of the best.
+
+    Use it to see from which size on a larger batch buys no speed. Steps are timed in a process of
+    their own, and the clock waits for the device. The first step of each size (trace, compile) does
+    not count. Medians and a robust line keep disturbances out.
+
+    Args:
+        build: Function `build(hp)` or `build()` that returns a model, or a `kbatch.ModelSpec`.
+        x: See `kbatch.find_max_batch`.
+        y: See `kbatch.find_max_batch`.
+        recipe: `Recipe` to train by. Defaults to `Recipe()`.
+        batch_sizes: Sequence of integers. Defaults to 2, 4, 8, … until memory runs out, a step
+            takes 2 seconds, or doubling gains less than 2 %.
+        shape: See `kbatch.find_max_batch`.
+        memory_limit: Bytes that the device may use. Optional.
+        on_probe: Function called with every `Probe`. Defaults to a printed line each, in a
+            terminal or a notebook.
+        **arguments: `loss`, `metrics`, `seed`, `values`, `declare`; see `kbatch.ModelSpec`.
+
+    Returns:
+        The `Throughput`; its `str()` is a table and `draw(path)` makes a figure.
+
+    Raises:
+        KbatchError: If model, data or arguments cannot be used, or no batch size passes.
+
+    Example:
+    ```python
+    speeds = kbatch.throughput(build, (224, 224, 3), recipe=kbatch.Recipe(jit_compile=True))
+    print(speeds, speeds.smallest_fast)
+    ```
+    """
+    spec = ModelSpec.of(build, **arguments)
+    workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
+    sizes = _sizes(batch_sizes, examples)
+    device.check_gpu_free()
+    with Prober(
+        workload, runtime_memory_limit.checked_limit(memory_limit), on_probe=shown_lines(on_probe)
+    ) as prober:
+        probes = list(_probes(prober, sizes, batch_sizes is None))
+    passes = workload.recipe.examples_per_step // workload.recipe.examples_per_pass
+    passed = [_of_a_pass(probe, passes) for probe in probes if probe.passed]
+    if not passed:
+        raise MemoryLimitError(
+            "A batch size must fit",
+            f"{probes[0].batch_size}, which ended {probes[0].ended}",
+            "Pass smaller batch_sizes",
+        )
+    failed = [probe.batch_size for probe in probes if not probe.passed]
+    measured = _throughput(passed, failed[0] if failed else None)
+    return dataclasses.replace(measured, shape=workload.at)
+
+
+def _sizes(batch_sizes: Sequence[int] | None, examples: int | None) -> tuple[int, ...]:
+    """The batch sizes to measure: the user's own, or doublings up to the number of examples."""
+    if batch_sizes is None:
+        if examples is None:
+            return DOUBLINGS
+        return tuple(size for size in DOUBLINGS if size <= examples) or (1,)
+    if not batch_sizes:
+        raise MemoryLimitError(
+            "`batch_sizes` must hold at least one size",
+            batch_sizes,
+            "Pass sizes such as (16, 32, 64), or leave it out",
+        )
+    return tuple(sorted({check_size("batch_sizes", size) or 1 for size in batch_sizes}))
+
+
+def _probes(prober: Prober, sizes: Sequence[int], until_flat: bool) -> Iterator[Probe]:
+    """Probes of increasing sizes, until one fails or, if asked, speed is flat or steps are slow."""
+    best = 0.0
+    for size in sizes:
+        probe = prober.steps(size, MEASURED_STEPS)
+        yield probe
+        if not probe.passed:
+            return
+        seconds = statistics.median(probe.step_seconds[UNSTEADY:])
+        if until_flat and (seconds > SLOW_STEP_SECONDS or size / seconds < FLAT * best):
+            return
+        best = max(best, size / seconds)
+
+
+def _of_a_pass(probe: Probe, passes: int) -> Probe:
+    """A probe with the seconds of one pass for each step, which takes `passes` of them."""
+    return dataclasses.replace(
+        probe, step_seconds=tuple(seconds / passes for seconds in probe.step_seconds)
+    )
+
+
+def _throughput(passed: Sequence[Probe], first_failing: int | None) -> Throughput:
+    """The result of probes that passed."""
+    steady = {probe.batch_size: probe.step_seconds[UNSTEADY:] for probe in passed}
+    rows = []
+    for probe in passed:
+        seconds = statistics.median(steady[probe.batch_size])
+        rows.append(Speed(probe.batch_size, seconds, probe.batch_size / seconds, probe.peak_bytes))
+    line = fitted_line(steady)
+    return Throughput(tuple(rows), line, _smallest_fast(rows, line), first_failing)
+
+
+def _smallest_fast(rows: Sequence[Speed], line: SpeedLine | None) -> int:
+    """The smallest batch size within 5 % of the best speed.
+
+    The line tells it, but never above a size that was measured to be within 5 %.
+    """
+    best = max(row.examples_per_second for row in rows)
+    measured = min(row.batch_size for row in rows if row.examples_per_second >= NEARLY * best)
+    return measured if line is None else min(line.smallest(), measured)

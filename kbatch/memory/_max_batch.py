@@ -1,18 +1,28 @@
-"""`MaxBatch`: the largest batch size that safely trains, and the probes that show it."""
+"""Max batch: the largest batch of a recipe, and the table of a space."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from kbatch import json_form, notebook
+from kbatch import json_form, notebook, text_table
+from kbatch.combination import Combination
 from kbatch.errors import RecordError
 from kbatch.json_form import Whole
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
+from kbatch.records import project
+from kbatch.runtime.memory_limit import MIB
+
+if TYPE_CHECKING:
+    import pandas
+
 
 WHY = 160  # characters of an error that are shown
 NODES = re.compile(r"\{\{.*?\}\}|\w+Error: (?=Graph execution)")
@@ -167,3 +177,353 @@ def _no_max_batch(received: str) -> RecordError:
         received,
         "Find the largest batch again: kbatch.find_max_batch",
     )
+
+
+STAND_IN_RATE = 1e-3  # of a training that is measured, not judged
+
+
+@dataclass(frozen=True)
+class Row:
+    """The largest micro-batches of one combination.
+
+    Attributes:
+        combination: `Combination` that the row is for: `policy`, `optimizer`, `jit_compile` and
+            `recompute`.
+        batch_size: Integer, the largest batch size without gradient accumulation; 0 if not even one
+            example fits.
+        accumulated_batch_size: Integer, the largest micro-batch with gradient accumulation, which
+            holds one more gradient, and with SAM or proximal training all examples of the batch.
+            Computed, not trained.
+        peak_bytes: Integer, peak bytes in use while `batch_size` was trained.
+        first_failing: Integer, the smallest batch size that failed, or `None` if none did.
+        confirmed_steps: Integer, steps that `batch_size` was trained in a process that had 7 % less
+            than the limit.
+        why_failing: String, the error at `first_failing` where it does not name memory; else `""`.
+        first_peak_bytes: Integer, peak bytes of the first step on a GPU, which `peak_bytes` leaves
+            out; else 0.
+    """
+
+    combination: Combination
+    batch_size: Whole
+    accumulated_batch_size: Whole
+    peak_bytes: Whole
+    first_failing: Whole | None
+    confirmed_steps: Whole
+    why_failing: str = ""
+    first_peak_bytes: Whole = 0
+
+    @property
+    def policy(self) -> str:
+        """Keras dtype policy."""
+        return self.combination.policy
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer."""
+        return self.combination.optimizer
+
+    @property
+    def jit_compile(self) -> bool:
+        """Whether XLA compiles the step."""
+        return self.combination.jit_compile
+
+    @property
+    def recompute(self) -> str:
+        """The recompute strategy."""
+        return self.combination.recompute
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as a dict for JSON, with each part of its combination by name."""
+        return {
+            **self.combination._asdict(),
+            **{name: value for name, value in vars(self).items() if name != "combination"},
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Row:
+        """Read the row that `to_dict` made, also after JSON.
+
+        A part of the combination that is missing has the default of `Recipe`.
+
+        Raises:
+            RecordError: If another field is missing, unknown or of another type.
+        """
+        return json_form.read(cls, _by_combination(fields), _no_table)
+
+    def __str__(self) -> str:
+        text = f"{self.combination}: {self.batch_size}"
+        if self.why_failing and self.first_failing is not None:
+            text += f" ({too_large(self.first_failing, self.why_failing)})"
+        return text
+
+
+@dataclass(frozen=True)
+class Table:
+    """One row per combination; iterate over it for the rows.
+
+    Attributes:
+        rows: Tuple of `Row`.
+        limit_bytes: Integer, what the device may use.
+        augmentation: Name of the space's pipeline with the most layers, with which all rows were
+            measured.
+        executed_probes: Integer, batch sizes that were trained, confirmations among them.
+        compilations: Integer, batch sizes that XLA compiled without running them.
+        seconds: Float, wall-clock seconds of the search.
+        shape: String, the shape of one example that the rows hold for, as in `MaxBatch`.
+    """
+
+    rows: tuple[Row, ...]
+    limit_bytes: Whole
+    augmentation: str
+    executed_probes: Whole
+    compilations: Whole
+    seconds: float
+    shape: str = ""
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, combination: Combination) -> Row | None:
+        """The row of a combination, or `None` if the table has none."""
+        return next((row for row in self.rows if row.combination == combination), None)
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """The rows as pandas has them."""
+        import pandas
+
+        return pandas.DataFrame([row.to_dict() for row in self.rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as a dict that JSON can hold."""
+        return {**dataclasses.asdict(self), "rows": [row.to_dict() for row in self.rows]}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Table:
+        """Read the table that `to_dict` made, also after JSON.
+
+        Raises:
+            RecordError: If a field is missing, unknown or of another type.
+        """
+        rows = json_form.read(tuple[dict[str, Any], ...], fields.get("rows", ()), _no_table)
+        return json_form.read(cls, {**fields, "rows": [*map(_by_combination, rows)]}, _no_table)
+
+    @classmethod
+    def of_project(cls, directory: str | os.PathLike[str]) -> Table | None:
+        """Read the table that the project of a search was started with; `None` if it had none.
+
+        Args:
+            directory: Path of the folder of the KerasTuner project.
+        """
+        fields = (project.load_facts(Path(directory) / project.FOLDER) or {}).get("table")
+        return None if fields is None else cls.from_dict(fields)
+
+    def _later_axes(self) -> list[str]:
+        """The axes after the first four that some row does not leave to a plain recipe."""
+        plain = Combination()
+        return [
+            name
+            for name in Combination._fields[4:]
+            if any(getattr(row.combination, name) != getattr(plain, name) for row in self.rows)
+        ]
+
+    def _repr_html_(self) -> str:
+        head = ["recipe", "largest batch", "accumulating", "peak MB"]
+        rows = [
+            [
+                row.combination,
+                row.batch_size or "none fits",
+                row.accumulated_batch_size or "none fits",
+                f"{row.peak_bytes / 1e6:,.0f}",
+            ]
+            for row in self
+        ]
+        return notebook.table(head, rows, [str(self).splitlines()[-1]])
+
+    def __str__(self) -> str:
+        later = self._later_axes()
+        left = ("policy", "optimizer", "jit", "recompute", *later)
+        cells = [
+            (
+                row.policy,
+                row.optimizer,
+                "yes" if row.jit_compile else "no",
+                row.recompute,
+                *(getattr(row.combination, name) for name in later),
+                row.batch_size or "none fits",
+                row.accumulated_batch_size or "none fits",
+                f"{row.peak_bytes / 1e6:,.0f}",
+            )
+            for row in self.rows
+        ]
+        table = text_table.columns((*left, "largest batch", "accumulating", "peak MB"), cells, left)
+        trained = f"{self.executed_probes} batch sizes trained, {self.seconds:.0f} s"
+        at = f" at {self.shape}" if self.shape else ""
+        return f"{table}\nlimit {self.limit_bytes / 1e6:,.0f} MB{at}; {trained}"
+
+
+def _by_combination(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row with the parts of its combination gathered into one."""
+    parts = {name: value for name, value in fields.items() if name in Combination._fields}
+    others = {name: value for name, value in fields.items() if name not in parts}
+    return {"combination": Combination(**parts), **others}
+
+
+def _no_table(received: str) -> RecordError:
+    return RecordError(
+        "A table of largest batches must be read from what Table.to_dict wrote",
+        received,
+        "Measure it again: kbatch.max_batches",
+    )
+
+
+def recipe_of(combination: Combination, augmentation: str) -> Recipe:
+    """The recipe to measure a combination with; no rate changes the memory that a step needs."""
+    rate: Any = None if combination.optimizer == "compiled" else STAND_IN_RATE
+    return Recipe(**combination._asdict(), learning_rate=rate, augmentation=augmentation)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The largest batch size that passed, and the probes that show it.
+
+    Attributes:
+        batch_size: Integer, the largest batch size that passed; 0 if none did.
+        first_failing: Integer, the smallest that failed, or `None` if none did.
+        probes: Tuple of `Probe` with the whole limit, in their order.
+        confirmations: Tuple of `Probe`, the longer trainings with a part of the limit kept free.
+    """
+
+    batch_size: int
+    first_failing: int | None
+    probes: tuple[Probe, ...] = ()
+    confirmations: tuple[Probe, ...] = ()
+
+    @property
+    def confirmed_steps(self) -> int:
+        """Steps that the size was trained by its confirmations."""
+        return sum(len(probe.step_seconds) for probe in self._passed(self.confirmations))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak bytes of the size in its confirmations; without one, in its probes."""
+        passed = self._passed(self.confirmations) or self._passed(self.probes)
+        return max((probe.peak_bytes for probe in passed), default=0)
+
+    @property
+    def first_peak_bytes(self) -> int:
+        """Peak bytes of the first step of its confirmations on a GPU; else 0."""
+        passed = self._passed(self.confirmations)
+        return max((probe.first_peak_bytes for probe in passed), default=0)
+
+    @property
+    def why_failing(self) -> str:
+        """The error at the smallest size that failed, if it does not name memory; else `""`."""
+        errors = (
+            each.message
+            for each in (*self.probes, *self.confirmations)
+            if each.batch_size == self.first_failing and each.ended == "suspect"
+        )
+        return next(errors, "")
+
+    @property
+    def last(self) -> Probe | None:
+        """The last training of all, or `None` if there was none."""
+        tried = (*self.probes, *self.confirmations)
+        return tried[-1] if tried else None
+
+    def _passed(self, probes: tuple[Probe, ...]) -> list[Probe]:
+        return [each for each in probes if each.passed and each.batch_size == self.batch_size]
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Safety margins of the search for the largest batch.
+
+    A share is a part of 1. `scripts/bench_max_batch.py` measures what the margins give: answers
+    next to bisection's, and whether an answer trains in ten fresh processes (`--fresh`). A number
+    without a measurement of its own says that it was chosen by hand.
+
+    Attributes:
+        kept_free: Share of the limit that an answer leaves free. Without XLA the peak varies by a
+            few percent from step to step (`scripts/bench_max_batch.py --spread`); with 5 % and 10
+            steps, MobileNetV2 with Adam did not last 50 steps
+            (`scripts/results/max_batch_margin.csv`).
+        confirmed_steps: Steps of a confirmation. Running out of memory happens at any step, not at
+            the first (same measurement).
+        first: Share of the memory for batches that the first probe aims at. Chosen by hand: far
+            enough from both ends for a reliable peak.
+        aimed: Share of the usable bytes that probing aims at. Chosen by hand: a confirmation that
+            fails costs a process and a wait for memory.
+        computed: Share of the usable bytes that a prediction may fill without a probe of that
+            size: the need of one batch size varies that much between steps
+            (`scripts/bench_max_batch.py --spread`).
+        tolerance: Probing ends when the largest size that passed and the smallest that failed are
+            nearer than this share. Chosen by hand.
+        near: A corrected prediction within this share of a passed size ends probing. Chosen by
+            hand, below `tolerance`.
+        trusted: A first prediction that was further off than this factor is not trusted near the
+            limit either. Chosen by hand.
+        rounded_up: Factor by which a prediction is exceeded to try the next power of two. Chosen
+            by hand.
+        step_down: Share by which a size shrinks after a failed confirmation. Chosen by hand.
+        compiled_step_down: The same with XLA, whose own numbers are exact
+            (`scripts/bench_max_batch.py --jit`).
+        timed_processes: Processes that confirm a size which XLA compiles on a GPU. Chosen by hand.
+        upward: A table's row that was confirmed below this share of the usable bytes is corrected
+            by its own peak and confirmed once more. Chosen by hand.
+        equal_steps: Steps down of that share before the share doubles. Chosen by hand.
+        below_failed: The first confirmation is at least this share below a size that failed with
+            the whole limit. Chosen by hand.
+        roomy: A size at its ceiling that uses less than this share is confirmed in the process
+            that is running. Chosen by hand.
+        reliable: A peak above this share of the limit may show the allocator's slack instead of
+            the need (`scripts/bench_max_batch.py --spread`).
+        flatter: Least factor on a predicted slope that one probe, or two near ones, may show.
+            Chosen by hand.
+        flattest: The same of two probes whose sizes differ by less than `far`. Chosen by hand.
+        steepest: Largest factor on a predicted slope. Chosen by hand.
+        apart: Two probes give a slope if their sizes differ by this factor. Chosen by hand.
+        far: Two probes give a reliable slope if their sizes differ by this factor. Chosen by hand.
+    """
+
+    kept_free: float = 0.07
+    confirmed_steps: int = 20
+    first: float = 0.5
+    aimed: float = 0.98
+    computed: float = 0.97
+    tolerance: float = 0.05
+    near: float = 0.04
+    trusted: float = 0.7
+    rounded_up: float = 1.33
+    step_down: float = 0.05
+    compiled_step_down: float = 0.01
+    timed_processes: int = 3
+    equal_steps: int = 2
+    upward: float = 0.9
+    below_failed: float = 0.1
+    roomy: float = 0.75
+    reliable: float = 0.85
+    flatter: float = 0.75
+    flattest: float = 0.375
+    steepest: float = 4.0
+    apart: float = 1.3
+    far: float = 2.0
+
+    def usable(self, limit_bytes: int) -> int:
+        """Bytes that a safe size may use: the limit less `kept_free`, in whole MiB.
+
+        At least one MiB is kept free, since TensorFlow takes blocks of whole MiB.
+
+        Example:
+        >>> Margins().usable(400 << 20) >> 20, Margins().usable(10 << 20) >> 20
+        (372, 9)
+        """
+        whole = limit_bytes // MIB
+        return max(1, min(int((1 - self.kept_free) * whole), whole - 1)) * MIB
+
+
+MARGINS = Margins()

@@ -7,7 +7,7 @@ from typing import Any
 
 from kbatch.combination import Combination, combinations
 from kbatch.errors import SearchError
-from kbatch.memory._max_batch_table import Table
+from kbatch.memory._max_batch import Table
 from kbatch.recipe import Recipe
 from kbatch.recipe_fields import whole_number
 from kbatch.space import Space

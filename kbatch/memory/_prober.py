@@ -13,11 +13,9 @@ from typing import Any
 
 from kbatch.errors import ModelError
 from kbatch.given_values import text_of_values
-from kbatch.memory import _xla
-from kbatch.memory._death import death_error
-from kbatch.memory._margins import MARGINS
-from kbatch.memory._probe import ModelFacts, Probe, Refusal
-from kbatch.memory._probe_lines import Patience
+from kbatch.memory import _probe
+from kbatch.memory._max_batch import MARGINS
+from kbatch.memory._probe import ModelFacts, Patience, Probe, Refusal, death_error
 from kbatch.memory._workload import Workload
 from kbatch.runtime import memory_limit, nvidia, users_code
 from kbatch.runtime.oom import is_suspect_exit
@@ -30,7 +28,7 @@ TIMEOUT_SECONDS = 600.0
 # longer only waits for memory. Chosen by hand.
 SLOWER, PATIENCE_SECONDS = 4, 30.0
 # Functions of these modules are called by name, since the modules import TensorFlow.
-WORKER, TRACES = "kbatch.memory._worker", "kbatch.memory._traces"
+WORKER = "kbatch.memory._worker"
 DOING = "A model must be made and train a step on these data"
 
 
@@ -179,30 +177,30 @@ class Prober:
         return self.train(batch_size, steps, validation_batch_size)
 
     def moments(self) -> list[Moment]:
-        """See `_traces.moments`."""
-        return self._ask(f"{TRACES}:moments")
+        """See `_worker.traced_moments`."""
+        return self._ask(f"{WORKER}:traced_moments")
 
     def most_elements(self) -> float:
-        """See `_traces.most_elements`."""
-        return self._ask(f"{TRACES}:most_elements")
+        """See `_worker.traced_most_elements`."""
+        return self._ask(f"{WORKER}:traced_most_elements")
 
     def digest(self) -> str:
-        """See `_traces.digest`."""
-        return self._ask(f"{TRACES}:digest")
+        """See `_worker.traced_digest`."""
+        return self._ask(f"{WORKER}:traced_digest")
 
     def compiled_bytes(self, batch_size: int) -> int:
-        """See `_traces.compiled_bytes`.
+        """See `_worker.traced_compiled_bytes`.
 
         A size that cannot be compiled is too large if one example can.
         """
         self.facts()
         answer = self._worker.call(
-            f"{TRACES}:compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds
+            f"{WORKER}:traced_compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds
         )
         if batch_size > 1 and self._may_be_too_large(answer):
             self._worker.close()
             self._compiled = self._compiled or self.compiled_bytes(1)
-            return _xla.TOO_LARGE
+            return _probe.TOO_LARGE
         self._compiled = self._answer(answer)
         return self._compiled
 
@@ -231,7 +229,7 @@ class Prober:
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A new process that keeps to a limit."""
-        flags = _xla.flags(self._dump.name) if self.workload.recipe.jit_compile else {}
+        flags = _probe.xla_flags(self._dump.name) if self.workload.recipe.jit_compile else {}
         return Worker({**self._environment, **memory_limit.limit_environment(limit_bytes), **flags})
 
     def _try(self, function: str, arguments: tuple[int, ...], timeout_seconds: float) -> Probe:

@@ -1,22 +1,134 @@
-"""Search for the largest batch of one recipe: predict it, probe near it, confirm it."""
+"""Search for the largest batch: predict it, probe near it, confirm it."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kbatch.errors import MemoryLimitError, ModelError
-from kbatch.memory._compiled_size import CompiledSize, compiled_size
-from kbatch.memory._confirm import confirmed
-from kbatch.memory._margins import MARGINS, Margins
-from kbatch.memory._need import UNBOUNDED, Need
-from kbatch.memory._next_size import ALLOWED, Allowed, jump, settle
-from kbatch.memory._probe import SUSPECTS, ModelFacts, Probe
-from kbatch.memory._prober_protocol import Probing
-from kbatch.memory._search_result import SearchResult
-from kbatch.memory._speed_bound import SpeedBound, speed_bound
+from kbatch.memory._max_batch import MARGINS, Margins, SearchResult
+from kbatch.memory._next_size import (
+    ALLOWED,
+    UNBOUNDED,
+    Allowed,
+    Need,
+    SpeedBound,
+    jump,
+    settle,
+    speed_bound,
+)
+from kbatch.memory._probe import SUSPECTS, TOO_LARGE, ModelFacts, Probe, Probing
 from kbatch.runtime import memory_limit
 from kbatch.runtime.size import ALLOCATOR_SLACK, Moment
+
+MOST_TAKEN_OFF = 0.5  # a step down halves the size at most
+
+
+def confirmed(
+    confirm: Callable[[int], Sequence[Probe]],
+    batch_size: int,
+    step: float,
+    allowed: Allowed,
+    margins: Margins = MARGINS,
+) -> SearchResult:
+    """Return the largest batch size, from `batch_size` down, that passes its confirmation.
+
+    A failure shrinks the size by `step`. From the third failure on the share doubles each time.
+    Afterwards the gap between the last failure and the first pass is bisected down to one `step`.
+
+    Args:
+        confirm: Function that trains a batch size long enough to rely on it, in one process or in
+            several. All must pass.
+        batch_size: Integer, where to begin; 0 if there is nothing to confirm.
+        step: Float, share of a size that is taken off after a failure.
+        allowed: Function that rounds a size down to one that may be used.
+        margins: `Margins`.
+    """
+    probes: list[Probe] = []
+    failed: list[int] = []
+    size = batch_size
+
+    def passes(size: int) -> bool:
+        probes.extend(confirm(size))
+        if not probes[-1].passed:
+            failed.append(size)
+        return probes[-1].passed
+
+    while size >= 1 and not passes(size):
+        doublings = max(0, len(failed) - margins.equal_steps)
+        share = min(MOST_TAKEN_OFF, step * 2**doublings)
+        below = allowed(min(size - 1, int(size * (1 - share))))
+        size = max(1, below) if size > 1 else 0
+    while size and failed and min(failed) - size > math.ceil(step * min(failed)):
+        middle = allowed((size + min(failed)) // 2)
+        if middle <= size:
+            break
+        size = middle if passes(middle) else size
+    return SearchResult(size, min(failed, default=None), confirmations=tuple(probes))
+
+
+# Chosen by hand. Where needs are convex, six compilations reach brute force's answer within 1
+# (tests/test_compiled_size.py).
+FIRST_SIZE, MOST_COMPILATIONS = 16, 6
+
+
+@dataclass(frozen=True)
+class CompiledSize:
+    """The largest batch size that fits when XLA compiles the step.
+
+    Attributes:
+        batch_size: Integer; 0 if not even one example fits.
+        slope: Float, bytes that each example adds near that size.
+        compilations: Integer, batch sizes that were compiled.
+    """
+
+    batch_size: int
+    slope: float
+    compilations: int
+
+    def with_added(self, added_bytes: int, margins: Margins = MARGINS) -> int:
+        """The largest batch size while some more bytes are held: computed, hence a margin lower."""
+        return max(0, int((self.batch_size - added_bytes / self.slope) * margins.computed))
+
+
+def compiled_size(
+    compiled_bytes: Callable[[int], int], model: ModelFacts, ceiling: int
+) -> CompiledSize:
+    """Compile a few batch sizes, run none, and return the largest that fits.
+
+    Args:
+        compiled_bytes: Function that compiles a batch size and returns the bytes of all buffers.
+        model: `ModelFacts`. XLA's temporary buffers are one block, so its `contiguous_bytes` bound
+            them.
+        ceiling: Integer, the largest batch size that may be tried.
+    """
+    room = model.contiguous_bytes + model.static_bytes
+    known, size = {0: model.static_bytes}, min(FIRST_SIZE, ceiling)
+    slope = 1.0
+    for _ in range(MOST_COMPILATIONS):
+        known[size] = compiled_bytes(size)
+        low, high = _nearest(known, room)
+        slope = max((known[high] - known[low]) / (high - low), 1.0)
+        if known[high] >= TOO_LARGE:
+            size = (low + high) // 2  # too large to be compiled: no line leads through it
+            continue
+        size = max(0, min(ceiling, int(low + (room - known[low]) / slope)))
+        if size in known or any(abs(size - other) <= 1 for other in known if other):
+            break
+    return CompiledSize(size, slope, len(known) - 1)
+
+
+def _nearest(known: dict[int, int], room: float) -> tuple[int, int]:
+    """The two sizes to draw a line through: on both sides of the room, else the two largest."""
+    fitting = [size for size in known if known[size] <= room]
+    failing = [size for size in known if known[size] > room]
+    if fitting and failing:
+        return max(fitting), min(failing)
+    two_largest = sorted(known)[-2:]
+    return two_largest[0], two_largest[1]
+
 
 MOST_ELEMENTS = 2**31 - 1  # of one tensor
 

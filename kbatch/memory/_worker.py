@@ -1,10 +1,12 @@
-"""Worker side: one model that trains a few steps at one batch size after another."""
+"""Worker side: one model, traced, and trained a few steps at one batch size after another."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
 import os
+import re
+import shutil
 import time
 import traceback
 from collections.abc import Callable
@@ -19,19 +21,142 @@ import tensorflow as tf
 from kbatch.callbacks.rate import averages
 from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
-from kbatch.errors import KbatchError
-from kbatch.memory import _bfc_allocator, _labels
-from kbatch.memory._margins import MARGINS
-from kbatch.memory._probe import ModelFacts, Probe, Refusal, waited
+from kbatch.errors import DataError, KbatchError
+from kbatch.memory import _bfc_allocator
+from kbatch.memory._max_batch import MARGINS
+from kbatch.memory._probe import DUMP, TOO_LARGE, ModelFacts, Probe, Refusal, waited
 from kbatch.memory._workload import Workload
 from kbatch.models.call_passes import called_in_passes
 from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
 from kbatch.models.policies import policy_scope
 from kbatch.models.scopes import augmented
 from kbatch.models.train_step import trained_by_method
-from kbatch.runtime import device_memory, keras_private, memory_limit, tensorflow_private
+from kbatch.runtime import device_memory, keras_private, liveness, memory_limit, tensorflow_private
+from kbatch.runtime.keras_private import compiled_by_user
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
+from kbatch.runtime.size import Moment
+from kbatch.runtime.trace import PRIME, digest_of, reshaped
 from kbatch.runtime.users_code import Imported
+
+SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"
+TEXT = "S1"  # NumPy's type for one byte of text
+
+
+def completed_labels(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sample, with labels of the model's outputs added if it has none."""
+    if len(sample) > 1:
+        return sample
+    if not getattr(model, "outputs", None):
+        raise DataError(
+            "Labels must come with a model whose outputs are not known before it is called",
+            "no `y`",
+            "Pass `y`",
+        )
+    rows = len(keras.tree.flatten(sample[0])[0])
+    losses = compiled_by_user(model).get("loss")
+    names = list(getattr(model, "output_names", [""]))
+    made = [
+        _zeros(output, _of(losses, index, name), rows)
+        for index, (output, name) in enumerate(zip(_outputs(model, sample[0]), names, strict=True))
+    ]
+    structure = keras_private.output_structure(model)
+    return (*sample, made[0] if structure is None else keras.tree.pack_sequence_as(structure, made))
+
+
+def _outputs(model: keras.Model, inputs: Any) -> list[Any]:
+    """The outputs of a model, as long as its inputs make them."""
+    if not any(size is None for output in model.outputs for size in output.shape[1:]):
+        return list(model.outputs)
+    symbols = keras.tree.map_structure(
+        lambda array: keras.KerasTensor((None, *array.shape[1:]), array.dtype.name), inputs
+    )
+    return keras.tree.flatten(model.compute_output_spec(symbols))
+
+
+def checked_labels(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sample, checked against the model's inputs; without one, an example of their shapes.
+
+    Raises:
+        DataError: If the shapes differ, or there is no sample and the model does not tell the
+            shape of its inputs.
+    """
+    if not sample:
+        return (_own_inputs(model),)
+    inputs, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
+    if not inputs:
+        return sample
+    is_by_name = isinstance(keras_private.input_structure(model), dict)
+    if isinstance(sample[0], dict) and not is_by_name:
+        # Keras finds the inputs of a functional model by name.
+        given = [sample[0][one.name] for one in inputs if one.name in sample[0]]
+    shapes = [tuple(array.shape[1:]) for array in given]
+    expected = [tuple(one.shape[1:]) for one in inputs]
+    fits = len(inputs) == len(given) and all(map(_fits, expected, shapes))
+    if not fits:
+        raise DataError(
+            f"Examples must have the shape of the model's input, {_words(expected)}",
+            _words(shapes),
+            "Pass data or a shape that fits",
+        )
+    return sample
+
+
+def _own_inputs(model: keras.Model) -> Any:
+    """An example of zeros of the shape and type of a model's `keras.Input`."""
+    inputs = getattr(model, "inputs", None) or []
+    if not inputs:
+        raise DataError(
+            "A model without a keras.Input must be given the shape of one example",
+            model.name,
+            f"{SAY_SHAPE}, or add a keras.Input",
+        )
+    shapes = [tuple(one.shape[1:]) for one in inputs]
+    if any(size is None for shape in shapes for size in shape):
+        raise DataError(
+            "A model whose keras.Input leaves sizes open must be given the shape of one example",
+            _words(shapes),
+            SAY_SHAPE,
+        )
+    zeros = [
+        np.zeros((1, *shape), TEXT if one.dtype == "string" else one.dtype)
+        for one, shape in zip(inputs, shapes, strict=True)
+    ]
+    structure = keras_private.input_structure(model)
+    return zeros[0] if structure is None else keras.tree.pack_sequence_as(structure, zeros)
+
+
+def _fits(expected: Any, given: tuple[int, ...]) -> bool:
+    # A model may take (n, 1) for (n,) and the other way round, as Keras' own input check lets it.
+    one, other = ([size for size in shape if size != 1] for shape in (expected, given))
+    return len(one) == len(other) and all(
+        size in (None, found) for size, found in zip(one, other, strict=True)
+    )
+
+
+def _words(shapes: list[Any]) -> str:
+    return str(shapes[0]) if len(shapes) == 1 else ", ".join(map(str, shapes))
+
+
+def _of(losses: Any, index: int, name: str) -> str:
+    """The loss of an output, by name."""
+    if isinstance(losses, dict):
+        if "class_name" in losses and "config" in losses:
+            return str(losses["config"].get("name", ""))
+        return _of(losses.get(name), index, name)
+    if isinstance(losses, (list, tuple)):
+        return _of(losses[index], index, name)
+    if isinstance(losses, str):
+        return losses
+    return str(getattr(losses, "name", getattr(losses, "__name__", "")))
+
+
+def _zeros(output: Any, loss: str, rows: int) -> np.ndarray:
+    """Labels of an output: class numbers for a sparse loss, else of the output's own shape."""
+    shape = [size or 1 for size in output.shape[1:]]
+    if loss.lower().replace("_", "").startswith("sparse"):
+        return np.zeros((rows, *shape[:-1]), "int32")
+    return np.zeros((rows, *shape), "float32")
+
 
 NO_LIMIT = 1 << 50
 PARTIAL = 7  # examples of the partial validation batch
@@ -83,7 +208,7 @@ class Session:
                 ),
                 training=False,
             )
-        sample = _labels.completed(self.model, _labels.checked(self.model, workload.sample))
+        sample = completed_labels(self.model, checked_labels(self.model, workload.sample))
         sample = keras.tree.lists_to_tuples(sample)  # tf.data would stack what stands in a list
         with tf.device("CPU:0"):
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
@@ -104,7 +229,7 @@ class Session:
             return
         plain = accumulation.in_one_pass(self.recipe)
         model = self.maker.make(plain, self.maker.hyperparameters())
-        sample = _labels.completed(model, _labels.checked(model, workload.sample))
+        sample = completed_labels(model, checked_labels(model, workload.sample))
         batch = keras.utils.unpack_x_y_sample_weight(
             keras.tree.map_structure(tf.convert_to_tensor, tuple(sample))
         )
@@ -329,3 +454,72 @@ def is_compiled_by_xla() -> bool:
 def heaviest(augmentations: tuple[str, ...]) -> str:
     """The augmentation pipeline with the most layers."""
     return max(augmentations, key=lambda name: len(augmentation.layers(name)))
+
+
+TOTAL = re.compile(r"Total bytes used: (\d+)")
+
+
+def traced_moments() -> list[Moment] | Refusal:
+    """The moments of the train step that may be its peak; nothing is executed."""
+    try:
+        return liveness.moments(_graph(current()))
+    except Exception as error:
+        return refusal(error)
+
+
+def traced_most_elements() -> float | Refusal:
+    """The elements of the train step's largest tensor for each example of the batch."""
+    try:
+        return liveness.most_elements(_graph(current()))
+    except Exception as error:
+        return refusal(error)
+
+
+def _graph(now: Session) -> Any:
+    """The graph of a train step with a batch of `PRIME` examples."""
+    graph = reshaped(now.step.get_concrete_function(), PRIME)
+    if graph is not None:
+        return graph
+    step = tf.function(now.model.train_step)
+    return step.get_concrete_function(now.specs(PRIME)).graph
+
+
+def traced_digest() -> str | Refusal:
+    """A digest of the model: of its variables, and of its train step traced for any batch size."""
+    try:
+        now = current()
+        variables = [
+            (list(each.shape), str(each.dtype), each.trainable)
+            for each in (*now.model.variables, *now.model.optimizer.variables)
+        ]
+        return f"{variables} {digest_of(now.step.get_concrete_function().graph)}"
+    except Exception as error:
+        return refusal(error)
+
+
+def traced_compiled_bytes(batch_size: int) -> int | Refusal:
+    """Bytes of all buffers of the train step as XLA compiles it; nothing is executed."""
+    folder = Path(os.environ[DUMP])
+    try:
+        now = current()
+        specs = now.specs(batch_size)
+
+        # XLA compiles from shapes alone where every argument is one tensor: a whole batch of zeros
+        # may not fit into the memory of the host. The name is what `_probe.xla_flags` looks for.
+        @tf.function(jit_compile=True)
+        def train_step(*parts: tf.Tensor) -> Any:
+            return now.step(keras.tree.pack_sequence_as(specs, parts))
+
+        text = train_step.experimental_get_compiler_ir(*keras.tree.flatten(specs))
+        text(stage="optimized_hlo_serialized")
+        texts = [
+            path.read_text()
+            for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)
+        ]
+        totals = [int(found) for text in texts for found in TOTAL.findall(text)]
+        return totals[-1]
+    except Exception as error:
+        return TOO_LARGE if is_out_of_memory(error) else refusal(error)
+    finally:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

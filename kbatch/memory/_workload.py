@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch.memory._longest import longest_of
+from kbatch.memory._longest import is_text, longest_of, longest_strings, string_lengths
 from kbatch.memory._sample import nested, sample_of
-from kbatch.memory._strings import is_text, longest_strings, string_lengths
 from kbatch.model_spec import ModelSpec
 from kbatch.recipe import Recipe
 

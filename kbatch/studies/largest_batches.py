@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from kbatch.memory._find_max_batch import find_max_batch
+from kbatch.memory._find import find_max_batch
 from kbatch.recipe import Recipe
 from kbatch.records.project import Project
 from kbatch.studies.cell import STEPS

@@ -20,7 +20,7 @@ from kbatch.data.validation import Data
 from kbatch.errors import SearchError
 from kbatch.goal import Goal
 from kbatch.memory import _micro_batch
-from kbatch.memory._max_batch_table import Table
+from kbatch.memory._max_batch import Table
 from kbatch.models import losses, replicas
 from kbatch.models.compilation import said_of
 from kbatch.models.losses import smoothed

@@ -1,22 +1,19 @@
-"""The finder: the largest batch that safely trains, for one recipe."""
+"""Finder: the largest batch that safely trains, for one recipe."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch.errors import SearchError, in_one_frame
+from kbatch.errors import MemoryLimitError, SearchError, in_one_frame
 from kbatch.memory import _cache
-from kbatch.memory._arguments import FinderArguments, WorkerOptions, parted
-from kbatch.memory._batch_sizes import check_size, lower
-from kbatch.memory._margins import MARGINS, Margins
-from kbatch.memory._max_batch import MaxBatch
+from kbatch.memory._max_batch import MARGINS, Margins, MaxBatch
 from kbatch.memory._next_size import ALLOWED
-from kbatch.memory._probe_lines import shown
-from kbatch.memory._prober import Prober
-from kbatch.memory._prober_protocol import Probing
+from kbatch.memory._probe import Probe, Probing, shown_lines
+from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
 from kbatch.memory._search import (
     Prediction,
     SearchOptions,
@@ -26,13 +23,73 @@ from kbatch.memory._search import (
     predict,
 )
 from kbatch.memory._workload import workload_of
-from kbatch.model_spec import ModelSpec, shows
+from kbatch.model_spec import ModelArguments, ModelSpec, check_names, shows
 from kbatch.recipe import Recipe
+from kbatch.recipe_fields import whole_number
 from kbatch.runtime import device, nvidia
 from kbatch.runtime import memory_limit as runtime_memory_limit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+class FinderArguments(ModelArguments, total=False):
+    """Arguments by name of `find_max_batch` and `max_batches`: the model's and the worker's."""
+
+    timeout_seconds: float
+    fresh: bool
+    on_probe: Callable[[Probe], None] | None
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a worker is used.
+
+    Attributes:
+        timeout_seconds: Float, after which a probe counts as hung.
+        fresh: Boolean, whether to measure again what was measured before.
+        on_probe: Function called with every `Probe`, or `None`.
+    """
+
+    timeout_seconds: float = TIMEOUT_SECONDS
+    fresh: bool = False
+    on_probe: Callable[[Probe], None] | None = None
+
+
+def parted(build: Any, arguments: FinderArguments) -> tuple[ModelSpec, WorkerOptions]:
+    """Part arguments by name into those of the model and those of the worker."""
+    names = {each.name for each in dataclasses.fields(WorkerOptions)}
+    check_names(arguments, [*names, *ModelArguments.__annotations__])
+    of_model = {name: value for name, value in arguments.items() if name not in names}
+    of_worker = {name: value for name, value in arguments.items() if name in names}
+    return ModelSpec.of(build, **of_model), WorkerOptions(**of_worker)  # type: ignore[arg-type]
+
+
+def check_size(name: str, size: int | None) -> int | None:
+    """Return a batch size, or `None` if there is none.
+
+    Args:
+        name: Name of the argument, for the error.
+        size: Batch size, or `None`.
+
+    Raises:
+        MemoryLimitError: If it is not a whole number of at least 1.
+    """
+    if size is None:
+        return None
+    whole = whole_number(size)
+    if whole is None:
+        raise MemoryLimitError(
+            f"`{name}` must be a whole number of at least 1",
+            size,
+            "Pass a batch size, or leave it out",
+        )
+    return whole
+
+
+def lower_size(one: int | None, other: int | None) -> int | None:
+    """The lower of two bounds, each of which may be missing."""
+    return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
 @shows(ModelSpec, WorkerOptions)
@@ -108,7 +165,9 @@ def find_max_batch(
     """
     spec, worker = parted(build, arguments)
     workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
-    options = SearchOptions(lower(check_size("ceiling", ceiling), examples), sizes, confirmed_steps)
+    options = SearchOptions(
+        lower_size(check_size("ceiling", ceiling), examples), sizes, confirmed_steps
+    )
     check_options(options)
     limit_bytes = runtime_memory_limit.checked_limit(memory_limit)
     said = {
@@ -121,7 +180,7 @@ def find_max_batch(
         workload,
         limit_bytes,
         worker.timeout_seconds,
-        shown(worker.on_probe),
+        shown_lines(worker.on_probe),
         device.without_gpu(),
     ) as prober:
         model = {

@@ -28,9 +28,8 @@ from kbatch.results.loading import load_validation_examples
 from kbatch.results.noise import widest_difference
 from kbatch.runtime import gpus, keras_private, users_code
 from kbatch.search import axis_ranges
-from kbatch.search.observation import Load
-from kbatch.search.oracle import Oracle
-from kbatch.search.rungs import values_at_rungs
+from kbatch.search.oracle import Oracle, values_at_rungs
+from kbatch.search.proposals import Load
 from kbatch.space import Space
 
 OBJECTIVE = "score"

@@ -4,9 +4,8 @@ import keras_tuner
 import pytest
 
 from kbatch.runtime import keras_private
-from kbatch.search.observation import Load, Observation
 from kbatch.search.oracle import REPEAT, REPEATED_FROM, Oracle
-from kbatch.search.proposals import propose
+from kbatch.search.proposals import Load, Observation, propose
 
 SCORE = keras_tuner.Objective("score", "max")
 

@@ -5,8 +5,7 @@ import numpy as np
 import optuna
 import pytest
 
-from kbatch.search.observation import Observation
-from kbatch.search.proposals import propose
+from kbatch.search.proposals import Observation, propose
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import kbatch
 from kbatch import tuner as keras_tuners
 from kbatch.results.loading import load_records
 from kbatch.results.ranking import leaders, mean_score
-from kbatch.search import oracle as kbatch_oracle
+from kbatch.search import oracle
 
 SEED = 5
 # The baseline is the first training of a search, and after two trials comes the repeat.
@@ -21,7 +21,7 @@ REPEAT_TRAINING = 3
 
 @pytest.fixture(autouse=True)
 def after_two(monkeypatch):
-    monkeypatch.setattr(kbatch_oracle, "REPEATED_FROM", 2)
+    monkeypatch.setattr(oracle, "REPEATED_FROM", 2)
     monkeypatch.setattr(keras_tuners, "widest_difference", lambda *_: math.inf)  # none is stopped
 
 
@@ -105,7 +105,7 @@ def test_a_warm_start_takes_up_repeats(points, tmp_path):
     search(tuner, points, max_trials=1)
     seen = tuner.oracle._earlier
     assert len(seen) == len(earlier)
-    assert not any(kbatch_oracle.REPEAT in each.values for each in seen)
+    assert not any(oracle.REPEAT in each.values for each in seen)
     values = [each.values for each in seen]
     assert any(values.count(each) > 1 for each in values)  # the repeat is one more training
     assert dataclasses.asdict(seen[0])["score"] == pytest.approx(earlier[0].score)

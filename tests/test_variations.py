@@ -7,8 +7,8 @@ import pytest
 
 from kbatch.runtime import keras_private
 from kbatch.search import axis_ranges
-from kbatch.search.observation import Load, Observation
 from kbatch.search.oracle import AT_ONCE, REPEAT, Oracle
+from kbatch.search.proposals import Load, Observation
 
 SCORE = keras_tuner.Objective("score", "max")
 START = {"optimizer": "adam", "rate_adam": 1e-3, "augmentation": "none", "batch_size": 32}

@@ -12,8 +12,7 @@ import keras_tuner
 
 from kbatch import scoring
 from kbatch.recipe import Recipe
-from kbatch.search.oracle import REPEAT, Oracle
-from kbatch.search.rungs import RUNG_MARKS
+from kbatch.search.oracle import REPEAT, RUNG_MARKS, Oracle
 from kbatch.testing._recipe_points import RecipePoints
 from kbatch.testing._table import RecordedTraining
 from kbatch.tuner import OBJECTIVE

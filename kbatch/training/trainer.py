@@ -17,7 +17,7 @@ from kbatch.outcome import Outcome
 from kbatch.records.project import Job
 from kbatch.runtime import device_memory, gpus
 from kbatch.runtime.worker import Death
-from kbatch.search.rungs import Questions
+from kbatch.search.oracle import Questions
 from kbatch.training.checkpoint import Checkpoint
 from kbatch.training.endless_fit import median_update_seconds
 from kbatch.training.progress import Watcher

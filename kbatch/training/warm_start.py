@@ -14,8 +14,8 @@ from kbatch.records import project
 from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_records
 from kbatch.search import axis_ranges
-from kbatch.search.observation import Observation
-from kbatch.search.rungs import values_at_rungs
+from kbatch.search.oracle import values_at_rungs
+from kbatch.search.proposals import Observation
 
 SAME = ("signature", "metric", "direction")  # facts that must be those of the earlier search
 LATE = 1.02  # a measurement follows its moment by an update

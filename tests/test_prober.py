@@ -9,7 +9,7 @@ import pytest
 from kbatch.errors import ModelError, SpaceError
 from kbatch.memory import _prober as module
 from kbatch.memory._probe import TOO_LARGE, ModelFacts, Probe, Refusal
-from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, TRACES, WORKER, Prober
+from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 from kbatch.runtime import memory_limit
@@ -44,7 +44,7 @@ class FakeWorker:
         FakeWorker.sizes.append(arguments[0])
         if arguments[0] >= FakeWorker.refused_from:
             return FakeWorker.refused_with
-        if function == f"{TRACES}:compiled_bytes":
+        if function == f"{WORKER}:traced_compiled_bytes":
             return arguments[0] * 1000
         return Probe(arguments[0], "passed", 1, 1.0, (2.0, 0.1, 0.1))
 

@@ -35,20 +35,19 @@ if TYPE_CHECKING:
     from kbatch.search_tuner import Tuner
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
-    from kbatch.training.executor import LocalExecutor, RayExecutor
-    from kbatch.training.long_run import retrain
-    from kbatch.training.noise_measurement import noise_scale
-    from kbatch.training.one_recipe import train
+    from kbatch.training.noise import noise_scale
+    from kbatch.training.one_recipe import retrain, train
+    from kbatch.training.workers import LocalExecutor, RayExecutor
 
 _HOME = {
     "Advice": "kbatch.advice.advice",
     "CutMix": "kbatch.data.augmentation",
     "HyperModel": "kbatch.hypermodel",
-    "LocalExecutor": "kbatch.training.executor",
+    "LocalExecutor": "kbatch.training.workers",
     "MixUp": "kbatch.data.augmentation",
     "ModelSpec": "kbatch.model_spec",
     "Outcome": "kbatch.outcome",
-    "RayExecutor": "kbatch.training.executor",
+    "RayExecutor": "kbatch.training.workers",
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
     "Tuner": "kbatch.search_tuner",
@@ -60,13 +59,13 @@ _HOME = {
     "find_max_batch": "kbatch.memory._find",
     "max_batches": "kbatch.memory._table",
     "memory": "",
-    "noise_scale": "kbatch.training.noise_measurement",
+    "noise_scale": "kbatch.training.noise",
     "objective": "kbatch.hypermodel",
     "recompute": "",
     "register_augmentation": "kbatch.data.augmentation",
     "report": "kbatch.results.report",
     "results": "",
-    "retrain": "kbatch.training.long_run",
+    "retrain": "kbatch.training.one_recipe",
     "score": "kbatch.scoring",
     "starting_recipe": "kbatch.advice.aims",
     "testing": "",

@@ -28,18 +28,15 @@ from kbatch.recipe_fields import COMPILED
 from kbatch.records.project import Job, Project
 from kbatch.runtime import gpus, keras_private, users_code
 from kbatch.space import Space
-from kbatch.training import board, repeat
-from kbatch.training.checkpoint import Checkpoint, largest_bytes
-from kbatch.training.executor import Executor, LocalExecutor
-from kbatch.training.forecast import Forecast
+from kbatch.training import tensorboard
+from kbatch.training import trial as training_trial
 from kbatch.training.goal import horizon_of, judged_by
-from kbatch.training.prepared_search import PreparedSearch
-from kbatch.training.progress import Watcher
-from kbatch.training.remembered import FACT, Remembered, completed, facts_of
-from kbatch.training.search import IDLE, Search
-from kbatch.training.search_terms import Terms
-from kbatch.training.space_check import check_space
-from kbatch.training.trial import Trial
+from kbatch.training.progress import Forecast, Watcher
+from kbatch.training.remembered import FACT, Remembered, completed_arguments, facts_of
+from kbatch.training.search import IDLE, Search, check_space
+from kbatch.training.terms import PreparedSearch, Terms
+from kbatch.training.trial import Checkpoint, Trial, largest_bytes
+from kbatch.training.workers import Executor, LocalExecutor
 from kbatch.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 
 if TYPE_CHECKING:
@@ -220,7 +217,9 @@ class HyperModel(keras_tuner.HyperModel):
                 fitted = self.running.settled(fitted)
                 if self.terms.executor is not None:
                     return self._trial.leave_to_worker()
-            return self._trial.make(repeat.maker_of(self.terms.model_maker, hp), fitted, hp)
+            return self._trial.make(
+                training_trial.maker_of_repeat(self.terms.model_maker, hp), fitted, hp
+            )
 
     def fit(
         self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any
@@ -231,7 +230,7 @@ class HyperModel(keras_tuner.HyperModel):
             hp: Hyperparameters of the trial.
             model: Model that `build` returned for them.
             *args: `x` and `y`, as for Keras' `fit`.
-            **kwargs: See `kbatch.training.fit_arguments.FitArguments`.
+            **kwargs: See `kbatch.training.arguments.FitArguments`.
 
         Returns:
             Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0
@@ -274,7 +273,9 @@ class HyperModel(keras_tuner.HyperModel):
             drawn, remarks = search.drawn(hp)
         recipe = search.settled(self.terms.fitted(drawn) or drawn)
         rate = self.space.rate_at_32(recipe)
-        job = repeat.job_of(hp, self.terms.model_maker, number, recipe, rate, remarks)
+        job = training_trial.job_of_repeat(
+            hp, self.terms.model_maker, number, recipe, rate, remarks
+        )
         return search.without_idle(job)
 
     @contextmanager
@@ -296,7 +297,7 @@ class HyperModel(keras_tuner.HyperModel):
         with project.hold():
             with keras_tuners.scope(tuner):
                 given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
-                search = self._open(tuner, (), completed(self.remembered, project, given))
+                search = self._open(tuner, (), completed_arguments(self.remembered, project, given))
                 self.remembered = Remembered.of(project, search.arguments)
                 if FACT not in project.facts():
                     project.agree({FACT: facts_of(search.arguments)})
@@ -312,7 +313,7 @@ class HyperModel(keras_tuner.HyperModel):
                 keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if not project.store.records():
                     self._tell_of_values(search, tuner.oracle.get_space().space)
-            self.running = board.shown(search, keras_tuners.declared(tuner))
+            self.running = tensorboard.shown_search(search, keras_tuners.declared(tuner))
             self._forecast(tuner, self.running)
             left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:

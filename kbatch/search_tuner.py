@@ -27,7 +27,7 @@ from kbatch.space import Space
 from kbatch.training import crew
 from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
-from kbatch.training.executor import executor_of
+from kbatch.training.workers import executor_of
 from kbatch.tuner_border import border
 
 UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name

@@ -5,8 +5,9 @@ from unittest import mock
 
 from kbatch import Outcome
 from kbatch.models.start import Start
-from kbatch.training import search, trainer
-from kbatch.training.fit_arguments import FitArguments
+from kbatch.training import search
+from kbatch.training import trial as training_trial
+from kbatch.training.arguments import FitArguments
 from kbatch.training.progress import Watcher
 
 SCORE = 0.02
@@ -25,6 +26,6 @@ def once(project, job, train=trained, forget=lambda: None):
         failure=None, model=None, measured=lambda outcome: outcome, forget=forget
     )
     shared = (project, model_maker, None, None, goal, FitArguments(x=None), Watcher())
-    made = search.Search(*shared, trainer.LocalTrainer(model_maker, None, goal))
-    with mock.patch.object(trainer, "run", side_effect=lambda *_: train()):
+    made = search.Search(*shared, training_trial.LocalTrainer(model_maker, None, goal))
+    with mock.patch.object(training_trial, "run", side_effect=lambda *_: train()):
         return made.train(job, trial, callbacks=[])

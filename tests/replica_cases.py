@@ -148,8 +148,8 @@ def trained(case, devices):
     from kbatch.data.validation import prepare
     from kbatch.models.maker import ModelMaker
     from kbatch.recipe import Recipe
-    from kbatch.training.endless_fit import fit_arguments, recipe_scope
-    from kbatch.training.run_options import RunOptions
+    from kbatch.training.pace import RunOptions
+    from kbatch.training.run import fit_arguments, recipe_scope
 
     keras.config.set_dtype_policy(case.policy)
     x, y = examples(case)

@@ -229,7 +229,7 @@ def test_what_cannot_be_streamed_is_refused(arguments, text):
 
 
 def test_examples_are_weighed_once(points):
-    from kbatch.training.fit_arguments import FitArguments
+    from kbatch.training.arguments import FitArguments
 
     (x, y), validation = points
     twice = FitArguments(

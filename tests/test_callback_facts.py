@@ -5,7 +5,7 @@ import pytest
 
 from kbatch.errors import ProjectChangedError
 from kbatch.records.project import Project
-from kbatch.training import callback_facts
+from kbatch.training import arguments
 
 SCHEDULER, STOPPING = keras.callbacks.LearningRateScheduler, keras.callbacks.EarlyStopping
 
@@ -55,27 +55,27 @@ LOOKING_ON = (keras.callbacks.TensorBoard("logs"),)
 @pytest.mark.parametrize("case", EQUAL)
 def test_equal_callbacks_agree(case, tmp_path):
     project = Project(tmp_path)
-    callback_facts.agree(project, EQUAL[case]())
-    callback_facts.agree(project, EQUAL[case]())
+    arguments.agree_on_callbacks(project, EQUAL[case]())
+    arguments.agree_on_callbacks(project, EQUAL[case]())
 
 
 @pytest.mark.parametrize("case", OTHER)
 def test_others_are_refused_by_name(case, tmp_path):
     before, now, text = OTHER[case]
     project = Project(tmp_path)
-    callback_facts.agree(project, before)
+    arguments.agree_on_callbacks(project, before)
     with pytest.raises(ProjectChangedError, match=text):
-        callback_facts.agree(project, now)
+        arguments.agree_on_callbacks(project, now)
 
 
 def test_what_only_looks_on_may_come_and_go(tmp_path):
     project = Project(tmp_path)
-    callback_facts.agree(project, [*LOOKING_ON, STOPPING()])
-    callback_facts.agree(project, [STOPPING()])
-    assert callback_facts.names_of(project.facts()["callbacks"]) == "EarlyStopping"
+    arguments.agree_on_callbacks(project, [*LOOKING_ON, STOPPING()])
+    arguments.agree_on_callbacks(project, [STOPPING()])
+    assert arguments.callback_names(project.facts()["callbacks"]) == "EarlyStopping"
 
 
 def test_used_files_and_folders_are_not_compared(tmp_path):
     project = Project(tmp_path)
-    callback_facts.agree(project, [keras.callbacks.CSVLogger("/one/log.csv")])
-    callback_facts.agree(project, [keras.callbacks.CSVLogger("/other/log.csv")])
+    arguments.agree_on_callbacks(project, [keras.callbacks.CSVLogger("/one/log.csv")])
+    arguments.agree_on_callbacks(project, [keras.callbacks.CSVLogger("/other/log.csv")])

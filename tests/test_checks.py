@@ -18,7 +18,7 @@ from kbatch.errors import KbatchError, ModelError
 from kbatch.model_spec import ModelSpec
 from kbatch.models.maker import ModelMaker
 from kbatch.records.project import Project
-from kbatch.training.fit_arguments import FitArguments
+from kbatch.training.arguments import FitArguments
 
 
 def test_every_check_says_what_it_assumes_and_what_follows():

@@ -19,8 +19,7 @@ from kbatch.results.duration import (
     time_words,
     wall_seconds,
 )
-from kbatch.training.forecast import Forecast
-from kbatch.training.progress import ProgressBar
+from kbatch.training.progress import Forecast, ProgressBar
 
 HORIZON, FIXED, MEASURED = 8.0, 3.0, 0.5  # seconds; MEASURED by training second
 WHOLE = FIXED + HORIZON * (1 + MEASURED)

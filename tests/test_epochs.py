@@ -9,7 +9,7 @@ from short_searches import search, tuner_of
 
 import kbatch
 from kbatch.results.loading import load_records
-from kbatch.training import trainer
+from kbatch.training import trial
 
 
 def facts_of(directory):
@@ -20,10 +20,10 @@ def facts_of(directory):
 def searched(points, tmp_path_factory):
     """A search of five epochs that was begun again, its folder, facts, and measured medians."""
     directory, medians = tmp_path_factory.mktemp("searched"), []
-    measure = trainer.median_update_seconds
+    measure = trial.median_update_seconds
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            trainer,
+            trial,
             "median_update_seconds",
             lambda *args: medians.append(measure(*args)) or medians[-1],
         )

@@ -20,7 +20,7 @@ from kbatch.results.loading import load_records
 from kbatch.runtime import device
 from kbatch.runtime.ray_worker import RayWorker
 from kbatch.runtime.worker import Death
-from kbatch.training.executor import LocalExecutor, RayExecutor, executor_of
+from kbatch.training.workers import LocalExecutor, RayExecutor, executor_of
 
 WAIT_SECONDS = 120
 

@@ -6,7 +6,7 @@ import pytest
 
 import kbatch
 from kbatch.errors import DataError, KbatchError, RecordError, SearchError
-from kbatch.training.fit_arguments import FitArguments
+from kbatch.training.arguments import FitArguments
 
 X, Y = np.zeros((8, 3), "float32"), np.zeros(8, "int32")
 

@@ -10,8 +10,8 @@ from kbatch.errors import ModelError
 from kbatch.models import policies
 from kbatch.models.compilation import CompileArguments
 from kbatch.models.maker import ModelMaker
-from kbatch.training.endless_fit import recipe_scope
-from kbatch.training.run_options import RunOptions
+from kbatch.training.pace import RunOptions
+from kbatch.training.run import recipe_scope
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(128, 6)).astype("float32")

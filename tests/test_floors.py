@@ -28,7 +28,7 @@ ONLY_IN = {
         "testing._recipe_points",
         "testing._replay",
         "testing._replayed_search",
-        "training.repeat",
+        "training.trial",
     },
     "altair": CHARTS,
     "vl_convert": {"results.charts.canvas"},

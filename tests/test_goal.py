@@ -8,8 +8,7 @@ from kbatch.data.validation import prepare
 from kbatch.errors import SearchError
 from kbatch.models.compilation import CompileArguments
 from kbatch.training import metrics
-from kbatch.training.chance import most_frequent_share
-from kbatch.training.goal import goal_of, horizon_of, judged_by
+from kbatch.training.goal import goal_of, horizon_of, judged_by, most_frequent_share
 
 CLASSES = [0, 0, 0, 1]
 

@@ -16,9 +16,9 @@ import kbatch
 from kbatch.data.validation import prepare
 from kbatch.errors import DataError, SearchError
 from kbatch.results.loading import load_records
-from kbatch.training import isolated_trainer
-from kbatch.training.executor import LocalExecutor
+from kbatch.training import workers
 from kbatch.training.progress import Watcher
+from kbatch.training.workers import LocalExecutor
 
 SMALL = dataclasses.replace(SPACE, batch_size=(32,), optimizer=("adam",))
 KILLED = "process died with exit code -9"
@@ -264,7 +264,7 @@ def test_epochs_are_timed_in_a_worker(points, tmp_path):
 
 
 def test_a_trainer_that_nobody_closes_leaves_nothing_behind(tmp_path):
-    trainer = isolated_trainer.IsolatedTrainer(None, None, (), None, tmp_path, LocalExecutor())
+    trainer = workers.IsolatedTrainer(None, None, (), None, tmp_path, LocalExecutor())
     folder, worker = trainer._folder, trainer._seats[0].worker
     folder.mkdir()
     assert worker.call(os.getpid, timeout_seconds=60) != os.getpid()
@@ -278,8 +278,7 @@ def test_a_trainer_leaves_the_files_of_others_alone(points, tmp_path):
     (x, y), validation = points
     data = prepare(x, y, validation_data=validation)
     first, second = (
-        isolated_trainer.IsolatedTrainer(None, data, (), None, tmp_path, LocalExecutor())
-        for _ in range(2)
+        workers.IsolatedTrainer(None, data, (), None, tmp_path, LocalExecutor()) for _ in range(2)
     )
     killed = tmp_path / "isolated-1-0"  # of another process, which held the project before
     killed.mkdir()
@@ -297,7 +296,7 @@ def test_a_trainer_leaves_the_files_of_others_alone(points, tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_is_renewed_before_it_grows(points, tmp_path, monkeypatch):
-    monkeypatch.setattr(isolated_trainer, "TRAININGS_OF_A_WORKER", 1)
+    monkeypatch.setattr(workers, "TRAININGS_OF_A_WORKER", 1)
     search(tuner_in(tmp_path), points, callbacks=[Noted(tmp_path / "pids")])
     assert len(set((tmp_path / "pids").read_text().split())) == 2
 
@@ -311,7 +310,7 @@ def test_a_training_that_says_nothing_is_ended(points, tmp_path, monkeypatch):
 
     search(tuner_in(tmp_path), points, callbacks=[Hanging(tmp_path / "pids")])
     (tmp_path / "pids.hang").touch()
-    monkeypatch.setattr(isolated_trainer, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(workers, "SILENT_SECONDS", 3.0)
     tuner = tuner_in(tmp_path, max_trials=2)
     search(tuner, points, callbacks=[Hanging(tmp_path / "pids")])
     assert ended(tmp_path)[-1] == "crashed"

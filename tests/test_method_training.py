@@ -7,7 +7,7 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space
-from kbatch.training import run as running
+from kbatch.training import run
 
 METHODS = ("sam:0.05", "proximal:0.1")
 
@@ -60,10 +60,10 @@ def test_an_overflow_is_one_skipped_update(method, points):
 
 
 def test_skipped_inner_steps_are_rounded_up_to_updates(monkeypatch):
-    monkeypatch.setattr(running, "scaled_updates", lambda model: 30 - 4)
+    monkeypatch.setattr(run, "scaled_updates", lambda model: 30 - 4)
     recipe = Recipe(training="proximal:0.1:3")
-    assert running._skipped_updates(None, recipe, 10, 0) == 2
-    assert running._skipped_updates(None, Recipe(), 30, 0) == 4
+    assert run._skipped_updates(None, recipe, 10, 0) == 2
+    assert run._skipped_updates(None, Recipe(), 30, 0) == 4
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from kbatch.errors import DataError, ModelError
 from kbatch.models import losses
 from kbatch.models.compilation import CompileArguments, compile_for
 from kbatch.models.scopes import augmented
-from kbatch.training.endless_fit import recipe_scope
-from kbatch.training.run_options import RunOptions
+from kbatch.training.pace import RunOptions
+from kbatch.training.run import recipe_scope
 
 RNG = np.random.default_rng(0)
 CLASSES = 3

@@ -15,7 +15,7 @@ from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, 
 from kbatch.records.store import Record
 from kbatch.results import loading
 from kbatch.rules.scaling import learning_rate_factor
-from kbatch.training.noise_measurement import NoiseScale, split
+from kbatch.training.noise import NoiseScale, split
 
 RNG = np.random.default_rng(0)
 VARIANCES, WEIGHTS, NOISE = np.array([4, 2, 1, 1, 0.5, 0.25]), RNG.normal(size=6), 2.0

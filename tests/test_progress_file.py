@@ -2,7 +2,7 @@
 
 import pickle
 
-from kbatch.training._progress_file import ProgressFile
+from kbatch.training._isolated_worker import ProgressFile
 
 
 def test_another_process_reads_what_was_written_last(tmp_path):

@@ -19,9 +19,9 @@ from kbatch.results.score_interval import interval
 from kbatch.results.sentences import claim_sentences
 from kbatch.results.winner import best_of
 from kbatch.runtime.signals import Turns
-from kbatch.training import race
-from kbatch.training.isolated_trainer import IsolatedTrainer
+from kbatch.training import confirmation as training_confirmation
 from kbatch.training.progress import Watcher
+from kbatch.training.workers import IsolatedTrainer
 
 LOOKS = (3, 5, 8, 12)
 NEVER = math.inf
@@ -70,7 +70,7 @@ def wobbling(trial, seed):
 
 def test_the_better_half_goes_on_to_the_last_look(tmp_path):
     search, made = searched(tmp_path, wobbling)
-    records = race.run(search, candidates(4), LOOKS, NEVER, None)
+    records = training_confirmation.run_race(search, candidates(4), LOOKS, NEVER, None)
     counts = seeds_of(made)
     assert sorted(counts.values()) == [3, 3, 5, 12, 12]
     assert counts[-1] == 12
@@ -80,16 +80,16 @@ def test_the_better_half_goes_on_to_the_last_look(tmp_path):
 
 def test_of_equal_recipes_half_go_on_too_the_leaders(tmp_path):
     search, made = searched(tmp_path, lambda trial, seed: 0.2)
-    race.run(search, candidates(3), LOOKS, NEVER, None)
+    training_confirmation.run_race(search, candidates(3), LOOKS, NEVER, None)
     assert seeds_of(made) == {-1: 12, 0: 12, 1: 5, 2: 3}
 
 
 def test_it_ends_once_the_best_is_told_from_the_baseline(tmp_path):
     search, made = searched(tmp_path, lambda trial, seed: 0.2 + 0.15 * (trial == 1))
-    race.run(search, candidates(3), LOOKS, NEVER, None)
+    training_confirmation.run_race(search, candidates(3), LOOKS, NEVER, None)
     assert seeds_of(made) == dict.fromkeys((-1, 0, 1, 2), 3)
     search, made = searched(tmp_path / "b", lambda trial, seed: 0.35 - 0.15 * (trial >= 0))
-    race.run(search, candidates(3), LOOKS, NEVER, None)
+    training_confirmation.run_race(search, candidates(3), LOOKS, NEVER, None)
     assert seeds_of(made)[-1] == 3  # none is better than the baseline
 
 
@@ -109,10 +109,10 @@ def in_workers(search, count):
 
 def test_several_workers_train_what_one_does(tmp_path):
     search, made = searched(tmp_path, wobbling)
-    records = race.run(search, candidates(4), LOOKS, NEVER, None)
+    records = training_confirmation.run_race(search, candidates(4), LOOKS, NEVER, None)
     several, made_by_three = searched(tmp_path / "b", wobbling)
     in_workers(several, 3)
-    again = race.run(several, candidates(4), LOOKS, NEVER, None)
+    again = training_confirmation.run_race(several, candidates(4), LOOKS, NEVER, None)
     assert sorted(made_by_three) == sorted(made)
     assert [each.score for each in again] == [each.score for each in records]
     assert race_of(several) == race_of(search)
@@ -127,7 +127,7 @@ def test_an_error_in_a_worker_loses_nothing(tmp_path):
     search, made = searched(tmp_path, level)
     in_workers(search, 3)
     with pytest.raises(ZeroDivisionError):
-        race.run(search, candidates(4), LOOKS, NEVER, None)
+        training_confirmation.run_race(search, candidates(4), LOOKS, NEVER, None)
     assert len(set(made)) == len(made) >= 10
     assert len(search.project.store.records()) == len(made)
     assert max(race_of(search).looks) <= 12
@@ -137,7 +137,9 @@ def test_an_error_in_a_worker_loses_nothing(tmp_path):
 def test_a_budget_may_end_while_several_train(tmp_path):
     search, made = searched(tmp_path, wobbling)
     in_workers(search, 3)
-    records = race.run(search, candidates(4), LOOKS, time.monotonic() + 0.02, None)
+    records = training_confirmation.run_race(
+        search, candidates(4), LOOKS, time.monotonic() + 0.02, None
+    )
     assert len(records) == len(made) == len(set(made)) < 45
     assert [(each.trial, each.seed) for each in records] == sorted(
         made, key=lambda each: (each[1], each[0])
@@ -156,20 +158,20 @@ def test_a_seed_that_the_baseline_has_not_had_counts_for_nothing(tmp_path):
 
 def test_who_dropped_out_is_kept_and_may_come_back(tmp_path):
     search, made = searched(tmp_path, wobbling)
-    race.run(search, candidates(4), LOOKS, NEVER, None)
+    training_confirmation.run_race(search, candidates(4), LOOKS, NEVER, None)
     counts = seeds_of(made)
     out = race_of(search).dropped
     assert {trial for trial, count in counts.items() if count < 12} == set(out)
-    race.run(search, [record(out[0], 0.3)], (3,), NEVER, None)
+    training_confirmation.run_race(search, [record(out[0], 0.3)], (3,), NEVER, None)
     assert out[0] not in race_of(search).dropped
     assert race_of(search).looks == LOOKS
 
 
 def test_an_older_claim_ends_no_race_of_others(tmp_path):
     search, made = searched(tmp_path, lambda trial, seed: wobbling(trial, seed) + (trial == 0))
-    race.run(search, candidates(1), (5,), NEVER, None)
+    training_confirmation.run_race(search, candidates(1), (5,), NEVER, None)
     made.clear()
-    race.run(search, candidates(3)[1:], LOOKS, NEVER, None)
+    training_confirmation.run_race(search, candidates(3)[1:], LOOKS, NEVER, None)
     assert max(seeds_of(made).values()) == 12
 
 
@@ -184,25 +186,29 @@ def test_whoever_stops_a_race_has_looked_at_it(tmp_path):
 
     search.again = stopped
     with pytest.raises(KeyboardInterrupt):
-        race.run(search, candidates(2), (12,), NEVER, None)
+        training_confirmation.run_race(search, candidates(2), (12,), NEVER, None)
     assert race_of(search).looks == (4, 12)
 
 
 def test_one_number_of_seeds_is_no_race(tmp_path):
     search, made = searched(tmp_path, wobbling)
-    race.run(search, candidates(3), (4,), NEVER, None)
+    training_confirmation.run_race(search, candidates(3), (4,), NEVER, None)
     assert set(seeds_of(made).values()) == {4}
 
 
 def test_no_training_begins_after_the_budget(tmp_path):
     search, made = searched(tmp_path, wobbling)
-    assert race.run(search, candidates(3), LOOKS, time.monotonic() - 1, None) == made == []
+    assert (
+        training_confirmation.run_race(search, candidates(3), LOOKS, time.monotonic() - 1, None)
+        == made
+        == []
+    )
 
 
 @pytest.mark.parametrize("seeds", [0, 2.5, (), (3, 3), (5, 3), "3", None, True, (0, 3)])
 def test_other_numbers_of_seeds_are_refused(seeds):
     with pytest.raises(SearchError, match="`seeds` must be"):
-        race.looks_of(seeds)
+        training_confirmation.looks_of(seeds)
 
 
 def test_a_recipe_that_dropped_out_is_not_the_best():

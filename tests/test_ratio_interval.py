@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kbatch.rules.noise_scale import Estimate, estimate
-from kbatch.training.ratio_interval import interval
+from kbatch.training.noise import ratio_interval
 
 DIMENSIONS, UPDATES, SEEDS = 20, 100, 400
 
@@ -32,7 +32,7 @@ def test_about_95_of_100_intervals_hold_the_truth(noise_over_batch, drift, size,
     held = 0
     for seed in range(SEEDS):
         found, truth = simulated(noise_over_batch, drift, size, passes, seed)
-        low, high = interval(found.trace, found.squared_norm)
+        low, high = ratio_interval(found.trace, found.squared_norm)
         held += low <= truth <= high
     assert 0.91 <= held / SEEDS <= 0.985  # the standard error of a share of 400 is 0.011
 
@@ -40,17 +40,17 @@ def test_about_95_of_100_intervals_hold_the_truth(noise_over_batch, drift, size,
 def test_the_interval_lies_around_the_ratio_of_the_means():
     found, _ = simulated(1.0, 1.0, 8, 8, seed=0)
     ratio = found.trace.mean() / found.squared_norm.mean()
-    low, high = interval(found.trace, found.squared_norm)
+    low, high = ratio_interval(found.trace, found.squared_norm)
     assert 0 < low < ratio < high < math.inf
 
 
 def test_equal_pairs_leave_no_doubt():
-    assert interval([6.0] * 5, [2.0] * 5) == pytest.approx((3.0, 3.0))
+    assert ratio_interval([6.0] * 5, [2.0] * 5) == pytest.approx((3.0, 3.0))
 
 
 def test_a_drift_is_not_taken_for_error():
-    steady = interval(8 + np.tile([0.1, -0.1], 20), 2 + np.tile([0.1, 0.1, -0.1, -0.1], 10))
-    drifting = interval(
+    steady = ratio_interval(8 + np.tile([0.1, -0.1], 20), 2 + np.tile([0.1, 0.1, -0.1, -0.1], 10))
+    drifting = ratio_interval(
         8 + np.tile([0.1, -0.1], 20) + np.linspace(-4, 4, 40),
         2 + np.tile([0.1, 0.1, -0.1, -0.1], 10) + np.linspace(-1, 1, 40),
     )
@@ -59,17 +59,17 @@ def test_a_drift_is_not_taken_for_error():
 
 def test_without_a_visible_gradient_there_is_no_upper_end():
     rng = np.random.default_rng(0)
-    low, high = interval(rng.normal(8, 0.1, 50), rng.normal(0, 1, 50))
+    low, high = ratio_interval(rng.normal(8, 0.1, 50), rng.normal(0, 1, 50))
     assert high == math.inf
     assert 8 / 0.6 < low < 8 / 0.1  # the mean of 50 is known to 0.14
 
 
 def test_without_visible_noise_the_lower_end_is_0():
     rng = np.random.default_rng(0)
-    low, high = interval(rng.normal(0, 1, 50), rng.normal(8, 0.1, 50))
+    low, high = ratio_interval(rng.normal(0, 1, 50), rng.normal(8, 0.1, 50))
     assert low == 0
     assert 0 < high < 0.1
-    assert interval(rng.normal(0, 1, 50), rng.normal(0, 1, 50)) == (0.0, math.inf)
+    assert ratio_interval(rng.normal(0, 1, 50), rng.normal(0, 1, 50)) == (0.0, math.inf)
 
 
 def test_estimates_of_one_update_may_be_arrays():

@@ -9,7 +9,7 @@ from test_executor import _wait_for_two
 from test_search_tuner import search, tuner_in
 
 from kbatch.results.loading import load_records
-from kbatch.training.executor import RayExecutor
+from kbatch.training.workers import RayExecutor
 
 
 @pytest.mark.slow

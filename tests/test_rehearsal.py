@@ -8,7 +8,7 @@ import pytest
 import kbatch
 from kbatch import Recipe, Space
 from kbatch.errors import KbatchError
-from kbatch.training import rehearsal
+from kbatch.training import checks
 
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(64, 4)).astype("float32"), rng.integers(0, 2, 64)
@@ -67,7 +67,7 @@ def test_a_search_is_refused_before_it_trains(tmp_path, own, axes, said):
 
 
 def test_a_default_space_makes_no_model():
-    assert list(rehearsal.recipes(Space(policy="float32"))) == []
+    assert list(checks.rehearsed_recipes(Space(policy="float32"))) == []
 
 
 def test_a_recipe_to_start_with_may_be_the_baseline(tmp_path):

@@ -22,7 +22,9 @@ RECIPE = {"optimizer": "sgd", "learning_rate": 0.1, "warmup_updates": 5}
 
 def made(input_seconds=None, recipe=None, **changes):
     outcome = Outcome(**{**FINE, **changes})
-    return remarks.of(outcome, GOAL, Recipe(**{**RECIPE, **(recipe or {})}), input_seconds, "Do.")
+    return remarks.remarks_of(
+        outcome, GOAL, Recipe(**{**RECIPE, **(recipe or {})}), input_seconds, "Do."
+    )
 
 
 def test_an_ordinary_training_needs_no_remark():

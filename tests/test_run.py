@@ -10,7 +10,7 @@ import tensorflow as tf
 import kbatch
 from kbatch import Recipe
 from kbatch.errors import SearchError
-from kbatch.training import run as running
+from kbatch.training import run
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_weights_that_are_not_finite_end_a_training(points):
 
 @pytest.mark.parametrize("compiled_before", [{True}, set()])
 def test_a_gpu_full_of_programs_is_no_recipes_fault(compiled_before, points, monkeypatch):
-    monkeypatch.setattr(running, "_compiled_before", compiled_before)
+    monkeypatch.setattr(run, "_compiled_before", compiled_before)
 
     class Full(keras.layers.Layer):
         def call(self, x, training=False):
@@ -108,4 +108,4 @@ def test_a_gpu_full_of_programs_is_no_recipes_fault(compiled_before, points, mon
             kbatch.train(*arguments, epochs=1)
     else:  # a first program that does not fit is too large, in every process
         assert kbatch.train(*arguments, epochs=1)[1].ended == "out_of_memory"
-        assert not running._compiled_before
+        assert not run._compiled_before

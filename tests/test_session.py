@@ -7,7 +7,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import BASELINE_TRIAL, Record
-from kbatch.training.session import Session, experiment, hparams_of
+from kbatch.training.tensorboard import Session, experiment, hparams_of
 
 CURVE = ((0.25, 0.5), (1.0, 0.75))
 OUTCOME = Outcome(

@@ -19,7 +19,7 @@ from kbatch.callbacks.clock import TrainingClock
 from kbatch.recipe import Recipe
 from kbatch.records.project import Job, Project
 from kbatch.results.loading import load_records
-from kbatch.training import search as searches
+from kbatch.training import search as training_search
 
 JOB = Job("search", 0, 0, Recipe())
 
@@ -44,7 +44,7 @@ def test_a_long_stop_begins_a_training_again_once(tmp_path, stops, trainings):
         made.append(stopped_for(stops[len(made)]))
         return made[-1]
 
-    with mock.patch.object(searches, "new_trial", fresh_trial):
+    with mock.patch.object(training_search, "new_trial", fresh_trial):
         record = once(project, JOB, train)
     assert len(made) == trainings
     assert record.outcome.seconds["stopped"] == stops[-1]

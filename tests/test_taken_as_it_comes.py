@@ -11,7 +11,7 @@ from kbatch import HyperModel, Recipe, Space
 from kbatch.data import validation
 from kbatch.errors import DataError
 from kbatch.results.loading import load_records
-from kbatch.training import fit_arguments as arguments
+from kbatch.training import arguments
 
 SECONDS = 0.1
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import kbatch
 from kbatch import Recipe
 from kbatch.errors import DataError, KbatchError, SearchError
-from kbatch.training import run as running
+from kbatch.training import run
 
 SECONDS = 0.4
 ONCE = {"seconds": None, "epochs": 1}  # where neither time nor accuracy is looked at
@@ -81,7 +81,7 @@ def test_the_outcome_says_what_was_measured(trained, points):
 
 def test_stored_curves_score_again_to_the_live_score(trained):
     outcome = trained[1]
-    goal = running.Goal(1.0, "val_accuracy", "max", 0.5)
+    goal = run.Goal(1.0, "val_accuracy", "max", 0.5)
     again = kbatch.Outcome.from_dict(outcome.to_dict())
     assert kbatch.score(again.curve, 1.0, 0.5) == goal.score(outcome) > 0
 
@@ -171,7 +171,7 @@ def test_out_of_memory_is_an_outcome(points):
 def test_nan_is_an_outcome(build, points):
     _, outcome = train(build, points, Recipe(optimizer="sgd", learning_rate=1e30))
     assert outcome.ended == "nan"
-    assert running.Goal(SECONDS, "val_accuracy", "max", 0.5).score(outcome) == 0.0
+    assert run.Goal(SECONDS, "val_accuracy", "max", 0.5).score(outcome) == 0.0
 
 
 def test_a_target_ends_it(build, points):

@@ -14,7 +14,7 @@ from kbatch import Recipe, Space
 from kbatch.records.project import Job, Project
 from kbatch.training.progress import Watcher
 from kbatch.training.search import Search
-from kbatch.training.search_terms import Terms
+from kbatch.training.terms import Terms
 
 ROOM = Path(kbatch.__file__).parent
 

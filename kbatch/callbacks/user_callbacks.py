@@ -185,7 +185,7 @@ def without_boards(callbacks: Sequence[Any]) -> list[Any]:
     """Return the callbacks that KerasTuner may know of.
 
     It would give TensorBoard a folder and rows of HParams of its own, besides those of
-    `kbatch.training.board`.
+    `kbatch.training.tensorboard`.
     """
     return [each for each in callbacks if not isinstance(each, keras.callbacks.TensorBoard)]
 

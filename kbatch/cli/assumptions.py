@@ -70,7 +70,7 @@ def _found(options: Options, console: Console) -> list[Found]:
     from kbatch.data.streams import inputs_of
     from kbatch.hypermodel import HyperModel
     from kbatch.models.maker import check_known_values
-    from kbatch.training.fit_arguments import FitArguments
+    from kbatch.training.arguments import FitArguments
 
     searched = task.searched(driver.load(task, console))
     console.print(searched.words, highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from kbatch.records.store import BASELINE_TRIAL, Record
 from kbatch.results.duration import Ahead, race_trainings
 from kbatch.results.ranking import leaders
 from kbatch.space import Space
-from kbatch.training.forecast import Forecast
+from kbatch.training.progress import Forecast
 
 
 def announce(options: Options, space: Space, folder: Path, console: Console) -> None:

@@ -237,7 +237,7 @@ def _hypermodel(
     options: Options, space: Space, max_batch: MaxBatches, searched: Searched
 ) -> HyperModel:
     from kbatch.hypermodel import HyperModel
-    from kbatch.training.executor import LocalExecutor, RayExecutor
+    from kbatch.training.workers import LocalExecutor, RayExecutor
 
     hypermodel = HyperModel(
         searched.spec,

@@ -14,8 +14,7 @@ from kbatch.records.store import FRESH, PARTED, Record
 from kbatch.results.duration import Ahead
 from kbatch.results.own_values import own_words
 from kbatch.results.words import ended_by, score_text
-from kbatch.training.forecast import Forecast
-from kbatch.training.progress import Watcher
+from kbatch.training.progress import Forecast, Watcher
 
 
 @dataclass(frozen=True)

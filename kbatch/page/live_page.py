@@ -12,8 +12,7 @@ from typing import Any
 from kbatch.page import files
 from kbatch.recipe import Recipe
 from kbatch.records.store import Record
-from kbatch.training.forecast import Forecast
-from kbatch.training.progress import Watcher
+from kbatch.training.progress import Forecast, Watcher
 
 
 class LivePage(Watcher):

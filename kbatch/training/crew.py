@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from kbatch.runtime import signals
 from kbatch.runtime.signals import Ended, Turns
-from kbatch.training.isolated_trainer import IsolatedTrainer
-from kbatch.training.trainer import Trainer
+from kbatch.training.trial import Trainer
+from kbatch.training.workers import IsolatedTrainer
 
 LOOK_SECONDS = 0.1  # so that Ctrl-C is seen while the others end; chosen by hand
 

@@ -1,7 +1,8 @@
-"""The training of one recipe without a tuner: `kbatch.train`."""
+"""One recipe: trained without a tuner (`kbatch.train`), or for longer (`kbatch.retrain`)."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,30 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from kbatch import tuner as keras_tuners
 from kbatch.batch_growth import CONSTANT
+from kbatch.callbacks import user_callbacks
 from kbatch.checks import arguments, catalogue
 from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.checks.check import Found, Subject
 from kbatch.data import augmentation
 from kbatch.data.streams import inputs_of
 from kbatch.data.validation import Data
-from kbatch.errors import RecipeError, SearchError, in_one_frame
+from kbatch.errors import ProjectChangedError, RecipeError, SearchError, in_one_frame
+from kbatch.goal import Goal
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.models import replicas
 from kbatch.models.losses import check_smoothed_metric
-from kbatch.models.maker import ModelMaker, check_known_values
+from kbatch.models.maker import ModelMaker, check_known_values, described
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_fields import whole_number
+from kbatch.records.project import Project
+from kbatch.records.store import Record
+from kbatch.results.claim import Race
+from kbatch.results.own_values import own_values
+from kbatch.results.ranking import unranked
+from kbatch.results.winner import best_of
 from kbatch.rules import batch_schedule
 from kbatch.runtime import device_memory, gpus, users_code
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.training import agreement, board
-from kbatch.training.fit_arguments import FitArguments
+from kbatch.training import arguments as training_arguments
+from kbatch.training import checks, remembered, tensorboard
+from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
 from kbatch.training.metrics import Measured
+from kbatch.training.pace import RunOptions
 from kbatch.training.run import check_sizes, run
-from kbatch.training.run_options import RunOptions
+from kbatch.training.terms import Terms
 from kbatch.training.trial import Trial
 
 if TYPE_CHECKING:
@@ -157,7 +169,7 @@ def trained(
     horizon = math.inf if seconds is None else horizon_of(seconds)
     check_smoothed_metric(judged["metric"], [recipe.label_smoothing])
     check_augmentation(recipe)
-    callbacks, model_maker = board.checked(arguments.callbacks), ModelMaker.of(spec)
+    callbacks, model_maker = tensorboard.checked_callbacks(arguments.callbacks), ModelMaker.of(spec)
     data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
     agree(data)
     _check_passes(recipe, data)
@@ -187,7 +199,7 @@ def trained(
     model_maker.start.leave()
     _warn(found)
     noted = (*([goal.note] if goal.note else []), *catalogue.sentences(found))
-    board.write_training(callbacks, recipe, outcome, goal.metric, hp.values)
+    tensorboard.write_training(callbacks, recipe, outcome, goal.metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
 
@@ -222,7 +234,7 @@ def _found(subject: Subject) -> list[Found]:
             raise
         return []
     if subject.data is not None:
-        agreement.check(model, subject.loss, subject.data)
+        checks.check_agreement(model, subject.loss, subject.data)
     found = catalogue.made(subject)
     catalogue.refuse(found)
     return found
@@ -291,3 +303,113 @@ def check_growth(recipe: Recipe, updates: Any) -> None:
             f"batch_schedule={recipe.batch_schedule!r}",
             "Pass epochs or seconds",
         )
+
+
+RETRAINED = "retrained"  # before the names of the files that callbacks write
+
+
+@in_one_frame
+def retrain(
+    tuner: Any,
+    x: Any = None,
+    y: Any = None,
+    validation_data: Any = None,
+    *,
+    seconds: float | None = None,
+    epochs: int | None = None,
+    updates: int | None = None,
+    verbose: Any = 0,
+    **fit_arguments: Any,
+) -> tuple[keras.Model, Outcome]:
+    """Train the best recipe of a search for longer, with all that the search was given.
+
+    Use it to take the winner home. Data, callbacks (copied anew), weights, metric, chance, loss and
+    the values of your own hyperparameters are the search's. After `tuner.search` nothing needs to
+    be passed again; a new process must pass data and callbacks, and is told which.
+
+    Args:
+        tuner: The tuner after `search`, made with a `kbatch.HyperModel`.
+        x: As for `search`. Defaults to the data of the search.
+        y: As for `search`.
+        validation_data: As for `search`.
+        seconds: Float, training seconds on the clock. One of `seconds`, `epochs` and `updates`.
+        epochs: Integer, passes over the data.
+        updates: Integer, weight updates.
+        verbose: As in Keras' `fit`. Defaults to `0`.
+        **fit_arguments: The other arguments of `search`, such as `callbacks` or `class_weight`.
+
+    Returns:
+        A tuple of the model, with the weights of the value held, and the `Outcome`.
+
+    Raises:
+        SearchError: If no trial ended well, or if a new process lacks something.
+        ProjectChangedError: If something differs from what the search was given.
+
+    Example:
+    ```python
+    model, outcome = kbatch.retrain(tuner, epochs=50)
+    model.save("best.keras")
+    ```
+    """
+    hypermodel, terms = remembered.searched_by(tuner, "kbatch.retrain")
+    project = Project(tuner.project_dir)
+    best, facts = _best(project), project.facts()
+    passed = {"x": x, "y": y, "validation_data": validation_data, **fit_arguments}
+    given = remembered.completed_arguments(hypermodel.remembered, project, passed)
+    remembered.check_complete(project, given, "kbatch.retrain")
+    arguments = FitArguments.parse((), given)
+    training_arguments.agree_on_callbacks(project, arguments.callbacks)
+    _agreed(lambda: project.agree({"class_weight": described(arguments.class_weight)}))
+
+    def agree(data: Data) -> None:
+        _agreed(lambda: project.agree({"data": data.fingerprint}))
+
+    goal = Goal.from_dict(facts["goal"])
+    judged = {
+        "metric": goal.metric,
+        "direction": goal.direction,
+        "chance": goal.chance,
+        "target": None,  # which ends trials early
+    }
+    copies = user_callbacks.copies_of_callbacks(arguments.callbacks, RETRAINED)
+    own = dataclasses.replace(arguments, callbacks=copies, verbose=verbose)
+    length = {"seconds": seconds, "epochs": epochs, "updates": updates}
+    with keras_tuners.scope(tuner):
+        return trained(best.recipe, _spec(terms, best), own, judged, length, agree)
+
+
+def _best(project: Project) -> Record:
+    """The training of the recipe that `kbatch.best_recipe` gives."""
+    records = project.store.records()
+    best = best_of(records, Race.of(project.facts()).dropped)
+    if best is None:
+        raise SearchError(
+            "A search must have a trial that did not fail or stop at a rung to be trained again",
+            *unranked(records),
+        )
+    return best
+
+
+def _spec(terms: Terms, best: Record) -> ModelSpec:
+    """The model of the search, with the values of its best trial."""
+    maker = terms.model_maker
+    return ModelSpec(
+        maker.build,
+        maker.arguments.loss,
+        maker.arguments.metrics,
+        maker.seed,
+        {**maker.values, **own_values(best)},
+        maker.declare,
+    )
+
+
+def _agreed(agree: Callable[[], None]) -> None:
+    """Refuse what differs from the search, with what to do for other data."""
+    try:
+        agree()
+    except ProjectChangedError as error:
+        raise ProjectChangedError(
+            "A recipe must be trained again on what its search was given",
+            error.received,
+            "For other data call kbatch.train(kbatch.best_recipe(tuner), build, …, values=…)",
+        ) from None

@@ -1,4 +1,4 @@
-"""The remarks on one training: slow, waiting for input, or with another learning rate."""
+"""Remarks: sentences on a training that the user should read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_STEP = "the first step took"  # told once a search
 FEWEST_MEASUREMENTS = 3  # for a value to be held
 
 
-def of(
+def remarks_of(
     outcome: Outcome,
     goal: Goal,
     recipe: Recipe,

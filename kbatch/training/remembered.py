@@ -1,4 +1,4 @@
-"""What a search was given: remembered while it is in memory, and asked for by name after it."""
+"""Remembered: data and callbacks of a search, which a later call must have again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from kbatch.errors import SearchError
 from kbatch.records.project import Project
-from kbatch.training import callback_facts
-from kbatch.training.fit_arguments import FitArguments
-from kbatch.training.search_terms import Terms
+from kbatch.training import arguments
+from kbatch.training.arguments import FitArguments
+from kbatch.training.terms import Terms
 
 FACT = "given"
 KEPT = ("batched", "validation_split", "validation_batch_size")  # what a project can keep itself
@@ -68,7 +68,7 @@ def facts_of(arguments: FitArguments) -> dict[str, Any]:
     return {"names": names, **{name: given[name] for name in KEPT if name in given}}
 
 
-def completed(
+def completed_arguments(
     remembered: Remembered | None, project: Project, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return arguments by name, with those of the search where none is given.
@@ -105,9 +105,9 @@ def check_complete(project: Project, given: Mapping[str, Any], what: str) -> Non
     facts = project.facts()
     names = (facts.get(FACT) or {}).get("names", ["x"])
     missing = {name: f"{name}=…" for name in names if name not in given}
-    callbacks = facts.get(callback_facts.FACT) or []
+    callbacks = facts.get(arguments.CALLBACKS_FACT) or []
     if callbacks and "callbacks" not in given:
-        classes = callback_facts.names_of(callbacks)
+        classes = arguments.callback_names(callbacks)
         missing[f"callbacks ({classes})"] = f"callbacks=[{classes}]"
     if missing:
         raise SearchError(

@@ -1,8 +1,9 @@
-"""A search: the values that all trainings of one project share, and how each is trained."""
+"""Search: the trainings of a tuner, each made once, and what is noted of them."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ import tensorflow as tf
 from kbatch.axes import RESERVED
 from kbatch.callbacks import user_callbacks
 from kbatch.checks.accumulation import accumulation_of, settled
+from kbatch.data import augmentation
 from kbatch.data.validation import Data
+from kbatch.errors import SpaceError
 from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Outcome
@@ -28,11 +31,9 @@ from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
 from kbatch.training import remarks
-from kbatch.training.checkpoint import Checkpoint
-from kbatch.training.fit_arguments import FitArguments
+from kbatch.training.arguments import FitArguments
 from kbatch.training.progress import Watcher
-from kbatch.training.trainer import Order, Trained, Trainer, new_trial
-from kbatch.training.trial import Trial
+from kbatch.training.trial import Checkpoint, Order, Trained, Trainer, Trial, new_trial
 
 # A training is made again if its process was stopped for more than this share of the horizon:
 # caches, clock rates and buffers are others then. Chosen by hand.
@@ -322,3 +323,48 @@ def baseline_job(project: Project, model_maker: ModelMaker, space: Space, recipe
     """Return the training of the baseline."""
     rate, values = space.rate_at_32(recipe), project.facts().get(VALUES) or {}
     return Job("baseline", BASELINE_TRIAL, model_maker.seed, recipe, values, rate)
+
+
+CALIBRATION_UPDATES = range(5, 41)  # of the baseline; chosen by hand
+
+
+def seconds_of_epochs(
+    project: Project, job: Job, examples: int, epochs: int, trainer: Trainer
+) -> float:
+    """Return the seconds in which the baseline sees the data `epochs` times.
+
+    They are `epochs * ceil(n / batch) * m`, with `m` the median of the baseline's updates 5 to 40,
+    input included. `m` is measured once, and then kept with the project.
+
+    Args:
+        project: The project.
+        job: Training of the baseline.
+        examples: Integer, training examples.
+        epochs: Integer.
+        trainer: `Trainer` that measures.
+    """
+    stored = project.facts().get("measured_horizon_seconds")
+    if stored is None:
+        median = trainer.update_seconds(job, CALIBRATION_UPDATES)
+        stored = epochs * math.ceil(examples / job.recipe.batch_size) * median
+        project.agree({"measured_horizon_seconds": stored})
+    return float(stored)
+
+
+def check_space(space: Any) -> None:
+    """Refuse anything but a `Space` whose augmentations are registered.
+
+    Raises:
+        SpaceError: If it is anything else.
+    """
+    if not isinstance(space, Space):
+        raise SpaceError(
+            "`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say"
+        )
+    unknown = [name for name in space.augmentation if name not in augmentation.augmentation_names()]
+    if unknown:
+        raise SpaceError(
+            f"`augmentation` must be among {', '.join(augmentation.augmentation_names())}",
+            ", ".join(unknown),
+            "Register it first with kbatch.register_augmentation",
+        )

@@ -1,22 +1,37 @@
-"""A trial: the life of one model, from `build` to the end of its training."""
+"""Trial: a fresh model, its training in this process, its weights, and its repeat."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, cast
 
 import keras
+import keras_tuner
+import tensorflow as tf
 
+from kbatch.callbacks.horizon import evaluated, single_numbers
+from kbatch.data.validation import Data
+from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
 from kbatch.models.start import Start
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.runtime import device_memory, tensorflow_private
+from kbatch.records.project import Job
+from kbatch.runtime import device_memory, gpus, keras_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory
+from kbatch.runtime.worker import Death
+from kbatch.search.oracle import REPEAT, Questions
+from kbatch.training.pace import RunOptions
+from kbatch.training.progress import Watcher
+from kbatch.training.run import median_update_seconds, run
 
 
 class Trial:
@@ -108,3 +123,246 @@ class Trial:
         self.model = None
         self._start.put_back()
         tensorflow_private.purge_gradients(self._registered)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The file of a trial's kept weights, and the callbacks that write it.
+
+    Attributes:
+        path: Path of the file.
+        callbacks: Callbacks that come last at the end of an epoch, when the kept weights are back.
+        bytes: Integer, the largest size that the file may have.
+    """
+
+    path: Path
+    callbacks: Sequence[Any]
+    bytes: int
+
+    def fresh(self) -> Checkpoint:
+        """Return the same for one training: KerasTuner's callback remembers its best epoch."""
+        kind = keras_private.save_best_epoch()
+        own = [copy.copy(each) if isinstance(each, kind) else each for each in self.callbacks]
+        return dataclasses.replace(self, callbacks=own)
+
+
+def largest_bytes(model: keras.Model) -> int:
+    """Return the largest size of a model's checkpoint, in bytes.
+
+    An optimizer has at most two slots for each weight; a megabyte is for the rest of the file.
+    """
+    weights = sum(math.prod(variable.shape) * 4 for variable in model.variables)
+    return 3 * weights + (1 << 20)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A training to make, with all that it needs besides model, data and goal of the search.
+
+    Attributes:
+        job: The training.
+        callbacks: The user's callbacks for this training.
+        class_weight: Mapping from class to weight, or `None`.
+        verbose: Keras' `verbose`.
+        largest_passed: Integer, the largest micro-batch that has trained in the project.
+        checkpoint: Path of the file for the kept weights. Optional.
+        test: Batches that the kept weights are evaluated on too. Optional.
+        ask: Function of a rung's number and of what the trial had gained there, which tells
+            whether it goes on. Optional.
+    """
+
+    job: Job
+    callbacks: Sequence[Any] = ()
+    class_weight: Mapping[int, float] | None = None
+    verbose: Any = 0
+    largest_passed: int = 0
+    checkpoint: Path | None = None
+    test: tf.data.Dataset | None = None
+    ask: Callable[[int, float], bool] | None = None
+
+    def options(
+        self,
+        model_maker: ModelMaker,
+        goal: Goal,
+        on_progress: Callable[[float, float | None], None],
+        checkpoint_callbacks: Sequence[Any] = (),
+    ) -> RunOptions:
+        """Return the options of the training.
+
+        Args:
+            model_maker: Maker of the models of the search.
+            goal: Goal of the search.
+            on_progress: Function of the training seconds and the last value measured.
+            checkpoint_callbacks: Callbacks that come last at the end of an epoch.
+        """
+        asked = None if self.ask is None else Questions(goal.seconds, goal.gain, self.ask)
+        return RunOptions(
+            seed=self.job.seed,
+            own_policy=model_maker.own_policy,
+            callbacks=self.callbacks,
+            checkpoint_callbacks=checkpoint_callbacks,
+            class_weight=self.class_weight,
+            verbose=self.verbose,
+            on_progress=on_progress,
+            largest_passed=self.largest_passed,
+            goes_on=asked,
+        )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that ended.
+
+    Attributes:
+        outcome: `Outcome`.
+        test: Dict, the metrics of the kept weights on test data; empty without any.
+        device: String, the training device in words.
+        hyperparameters: Dict, `keras_tuner.HyperParameters.get_config()` of what `build` declared
+            in another process; empty in this one.
+    """
+
+    outcome: Outcome
+    test: dict[str, float]
+    device: str
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+
+
+class Trainer(Protocol):
+    """Makes the trainings of a search, one at a time.
+
+    Attributes:
+        isolated: Boolean, whether it makes them in another process, whose death it survives.
+    """
+
+    isolated: ClassVar[bool]
+
+    def train(
+        self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None
+    ) -> Trained | Death:
+        """Make a training.
+
+        Args:
+            order: The training.
+            watcher: `Watcher` that is told that it begins, and how it goes.
+            trial: `Trial` whose model a tuner has made. Optional.
+            checkpoint: `Checkpoint` for the kept weights. Optional.
+
+        Returns:
+            What was measured; or the `Death` of the process that trained.
+        """
+
+    def update_seconds(self, job: Job, updates: range) -> float:
+        """Return the median seconds of some updates of a recipe, input included.
+
+        Args:
+            job: The training; it says the recipe.
+            updates: Range of the updates that count, from 1.
+        """
+
+    def close(self) -> None:
+        """Give back what the trainer holds; a later training takes it again."""
+
+
+@dataclass(frozen=True)
+class LocalTrainer:
+    """Makes the trainings of a search in this process.
+
+    Attributes:
+        model_maker: `ModelMaker` that makes the models.
+        data: Training and validation data.
+        goal: `Goal` of every trial; `None` before its seconds are known.
+    """
+
+    isolated: ClassVar[bool] = False
+    model_maker: ModelMaker
+    data: Data
+    goal: Goal | None
+
+    def __post_init__(self) -> None:
+        gpus.check_gpus_not_left()
+
+    def train(
+        self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None
+    ) -> Trained:
+        """Make a training; see `Trainer.train`."""
+        job, goal = order.job, cast(Goal, self.goal)  # known once trainings begin
+        trial = trial or new_trial(job, self.model_maker)
+        writing = () if checkpoint is None else checkpoint.callbacks
+        options = order.options(self.model_maker, goal, watcher.progress, writing)
+        watcher.started(job.purpose, job.trial, job.recipe, goal.seconds)
+        outcome = trial.failure or run(trial.model, job.recipe, self.data, goal, options)
+        outcome = trial.measured(outcome)
+        test = {}
+        if order.test is not None and outcome.value is not None:
+            test = single_numbers(evaluated(trial.model, order.test))
+        # The model of a trial may be built already while the baseline trains what they share.
+        self.model_maker.start.put_back()
+        return Trained(outcome, test, device_memory.device_words())
+
+    def update_seconds(self, job: Job, updates: range) -> float:
+        """Return the median seconds of some updates of a recipe; see `Trainer.update_seconds`."""
+        trial = new_trial(job, self.model_maker)
+        options = RunOptions(seed=job.seed, own_policy=self.model_maker.own_policy)
+        median = median_update_seconds(trial.model, job.recipe, self.data, updates, options)
+        trial.forget()
+        return median
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+def new_trial(job: Job, model_maker: ModelMaker) -> Trial:
+    """Return a trial outside KerasTuner, with its model.
+
+    Args:
+        job: The training.
+        model_maker: `ModelMaker` of the search.
+    """
+    trial = Trial()
+    trial.make(
+        model_maker.with_seed(job.seed),
+        job.recipe,
+        model_maker.hyperparameters(job.values),
+    )
+    return trial
+
+
+REPEAT_SEED = (
+    100_000  # above that of the search: far from those of a confirmation, which are to be fresh
+)
+
+
+def maker_of_repeat(model_maker: ModelMaker, hp: keras_tuner.HyperParameters) -> ModelMaker:
+    """Return the maker of a trial's model: the search's, with another seed for a repeat.
+
+    Args:
+        model_maker: Maker of the models of the search.
+        hp: Hyperparameters of the trial.
+    """
+    seed = model_maker.seed + REPEAT_SEED * (REPEAT in hp.values)
+    return dataclasses.replace(model_maker, seed=seed)
+
+
+def job_of_repeat(
+    hp: keras_tuner.HyperParameters,
+    model_maker: ModelMaker,
+    number: int,
+    recipe: Recipe,
+    rate: float | None,
+    remarks: tuple[str, ...],
+) -> Job:
+    """Return the training of a trial.
+
+    Args:
+        hp: Hyperparameters of the trial.
+        model_maker: Maker of the models of the search.
+        number: Integer, number of the trial.
+        recipe: `Recipe` that was drawn.
+        rate: Float, its learning rate at batch 32, or `None`.
+        remarks: Sentences on the recipe.
+    """
+    values = {name: value for name, value in hp.values.items() if name != REPEAT}
+    seed = maker_of_repeat(model_maker, hp).seed
+    first = hp.values.get(REPEAT)
+    repeats = None if first is None else int(first)
+    return Job("search", number, seed, recipe, values, rate, remarks, repeats)

@@ -1,4 +1,4 @@
-"""The noise measurement: `kbatch.noise_scale`, a short training that finds the critical batch."""
+"""Noise scale: measured for a model and its data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
+from scipy import special
 
 from kbatch.callbacks.clock import TrainingClock
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
@@ -24,17 +26,59 @@ from kbatch.recipe_fields import whole_number
 from kbatch.rules.noise_scale import Estimate, critical_batch
 from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.training import agreement
-from kbatch.training.endless_fit import recipe_scope
-from kbatch.training.fit_arguments import FitArguments
+from kbatch.training import checks
+from kbatch.training.arguments import FitArguments
 from kbatch.training.one_recipe import check_augmentation
-from kbatch.training.ratio_interval import LEAST, LEVEL, interval
-from kbatch.training.run import check_size
-from kbatch.training.run_options import RunOptions
+from kbatch.training.pace import RunOptions
+from kbatch.training.run import check_size, recipe_scope
 from kbatch.training.trial import Trial
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+LEVEL, LEAST = 0.95, 3  # pairs at least
+
+
+def ratio_interval(
+    numerators: Sequence[float], denominators: Sequence[float]
+) -> tuple[float, float]:
+    """Return the 95 % interval of the ratio of two means above 0, by Fieller's theorem (1954).
+
+    It is right also where the mean of the denominators is near 0: then it has no upper end. The
+    variances are those of successive differences (von Neumann et al. 1941), so that a slow drift of
+    the true means is not taken for error.
+
+    Args:
+        numerators: Sequence of floats, at least 3.
+        denominators: Sequence of as many floats, each measured together with its numerator.
+
+    Returns:
+        The lower end, at least 0, and the upper end, which may be infinite.
+
+    Example:
+    >>> low, high = interval([8.1, 7.9, 8.0, 8.2, 7.8], [2.0, 2.1, 1.9, 2.0, 2.0])
+    >>> low < 4 < high < 4.6
+    True
+    >>> interval([8.1, 7.9, 8.0, 8.2, 7.8], [2.0, -1.9, 1.8, -2.1, 0.4])[1]
+    inf
+    """
+    pairs = np.array([numerators, denominators], float)
+    mean, count = pairs.mean(axis=1), pairs.shape[1]
+    differences = np.diff(pairs, axis=1)
+    covariance = differences @ differences.T / (2 * (count - 1) * count)
+    # degrees of freedom of a variance by successive differences
+    freedom = 2 * (count - 1) ** 2 / (3 * count - 4)
+    bound = float(special.stdtrit(freedom, 0.5 + LEVEL / 2)) ** 2
+    # all ratios r with (mean[0] - r mean[1])^2 <= bound * its variance: a r^2 - 2 b r + c <= 0
+    (c, b), (_, a) = (np.outer(mean, mean) - bound * covariance).tolist()
+    root = math.sqrt(max(b * b - a * c, 0.0))
+    if c <= 0:  # the numerator may be 0
+        return 0.0, (b + root) / a if a > 0 else math.inf
+    if a > 0:
+        return max((b - root) / a, 0.0), max((b + root) / a, 0.0)
+    return (c / (b + root) if b + root > 0 else 0.0), math.inf
+
 
 # Chosen by hand: the interval is about a third of the noise scale where that is near the batch.
 UPDATES, FEWEST_UPDATES = 200, 10
@@ -171,7 +215,7 @@ def noise_scale(
             raise _too_large(recipe, trial.failure.message)
         check_known_values(spec.values, hp, lambda other: maker.raw(recipe.policy, other))
         loss = said_of(model, maker.arguments).get("loss")
-        agreement.check_training(model, loss, source)
+        checks.check_agreement_in_training(model, loss, source)
         if class_weight is not None:
             checks_arguments.check_class_weights(class_weight, source, model, loss)
         options = RunOptions(
@@ -288,7 +332,7 @@ def _noise_scale(
         )
     traces, count = [each.trace for each in estimates], len(estimates)
     squared_norms = [each.squared_norm for each in estimates]
-    low, high = interval(traces, squared_norms)
+    low, high = ratio_interval(traces, squared_norms)
     mean = Estimate(sum(squared_norms) / count, sum(traces) / count)
     found = critical_batch(mean)
     return NoiseScale(

@@ -1,8 +1,9 @@
-"""The terms of a search, and the search that is opened from them and the data."""
+"""Terms: what a search was asked for, checked and prepared."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,17 +35,17 @@ from kbatch.runtime import device_memory, gpus
 from kbatch.runtime.keras_private import compiled_by_user, has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
-from kbatch.training import agreement, callback_facts, isolated_trainer, rehearsal
-from kbatch.training.epochs_horizon import seconds_of_epochs
-from kbatch.training.executor import Executor
-from kbatch.training.fit_arguments import FitArguments
+from kbatch.training import arguments as training_arguments
+from kbatch.training import checks
+from kbatch.training import workers as training_workers
+from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import goal_of
-from kbatch.training.isolated_trainer import IsolatedTrainer
 from kbatch.training.metrics import Measured
 from kbatch.training.progress import Watcher, bars_of
 from kbatch.training.run import check_sizes
-from kbatch.training.search import VALUES, Search, baseline_job, baseline_recipe
-from kbatch.training.trainer import LocalTrainer, Trainer
+from kbatch.training.search import VALUES, Search, baseline_job, baseline_recipe, seconds_of_epochs
+from kbatch.training.trial import LocalTrainer, Trainer
+from kbatch.training.workers import Executor, IsolatedTrainer
 
 
 @dataclass(frozen=True)
@@ -165,9 +166,9 @@ class Terms:
         problems.of(lambda: replicas.check_space(self.space))
         if self.executor is not None:
             own = self.model_maker.arguments
-            problems.of(lambda: isolated_trainer.check(arguments.callbacks, own))
+            problems.of(lambda: training_workers.check_travels(arguments.callbacks, own))
         if model is not None:
-            rehearsal.check(self.model_maker, model, self.space, problems)
+            checks.rehearse(self.model_maker, model, self.space, problems)
         schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
         problems.of(lambda: user_callbacks.check_callbacks(arguments.callbacks, schedule=schedule))
         data: Data | None = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
@@ -181,7 +182,7 @@ class Terms:
             problems.of(lambda: gpus.check_sizes([self._pass(size) for size in sizes]))
             if model is not None:
                 loss = said_of(model, self.model_maker.arguments).get("loss")
-                problems.of(lambda: agreement.check(model, loss, data))
+                problems.of(lambda: checks.check_agreement(model, loss, data))
                 problems.of(lambda: replicas.check_metric(model, self.judged_by["metric"]))
                 if loss is not None:
                     problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
@@ -236,7 +237,7 @@ class Terms:
                 "validation_data": {"checksum": data.pairs},
             }
         )
-        callback_facts.agree(project, arguments.callbacks)
+        training_arguments.agree_on_callbacks(project, arguments.callbacks)
         if model is not None:
             project.agree({"signature": signature(model, self.model_maker.arguments)})
         project.agree(
@@ -317,3 +318,59 @@ def _has_schedule(optimizer: Any) -> bool:
     """Whether an optimizer, or the one inside of loss scaling, follows a learning-rate schedule."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return has_schedule(inner)
+
+
+class PreparedSearch:
+    """Keeps a search that was opened ahead, for calls with the very same objects.
+
+    `tuner.search` and `kbatch.confirm` take it instead of preparing the data again. The data must
+    not change in between: they are not checked again.
+
+    Args:
+        terms: `Terms` of the search.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._search: Search | None = None
+        self._device = ""
+
+    def open(self, project: Project, *args: Any, **kwargs: Any) -> Search:
+        """Open and keep a search.
+
+        Args:
+            project: Project of the tuner to come.
+            *args: `x` and `y`, as for `tuner.search`.
+            **kwargs: The other arguments of `tuner.search`.
+        """
+        self._search, self._device = (
+            self._terms.open(project, args, kwargs),
+            device_memory.device_words(),
+        )
+        return self._search
+
+    def matching(
+        self,
+        project: Project,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        watcher: Watcher | None,
+    ) -> Search | None:
+        """Return the search that was opened for these arguments, or `None`.
+
+        Args:
+            project: Project of the tuner.
+            args: `x` and `y`.
+            kwargs: The other arguments of `tuner.search`.
+            watcher: `Watcher` that is told of every training from now on. Optional.
+        """
+        search = self._search
+        if search is None or search.project.directory != project.directory:
+            return None
+        if self._device != device_memory.device_words():  # the tuner has a strategy
+            return None
+        if not search.arguments.same_objects(FitArguments.parse(args, kwargs)):
+            return None
+        # Another process may have trained in the project meanwhile.
+        search.project.store.read_again()
+        return dataclasses.replace(search, watcher=watcher or search.watcher)

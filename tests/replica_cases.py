@@ -192,11 +192,11 @@ def plain_keras(two):
     """How far off Keras is by itself, where each device clips the gradient of its own part."""
     from kbatch.models import replicas
 
-    own, replicas.strategy = replicas.strategy, SimpleNamespace(replicas=lambda: 1)
+    own, replicas.gpus = replicas.gpus, SimpleNamespace(replicas=lambda: 1)
     try:
         return difference(CASES["clipped"], two)
     finally:
-        replicas.strategy = own
+        replicas.gpus = own
 
 
 def main(*names):

@@ -277,7 +277,7 @@ def test_a_grid_takes_three_rates_an_optimizer():
 
 
 def test_default_policies_are_of_the_machine_or_the_project(monkeypatch):
-    monkeypatch.setattr(of_options, "may_be_used", lambda: False)
+    monkeypatch.setattr(of_options, "may_use_card", lambda: False)
     assert options().space().policy == ("float32",)
     begun = options().as_begun({"space": {"policy": ["float32", "mixed_float16"]}})
     assert begun.space().policy == ("float32", "mixed_float16")
@@ -287,7 +287,7 @@ def test_default_policies_are_of_the_machine_or_the_project(monkeypatch):
         .axes["policy"]
         == "float32"
     )
-    monkeypatch.setattr(of_options, "may_be_used", lambda: True)
+    monkeypatch.setattr(of_options, "may_use_card", lambda: True)
     assert options().space().policy == ("float32", "mixed_float16")
 
 

@@ -55,8 +55,8 @@ def machine(monkeypatch):
         monkeypatch.setattr(
             doctor, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run})
         )
-        monkeypatch.setattr(doctor.card, "names", lambda: tuple(filter(None, [cards])))
-        monkeypatch.setattr(doctor.card, "has_card", lambda: bool(cards))
+        monkeypatch.setattr(doctor.nvidia, "card_names", lambda: tuple(filter(None, [cards])))
+        monkeypatch.setattr(doctor.nvidia, "has_card", lambda: bool(cards))
         return {finding.topic: finding for finding in doctor.findings()}
 
     return machine

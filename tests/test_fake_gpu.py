@@ -14,7 +14,7 @@ from kbatch.results.loading import load_records
 
 CODE = """
 import tensorflow as tf
-from kbatch.runtime import device_memory
+from kbatch.runtime import device_memory, memory_limit
 limit = memory_limit.apply_limit({limit})
 print(len(tf.config.list_physical_devices("GPU")), limit, device_memory.device())
 """

@@ -69,7 +69,10 @@ def test_the_gpu_is_named_that_trains_and_its_tf32(fake_gpu, monkeypatch):
 def test_a_limited_process_sees_one_card(fake_gpu, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "2")
     for limit_bytes in (None, 100 << 20):
-        code = f"from kbatch.runtime import device_memory\nlimit.apply({limit_bytes})\n"
+        code = (
+            "from kbatch.runtime import device_memory, memory_limit\n"
+            f"memory_limit.apply_limit({limit_bytes})\n"
+        )
         said = forked.code(
             code + "print(device_memory.device_words(), memory_limit.gpu_limit() >> 20)"
         ).stdout

@@ -213,7 +213,7 @@ def test_pictures_that_a_quick_study_leaves_out_may_differ(made, monkeypatch):
 
 
 def test_another_device_is_refused(made, monkeypatch):
-    monkeypatch.setattr(study_run.meter, "device_words", lambda: "NVIDIA Future")
+    monkeypatch.setattr(study_run.device_memory, "device_words", lambda: "NVIDIA Future")
     with pytest.raises(KbatchError, match=r"device was .* and is now 'NVIDIA Future'"):
         run(made[0])
 

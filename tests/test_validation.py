@@ -9,7 +9,8 @@ import tensorflow as tf
 import kbatch
 from kbatch.checks.check import Subject
 from kbatch.checks.validation import look, shared_of
-from kbatch.data.validation import AT_ONCE, LOOKED_AT, prepare
+from kbatch.data.arrays import AT_ONCE
+from kbatch.data.validation import LOOKED_AT, prepare
 from kbatch.errors import DataError
 from kbatch.results.loading import load_checks, load_records
 

@@ -267,7 +267,7 @@ def words_of_classes(classes: Sequence[str]) -> str:
     """Return the names of classes in words, of many classes the first ones.
 
     Example:
-    >>> words_of(["a", "b"]), words_of(list("abcdefghij"))
+    >>> words_of_classes(["a", "b"]), words_of_classes(list("abcdefghij"))
     ('a, b', 'a, b, c, d, e, f, …')
     """
     most = 6

@@ -300,7 +300,8 @@ class SpeedLine:
         """The smallest batch size with at least that share of the best speed up to `largest`.
 
         Example:
-        >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000).smallest(0.95)
+        >>> line = SpeedLine(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000)
+        >>> line.smallest(0.95)
         187
         """
         speed = share * self.examples_per_second(self.largest)
@@ -311,7 +312,7 @@ class SpeedLine:
         """The batch size from which on twice as many examples gain at most `gain` of speed.
 
         Example:
-        >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
+        >>> SpeedLine(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
         245
         """
         return max(

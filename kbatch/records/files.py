@@ -41,7 +41,8 @@ def disk_trouble(error: BaseException) -> RecordError | None:
         A `RecordError`, or `None` if the error has nothing to do with the disk.
 
     Example:
-    >>> print(trouble(OSError(28, "No space left on device", "weights.h5")))  # doctest: +ELLIPSIS
+    >>> error = OSError(28, "No space left on device", "weights.h5")
+    >>> print(disk_trouble(error))  # doctest: +ELLIPSIS
     The disk must have room. Received: No space left on device: weights.h5. Free some; finished...
     """
     for link in _causes(error):

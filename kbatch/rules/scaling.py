@@ -38,9 +38,9 @@ def learning_rate_factor(batch_size: int, rule: str) -> float:
         SpaceError: If the rule is unknown.
 
     Example:
-    >>> factor(128, "linear"), factor(128, "sqrt"), factor(128, "constant")
-    (4.0, 2.0, 1.0)
-    >>> factor(128, "gain:128"), factor(32, "gain:128")
+    >>> [learning_rate_factor(128, rule) for rule in ("linear", "sqrt", "constant")]
+    [4.0, 2.0, 1.0]
+    >>> learning_rate_factor(128, "gain:128"), learning_rate_factor(32, "gain:128")
     (2.5, 1.0)
     """
     ratio = batch_size / REFERENCE_BATCH_SIZE
@@ -79,7 +79,7 @@ def weight_decay_factor(batch_size: int, rule: str) -> float:
             Loshchilov & Hutter 2019, appendix B.1, for equal passes over the data) or `"constant"`.
 
     Example:
-    >>> factor(128, "sqrt"), factor(128, "constant")
+    >>> weight_decay_factor(128, "sqrt"), weight_decay_factor(128, "constant")
     (2.0, 1.0)
     """
     return learning_rate_factor(batch_size, rule)
@@ -100,7 +100,7 @@ def momentum_at(batch_size: int, momentum_at_32: float, rule: str) -> float:
             after as many updates.
 
     Example:
-    >>> at(64, 0.9, "examples"), at(64, 0.9, "constant")
+    >>> momentum_at(64, 0.9, "examples"), momentum_at(64, 0.9, "constant")
     (0.81, 0.9)
     """
     if rule == "constant":
@@ -122,7 +122,7 @@ def dropout_factor(batch_size: int, rule: str) -> float:
         rule: `"sqrt"` (the square root of `batch_size / 32`) or `"constant"`.
 
     Example:
-    >>> factor(128, "sqrt"), factor(8, "sqrt"), factor(128, "constant")
+    >>> dropout_factor(128, "sqrt"), dropout_factor(8, "sqrt"), dropout_factor(128, "constant")
     (2.0, 0.5, 1.0)
     """
     return learning_rate_factor(batch_size, rule)
@@ -132,8 +132,8 @@ def scaled_dropout(rate: float, scale: float) -> float:
     """Return a layer's rate times a factor, at most 0.5; a rate above 0.5 is never raised.
 
     Example:
-    >>> scaled(0.2, 2.0), scaled(0.4, 2.0), scaled(0.6, 2.0), scaled(0.6, 0.5)
-    (0.4, 0.5, 0.6, 0.3)
+    >>> [scaled_dropout(*each) for each in ((0.2, 2.0), (0.4, 2.0), (0.6, 2.0), (0.6, 0.5))]
+    [0.4, 0.5, 0.6, 0.3]
     """
     return min(rate * scale, max(MOST_DROPOUT, rate))
 
@@ -160,9 +160,9 @@ def updates_of_warmup(
             tenth of its updates. `None` (the default) sets no limit.
 
     Example:
-    >>> updates(32, 1200), updates(64, 1200), updates(256, 1200)
+    >>> updates_of_warmup(32, 1200), updates_of_warmup(64, 1200), updates_of_warmup(256, 1200)
     (0, 9, 4)
-    >>> updates(64, 1200, horizon_examples=1200)
+    >>> updates_of_warmup(64, 1200, horizon_examples=1200)
     1
     """
     if batch_size <= REFERENCE_BATCH_SIZE:
@@ -187,9 +187,9 @@ def decay_factor(schedule: str, progress: float) -> float:
         progress: Float from 0 to 1, the share of the training behind it; larger values count as 1.
 
     Example:
-    >>> factor("cosine", 0.0), factor("cosine", 0.5), factor("constant", 0.5)
+    >>> decay_factor("cosine", 0.0), decay_factor("cosine", 0.5), decay_factor("constant", 0.5)
     (1.0, 0.5, 1.0)
-    >>> [round(factor("steps", share), 4) for share in (0.3, 0.5, 0.7, 0.9)]
+    >>> [round(decay_factor("steps", share), 4) for share in (0.3, 0.5, 0.7, 0.9)]
     [1.0, 0.1, 0.01, 0.001]
     """
     done = min(max(progress, 0.0), 1.0)
@@ -208,7 +208,7 @@ def micro_batch_of(batch_size: int, limit: int | None) -> int | None:
     """Return the largest divisor of a batch size within the limit; `None` if the batch is within.
 
     Example:
-    >>> size_of(96, 40), size_of(32, 40), size_of(96, None)
+    >>> micro_batch_of(96, 40), micro_batch_of(32, 40), micro_batch_of(96, None)
     (32, None, None)
     """
     if limit is None or batch_size <= limit:
@@ -240,7 +240,7 @@ def micro_batch_by_noise(batch_size: int, limit: int | None) -> int | None:
     """Return the micro-batch of a batch that grows by its noise, in two passes or more.
 
     Example:
-    >>> by_noise(64, None), by_noise(64, 16), by_noise(15, None)
+    >>> micro_batch_by_noise(64, None), micro_batch_by_noise(64, 16), micro_batch_by_noise(15, None)
     (32, 16, 5)
     """
     return micro_batch_of(batch_size, min(limit or batch_size, batch_size // 2))

@@ -57,10 +57,10 @@ def ratio_interval(
         The lower end, at least 0, and the upper end, which may be infinite.
 
     Example:
-    >>> low, high = interval([8.1, 7.9, 8.0, 8.2, 7.8], [2.0, 2.1, 1.9, 2.0, 2.0])
+    >>> low, high = ratio_interval([8.1, 7.9, 8.0, 8.2, 7.8], [2.0, 2.1, 1.9, 2.0, 2.0])
     >>> low < 4 < high < 4.6
     True
-    >>> interval([8.1, 7.9, 8.0, 8.2, 7.8], [2.0, -1.9, 1.8, -2.1, 0.4])[1]
+    >>> ratio_interval([8.1, 7.9, 8.0, 8.2, 7.8], [2.0, -1.9, 1.8, -2.1, 0.4])[1]
     inf
     """
     pairs = np.array([numerators, denominators], float)

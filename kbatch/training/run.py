@@ -24,12 +24,11 @@ from kbatch.data.streams import weighed as weighed_by_class
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
 from kbatch.goal import Goal
-from kbatch.models import accumulation, policies
-from kbatch.models.accumulation import weighed_passes
+from kbatch.models.accumulation import accumulation_remarks, weighed_passes
 from kbatch.models.call_passes import called_in_passes
 from kbatch.models.gradient_noise import NoiseMeter, measured
 from kbatch.models.optimizers import learning_rate_of
-from kbatch.models.policies import explained, policy_scope
+from kbatch.models.policies import explained, float8_remarks, policy_scope
 from kbatch.models.replicas import as_one_device
 from kbatch.models.scopes import augmented, scaled_dropout
 from kbatch.models.start import seed_scope
@@ -396,9 +395,8 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     )
     remedy, share = data.training.remedy, instruments.pace.share
     own = remarks.remarks_of(outcome, goal, recipe, input_seconds, remedy, share)
-    passes = accumulation.accumulation_remarks(model, recipe)
-    told = (*own, *passes, *policies.float8_remarks(model, recipe), *data.remarks)
-    return replace(outcome, remarks=told)
+    told = (*own, *accumulation_remarks(model, recipe), *float8_remarks(model, recipe))
+    return replace(outcome, remarks=(*told, *data.remarks))
 
 
 # holds True once a training of this process has ended well and left XLA's programs in the GPU

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from kbatch.model_spec import ModelSpec
     from kbatch.outcome import Outcome
     from kbatch.recipe import Recipe
+    from kbatch.results.ranking import best_recipe
     from kbatch.results.report import report
-    from kbatch.results.winner import best_recipe
     from kbatch.scoring import score
     from kbatch.search_tuner import Tuner
     from kbatch.space import Space
@@ -52,7 +52,7 @@ _HOME = {
     "Space": "kbatch.space",
     "Tuner": "kbatch.search_tuner",
     "advise": "kbatch.advice.inquiry",
-    "best_recipe": "kbatch.results.winner",
+    "best_recipe": "kbatch.results.ranking",
     "callbacks": "",
     "confirm": "kbatch.training.confirmation",
     "errors": "",

@@ -25,7 +25,7 @@ from kbatch.recipe import Recipe
 from kbatch.records.store import Record
 from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
-from kbatch.results.noise import widest_difference
+from kbatch.results.uncertainty import widest_difference
 from kbatch.runtime import gpus, keras_private, users_code
 from kbatch.search import axis_ranges
 from kbatch.search.oracle import Oracle, values_at_rungs

@@ -9,10 +9,9 @@ from result_records import GOAL, SECONDS, confirmation, failed, record
 
 from kbatch import scoring
 from kbatch.results.claim import claim_of
-from kbatch.results.noise import score_error
 from kbatch.results.ranking import ranking
-from kbatch.results.score_interval import interval
 from kbatch.results.sentences import claim_sentences
+from kbatch.results.uncertainty import interval, score_error
 
 TARGET = replace(GOAL, target=0.8)
 

@@ -16,7 +16,7 @@ from kbatch.goal import Goal
 from kbatch.records import project
 from kbatch.results import compare
 from kbatch.results.claim import claim_of
-from kbatch.results.score_interval import interval, measuring_error
+from kbatch.results.uncertainty import interval, measuring_error
 
 FOLDERS = itertools.count()
 

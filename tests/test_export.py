@@ -19,8 +19,8 @@ from kbatch.cli.app import app
 from kbatch.errors import RecordError
 from kbatch.plain_keras import pictures
 from kbatch.records import project as records_project
-from kbatch.results.choice import baseline_training, best_training, trial_training
 from kbatch.results.export import code_of
+from kbatch.results.ranking import baseline_training, best_training, trial_training
 
 RECORDS = [
     result_records.record(-1, 0.2, "baseline", batch_size=32, learning_rate=1e-3),

@@ -7,7 +7,7 @@ import pytest
 from result_records import GOAL, confirmation, failed, record
 
 from kbatch.results.claim import claim_of
-from kbatch.results.headline import TAILS, headline, title
+from kbatch.results.sentences import TAILS, headline, title
 
 BASELINE = record(-1, 0.2, "baseline")
 

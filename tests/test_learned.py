@@ -7,7 +7,7 @@ from result_records import GOAL, failed, keep, record
 
 import kbatch
 from kbatch.goal import Goal
-from kbatch.results.learned import learned
+from kbatch.results.sentences import learned
 
 LOSS = Goal(10.0, "val_loss", "min", 0.693)
 

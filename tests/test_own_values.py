@@ -18,10 +18,9 @@ from kbatch.given_values import values_of
 from kbatch.model_spec import ModelSpec
 from kbatch.models.maker import GuardedHyperParameters
 from kbatch.results.claim import claim_of
-from kbatch.results.headline import headline
 from kbatch.results.loading import load_records
-from kbatch.results.own_values import own_values
-from kbatch.results.sentences import claim_sentences, confirmed_table
+from kbatch.results.sentences import claim_sentences, confirmed_table, headline
+from kbatch.results.words import own_values
 
 TODAY = {"layers": 2, "width_0": 16, "width_1": 4, "dropout": True, "lr": 3e-3}
 

@@ -16,9 +16,8 @@ from kbatch.errors import RecipeError, RecordError
 from kbatch.page.contents import contents_of
 from kbatch.records import project as records_project
 from kbatch.results import report
-from kbatch.results.choice import best_training
-from kbatch.results.ranking import all_were_stopped, leaders, ranking
-from kbatch.results.searched_side import side_of
+from kbatch.results.comparison import side_of
+from kbatch.results.ranking import all_were_stopped, best_training, leaders, ranking
 from kbatch.results.words import ended_text, score_text
 
 OLD = Path("/work/shared/data/old-project")

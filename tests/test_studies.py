@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from study_frames import joined, measured, rows
 
-from kbatch.results.charts.study_groups import group_points
+from kbatch.results.charts.probes import group_points
 from kbatch.studies import (
     augmentation,
     generalisation,

@@ -4,8 +4,8 @@ import dataclasses
 
 from result_records import GOAL, record
 
-from kbatch.results.report_page import markdown_page
-from kbatch.results.uneven_speeds import uneven_speeds
+from kbatch.results.loading import uneven_speeds
+from kbatch.results.report import markdown_page
 
 
 def trained(trial, examples, purpose="confirmation", device="", **recipe):

@@ -12,8 +12,8 @@ from kbatch.errors import KbatchError, RecordError
 from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
 from kbatch.records.store import BASELINE_TRIAL
-from kbatch.results import noise
-from kbatch.results.frame import OWN
+from kbatch.results import uncertainty
+from kbatch.results.loading import OWN
 
 METRIC_PREFIX = "val_"
 NEEDED = ("trial", "recipe", "score", "ended", "updates", "examples", "examples_per_second")
@@ -81,12 +81,14 @@ class Results:
     @property
     def of_shares(self) -> bool:
         """Boolean, whether the values are shares of examples, so that points can be counted."""
-        return noise.is_share(self.metric)
+        return uncertainty.is_share(self.metric)
 
     def noise_of(self, first: PastTraining, second: PastTraining) -> float | None:
         """Return two standard errors of the difference of two values; `None` if unknown."""
         examples = self.validation_examples or UNKNOWN_EXAMPLES
-        errors = [noise.value_error(each.value, self.metric, examples) for each in (first, second)]
+        errors = [
+            uncertainty.value_error(each.value, self.metric, examples) for each in (first, second)
+        ]
         known = [error for error in errors if error is not None]
         return 2 * math.hypot(*known) if len(known) == 2 else None
 

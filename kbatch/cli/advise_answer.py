@@ -13,7 +13,7 @@ from kbatch.cli.advise_options import Options
 from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
 from kbatch.recipe import Recipe
 from kbatch.results.loading import load_race, load_records
-from kbatch.results.winner import best_of
+from kbatch.results.ranking import best_of
 from kbatch.runtime import signals, streams, users_code
 from kbatch.runtime.users_code import imported
 

@@ -38,7 +38,7 @@ def export(options: Options) -> None:
 
 
 def _record(options: Options) -> Record:
-    from kbatch.results.choice import baseline_training, best_training, trial_training
+    from kbatch.results.ranking import baseline_training, best_training, trial_training
 
     if options.baseline:
         return baseline_training(options.directory)

@@ -23,7 +23,7 @@ from kbatch.number_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import files
-from kbatch.results.charts.plans import PlanInfo, draw_plans
+from kbatch.results.charts.probes import PlanInfo, draw_plans
 from kbatch.runtime import memory_limit, users_code
 from kbatch.runtime.users_code import imported
 

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from kbatch.recipe import Recipe
 from kbatch.records.store import FRESH, PARTED, Record
 from kbatch.results.duration import Ahead
-from kbatch.results.own_values import own_words
-from kbatch.results.words import ended_by, score_text
+from kbatch.results.words import ended_by, own_words, score_text
 from kbatch.training.progress import Forecast, Watcher
 
 

@@ -12,18 +12,15 @@ from kbatch.page.recipe_table import RecipeTable, recipe_table
 from kbatch.page.searched import Fact, commands, library_versions, searched
 from kbatch.records import project
 from kbatch.records.store import Record
-from kbatch.results.batch_data import batch_infos, confirmed_infos, sizes
+from kbatch.results.chart_data import batch_infos, confirmed_infos, panels, sizes, space_info
 from kbatch.results.charts.batches import cost_charts, score_charts
 from kbatch.results.charts.canvas import Chart
 from kbatch.results.charts.curves import curve_charts
 from kbatch.results.charts.space import space_chart
-from kbatch.results.curve_data import panels
-from kbatch.results.headline import headline, title
 from kbatch.results.loading import folder_of, load_own_optimizer, root_of
 from kbatch.results.ranking import ranking
-from kbatch.results.report import Report, report
-from kbatch.results.report_page import remarks
-from kbatch.results.space_data import space_info
+from kbatch.results.report import Report, remarks, report
+from kbatch.results.sentences import headline, title
 
 MOST_TRIALS = 300  # trials that the page shows, for its size: the best-scored
 MOST_REMARKS = 100

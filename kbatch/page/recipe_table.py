@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from kbatch.goal import Goal
 from kbatch.records.store import Record
 from kbatch.results.claim import Mean
-from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.ranking import Rank, headings, table
+from kbatch.results.uncertainty import confirmed
 from kbatch.results.words import SCORE, score_text
 
 CONFIRMED = "score/s, fresh seeds"

@@ -12,10 +12,10 @@ from kbatch import json_form
 from kbatch.goal import Goal
 from kbatch.outcome import STOPPED
 from kbatch.records.store import Record
-from kbatch.results.confirmed_recipes import confirmed
 from kbatch.results.duration import spent_words
-from kbatch.results.report_page import devices, versions
+from kbatch.results.report import devices, versions
 from kbatch.results.sentences import goal_words
+from kbatch.results.uncertainty import confirmed
 
 Fact = tuple[str, str]
 

@@ -3,6 +3,6 @@
 from kbatch.goal import Goal
 from kbatch.results.comparison import Comparison, compare
 from kbatch.results.loading import load, load_confirmations
-from kbatch.results.winner import best_recipe as best
+from kbatch.results.ranking import best_recipe as best
 
 __all__ = ["Comparison", "Goal", "best", "compare", "load", "load_confirmations"]

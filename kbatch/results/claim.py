@@ -12,9 +12,15 @@ from typing import Any
 from kbatch import scoring
 from kbatch.goal import Goal
 from kbatch.records.store import Record
-from kbatch.results.confirmed_recipes import best_first, confirmed, parted
-from kbatch.results.own_values import apart, words_of
-from kbatch.results.score_interval import FEWEST_SEEDS, interval, measuring_error
+from kbatch.results.uncertainty import (
+    FEWEST_SEEDS,
+    best_first,
+    confirmed,
+    interval,
+    measuring_error,
+    parted,
+)
+from kbatch.results.words import apart, words_of
 
 SAME_PACE = 1.05  # times by which seconds differ that read alike with one decimal
 

@@ -22,9 +22,8 @@ from kbatch.recipe_fields import whole_number
 from kbatch.records import files, project
 from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_goal, root_of
-from kbatch.results.own_values import own_values
 from kbatch.results.report import RUN_FILE
-from kbatch.results.words import score_text
+from kbatch.results.words import own_values, score_text
 
 MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.case_study.models
 CASE_STUDY = ["kbatch", "cats-vs-dogs"]

@@ -1,4 +1,4 @@
-"""The ranking: trials by score, and which of them noise cannot tell from the best."""
+"""Ranking: the recipes of a search in the order of their scores, and the best."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kbatch import scoring
+from kbatch.errors import RecordError, in_one_frame
 from kbatch.goal import Goal
 from kbatch.outcome import SCORED, STOPPED
+from kbatch.recipe import Recipe
 from kbatch.records.store import Record
-from kbatch.results.confirmed_recipes import confirmed_best
-from kbatch.results.noise import score_error, value_error
-from kbatch.results.own_values import own_words
-from kbatch.results.words import SCORE, ended_text, score_text
+from kbatch.results.loading import load_race, load_records, root_of
+from kbatch.results.uncertainty import confirmed, confirmed_best, score_error, value_error
+from kbatch.results.words import SCORE, ended_text, own_words, score_text
+from kbatch.runtime import users_code
 
 BEST, BEST_OF_SEARCH, BELOW_BASELINE, NEAR = (
     "best",
@@ -204,3 +207,138 @@ def _cells(rank: Rank, highest: float, own: bool) -> list[str]:
         ended_text(outcome),
         rank.verdict,
     ]
+
+
+@in_one_frame
+def best_recipe(tuner_or_directory: Any) -> Recipe:
+    """Return the best recipe of a search: of its confirmation if there is one, else of its trials.
+
+    Use it to train the recipe for longer, or on more data. After `kbatch.confirm` it is the
+    confirmed recipe with the highest mean score over fresh seeds. Before, it is the one with the
+    highest mean score of the search. It is never the baseline's, which you have already. If the
+    baseline scored higher, a warning says so.
+
+    Args:
+        tuner_or_directory: The tuner after `search`, or the folder of the search.
+
+    Returns:
+        A `Recipe`. The trial's hyperparameters, your own among them, are in
+        `kbatch.report(tuner_or_directory).best.values`.
+
+    Raises:
+        RecordError: If there are no records, or no trial has ended well.
+
+    Example:
+    ```python
+    recipe = kbatch.best_recipe(tuner)
+    values = kbatch.report(tuner).best.values
+    model, outcome = kbatch.train(recipe, build, x, y, (x_val, y_val), epochs=50, values=values)
+    ```
+    """
+    records = load_records(tuner_or_directory)
+    best = best_of(records, load_race(tuner_or_directory).dropped)
+    if best is None:
+        raise RecordError(
+            f"{root_of(tuner_or_directory)} must hold a trial that did not fail or stop at a rung",
+            *unranked(records),
+        )
+    if best.score <= 0:
+        users_code.warn(
+            "No trial held more than chance: this recipe is one of many that score 0. "
+            "Give trials more seconds."
+        )
+    own = _mean_score(records, _same_recipe(records, best))
+    baseline = _mean_score(records, [record for record in records if record.baseline])
+    if baseline > own:
+        scores = f"{score_text(baseline)} against {score_text(own)} per second"
+        users_code.warn(f"The baseline did better: {scores}. Keep it, or search on.")
+    return best.recipe
+
+
+def best_of(records: Sequence[Record], dropped: Sequence[int] = ()) -> Record | None:
+    """Return the trial of the best recipe, or `None` if no trial ended well.
+
+    Args:
+        records: Records of a search, and of its confirmation if there is one.
+        dropped: Sequence of integers, the trials whose recipes dropped out of a race.
+    """
+    best = confirmed_best(records, dropped)
+    if not best:
+        return next(iter(leaders(records, 1)), None)
+    own = trainings_of(records, best[0])
+    # The search's own training, if there is one: the luckiest of the fresh seeds would flatter it.
+    return (own or best)[0]
+
+
+def _same_recipe(records: Sequence[Record], best: Record) -> list[Record]:
+    """All trainings of a trial's recipe."""
+    return [record for record in records if record.first_trial == best.trial]
+
+
+def _mean_score(records: Sequence[Record], own: Sequence[Record]) -> float:
+    """The mean score over a recipe's fresh seeds if there was a confirmation, else of the search.
+
+    Args:
+        records: All records.
+        own: Those of the recipe.
+    """
+    purposes = {"confirmation"} if confirmed(records) else {"search", "baseline"}
+    return statistics.fmean([record.score for record in own if record.purpose in purposes] or [0.0])
+
+
+def best_training(source: Any) -> Record:
+    """Return the training of the best recipe, the one that `kbatch.best_recipe` gives.
+
+    Args:
+        source: Tuner or folder of a search.
+
+    Raises:
+        RecordError: If no trial has ended well.
+    """
+    records = load_records(source)
+    best = best_of(records, load_race(source).dropped)
+    if best is None:
+        raise _missing(source, "a trial that did not fail or stop at a rung", records)
+    return best
+
+
+def baseline_training(source: Any) -> Record:
+    """Return the search's own training of the baseline, or else a confirmation's.
+
+    Args:
+        source: Tuner or folder of a search.
+
+    Raises:
+        RecordError: If there is none.
+    """
+    records = load_records(source)
+    own = [record for record in records if record.baseline]
+    own.sort(key=lambda record: record.purpose != "baseline")
+    if not own:
+        raise _missing(source, "a training of the baseline", records)
+    return own[0]
+
+
+def trial_training(source: Any, number: int) -> Record:
+    """Return the training of a trial.
+
+    Args:
+        source: Tuner or folder of a search.
+        number: Integer, number of the trial, as tables show it.
+
+    Raises:
+        RecordError: If there is no such trial.
+    """
+    records = load_records(source)
+    own = [record for record in records if record.purpose == "search" and record.trial == number]
+    if not own:
+        raise _missing(source, f"the trial {number}", records)
+    return own[-1]
+
+
+def _missing(source: Any, what: str, records: Sequence[Record]) -> RecordError:
+    trials = sorted({record.trial for record in records if record.purpose == "search"})
+    received = f"the trials {', '.join(map(str, trials))}" if trials else "no trial"
+    return RecordError(
+        f"{root_of(source)} must hold {what}", received, "Name another one, or let the search go on"
+    )

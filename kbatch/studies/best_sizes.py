@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kbatch.results.score_interval import FEWEST_SEEDS
+from kbatch.results.uncertainty import FEWEST_SEEDS
 from kbatch.studies.comparison import Values, best, bests, compared
 from kbatch.studies.description import counted
 from kbatch.studies.measured import Measured

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from kbatch.results.score_interval import FEWEST_SEEDS, interval
+from kbatch.results.uncertainty import FEWEST_SEEDS, interval
 from kbatch.studies.study_table import NOTHING, mean_text
 
 CHANCE = 0.5  # of two classes
@@ -90,7 +90,7 @@ class Comparison:
 
 
 def compared(first: Values, second: Values, pairs: int = 1) -> Comparison:
-    """Return the difference of two sizes, with the interval of `kbatch.results.score_interval`.
+    """Return the difference of two sizes, with the interval of `kbatch.results.uncertainty`.
 
     Args:
         first: Values of one size, all of them known.

@@ -15,7 +15,7 @@ from kbatch.plain_text import csv_of
 from kbatch.records import files as records_files
 from kbatch.records.store import Record
 from kbatch.results.charts.canvas import Chart, save
-from kbatch.results.charts.study_groups import group_chart, group_points, span_of
+from kbatch.results.charts.probes import group_chart, group_points, span_of
 from kbatch.studies.description import sentences
 from kbatch.studies.measured import Measured
 from kbatch.studies.study import Study

@@ -13,7 +13,7 @@ import numpy as np
 
 from kbatch.errors import SearchError
 from kbatch.recipe import Recipe
-from kbatch.results.noise import widest_difference
+from kbatch.results.uncertainty import widest_difference
 from kbatch.runtime import keras_private
 from kbatch.search.oracle import Oracle
 from kbatch.testing import _table

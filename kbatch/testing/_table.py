@@ -17,7 +17,7 @@ from kbatch.recipe import Recipe
 from kbatch.records import files
 from kbatch.records import project as records_project
 from kbatch.results.loading import load_records, load_validation_examples
-from kbatch.results.noise import is_share
+from kbatch.results.uncertainty import is_share
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,11 @@ from kbatch.recipe_fields import whole_number
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.results.claim import Race, claim_of
-from kbatch.results.confirmed_recipes import confirmed_best
 from kbatch.results.duration import Ahead, race_trainings
 from kbatch.results.loading import load_validation_examples, rows
-from kbatch.results.own_values import apart
 from kbatch.results.ranking import leaders, unranked
-from kbatch.results.score_interval import FEWEST_SEEDS
+from kbatch.results.uncertainty import FEWEST_SEEDS, confirmed_best
+from kbatch.results.words import apart
 from kbatch.runtime import gpus
 from kbatch.training import crew, remembered, tensorboard
 from kbatch.training.budget import seconds_of

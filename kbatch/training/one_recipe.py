@@ -31,9 +31,8 @@ from kbatch.recipe_fields import whole_number
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.results.claim import Race
-from kbatch.results.own_values import own_values
-from kbatch.results.ranking import unranked
-from kbatch.results.winner import best_of
+from kbatch.results.ranking import best_of, unranked
+from kbatch.results.words import own_values
 from kbatch.rules import batch_schedule
 from kbatch.runtime import device_memory, gpus, users_code
 from kbatch.runtime.oom import is_out_of_memory

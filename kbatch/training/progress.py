@@ -17,8 +17,7 @@ from kbatch.plain_console import PlainConsole
 from kbatch.recipe import Recipe
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.duration import Ahead, Taken, taken_of, time_words
-from kbatch.results.own_values import own_words
-from kbatch.results.words import ended_by, score_text
+from kbatch.results.words import ended_by, own_words, score_text
 
 BEFORE_BASELINE = "told better once the baseline has ended"
 

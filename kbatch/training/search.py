@@ -25,7 +25,7 @@ from kbatch.recompute._planner import apply_recipe
 from kbatch.records import files
 from kbatch.records.project import Job, Project, name_of
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
-from kbatch.results.own_values import own_values
+from kbatch.results.words import own_values
 from kbatch.rules import scaling
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from kbatch.goal import Goal
-from kbatch.results.batch_data import BatchInfo, measured
+from kbatch.results.chart_data import BatchInfo, measured
 from kbatch.results.charts.canvas import (
     GREY,
     LEGEND,
@@ -69,8 +69,8 @@ def score_charts(
     is none where all trainings failed.
 
     Args:
-        infos: Points of `batch_data.batch_infos`.
-        confirmations: Points of `batch_data.confirmed_infos`.
+        infos: Points of `chart_data.batch_infos`.
+        confirmations: Points of `chart_data.confirmed_infos`.
         goal: The goal of the search.
     """
     everything = [*infos, *confirmations]
@@ -90,7 +90,7 @@ def cost_charts(infos: Sequence[BatchInfo], goal: Goal) -> list[Chart]:
     """Return examples per second over batch size, and the peak of memory where it is known.
 
     Args:
-        infos: Points of `batch_data.batch_infos`.
+        infos: Points of `chart_data.batch_infos`.
         goal: The goal of the search.
     """
     ran = measured(infos)
@@ -107,7 +107,7 @@ def draw_batches(infos: Sequence[BatchInfo], goal: Goal, path: str | Path) -> No
     """Draw the results and the examples per second over the batch size into a PNG file.
 
     Args:
-        infos: Points of `batch_data.batch_infos`.
+        infos: Points of `chart_data.batch_infos`.
         goal: The goal of the search.
         path: The file.
     """

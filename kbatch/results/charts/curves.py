@@ -10,6 +10,16 @@ from typing import Any
 import altair as alt
 
 from kbatch.goal import Goal
+from kbatch.results.chart_data import (
+    BASELINE,
+    BEST,
+    OTHER,
+    SEARCH,
+    Band,
+    CurveInfo,
+    PanelInfo,
+    band,
+)
 from kbatch.results.charts.canvas import (
     BLUE,
     GREEN,
@@ -22,16 +32,6 @@ from kbatch.results.charts.canvas import (
     table,
     under_pointer,
     wrapped,
-)
-from kbatch.results.curve_data import (
-    BASELINE,
-    BEST,
-    OTHER,
-    SEARCH,
-    Band,
-    CurveInfo,
-    PanelInfo,
-    band,
 )
 
 COLOURS = {BASELINE: BLUE, BEST: RED, OTHER: GREY}
@@ -78,7 +78,7 @@ def curve_charts(panels: Sequence[PanelInfo], goal: Goal, examples: int) -> list
     """Return a chart of the confirmation and one of the search, without the empty ones.
 
     Args:
-        panels: Panels of `curve_data.panels`.
+        panels: Panels of `chart_data.panels`.
         goal: The goal of the search.
         examples: Integer, validation examples, which decide the error of one measurement.
     """
@@ -90,7 +90,7 @@ def draw_curves(panels: Sequence[PanelInfo], goal: Goal, examples: int, path: st
     """Draw the charts of curves side by side into a PNG file.
 
     Args:
-        panels: Panels of `curve_data.panels`.
+        panels: Panels of `chart_data.panels`.
         goal: The goal of the search.
         examples: Integer, validation examples, which decide the error of one measurement.
         path: The file.

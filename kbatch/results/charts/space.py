@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 
 from kbatch.outcome import STOPPED
+from kbatch.results.chart_data import SpaceAxis, SpaceInfo
 from kbatch.results.charts.canvas import BLUE, GREY, ORANGE, Chart, hit_areas, table, under_pointer
-from kbatch.results.space_data import SpaceAxis, SpaceInfo
 
 HEIGHT = 300
 AXIS_WIDTH = 105  # pixels from one axis to the next, at least
@@ -43,7 +43,7 @@ def space_chart(info: SpaceInfo) -> Chart:
     """Return the parallel view of a space.
 
     Args:
-        info: What `space_data.space_info` gives.
+        info: What `chart_data.space_info` gives.
     """
     names = _names(info)
     x = _axes(names)

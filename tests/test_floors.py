@@ -32,7 +32,7 @@ ONLY_IN = {
     },
     "altair": CHARTS,
     "vl_convert": {"results.charts.canvas"},
-    "jinja2": {"page.html"},
+    "jinja2": {"page.page"},
     "tensorflow.python": {"runtime.tensorflow_private"},
     "keras.src": {"runtime.keras_private"},
     "keras_tuner.src": {"runtime.keras_private"},

@@ -8,11 +8,9 @@ import pytest
 from result_records import GOAL, confirmation, failed, keep, record
 
 from kbatch.errors import RecordError
-from kbatch.page import files
-from kbatch.page.contents import MOST_TRIALS, contents_of
-from kbatch.page.html import html_of
-from kbatch.page.live_page import LivePage, at_rest
-from kbatch.page.recipe_table import recipe_table
+from kbatch.page import page as page_page
+from kbatch.page.page import MOST_TRIALS, LivePage, at_rest, contents_of, html_of
+from kbatch.page.tables import recipe_table
 from kbatch.records.files import Lock, is_locked
 from kbatch.results.ranking import ranking
 from kbatch.results.report import RUN_FILE
@@ -78,7 +76,7 @@ def rows(text):
 
 def test_the_page_is_one_small_file_that_loads_nothing(tmp_path):
     folder = keep(tmp_path, [*searched(300), *confirmation({-1: 0.2, 1: 0.3}, 3)])
-    file = files.write(folder)
+    file = page_page.write(folder)
     assert file == folder / "report.html"
     text = file.read_text()
     assert len(file.read_bytes()) < 2e6
@@ -138,7 +136,7 @@ def test_odd_texts_are_texts(tmp_path):
     folder = keep(tmp_path / "a & <b>", records)
     notes = {"command": ODD, "data": ODD, "model": ODD, "skipped": [ODD]}
     (folder / RUN_FILE).write_text(json.dumps(notes))
-    text = files.write(folder).read_text()
+    text = page_page.write(folder).read_text()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
     parsed = Parsed(text)
@@ -168,8 +166,8 @@ def test_every_kind_of_search_has_a_page(records, tmp_path):
 def test_a_search_of_which_nothing_is_kept_has_no_page(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(RecordError, match="must hold the records of one search"):
-            files.write(folder)
-    assert not (tmp_path / files.FILE).exists()
+            page_page.write(folder)
+    assert not (tmp_path / page_page.FILE).exists()
 
 
 def test_a_long_search_shows_its_best_trials_and_says_so(tmp_path):
@@ -203,18 +201,18 @@ def test_a_page_says_that_its_search_goes_on_and_reloads(tmp_path):
     folder = keep(tmp_path, searched())
     records = folder / "search" / "kbatch"
     assert not is_locked(records)
-    assert files.RUNNING.split("`")[0] not in files.write(folder).read_text()
+    assert page_page.RUNNING.split("`")[0] not in page_page.write(folder).read_text()
     with Lock(records):
         assert is_locked(records)
-        held = files.write(folder).read_text()
+        held = page_page.write(folder).read_text()
         assert "was still running" in held
         assert 'data-reload="0"' in held
-        live = files.write_live(folder).read_text()
+        live = page_page.write_live(folder).read_text()
         assert "loads itself again" in live
-        assert f'data-reload="{files.RELOAD_SECONDS}"' in live
-        assert f'<meta http-equiv="refresh" content="{files.RELOAD_SECONDS}">' in live
+        assert f'data-reload="{page_page.RELOAD_SECONDS}"' in live
+        assert f'<meta http-equiv="refresh" content="{page_page.RELOAD_SECONDS}">' in live
     assert not is_locked(records)
-    assert "running" not in files.write(folder).read_text().split("<main>")[0]
+    assert "running" not in page_page.write(folder).read_text().split("<main>")[0]
 
 
 class Told(Watcher):
@@ -229,13 +227,13 @@ def test_each_training_that_ends_is_on_the_page(tmp_path):
     folder, told = keep(tmp_path, searched()), Told()
     LivePage(folder, told).ended(record(0, 0.3))
     assert told.ended_trials == [0]
-    assert "loads itself again" in (folder / files.FILE).read_text()
+    assert "loads itself again" in (folder / page_page.FILE).read_text()
 
 
 def test_a_page_that_cannot_be_written_fails_no_trial(tmp_path):
     folder, told = keep(tmp_path, searched()), Told()
-    (folder / files.FILE).mkdir()
-    (folder / files.FILE / "in the way").touch()
+    (folder / page_page.FILE).mkdir()
+    (folder / page_page.FILE / "in the way").touch()
     live = LivePage(folder, told)
     with pytest.warns(UserWarning, match="could not be written, and the search goes on"):
         live.ended(record(0, 0.3))
@@ -246,13 +244,13 @@ def test_a_page_that_cannot_be_written_fails_no_trial(tmp_path):
 def test_a_search_that_was_stopped_no_longer_reloads(tmp_path):
     folder = keep(tmp_path, searched())
     with pytest.raises(KeyboardInterrupt), at_rest(folder):
-        files.write_live(folder)
+        page_page.write_live(folder)
         raise KeyboardInterrupt
-    assert "loads itself again" not in (folder / files.FILE).read_text()
-    (folder / files.FILE).unlink()
+    assert "loads itself again" not in (folder / page_page.FILE).read_text()
+    (folder / page_page.FILE).unlink()
     with pytest.raises(KeyboardInterrupt), at_rest(folder):
         raise KeyboardInterrupt
-    assert not (folder / files.FILE).exists()
+    assert not (folder / page_page.FILE).exists()
 
 
 def test_one_batch_size_has_no_chart_over_batch_sizes(tmp_path):

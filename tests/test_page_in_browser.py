@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from result_records import confirmation, failed, keep, record
 
-from kbatch.page import files
+from kbatch.page import page
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -81,7 +81,7 @@ def one_cache(tmp_path_factory):
 
 def shown(folder, *options):
     """What the page of a search tells of itself, and what Chromium's console said."""
-    text = files.write(folder).read_text()
+    text = page.write(folder).read_text()
     end = text.rindex("</body>")
     probed = folder / "probed.html"
     probed.write_text(f"{text[:end]}{PROBE}{text[end:]}")
@@ -166,7 +166,7 @@ def key(text):
 def test_nothing_is_wider_than_a_telephone(tmp_path, dark_page):
     assert dark_page[0]["width"] <= dark_page[0]["window"]
     folder = keep(tmp_path, [*searched(12), *confirmation({-1: 0.2, 11: 0.35}, 3)])
-    files.write(folder)
+    page.write(folder)
     # a window of Chromium has 500 pixels at least, and a frame any width
     (folder / "frame.html").write_text(
         '<iframe id="page" src="report.html" width="390" height="800" style="border: 0"></iframe>'
@@ -205,7 +205,7 @@ def test_other_searches_are_drawn_as_well(records, tmp_path):
 @pytest.mark.slow
 def test_a_page_that_reloads_keeps_its_order(tmp_path):
     folder = keep(tmp_path, searched(4))
-    text = files.write_live(folder).read_text().replace('data-reload="10"', 'data-reload="1"')
+    text = page.write_live(folder).read_text().replace('data-reload="10"', 'data-reload="1"')
     count = """<script>
     const loads = Number(window.sessionStorage.getItem("loads")) + 1;
     window.sessionStorage.setItem("loads", loads);

@@ -13,7 +13,7 @@ from kbatch import Recipe, scoring
 from kbatch.advice.past_results import results_of
 from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
-from kbatch.page.contents import contents_of
+from kbatch.page.page import contents_of
 from kbatch.records import project as records_project
 from kbatch.results import report
 from kbatch.results.comparison import side_of

@@ -25,8 +25,8 @@ from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Searched, Task
 from kbatch.errors import DataError
 from kbatch.memory._micro_batch import MaxBatches
-from kbatch.page import files as page
-from kbatch.page.live_page import LivePage, at_rest
+from kbatch.page import page
+from kbatch.page.page import LivePage, at_rest
 from kbatch.records import files, project
 from kbatch.records.files import Lock
 from kbatch.results import report

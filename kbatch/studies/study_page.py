@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kbatch.page.html import rendered, vega
+from kbatch.page.page import rendered, vega
 from kbatch.plain_text import csv_of
 from kbatch.records import files as records_files
 from kbatch.records.store import Record

@@ -18,9 +18,8 @@ warn_of_other()
 
 if TYPE_CHECKING:
     from kbatch import callbacks, errors, memory, recompute, results, testing
-    from kbatch.advice.advice import Advice
-    from kbatch.advice.aims import starting_recipe
-    from kbatch.advice.inquiry import advise
+    from kbatch.advice.evidence import Advice
+    from kbatch.advice.inquiry import advise, starting_recipe
     from kbatch.data.augmentation import CutMix, MixUp, register_augmentation
     from kbatch.hypermodel import HyperModel, objective
     from kbatch.memory._estimate import throughput
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from kbatch.training.workers import LocalExecutor, RayExecutor
 
 _HOME = {
-    "Advice": "kbatch.advice.advice",
+    "Advice": "kbatch.advice.evidence",
     "CutMix": "kbatch.data.augmentation",
     "HyperModel": "kbatch.hypermodel",
     "LocalExecutor": "kbatch.training.workers",
@@ -67,7 +66,7 @@ _HOME = {
     "results": "",
     "retrain": "kbatch.training.one_recipe",
     "score": "kbatch.scoring",
-    "starting_recipe": "kbatch.advice.aims",
+    "starting_recipe": "kbatch.advice.inquiry",
     "testing": "",
     "throughput": "kbatch.memory._estimate",
     "train": "kbatch.training.one_recipe",

@@ -10,7 +10,7 @@ from result_records import GOAL, confirmation, failed, keep, record
 
 import kbatch
 from kbatch import Recipe, scoring
-from kbatch.advice.past_results import results_of
+from kbatch.advice.past import results_of
 from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
 from kbatch.page.page import contents_of

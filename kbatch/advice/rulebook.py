@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from kbatch.advice import batch_rules, pass_rules, rate_rules, speed_rules, validity_rules
-from kbatch.advice.advice import Advice
-from kbatch.advice.evidence import Evidence
-from kbatch.advice.rule import Rule
+from kbatch.advice import batch_rules, validity_rules
+from kbatch.advice.evidence import Advice, Evidence, Rule
 from kbatch.batch_growth import measures_noise
 from kbatch.recipe_fields import COMPILED
 
@@ -26,14 +24,14 @@ RULES = (
     Rule(
         "rate_not_scaled",
         "whether the learning rate suits the batch",
-        rate_rules.not_scaled,
+        batch_rules.not_scaled,
         ("rate",),
     ),
-    Rule("no_warmup", "whether a raised learning rate is warmed up", rate_rules.no_warmup),
+    Rule("no_warmup", "whether a raised learning rate is warmed up", batch_rules.no_warmup),
     Rule(
         "long_warmup",
         "whether warm-up ends in time",
-        rate_rules.long_warmup,
+        batch_rules.long_warmup,
         ("updates",),
         lambda evidence: evidence.recipe.warmup_updates > 0,
     ),
@@ -52,7 +50,7 @@ RULES = (
     Rule(
         "needless_accumulation",
         "whether the batch fits in one pass",
-        pass_rules.needless_accumulation,
+        batch_rules.needless_accumulation,
         ("results", "largest_batch"),
         lambda evidence: (
             evidence.recipe.accumulation_steps > 1
@@ -62,9 +60,9 @@ RULES = (
     Rule(
         "small_micro_batch",
         "whether a pass is too small for BatchNormalization",
-        pass_rules.small_micro_batch,
+        batch_rules.small_micro_batch,
         ("model",),
-        lambda evidence: evidence.examples_per_pass < pass_rules.FEWEST_EXAMPLES,
+        lambda evidence: evidence.examples_per_pass < batch_rules.FEWEST_EXAMPLES,
     ),
     Rule(
         "fine_tuning",
@@ -75,13 +73,13 @@ RULES = (
     Rule(
         "input_bound",
         "whether the input is fast enough",
-        speed_rules.input_bound,
+        validity_rules.input_bound,
         ("own results",),
     ),
     Rule(
         "slow_mixed_policy",
         "whether the mixed policy is faster here",
-        speed_rules.slow_mixed_policy,
+        validity_rules.slow_mixed_policy,
     ),
     Rule(
         "long_average",
@@ -100,7 +98,7 @@ RULES = (
     Rule(
         "edge_of_rates",
         "whether the learning rates of the search are wide enough",
-        rate_rules.edge_of_rates,
+        batch_rules.edge_of_rates,
         ("space",),
         lambda evidence: evidence.results is not None and evidence.recipe.optimizer != COMPILED,
     ),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from kbatch.advice.advice import Advice
+from kbatch.advice.evidence import Advice
 from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.rulebook import advice_on, unchecked
 from kbatch.cli.advise_options import Options

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kbatch import json_form
-from kbatch.advice.advice import Advice
+from kbatch.advice.evidence import Advice
 from kbatch.advice.inquiry import evidence_of
-from kbatch.advice.project_facts import ProjectFacts, facts_of
+from kbatch.advice.past import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on, unchecked
 from kbatch.goal import Goal
 from kbatch.outcome import STOPPED

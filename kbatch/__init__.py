@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from kbatch.memory._find import find_max_batch
     from kbatch.memory._table import max_batches
     from kbatch.model_spec import ModelSpec
-    from kbatch.outcome import Outcome
+    from kbatch.outcome import Outcome, score
     from kbatch.recipe import Recipe
     from kbatch.results.ranking import best_recipe
     from kbatch.results.report import report
-    from kbatch.scoring import score
     from kbatch.search_tuner import Tuner
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
@@ -65,7 +64,7 @@ _HOME = {
     "report": "kbatch.results.report",
     "results": "",
     "retrain": "kbatch.training.one_recipe",
-    "score": "kbatch.scoring",
+    "score": "kbatch.outcome",
     "starting_recipe": "kbatch.advice.inquiry",
     "testing": "",
     "throughput": "kbatch.memory._estimate",

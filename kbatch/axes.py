@@ -6,34 +6,32 @@ of the command line are all derived from this table.
 
 from __future__ import annotations
 
-from kbatch.axis import Axis
-from kbatch.axis_checks import (
+from kbatch.axis import (
+    Axis,
+    Option,
     among,
     as_in_recipe,
     average_in_memory,
     batch_size_of,
+    between,
     method_in_memory,
     name_of,
-    passes_of,
-    rate_of,
-    strategy_of,
-)
-from kbatch.dtype_policy import POLICIES
-from kbatch.option import (
-    Option,
-    between,
     names,
     numbers,
     numbers_or_none,
     one_of,
+    passes_of,
+    rate_of,
+    strategy_of,
     whole_numbers,
     words,
 )
-from kbatch.recipe_fields import (
+from kbatch.recipe_words import (
     AUGMENTATIONS,
     COMPILED,
     NORMALIZATIONS,
     OPTIMIZERS,
+    POLICIES,
     SCHEDULES,
 )
 from kbatch.rules import scaling

@@ -1,14 +1,235 @@
-"""One axis of a search: a setting of the training that varies from trial to trial."""
+"""Axis: one field of a recipe that is searched, its checks and its option."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch.errors import SpaceError
-from kbatch.option import Option, Range
-from kbatch.recipe_fields import is_number
+from kbatch import plain_text
+from kbatch.errors import RecipeError, SearchError, SpaceError
+from kbatch.recipe_words import (
+    CHECKS,
+    PLAIN,
+    STRATEGY_WORDS,
+    Strategy,
+    TrainingMethod,
+    is_number,
+    whole_number,
+)
+
+
+def among(name: str, allowed: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Return a check that allows these values only, and returns them as given here: `False` for 0.
+
+    Example:
+    >>> among("policy", ("float32", "mixed_float16"))("float32")
+    'float32'
+    """
+
+    def check(value: Any) -> Any:
+        if value not in allowed:
+            raise SpaceError(
+                f"`{name}` must be among {', '.join(map(str, allowed))}",
+                value,
+                "Pass these values only",
+            )
+        return allowed[allowed.index(value)]
+
+    return check
+
+
+def as_in_recipe(name: str) -> Callable[[Any], Any]:
+    """Return the check of a recipe's field, as the check of an axis.
+
+    Example:
+    >>> as_in_recipe("momentum")(0)
+    0.0
+    """
+
+    def check(value: Any) -> Any:
+        try:
+            return CHECKS[name](value)
+        except RecipeError as error:
+            raise SpaceError(error.must, error.received, error.do) from None
+
+    return check
+
+
+def batch_size_of(value: Any) -> int:
+    """Check a batch size."""
+    number = whole_number(value)
+    if number is None:
+        raise SpaceError(
+            "Batch sizes must be whole numbers of at least 1",
+            value,
+            "Pass sizes such as (32, 64, 128)",
+        )
+    return number
+
+
+def passes_of(value: Any) -> float:
+    """Check passes of warm-up."""
+    if not is_number(value) or value < 0:
+        raise SpaceError(
+            "`warmup_passes` must be numbers of at least 0",
+            value,
+            "Pass 0 for no warm-up, 1.0 for one pass",
+        )
+    return float(value)
+
+
+def strategy_of(value: Any) -> Any:
+    """Check a strategy of recompute, given in words."""
+    parsed = Strategy.parse(value)
+    if parsed is None:
+        raise SpaceError(
+            f"`recompute` must be among {STRATEGY_WORDS}", value, "Pass these values only"
+        )
+    return str(parsed)
+
+
+def rate_of(value: Any) -> float:
+    """Check a learning rate at batch 32."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise SpaceError(
+            "`learning_rate` must hold finite numbers above 0", value, "Pass 0.01, say"
+        )
+    return float(value)
+
+
+def method_in_memory(training: str) -> str:
+    """Return the training method that stands for all that differ in numbers only.
+
+    Example:
+    >>> method_in_memory("proximal:0.5:7")
+    'proximal:1'
+    """
+    method = TrainingMethod.parse(training)
+    return PLAIN if method is None or method.name == PLAIN else f"{method.name}:1"
+
+
+def average_in_memory(ema: float | None) -> float | None:
+    """Return the moving average that stands for all: one takes as much memory as another.
+
+    Example:
+    >>> average_in_memory(0.9), average_in_memory(None)
+    (0.99, None)
+    """
+    return None if ema is None else 0.99
+
+
+def name_of(value: Any) -> Any:
+    """Return the name of an augmentation, which `kbatch.HyperModel` checks later.
+
+    The registered pipelines are in a module that imports TensorFlow.
+    """
+    return value
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of numbers, drawn evenly on a log scale.
+
+    Attributes:
+        lowest: Float above 0, the smallest number.
+        highest: Float above `lowest`, the largest number.
+    """
+
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Option:
+    """The option of the command line that gives the values of an axis.
+
+    Attributes:
+        name: String, such as `"batch-sizes"`.
+        help: String, the text in `--help`.
+        read: Function that takes the name of the option and its text, and returns the values.
+        default: String, the text if the option is left out; `None` if the default is decided
+            elsewhere.
+        default_words: String, description in `--help` of a default that is decided elsewhere.
+    """
+
+    name: str
+    help: str
+    read: Callable[[str, str], Any]
+    default: str | None = None
+    default_words: str = ""
+
+    @property
+    def parameter(self) -> str:
+        """String, the name as a parameter of a Python function, such as `"batch_sizes"`."""
+        return self.name.replace("-", "_")
+
+
+def names(allowed: tuple[str, ...]) -> Callable[[str, str], tuple[str, ...]]:
+    """Return a reader of names, separated by commas."""
+
+    def read(option: str, text: str) -> tuple[str, ...]:
+        given = tuple(name.strip() for name in text.split(",") if name.strip())
+        if not given or any(name not in allowed for name in given):
+            raise SearchError(
+                f"{option} must be names out of {', '.join(allowed)}",
+                text,
+                "Separate them by commas",
+            )
+        return given
+
+    return read
+
+
+def words(option: str, text: str) -> tuple[str, ...]:
+    """Read words, separated by commas, which the axis checks."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Read whole numbers, separated by commas."""
+    return plain_text.sizes_of(option, text, "Separate them by commas: 32,64,128")
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """Read numbers, separated by commas."""
+    given = [plain_text.number(part) for part in text.split(",")]
+    if None in given:
+        raise SearchError(f"{option} must be numbers", text, "Separate them by commas: 0,0.1")
+    return tuple(number for number in given if number is not None)
+
+
+def numbers_or_none(option: str, text: str) -> tuple[float | None, ...]:
+    """Read numbers, separated by commas; 0 stands for `None`."""
+    return tuple(number or None for number in numbers(option, text))
+
+
+def one_of(meanings: Mapping[str, tuple[Any, ...]]) -> Callable[[str, str], tuple[Any, ...]]:
+    """Return a reader of one word that stands for several values."""
+
+    def read(option: str, text: str) -> tuple[Any, ...]:
+        if text not in meanings:
+            raise SearchError(
+                f"{option} must be one of {', '.join(meanings)}", text, "Pass one of these names"
+            )
+        return meanings[text]
+
+    return read
+
+
+def between(least: float, most: float) -> Callable[[str, str], Range]:
+    """Return a reader of two numbers, such as `0.001:0.1`."""
+
+    def read(option: str, text: str) -> Range:
+        numbers = [plain_text.number(part) or 0.0 for part in text.split(":")]
+        if len(numbers) != 2 or not least <= numbers[0] < numbers[1] <= most:
+            must = f"{option} must be two rates from {least:g} to {most:g}, the lower first"
+            raise SearchError(must, text, "Write them as 0.001:0.1")
+        return Range(*numbers)
+
+    return read
+
 
 RateAxis = float | tuple[float, float] | list[float]
 

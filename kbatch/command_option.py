@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from kbatch import number_text
-from kbatch.option import Option
+from kbatch import plain_text
+from kbatch.axis import Option
 
 AXES_PANEL = "Axes of the recipes"  # of --help
 
@@ -26,14 +26,14 @@ class AxisOptions:
 
 
 def _whole_number(text: object) -> int:
-    number = number_text.whole(str(text))
+    number = plain_text.whole(str(text))
     if number is None:
         raise typer.BadParameter(f"{text!r} must be a whole number, in plain digits.")
     return number
 
 
 def _number(text: object) -> float:
-    number = number_text.number(str(text))
+    number = plain_text.number(str(text))
     if number is None:
         raise typer.BadParameter(f"{text!r} must be a finite number, such as 0.5.")
     return number

@@ -1,4 +1,4 @@
-"""The errors of kbatch, whose messages say what must hold, what was received and what to do."""
+"""Errors of kbatch, whose messages say what must hold, what was received and what to do."""
 
 from __future__ import annotations
 
@@ -108,3 +108,40 @@ def made_in_one_frame(kind: C) -> C:
     made = cast(Any, kind)
     made.__init__ = in_one_frame(made.__init__)
     return kind
+
+
+class Problems:
+    """A collection of errors that are raised together."""
+
+    def __init__(self) -> None:
+        self._errors: list[KbatchError] = []
+
+    def __bool__(self) -> bool:
+        """Whether an error was kept."""
+        return bool(self._errors)
+
+    def of(self, check: Callable[[], Any]) -> Any:
+        """Call a function and return its result; keep an error of kbatch, and return `None`."""
+        try:
+            return check()
+        except KbatchError as error:
+            self._errors.append(error)
+            return None
+
+    def raise_all(self) -> None:
+        """Raise the errors that were kept: one as it is, several as one error that lists them.
+
+        Raises:
+            KbatchError: If an error was kept.
+        """
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            listed = "".join(
+                f"\n  {number}. {error}" for number, error in enumerate(self._errors, 1)
+            )
+            raise SearchError(
+                "The arguments of a search must be valid",
+                f"{len(self._errors)} problems:{listed}\n",
+                "Correct them",
+            )

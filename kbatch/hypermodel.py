@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 import keras_tuner
 
-from kbatch import tuner as keras_tuners
 from kbatch.callbacks import user_callbacks
 from kbatch.checks import arguments, catalogue
-from kbatch.errors import SearchError, in_one_frame
+from kbatch.errors import Problems, SearchError, in_one_frame
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
@@ -23,10 +22,11 @@ from kbatch.models.compilation import lacking
 from kbatch.models.idle import compilable
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker
-from kbatch.problems import Problems
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED
 from kbatch.records.project import Job, Project
 from kbatch.runtime import gpus, keras_private, users_code
+from kbatch.search import tuner_border
+from kbatch.search.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 from kbatch.space import Space
 from kbatch.training import tensorboard
 from kbatch.training import trial as training_trial
@@ -37,7 +37,6 @@ from kbatch.training.search import IDLE, Search, check_space
 from kbatch.training.terms import PreparedSearch, Terms
 from kbatch.training.trial import Checkpoint, Trial, largest_bytes
 from kbatch.training.workers import Executor, LocalExecutor
-from kbatch.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,7 +56,7 @@ def objective() -> keras_tuner.Objective:
     tuner = keras_tuner.RandomSearch(hypermodel, objective=kbatch.objective())
     ```
     """
-    return keras_tuner.Objective(keras_tuners.OBJECTIVE, "max")
+    return keras_tuner.Objective(tuner_border.OBJECTIVE, "max")
 
 
 class HyperModel(keras_tuner.HyperModel):
@@ -139,7 +138,7 @@ class HyperModel(keras_tuner.HyperModel):
         space = _micro_batch.of_table(space, max_batch)
         check_smoothed_metric(metric, space.label_smoothing)
         spec = ModelSpec.of(build, **arguments)
-        space = keras_tuners.with_batch_of(space, spec.values)
+        space = tuner_border.with_batch_of(space, spec.values)
         self.terms = Terms(
             model_maker=ModelMaker.of(spec, space.reserved),
             space=space,
@@ -168,7 +167,7 @@ class HyperModel(keras_tuner.HyperModel):
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
         with border():
-            keras_tuners.check_one_process()
+            tuner_border.check_one_process()
             self._settle_xla()
             self._take_up(hp)
             self.space.declare(hp)
@@ -178,7 +177,7 @@ class HyperModel(keras_tuner.HyperModel):
     def _take_up(self, hp: keras_tuner.HyperParameters) -> None:
         """Build the baseline with the values that the tuner's `hyperparameters=` says."""
         maker = self.terms.model_maker
-        values = {**keras_tuners.said_by(hp, self.space.reserved), **maker.values}
+        values = {**tuner_border.said_by(hp, self.space.reserved), **maker.values}
         if values != maker.values:
             self._replace(model_maker=dataclasses.replace(maker, values=values))
 
@@ -240,31 +239,31 @@ class HyperModel(keras_tuner.HyperModel):
             trial = self._trial or Trial()
             trial.model = model
             callbacks = kwargs.pop("callbacks", None) or []
-            of_trial = keras_tuners.only(callbacks, keras_private.tuner_callback())
-            saving = keras_tuners.only(callbacks, keras_private.save_best_epoch())
-            keras_tuners.check(of_trial.tuner)
+            of_trial = tuner_border.only(callbacks, keras_private.tuner_callback())
+            saving = tuner_border.only(callbacks, keras_private.save_best_epoch())
+            tuner_border.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, saving)]
-            with keras_tuners.scope(of_trial.tuner):  # KerasTuner enters it for `build` alone
+            with tuner_border.scope(of_trial.tuner):  # KerasTuner enters it for `build` alone
                 with trial.part("data"), trial.leave_out_bytes():
                     known = {**kwargs, "callbacks": user_callbacks.without_trial(own)}
                     search = self.running or self._open(of_trial.tuner, args, known)
-                number = keras_tuners.number(of_trial.trial)
+                number = tuner_border.number(of_trial.trial)
                 if self.running is not None:  # `searching` kept TensorBoard from KerasTuner
                     own = user_callbacks.with_boards(own, search.arguments.callbacks, str(number))
                 job = self._job(search, hp, trial, number)
                 maker = self.terms.model_maker
                 if maker.start.is_one(model):  # the baseline has compiled it meanwhile
                     trial.make(maker, job.recipe, hp)
-                announce = keras_tuners.Announcement()
+                announce = tuner_border.Announcement()
                 written = [announce.before, of_trial, saving, announce.after]
                 path = Path(saving.filepath).resolve()  # for a worker elsewhere
                 checkpoint = Checkpoint(path, written, largest_bytes(model))
-                ask = keras_tuners.question(of_trial, search.goal, search.baseline())
+                ask = tuner_border.question(of_trial, search.goal, search.baseline())
                 record = search.train(job, trial, own, checkpoint, ask=ask)
-                keras_tuners.declare(hp, trial.declared)
-                keras_tuners.tell(of_trial, search.goal, record)
+                tuner_border.declare(hp, trial.declared)
+                tuner_border.tell(of_trial, search.goal, record)
                 if record.checkpoint:
-                    keras_tuners.bring(search.project.directory, record.checkpoint, path)
+                    tuner_border.bring(search.project.directory, record.checkpoint, path)
                 return search.goal.logs(record.outcome, record.score)
 
     def _job(self, search: Search, hp: Any, trial: Trial, number: int) -> Job:
@@ -295,7 +294,7 @@ class HyperModel(keras_tuner.HyperModel):
         gpus.check_outside_strategy()
         project = Project(tuner.project_dir)
         with project.hold():
-            with keras_tuners.scope(tuner):
+            with tuner_border.scope(tuner):
                 given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
                 search = self._open(tuner, (), completed_arguments(self.remembered, project, given))
                 self.remembered = Remembered.of(project, search.arguments)
@@ -303,17 +302,17 @@ class HyperModel(keras_tuner.HyperModel):
                     project.agree({FACT: facts_of(search.arguments)})
                 examples = search.data.training.examples
                 sizes = self.space.batch_size
-                keras_tuners.begin_at(
+                tuner_border.begin_at(
                     tuner,
                     self.space,
                     search.baseline_recipe,
                     self.terms.fitted,
                     search.own_values,
                 )
-                keras_tuners.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
+                tuner_border.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if not project.store.records():
                     self._tell_of_values(search, tuner.oracle.get_space().space)
-            self.running = tensorboard.shown_search(search, keras_tuners.declared(tuner))
+            self.running = tensorboard.shown_search(search, tuner_border.declared(tuner))
             self._forecast(tuner, self.running)
             left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:
@@ -325,8 +324,8 @@ class HyperModel(keras_tuner.HyperModel):
     def _forecast(self, tuner: Any, search: Search) -> None:
         """Tell the watcher how long the search takes."""
         records = search.project.store.records()
-        ahead = keras_tuners.ahead(tuner, search.goal.seconds, records, self.terms.workers)
-        forecast = Forecast(ahead, records, keras_tuners.ends_in(tuner))
+        ahead = tuner_border.ahead(tuner, search.goal.seconds, records, self.terms.workers)
+        forecast = Forecast(ahead, records, tuner_border.ends_in(tuner))
         search.watcher.begins(forecast, ahead.parts)
 
     def _tell_of_values(self, search: Search, axes: Any) -> None:
@@ -347,9 +346,9 @@ class HyperModel(keras_tuner.HyperModel):
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:
         problems, project = Problems(), Project(tuner.project_dir)
-        problems.of(lambda: keras_tuners.check(tuner))
+        problems.of(lambda: tuner_border.check(tuner))
         if self.terms.executor is not None:
-            problems.of(lambda: keras_tuners.check_isolated(tuner))
+            problems.of(lambda: tuner_border.check_isolated(tuner))
         prepared = self.prepared.matching(project, args, kwargs, self.watcher)
         if prepared is None:
             return self.terms.open(project, args, kwargs, self.watcher, problems)

@@ -1,12 +1,157 @@
-"""Plain text of what came from files: it commands no terminal, no page and no spreadsheet."""
+"""Plain text: numbers, JSON, HTML and sentences, read and shown."""
 
 from __future__ import annotations
 
+import dataclasses
+import html
+import json
+import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+
+from kbatch.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+MOST = (1 << 31) - 1  # the largest int32, in which TensorFlow counts
+# of one example: a gigabyte in float32; chosen by hand, not tuned
+MOST_VALUES, MOST_AXES = 1 << 28, 8
+
+
+def whole(text: str) -> int | None:
+    """Read a whole number of plain digits; `None` for another text.
+
+    `int` alone would accept `1_0` and digits of other scripts.
+
+    Example:
+    >>> whole("32"), whole("-1"), whole("1_0"), whole("²")
+    (32, -1, None, None)
+    """
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,300}", text.strip()) else None
+
+
+def number(text: str) -> float | None:
+    """Read a finite number; `None` for another text.
+
+    Example:
+    >>> number("0.5"), number("1e-3"), number("nan"), number("1e999")
+    (0.5, 0.001, None, None)
+    """
+    plain = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?", text.strip())
+    value = float(text) if plain else math.inf
+    return value if math.isfinite(value) else None
+
+
+def shortest(value: float) -> str:
+    """Write a number in the one way in which it is shortest.
+
+    Example:
+    >>> shortest(8.0), shortest(0.050), shortest(1e-5)
+    ('8', '0.05', '1e-05')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
+def sizes_of(option: str, text: str, remedy: str) -> tuple[int, ...]:
+    """Read the sizes in the text of an option.
+
+    Args:
+        option: String, name of the option, for the error.
+        text: String, whole numbers of at least 1, separated by commas.
+        remedy: String, what to do about another text, for the error.
+
+    Raises:
+        DataError: If the text is another.
+
+    Example:
+    >>> sizes_of("--batch-sizes", "32,64", "Separate them by commas")
+    (32, 64)
+    """
+    sizes = [whole(size) or 0 for size in text.split(",")]
+    if min(sizes) < 1:
+        raise DataError(f"{option} must be whole numbers of at least 1", text, remedy)
+    if max(sizes) > MOST:
+        raise DataError(f"{option} must be whole numbers of at most {MOST}", text, remedy)
+    return tuple(sizes)
+
+
+def example_shape(text: str) -> tuple[int, ...]:
+    """Read the shape of one example, without the batch dimension, in the text of `--shape`.
+
+    Args:
+        text: String, whole numbers of at least 1, separated by commas.
+
+    Raises:
+        DataError: If the text is another, or the shape is too large for an example.
+
+    Example:
+    >>> example_shape("224,224,3")
+    (224, 224, 3)
+    """
+    remedy = "Write the shape of one example, without the batch: 224,224,3"
+    shape = sizes_of("--shape", text, remedy)
+    if math.prod(shape) > MOST_VALUES or len(shape) > MOST_AXES:
+        raise DataError(
+            f"--shape must be of at most {MOST_VALUES} values and {MOST_AXES} axes", text, remedy
+        )
+    return shape
+
+
+def html_table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
+) -> str:
+    """Return an HTML table with notes below it; only its first column is aligned to the left.
+
+    >>> html_table(["batch"], [[32]], ["1 & 2"]).split("<tbody>")[1]
+    '<tr><td style="text-align: left">32</td></tr></tbody></table><p>1 &amp; 2</p>'
+    """
+    head = "".join(_html_cell("th", heading, position) for position, heading in enumerate(headings))
+    body = "".join(
+        "<tr>"
+        + "".join(_html_cell("td", value, position) for position, value in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def _html_cell(tag: str, value: object, position: int) -> str:
+    side = "right" if position else "left"
+    return f'<{tag} style="text-align: {side}">{html.escape(str(value))}</{tag}>'
+
+
+class Line:
+    """A line of text that is written over while a cell runs.
+
+    Example:
+    ```python
+    line = Line()
+    line.show("1 of 2 s")
+    line.clear()
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Write another text over the line; the same text is not written again."""
+        if text != self._text:
+            print(f"\r{text:<{len(self._text)}}", end="", flush=True)
+            self._text = text
+
+    def clear(self) -> None:
+        """Empty the line, for the next output."""
+        if self._text:
+            print("\r" + " " * len(self._text), end="\r", flush=True)
+            self._text = ""
+
 
 # C0 without tab and new line, DEL, C1, and what turns the direction of writing
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -87,3 +232,113 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return f"'{value}" if value.startswith(FORMULA) else value
+
+
+LARGEST = (1 << 63) - 1  # beyond 64 bits an integer is no measurement, and pandas cannot hold it
+
+Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+CountFrom1 = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+# neither infinite nor NaN: at most the largest float
+Finite = Annotated[float, msgspec.Meta(ge=0, le=1.7976931348623157e308)]
+FiniteAbove0 = Annotated[float, msgspec.Meta(gt=0, le=1.7976931348623157e308)]
+HUGE = 1e100  # beyond it a number is no measurement, and its cube has no place in a float
+# NaN is in no range
+Number = Annotated[float, msgspec.Meta(ge=-HUGE, le=HUGE)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+SecondsAbove0 = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+Name = Annotated[str, msgspec.Meta(max_length=300)]
+Text = Annotated[str, msgspec.Meta(max_length=1_000_000)]
+# a path below a folder: neither absolute, nor with a step upwards, nor on another drive
+Below = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(?![/\\]|[A-Za-z]:)(?!([^\x00-\x1f]*[/\\])?\.\.([/\\]|\Z))[^\x00-\x1f]*\Z",
+        max_length=1000,
+    ),
+]
+
+# how JSON writes control characters, or those themselves; most texts need no look at each string
+MAY_CONTROL = re.compile(r"\\[bfru]|[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+Value = TypeVar("Value")
+# makes the error to raise of the clause that says what was received
+Refuse = Callable[[str], Exception]
+
+
+def parse_json(text: bytes | str, refuse: Refuse) -> Any:
+    """Read a JSON text into dicts, lists, strings and numbers, without control characters.
+
+    Args:
+        text: String or UTF-8 bytes.
+        refuse: Function that returns the error to raise for another text; its argument is the
+            clause that says what was received.
+
+    Raises:
+        Exception: What `refuse` returned, if the text is not JSON, or holds half of a character (a
+            lone surrogate), which no table, file or terminal can hold.
+
+    Example:
+    >>> parse_json('{"a": [1, "ü"]}', ValueError)
+    {'a': [1, 'ü']}
+    """
+    try:
+        value = json.loads(text)
+        written = json.dumps(value, ensure_ascii=False)
+        written.encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise refuse(f"{error}") from error
+    return without_controls(value) if MAY_CONTROL.search(written) else value
+
+
+def read_json(form: type[Value], fields: Any, refuse: Refuse) -> Value:
+    """Read a typed value from what JSON holds: no missing and no unknown names, no other types.
+
+    Args:
+        form: A dataclass, a `TypedDict` (which may hold further names), or another type hint.
+        fields: What `parse` returned, or what `dataclasses.asdict` made.
+        refuse: Function that returns the error to raise, as for `parse`.
+
+    Raises:
+        Exception: What `refuse` returned, if the fields are not of this form.
+
+    Example:
+    >>> read_json(tuple[int, ...], [1, 2], ValueError)
+    (1, 2)
+    """
+    try:
+        value = msgspec.convert(fields, form)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise refuse(f"{error}") from error
+    unknown = _unknown_names(value, fields)
+    if unknown:
+        raise refuse(f"unknown names {', '.join(map(repr, unknown))}")
+    return value
+
+
+def fits_json(fields: Any, form: Any) -> bool:
+    """Whether `read` would read a typed value of this form.
+
+    Example:
+    >>> [fits_json([1.0, 2], list[float]), fits_json({"a": None}, dict[str, int | None])]
+    [True, True]
+    """
+    try:
+        read_json(form, fields, ValueError)
+    except ValueError:
+        return False
+    return True
+
+
+def _unknown_names(value: Any, fields: Any) -> list[str]:
+    """The names in JSON for which a dataclass, or one that it holds, has no field."""
+    if isinstance(value, (list, tuple)):
+        pairs = list(zip(value, fields, strict=True))
+        return [name for part, given in pairs for name in _unknown_names(part, given)]
+    if not dataclasses.is_dataclass(value):
+        return []
+    known = {field.name for field in dataclasses.fields(value)}
+    unknown = sorted(fields.keys() - known)
+    for name in known & fields.keys():
+        unknown += _unknown_names(getattr(value, name), fields[name])
+    return unknown

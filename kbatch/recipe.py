@@ -1,21 +1,151 @@
-"""The recipe: one complete way to train, as a frozen value."""
+"""Recipe: one way to train a model, as a frozen value."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import json_form, recipe_agreement
-from kbatch.batch_growth import CONSTANT, BatchGrowth
+from kbatch import plain_text
 from kbatch.code.places import Places
 from kbatch.code.script import script
-from kbatch.dtype_policy import check_policies
 from kbatch.errors import RecipeError, in_one_frame, made_in_one_frame
-from kbatch.recipe_fields import CHECKS, EXACT, MEAN
-from kbatch.recipe_row import fields_of_row
-from kbatch.training_method import TrainingMethod
+from kbatch.recipe_words import (
+    CHECKS,
+    COMPILED,
+    CONSTANT,
+    EXACT,
+    MEAN,
+    OF_OPTIMIZER,
+    BatchGrowth,
+    TrainingMethod,
+    check_companions,
+    check_policies,
+    is_number,
+    measures_noise,
+    whole_number,
+)
+
+
+def checked_learning_rate(recipe: Any) -> float | None:
+    """Return the learning rate as a recipe holds it.
+
+    Raises:
+        RecipeError: If it is no rate, or settings are given that the model's own optimizer has.
+    """
+    rate = recipe.learning_rate
+    if recipe.optimizer == COMPILED:
+        _check_compiled(recipe)
+        return None
+    if not is_number(rate) or not float(rate) > 0:
+        raise RecipeError(
+            "`learning_rate` must be a finite number above 0",
+            rate,
+            "Pass the learning rate of the optimizer, such as 0.001",
+        )
+    return float(rate)
+
+
+def checked_micro_batch_size(recipe: Any) -> int | None:
+    """Return the micro-batch size as a recipe holds it.
+
+    Raises:
+        RecipeError: If it does not divide the batch.
+    """
+    if recipe.micro_batch_size is None:
+        return None
+    size = whole_number(recipe.micro_batch_size)
+    if size is None:
+        raise RecipeError(
+            "`micro_batch_size` must be a whole number of at least 1",
+            repr(recipe.micro_batch_size),
+            "Pass an int such as 32",
+        )
+    if recipe.batch_size % size:
+        raise RecipeError(
+            "`micro_batch_size` must divide `batch_size`",
+            f"{size} for a batch of {recipe.batch_size}",
+            "Pass a divisor, or None for the whole batch at once",
+        )
+    return size
+
+
+def check_growth(recipe: Any) -> None:
+    """Refuse a batch that grows where it cannot.
+
+    Raises:
+        RecipeError: If XLA compiles the model, or the noise scale cannot be measured.
+    """
+    check_companions(RecipeError, [recipe.batch_schedule], [recipe.jit_compile], [recipe.training])
+    whole = recipe.micro_batch_size in (None, recipe.batch_size)
+    if measures_noise(recipe.batch_schedule) and whole:
+        raise RecipeError(
+            "A batch that grows by the noise scale must take two passes or more, between which it "
+            "is measured",
+            f"batch_size={recipe.batch_size}, micro_batch_size={recipe.micro_batch_size}",
+            "Pass half of the batch as micro_batch_size",
+        )
+
+
+def _check_compiled(recipe: Any) -> None:
+    """Refuse settings of an optimizer for the one that the model was compiled with."""
+    given = [
+        name
+        for name in (*OF_OPTIMIZER, "batch_schedule")
+        if getattr(recipe, name) != getattr(type(recipe), name)
+    ]
+    if recipe.learning_rate is None and not given:
+        return
+    received = [f"learning_rate={recipe.learning_rate!r}"]
+    received += [f"{name}={getattr(recipe, name)!r}" for name in given]
+    raise RecipeError(
+        'With optimizer="compiled" the learning rate must be the model\'s own, '
+        "and so all settings of its optimizer",
+        ", ".join(received),
+        "Pass learning_rate=None and leave the others out, or name an optimizer",
+    )
+
+
+def fields_of_row(
+    row: Mapping[str, Any], known: set[str], required: Collection[str]
+) -> dict[str, Any]:
+    """Return the fields of a recipe from a row of results.
+
+    In a row, pandas may have turned whole numbers into floats and `None` into NaN.
+
+    Args:
+        row: Mapping from column to value.
+        known: Set of the names of a recipe's fields.
+        required: Names of the columns that every row has.
+
+    Raises:
+        RecipeError: If a required column is missing.
+    """
+    missing = set(required) - set(row)
+    if missing:
+        raise RecipeError(
+            "A row of results must have every column of a recipe",
+            f"no {', '.join(sorted(missing))}",
+            "Pass a whole row",
+        )
+    fields = {name: _plain(row[name]) for name in known & set(row)}
+    if fields["optimizer"] == "compiled":
+        fields |= {"learning_rate": None}  # the column holds the rate of the model's optimizer
+    if fields["micro_batch_size"] == fields["batch_size"]:
+        fields |= {"micro_batch_size": None}
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    """Return a plain Python value: no NumPy scalar, `None` for NaN, an int for a whole float."""
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return None
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+
 
 # The fields of a recipe in the first projects, whose record keys are hashes over all of them. A
 # later field is written only where it differs from its default, so that old keys stay valid.
@@ -123,9 +253,9 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
             object.__setattr__(self, name, check(getattr(self, name)))
-        object.__setattr__(self, "learning_rate", recipe_agreement.learning_rate(self))
-        object.__setattr__(self, "micro_batch_size", recipe_agreement.micro_batch_size(self))
-        recipe_agreement.check_growth(self)
+        object.__setattr__(self, "learning_rate", checked_learning_rate(self))
+        object.__setattr__(self, "micro_batch_size", checked_micro_batch_size(self))
+        check_growth(self)
         check_policies(RecipeError, (self.policy,), (self.optimizer,), (self.training,))
 
     @property
@@ -210,7 +340,7 @@ class Recipe:
         Raises:
             RecipeError: If the text is not JSON, or does not hold the fields of a recipe.
         """
-        return cls.from_dict(json_form.parse(text, _no_recipe))
+        return cls.from_dict(plain_text.parse_json(text, _no_recipe))
 
     @classmethod
     @in_one_frame

@@ -17,18 +17,18 @@ from kbatch.errors import KbatchError, RecordError, SearchError, in_one_frame
 from kbatch.hypermodel import HyperModel
 from kbatch.hypermodel import objective as the_objective
 from kbatch.model_spec import LEAST_SEED, ModelSpec
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import whole_number
 from kbatch.records import files, tuner_files
 from kbatch.records.project import Project
 from kbatch.runtime import keras_private
 from kbatch.search import axis_ranges
 from kbatch.search.oracle import Oracle
+from kbatch.search.tuner_border import border
 from kbatch.space import Space
 from kbatch.training import crew
 from kbatch.training import warm_start as earlier_searches
 from kbatch.training.budget import seconds_of
 from kbatch.training.workers import executor_of
-from kbatch.tuner_border import border
 
 UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name
 

@@ -1,24 +1,95 @@
-"""The space of a search: the recipes that it may draw."""
+"""Space: the axes of a search, what they may hold together, and their combinations."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch import space_agreement
 from kbatch.axes import AXES, AXIS, RATED, RESERVED
-from kbatch.axis import Axis, RateAxis, by_optimizer, count, is_fixed, plain, rates_of
-from kbatch.axis_checks import batch_size_of
-from kbatch.batch_growth import CONSTANT, measures_noise
+from kbatch.axis import (
+    Axis,
+    RateAxis,
+    batch_size_of,
+    by_optimizer,
+    count,
+    is_fixed,
+    plain,
+    rates_of,
+)
 from kbatch.errors import SpaceError, made_in_one_frame
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import COMPILED
-from kbatch.rules import scaling
-from kbatch.rules.scaling import recipe_fields, warmup_updates
+from kbatch.recipe_words import (
+    COMPILED,
+    CONSTANT,
+    PLAIN,
+    BatchGrowth,
+    check_companions,
+    check_policies,
+    measures_noise,
+)
+from kbatch.rules import batch_schedule, scaling
+from kbatch.rules.scaling import DEFAULT_LEARNING_RATE_RULES, recipe_fields, warmup_updates
 from kbatch.runtime import precision
+
+
+def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any]) -> None:
+    """Refuse values that a recipe could not have together.
+
+    Args:
+        space: `Space`.
+        rules: The learning-rate rule of each optimizer of the space that has one.
+        of_optimizer: The axes that a compiled optimizer decides, with their defaults.
+
+    Raises:
+        SpaceError: If a search might draw them together, or if an axis would change nothing.
+    """
+    _check_compiled(space, of_optimizer)
+    check_policies(SpaceError, space.policy or (), space.optimizer, space.training)
+    schedules = space.batch_schedule
+    check_companions(SpaceError, schedules, space.jit_compile or (), space.training)
+    if any(map(measures_noise, schedules)):
+        scaling.check_halves(space.batch_size)
+    own = {name: rule for name, rule in rules.items() if rule != DEFAULT_LEARNING_RATE_RULES[name]}
+    if own and tuple(schedules) != (CONSTANT,):
+        raise SpaceError(
+            "The learning rate of a growing batch must follow the usual rule",
+            f"learning_rate_rule={own} and batch_schedule={schedules}",
+            "Leave one of them out",
+        )
+
+
+def _check_compiled(space: Any, of_optimizer: Mapping[str, Any]) -> None:
+    """Refuse settings of an optimizer in a space that leaves all of them to the model's own."""
+    given = {name: getattr(space, name) for name in of_optimizer}
+    idle = [f"{name}={value}" for name, value in given.items() if value != of_optimizer[name]]
+    if idle and set(space.optimizer) == {COMPILED}:
+        raise SpaceError(
+            'With optimizer="compiled" alone its settings must be the model\'s own',
+            ", ".join(idle),
+            "Leave them out, or name an optimizer too, such as sgd",
+        )
+
+
+def smallest_step(space: Any, batch_sizes: Sequence[int]) -> int:
+    """Return the fewest examples of a train step among the recipes of a space.
+
+    Args:
+        space: `Space`.
+        batch_sizes: Sequence of integers, those of its batch sizes that fit.
+    """
+    steps = []
+    for size, schedule in itertools.product(batch_sizes, space.batch_schedule):
+        # other methods take a batch in one step
+        of_pass = space.micro_batch(size, schedule) if PLAIN in space.training else None
+        factor = (BatchGrowth.parse(schedule) or BatchGrowth()).factor
+        steps.append(batch_schedule.first_pass(size, factor, size // (of_pass or size)))
+    return min(steps, default=2)
+
 
 # Arguments of a space in the first projects. A later axis is a fact of a project only where it
 # differs from its default, so that old projects can be resumed.
@@ -172,7 +243,7 @@ class Space:
             raise SpaceError("`baseline` must be a Recipe", self.baseline, "Pass kbatch.Recipe(…)")
         rated = [name for name in self.optimizer if name in RATED]
         of_optimizer = {axis.name: axis.default for axis in AXES if axis.of_optimizer}
-        space_agreement.check(self, {name: self._rule(name) for name in rated}, of_optimizer)
+        check(self, {name: self._rule(name) for name in rated}, of_optimizer)
 
     def _rule(self, optimizer: str) -> str:
         return self.learning_rate_rule.get(
@@ -303,3 +374,59 @@ class Space:
             for name, value in axes.items()
             if name in FIRST_ARGUMENTS or value != AXIS[name].default
         }
+
+
+PLAIN_COMBINATION = Recipe()
+OF_MEMORY = [axis for axis in AXES if axis.decides_memory]
+NAMES = [axis.name for axis in OF_MEMORY]
+# the first three (policy, optimizer, jit_compile) are always shown, later ones if not the default
+ALWAYS_SHOWN = 3
+
+_namedtuple: Any = collections.namedtuple  # untyped, since mypy cannot read fields of a table
+_Parts: Any = _namedtuple(
+    "_Parts", NAMES, defaults=[getattr(PLAIN_COMBINATION, name) for name in NAMES]
+)
+
+
+class Combination(_Parts):
+    """A value for each axis that decides memory; a missing value has the default of `Recipe`.
+
+    Example:
+    >>> print(Combination("float32", "sgd", True, "minimal"))
+    sgd, float32, jit, recompute minimal
+    """
+
+    policy: str
+    optimizer: str
+    jit_compile: bool
+    recompute: str
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Combination:
+        """Return the combination of a recipe."""
+        return cls(*(axis.like_in_memory(getattr(recipe, axis.name)) for axis in OF_MEMORY))
+
+    def __str__(self) -> str:
+        words = [self.optimizer, self.policy, *(["jit"] if self.jit_compile else [])]
+        return ", ".join([*words, *self.later_words()])
+
+    def later_words(self) -> list[str]:
+        """Return words for the axes after the first three that do not have their default."""
+        later = NAMES[ALWAYS_SHOWN:]
+        return [
+            f"{name} {getattr(self, name)}"
+            for name in later
+            if getattr(self, name) != getattr(PLAIN_COMBINATION, name)
+        ]
+
+
+def combinations(space: Space) -> list[Combination]:
+    """Return all combinations of a space that may differ in memory, each once."""
+    values = [
+        dict.fromkeys(map(axis.like_in_memory, given))
+        for axis, given in space.searched()
+        if axis.decides_memory
+    ]
+    return [Combination(*each) for each in itertools.product(*values)]

@@ -1,13 +1,17 @@
-"""Text tables: tables as plain text, laid out by rich, without colours."""
+"""Text tables and the console that shows them."""
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from kbatch.plain_text import CONTROLS
 
 UNLIMITED = 10_000  # columns: no row is ever folded
 
@@ -43,3 +47,30 @@ def rendered(table: Table, width: int) -> str:
     console = Console(file=page, width=width, color_system=None, force_jupyter=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in page.getvalue().rstrip().splitlines())
+
+
+class PlainConsole(Console):
+    """A console of rich's without markup, emoji and control characters of the texts.
+
+    Args:
+        **options: As for `rich.console.Console`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects; names of files and texts of records may hold what commands a terminal."""
+        super().print(*map(_plain, objects), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Raise what `print` would, where rich ends the process.
+
+        Raises:
+            BrokenPipeError: Always.
+        """
+        raise BrokenPipeError(errno.EPIPE, "the reader of standard output has left")
+
+
+def _plain(value: Any) -> Any:
+    return CONTROLS.sub("", value) if isinstance(value, str) else value

@@ -76,7 +76,7 @@ def trials_per_second(kind, workers, seconds, trials, folder):
     tuner.hypermodel.watcher = Ends()
     data = {"validation_data": (x[:64], y[:64])}
     # no trial is stopped at a rung, so that all take the same seconds
-    with mock.patch("kbatch.tuner.question", return_value=None):
+    with mock.patch("kbatch.search.tuner_border.question", return_value=None):
         arguments = {**data, "verbose": 0}
         tuner.search(x, y, max_trials=trials * workers, **arguments)
     ends = tuner.hypermodel.watcher.seconds

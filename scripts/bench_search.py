@@ -40,7 +40,7 @@ import numpy as np
 import rows
 from scipy.stats import spearmanr
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.search import oracle, proposals
 from kbatch.testing import Replay
 from kbatch.testing._table import read
@@ -197,7 +197,7 @@ def early(table):
         f"{table.name}: standard error of the better half's means: {error(replay):.1%} of the best",
     ]
     for mark in oracle.RUNG_MARKS:
-        seconds = scoring.marks(replay.horizon)[mark - 1]
+        seconds = outcome.marks(replay.horizon)[mark - 1]
         held = [[each.gain(seconds) for each in of_recipe] for of_recipe in trainings.values()]
         found = [spearmanr(of_seed, means)[0] for of_seed in zip(*held, strict=True)]
         texts = ", ".join(f"{value:.2f}" for value in found)

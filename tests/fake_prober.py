@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kbatch.combination import Combination
 from kbatch.memory._next_size import Need
 from kbatch.memory._probe import ModelFacts, Probe
 from kbatch.runtime.size import ALLOCATOR_SLACK, Moment, Size
+from kbatch.space import Combination
 
 LIMIT = 1000 << 20
 

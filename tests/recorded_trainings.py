@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from kbatch.outcome import marks
 from kbatch.recipe import Recipe
-from kbatch.scoring import marks
 from kbatch.testing._table import RecordedTraining
 
 HORIZON = 10.0

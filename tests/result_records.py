@@ -3,8 +3,9 @@
 import dataclasses
 import math
 
-from kbatch import Outcome, Recipe, scoring
-from kbatch.goal import Goal
+from kbatch import Outcome, Recipe
+from kbatch import outcome as outcomes
+from kbatch.outcome import Goal
 from kbatch.records import project
 from kbatch.records.store import Record, Store
 
@@ -28,14 +29,14 @@ def record(
     sign = 1 if goal.direction == "max" else -1
     curve = tuple(
         (t, goal.chance + sign * level * (1 - math.exp(-speed * t / 3)))
-        for t in scoring.marks(goal.seconds)
+        for t in outcomes.marks(goal.seconds)
     )
     reached = (
-        None if goal.target is None else scoring.seconds_to(curve, goal.target, goal.direction)
+        None if goal.target is None else outcomes.seconds_to(curve, goal.target, goal.direction)
     )
     if reached is not None:
         curve, ended = tuple(point for point in curve if point[0] <= reached), "target"
-    held = scoring.held(curve, goal.direction)
+    held = outcomes.held(curve, goal.direction)
     outcome = Outcome(
         ended,
         curve,
@@ -51,7 +52,7 @@ def record(
     )
     outcome = dataclasses.replace(outcome, **(changes or {}))
     score = (
-        scoring.score(curve, goal.seconds, goal.chance, goal.target, goal.direction)
+        outcomes.score(curve, goal.seconds, goal.chance, goal.target, goal.direction)
         if ended in ("horizon", "target", "callback")
         else 0.0
     )

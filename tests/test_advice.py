@@ -16,11 +16,11 @@ import kbatch
 from kbatch import Recipe, advise, errors
 from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.rulebook import RULES, unchecked
-from kbatch.combination import Combination
 from kbatch.memory._max_batch import Row, Table
 from kbatch.records import project
 from kbatch.results.loading import load, rows
 from kbatch.runtime import precision
+from kbatch.space import Combination
 
 EXAMPLES = 2000  # on which a value of 0.8 has a standard error of 0.009
 

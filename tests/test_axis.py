@@ -4,10 +4,8 @@ import keras_tuner
 import numpy as np
 import pytest
 
-from kbatch.axis import Axis, is_fixed, plain, rates_of
-from kbatch.axis_checks import among, batch_size_of, passes_of
+from kbatch.axis import Axis, Range, among, batch_size_of, is_fixed, passes_of, plain, rates_of
 from kbatch.errors import SpaceError
-from kbatch.option import Range
 
 SIZE = Axis("size", batch_size_of, preferred=32)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from result_records import GOAL, SECONDS, confirmation, failed, record
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.results.claim import claim_of
 from kbatch.results.ranking import ranking
 from kbatch.results.sentences import claim_sentences
@@ -250,6 +250,6 @@ def test_the_error_of_a_time_is_at_least_the_measuring_gap():
     assert score_error(one.outcome, TARGET, 100) > sure
     unreached = record(0, 0.1, goal=TARGET)
     assert score_error(unreached.outcome, TARGET, 400) == pytest.approx(
-        scoring.standard_error(unreached.outcome.value, 400) / SECONDS
+        outcome.standard_error(unreached.outcome.value, 400) / SECONDS
     )
     assert score_error(record(0, 0.1).outcome, replace(GOAL, metric="val_auc"), 400) is None

@@ -3,9 +3,9 @@
 import keras_tuner
 
 from kbatch import Recipe, Space
-from kbatch.combination import Combination, combinations
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch import Row, Table
+from kbatch.space import Combination, combinations
 
 SPACE = Space(
     optimizer="sgd",

@@ -12,7 +12,7 @@ import kbatch
 from kbatch import Recipe
 from kbatch.cli.app import app
 from kbatch.errors import RecordError
-from kbatch.goal import Goal
+from kbatch.outcome import Goal
 from kbatch.records import project
 from kbatch.results import compare
 from kbatch.results.claim import claim_of

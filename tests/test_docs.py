@@ -118,7 +118,7 @@ def test_the_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", [*sys.path])
     # so that no trial of a third of a second is stopped at a rung
-    monkeypatch.setattr("kbatch.tuner.widest_difference", lambda *_: math.inf)
+    monkeypatch.setattr("kbatch.search.tuner_border.widest_difference", lambda *_: math.inf)
     namespace = {"__name__": "__docs__"}
     printed = ""
     for block in blocks(page):

@@ -4,10 +4,10 @@ import keras
 import pytest
 
 from kbatch import Recipe, Space
-from kbatch.dtype_policy import POLICIES, policy_of_keras
 from kbatch.errors import ModelError, RecipeError, SpaceError
 from kbatch.models.maker import ModelMaker
 from kbatch.models.policies import policy_scope
+from kbatch.recipe_words import POLICIES, policy_of_keras
 
 
 @pytest.mark.parametrize("policy", POLICIES)

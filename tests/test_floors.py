@@ -16,10 +16,9 @@ CHARTS = {
 }
 ONLY_IN = {
     "keras_tuner": {
-        "tuner_border",
+        "search.tuner_border",
         "hypermodel",
         "runtime.keras_private",
-        "tuner",
         "models.maker",
         "driver.tuners",
         "search.axis_ranges",
@@ -51,7 +50,7 @@ ONLY_IN = {
     },
     "optuna": {"search.axis_ranges", "search.proposals"},
     "loky": {"runtime.worker", "runtime.loky_private"},
-    "msgspec": {"json_form"},
+    "msgspec": {"plain_text"},
     "pynvml": {"runtime.nvidia"},
     "tensorflow_datasets": {"case_study.sources", "data.tfds"},
 }
@@ -115,7 +114,7 @@ def test_no_two_modules_import_each_other_even_inside_functions():
 NOUNS_IN_ING = {
     "scaling",
     "setting",
-    "scoring",
+    "outcome",
     "testing",
     "loading",
     "ranking",

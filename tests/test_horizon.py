@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.callbacks import Horizon, TrainingClock
 from kbatch.callbacks.horizon import measure_validation
 from kbatch.errors import ModelError
@@ -80,7 +80,7 @@ def test_it_measures_at_marks_and_at_the_end_within_the_horizon(ten_seconds):
     assert horizon.ended == "horizon"
     assert len(horizon.curve) == 12
     assert 9.9 <= clock.seconds <= 10.0
-    for (seconds, _), mark in zip(horizon.curve[:-1], scoring.marks(10.0), strict=False):
+    for (seconds, _), mark in zip(horizon.curve[:-1], outcome.marks(10.0), strict=False):
         # the clock tells nothing before the second update
         assert mark <= seconds + 1e-9 < max(mark, 0.1) + 0.1 + 1e-6
 
@@ -93,7 +93,7 @@ def test_an_update_past_several_marks_is_measured_once(points):
 
 def test_the_weights_of_the_held_value_are_kept(ten_seconds):
     model, _, horizon, _ = ten_seconds
-    held = scoring.held(horizon.curve)
+    held = outcome.held(horizon.curve)
     assert horizon.value == held.value
     assert measure_validation(model, horizon.validation_data)["accuracy"] == pytest.approx(
         held.value
@@ -173,11 +173,11 @@ def test_several_batches_a_call_are_refused(points):
 def test_near_a_target_it_measures_more_often():
     def seconds_to_target(rate, target=0.85, seconds=60.0):
         curve, clock = [], 0.0
-        while scoring.seconds_to(curve, target) is None and clock < seconds:
+        while outcome.seconds_to(curve, target) is None and clock < seconds:
             clock += 0.01
-            if clock >= scoring.next_mark(curve, seconds, target):
+            if clock >= outcome.next_mark(curve, seconds, target):
                 curve.append((clock, 0.5 + 0.45 * (1 - np.exp(-clock * rate))))
-        return scoring.seconds_to(curve, target), len(curve)
+        return outcome.seconds_to(curve, target), len(curve)
 
     for rate in np.geomspace(0.05, 2.0, 15):
         reached, measurements = seconds_to_target(rate)
@@ -213,7 +213,7 @@ def test_twenty_updates_without_a_finite_loss_end_training(points):
 def test_a_target_ends_training_once_it_is_held(points):
     _, clock, horizon, _ = fitted(points, seconds=50.0, target=0.6)
     assert horizon.ended == "target"
-    assert clock.seconds == scoring.seconds_to(horizon.curve, 0.6)
+    assert clock.seconds == outcome.seconds_to(horizon.curve, 0.6)
     assert min(value for _, value in horizon.curve[-3:]) >= 0.6
 
 
@@ -278,7 +278,7 @@ def test_a_training_that_does_not_go_on_keeps_what_it_held(points, ten_seconds):
     assert horizon.ended == "stopped"
     assert horizon.curve == whole.curve[:4]
     assert clock.updates == whole.curve_updates[3]
-    assert horizon.value == scoring.held(whole.curve[:4]).value
+    assert horizon.value == outcome.held(whole.curve[:4]).value
     assert measure_validation(model, horizon.validation_data)["accuracy"] == pytest.approx(
         horizon.value
     )

@@ -22,8 +22,8 @@ from kbatch.data import pictures as data_pictures
 from kbatch.data.examples import Shares
 from kbatch.driver import results_folder
 from kbatch.errors import DataError, KbatchError, RecordError
-from kbatch.json_form import Below, fits
 from kbatch.plain_keras import pictures
+from kbatch.plain_text import Below, fits_json
 from kbatch.records import files
 from kbatch.records.files import Lock
 from kbatch.records.project import Project
@@ -212,7 +212,7 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_a_checkpoint_is_below_its_project(path, searched, tmp_path):
-    assert not fits(path, Below)
+    assert not fits_json(path, Below)
     folder = copy_of(searched, tmp_path / "runs")
     file = folder / "p" / "kbatch" / "records.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -226,7 +226,7 @@ def test_a_checkpoint_is_below_its_project(path, searched, tmp_path):
 
 @pytest.mark.parametrize("path", ["", "trial_0/checkpoint.weights.h5", "a..b/c...", "a\\b"])
 def test_a_path_below_is_taken(path):
-    assert fits(path, Below)
+    assert fits_json(path, Below)
 
 
 def test_pages_are_not_written_through_a_link(tmp_path):

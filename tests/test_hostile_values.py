@@ -14,8 +14,7 @@ import pytest
 
 import kbatch
 from kbatch.errors import KbatchError
-from kbatch.json_form import Name, Number, Seconds, fits, parse
-from kbatch.plain_text import CONTROLS
+from kbatch.plain_text import CONTROLS, Name, Number, Seconds, fits_json, parse_json
 from kbatch.results import load, load_confirmations
 from kbatch.results.report import write
 
@@ -188,12 +187,12 @@ def test_a_training_that_diverges_can_be_read(tmp_path):
 
 
 def test_ranges():
-    assert not any(fits(each, Number) for each in (math.nan, math.inf, 1e308, "1", True))
-    assert not any(fits(each, Seconds) for each in (math.nan, math.inf, -1.0))
-    assert not fits("x" * 301, Name)
-    assert all(fits(each, Number) for each in (0.0, -5, 1e20))
+    assert not any(fits_json(each, Number) for each in (math.nan, math.inf, 1e308, "1", True))
+    assert not any(fits_json(each, Seconds) for each in (math.nan, math.inf, -1.0))
+    assert not fits_json("x" * 301, Name)
+    assert all(fits_json(each, Number) for each in (0.0, -5, 1e20))
 
 
 def test_json_has_no_control_characters():
     text = json.dumps({"a\x1b": ["b\x07c", "d\u202ee", "f\ng\th", 1.5, None]})
-    assert parse(text, ValueError) == {"a": ["bc", "de", "f\ng\th", 1.5, None]}
+    assert parse_json(text, ValueError) == {"a": ["bc", "de", "f\ng\th", 1.5, None]}

@@ -3,10 +3,10 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from kbatch import Outcome, Recipe, json_form
+from kbatch import Outcome, Recipe, plain_text
 from kbatch.errors import RecipeError, RecordError
-from kbatch.json_form import Count, FiniteAbove0
 from kbatch.memory import MaxBatch
+from kbatch.plain_text import Count, FiniteAbove0
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Whole:
 
 
 def read(fields):
-    return json_form.read(Whole, fields, RecipeClause)
+    return plain_text.read_json(Whole, fields, RecipeClause)
 
 
 class RecipeClause(RecipeError):
@@ -59,13 +59,13 @@ def test_a_value_survives_its_json():
 def test_other_fields_are_refused_with_the_error_of_the_caller(fields, received):
     with pytest.raises(RecipeClause, match=f"must fit.*{received}"):
         read(fields)
-    assert not json_form.fits(fields, Whole)
+    assert not plain_text.fits_json(fields, Whole)
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff", '"\\ud800"', "[" * 100_000])
 def test_a_text_that_no_file_can_hold_is_refused(text):
     with pytest.raises(RecipeClause, match="must fit"):
-        json_form.parse(text, RecipeClause)
+        plain_text.parse_json(text, RecipeClause)
     with pytest.raises(RecipeError):
         Recipe.from_json(text)
     with pytest.raises(RecordError):

@@ -6,7 +6,7 @@ import pytest
 from result_records import GOAL, failed, keep, record
 
 import kbatch
-from kbatch.goal import Goal
+from kbatch.outcome import Goal
 from kbatch.results.sentences import learned
 
 LOSS = Goal(10.0, "val_loss", "min", 0.693)

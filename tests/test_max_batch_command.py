@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from kbatch.cli import max_batch_options
 from kbatch.cli.app import app
 from kbatch.cli.max_batch_answer import sentence
-from kbatch.combination import Combination
 from kbatch.memory._max_batch import MaxBatch, Row, Table
 from kbatch.memory._probe import Probe
 from kbatch.recipe import Recipe
+from kbatch.space import Combination
 
 HERE = Path(__file__).parent
 BASE = [

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 import kbatch
 from kbatch import HyperModel, Recipe, Space, find_max_batch, max_batches
 from kbatch.cli.app import app
-from kbatch.combination import Combination
 from kbatch.errors import MemoryLimitError, ProjectChangedError, SearchError
 from kbatch.memory._max_batch import Row, Table
 from kbatch.records.project import Project
 from kbatch.records.store import Store
+from kbatch.space import Combination
 
 HERE = Path(__file__).parent
 LIMIT = 120 << 20

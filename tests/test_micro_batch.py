@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from kbatch import Recipe, Space
-from kbatch.combination import NAMES, Combination
 from kbatch.errors import SearchError
 from kbatch.memory._max_batch import Row, Table
 from kbatch.memory._micro_batch import MOST_STEPS, check, facts, fitted, why_not
+from kbatch.space import NAMES, Combination
 
 TABLE = Table(
     tuple(

@@ -9,7 +9,8 @@ import short_searches
 import tensorflow as tf
 
 import kbatch
-from kbatch import Recipe, Space, space_agreement
+from kbatch import Recipe, Space
+from kbatch import space as spaces
 from kbatch.data.augmentation import CutMix, MixUp
 from kbatch.errors import DataError, ModelError
 from kbatch.models import losses
@@ -394,7 +395,7 @@ def test_passes_of_one_example_mix_nothing_and_are_refused(fields, tmp_path):
     if "micro_batch_size" in axes:
         # SAM mixes the whole batch
         sam = Space(**axes, training="sam:0.05")
-        assert space_agreement.smallest_step(sam, [16]) == 16
+        assert spaces.smallest_step(sam, [16]) == 16
     space = Space(**axes, augmentation=("none", "mixup"), baseline=Recipe(16))
     tuner = short_searches.tuner_of(str(tmp_path), model=lambda hp: linear(), space=space)
     with pytest.raises(DataError, match="MixUp must have two examples"):

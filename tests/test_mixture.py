@@ -7,7 +7,7 @@ import tensorflow as tf
 from kbatch.data import augmentation
 from kbatch.data.augmentation import CutMix, MixUp, partner
 from kbatch.errors import DataError, RecipeError
-from kbatch.recipe_fields import AUGMENTATIONS
+from kbatch.recipe_words import AUGMENTATIONS
 
 RNG = np.random.default_rng(0)
 # every image is of one color, its number

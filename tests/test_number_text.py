@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kbatch.errors import DataError
-from kbatch.number_text import MOST, MOST_AXES, MOST_VALUES, example_shape, number, sizes_of, whole
+from kbatch.plain_text import MOST, MOST_AXES, MOST_VALUES, example_shape, number, sizes_of, whole
 
 
 @pytest.mark.parametrize("value", [0, 7, -12, 10**12])

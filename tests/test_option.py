@@ -3,9 +3,9 @@
 import pytest
 
 from kbatch.axes import AXIS
+from kbatch.axis import Option, Range, between, names, numbers, one_of, whole_numbers, words
 from kbatch.errors import DataError, SearchError
-from kbatch.option import Option, Range, between, names, numbers, one_of, whole_numbers, words
-from kbatch.recipe_fields import AUGMENTATIONS
+from kbatch.recipe_words import AUGMENTATIONS
 
 
 @pytest.mark.parametrize(

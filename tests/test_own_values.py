@@ -14,8 +14,7 @@ import kbatch
 from kbatch.checks.arguments import look_at_own_values
 from kbatch.checks.check import Subject
 from kbatch.errors import SearchError
-from kbatch.given_values import values_of
-from kbatch.model_spec import ModelSpec
+from kbatch.model_spec import ModelSpec, values_of
 from kbatch.models.maker import GuardedHyperParameters
 from kbatch.results.claim import claim_of
 from kbatch.results.loading import load_records

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kbatch.errors import DataError, SearchError
-from kbatch.problems import Problems
+from kbatch.errors import DataError, Problems, SearchError
 
 
 def refuse(error):

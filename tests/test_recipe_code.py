@@ -11,7 +11,7 @@ from script_cases import RECIPES
 from kbatch import Recipe
 from kbatch.code import script
 from kbatch.code.definitions import Definition, copied
-from kbatch.recipe_fields import AUGMENTATIONS, OPTIMIZERS
+from kbatch.recipe_words import AUGMENTATIONS, OPTIMIZERS
 from kbatch.rules import scaling
 
 # Another value of each field, beside other fields that it needs.

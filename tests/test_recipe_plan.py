@@ -10,14 +10,14 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space, recompute
-from kbatch.combination import Combination
 from kbatch.errors import RecomputeError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch import Table
 from kbatch.models.maker import ModelMaker
+from kbatch.recipe_words import Strategy
 from kbatch.recompute._planner import PLANNED_BATCH_SIZE, apply_recipe
-from kbatch.recompute_strategy import Strategy
 from kbatch.results.loading import load_records
+from kbatch.space import Combination
 
 HERE = Path(__file__).parent
 

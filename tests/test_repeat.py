@@ -9,10 +9,9 @@ import tensorflow as tf
 from short_searches import SECONDS, SPACE, build, search
 
 import kbatch
-from kbatch import tuner as keras_tuners
 from kbatch.results.loading import load_records
 from kbatch.results.ranking import leaders, mean_score
-from kbatch.search import oracle
+from kbatch.search import oracle, tuner_border
 
 SEED = 5
 # The baseline is the first training of a search, and after two trials comes the repeat.
@@ -22,7 +21,7 @@ REPEAT_TRAINING = 3
 @pytest.fixture(autouse=True)
 def after_two(monkeypatch):
     monkeypatch.setattr(oracle, "REPEATED_FROM", 2)
-    monkeypatch.setattr(keras_tuners, "widest_difference", lambda *_: math.inf)  # none is stopped
+    monkeypatch.setattr(tuner_border, "widest_difference", lambda *_: math.inf)  # none is stopped
 
 
 def tuner_in(folder, **arguments):

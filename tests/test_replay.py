@@ -13,7 +13,7 @@ from short_searches import search, tuner_of
 
 import kbatch
 from kbatch.errors import RecordError, SearchError
-from kbatch.scoring import marks
+from kbatch.outcome import marks
 from kbatch.testing import Replay
 
 

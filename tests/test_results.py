@@ -9,9 +9,8 @@ import pytest
 from result_records import GOAL, confirmation, failed, keep, record
 
 import kbatch
-from kbatch import Recipe, scoring
+from kbatch import Recipe, outcome
 from kbatch.advice.past import results_of
-from kbatch.combination import Combination
 from kbatch.errors import RecipeError, RecordError
 from kbatch.page.page import contents_of
 from kbatch.records import project as records_project
@@ -19,6 +18,7 @@ from kbatch.results import report
 from kbatch.results.comparison import side_of
 from kbatch.results.ranking import all_were_stopped, best_training, leaders, ranking
 from kbatch.results.words import ended_text, score_text
+from kbatch.space import Combination
 
 OLD = Path("/work/shared/data/old-project")
 
@@ -75,7 +75,7 @@ def test_the_baseline_and_those_within_noise_are_named(project):
         "",
     ]
     assert ranks[1].standard_error == pytest.approx(
-        scoring.standard_error(ranks[1].record.outcome.value, 400)
+        outcome.standard_error(ranks[1].record.outcome.value, 400)
     )
 
 

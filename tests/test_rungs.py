@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from kbatch.scoring import marks
+from kbatch.outcome import marks
 from kbatch.search import oracle
 
 

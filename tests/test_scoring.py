@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch import scoring
+from kbatch import outcome
 
 HORIZON = 12.0
 
 
 def rising(rng, points=12, noise=0.02, speed=1.0):
-    times = np.asarray(scoring.marks(HORIZON))[:points]
+    times = np.asarray(outcome.marks(HORIZON))[:points]
     return [
         (float(t), float(0.5 + 0.4 * (1 - math.exp(-speed * t / 3)) + rng.normal(0, noise)))
         for t in times
@@ -23,7 +23,7 @@ def curve(request):
 
 
 def test_marks_are_twelve_dense_early_and_end_at_the_horizon():
-    marks = scoring.marks(HORIZON)
+    marks = outcome.marks(HORIZON)
     assert len(marks) == 12
     assert marks[-1] == HORIZON
     assert marks[0] == pytest.approx(HORIZON / 144)
@@ -32,7 +32,7 @@ def test_marks_are_twelve_dense_early_and_end_at_the_horizon():
 
 def test_held_is_the_best_minimum_of_three_by_brute_force(curve):
     best = max(min(value for _, value in curve[i : i + 3]) for i in range(len(curve) - 2))
-    held = scoring.held(curve)
+    held = outcome.held(curve)
     assert held.value == best
     assert curve[held.index][1] == best
 
@@ -73,15 +73,15 @@ def test_chance_in_float32_scores_zero():
     share = 2 / 3
     curve = [(1, float(np.float32(share)))] * 3
     assert curve[0][1] > share
-    assert scoring.score(curve, 3, share) == 0
-    assert scoring.score([(1, 0.667)] * 3, 3, share) > 0
+    assert outcome.score(curve, 3, share) == 0
+    assert outcome.score([(1, 0.667)] * 3, 3, share) > 0
 
 
 def test_a_chance_level_model_scores_zero():
     rng = np.random.default_rng(0)
-    assert kbatch.score([(t, 0.5) for t in scoring.marks(HORIZON)], HORIZON, 0.5) == 0.0
+    assert kbatch.score([(t, 0.5) for t in outcome.marks(HORIZON)], HORIZON, 0.5) == 0.0
     assert (
-        kbatch.score([(t, 0.5 - abs(rng.normal())) for t in scoring.marks(HORIZON)], HORIZON, 0.5)
+        kbatch.score([(t, 0.5 - abs(rng.normal())) for t in outcome.marks(HORIZON)], HORIZON, 0.5)
         == 0.0
     )
 
@@ -94,7 +94,7 @@ def test_fewer_than_three_measurements_score_zero(points):
 def test_nan_scores_zero_and_is_never_held():
     curve = [(1, 0.8), (2, 0.8), (3, 0.8), (4, math.nan), (5, 0.9), (6, 0.9)]
     assert kbatch.score(curve, HORIZON, 0.5) == 0.0
-    assert scoring.held(curve).value == 0.8
+    assert outcome.held(curve).value == 0.8
 
 
 def test_a_minimized_metric_mirrors_a_maximized_one(curve):
@@ -131,14 +131,14 @@ def test_a_gain_is_the_best_mean_of_three_measurements(direction):
         values = random.uniform(0, 1, random.integers(3, 13))
         curve = list(enumerate(values.tolist(), 1))
         means = [sign * (np.mean(values[at : at + 3]) - 0.5) for at in range(len(values) - 2)]
-        found = scoring.gain(curve, 0.5, direction)
+        found = outcome.gain(curve, 0.5, direction)
         assert found == pytest.approx(max(0, *means))
         # the worst of three is no more than their mean
-        assert scoring.score(curve, 20.0, 0.5, direction=direction) * 20 <= found + 1e-9
+        assert outcome.score(curve, 20.0, 0.5, direction=direction) * 20 <= found + 1e-9
 
 
 def test_a_gain_is_0_for_what_tells_nothing():
-    assert scoring.gain([(1, 0.9), (2, 0.9)], 0.5) == 0
-    assert scoring.gain([(1, 0.9), (2, 0.9), (3, float("nan")), (4, 0.9)], 0.5) == 0
-    assert scoring.gain([(1, 0.4), (2, 0.3), (3, 0.2)], 0.5) == 0
-    assert scoring.gain([], 0.5) == 0
+    assert outcome.gain([(1, 0.9), (2, 0.9)], 0.5) == 0
+    assert outcome.gain([(1, 0.9), (2, 0.9), (3, float("nan")), (4, 0.9)], 0.5) == 0
+    assert outcome.gain([(1, 0.4), (2, 0.3), (3, 0.2)], 0.5) == 0
+    assert outcome.gain([], 0.5) == 0

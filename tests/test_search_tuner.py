@@ -14,10 +14,9 @@ import pytest
 from short_searches import SECONDS, SPACE, build
 
 import kbatch
-from kbatch import tuner as keras_tuners
 from kbatch.errors import ProjectChangedError, SearchError, SpaceError
 from kbatch.results.loading import load_records
-from kbatch.search import oracle
+from kbatch.search import oracle, tuner_border
 
 # Set to "local" or "ray", these tests make their trainings there.
 EXECUTOR = os.environ.get("KBATCH_TEST_EXECUTOR")
@@ -64,7 +63,7 @@ def test_trials_are_stopped_at_rungs_and_the_best_are_not(searched):
 def repeating(monkeypatch, points, tmp_path):
     """A search that trains its leader again after two recipes, and its folder."""
     monkeypatch.setattr(oracle, "REPEATED_FROM", 2)
-    monkeypatch.setattr(keras_tuners, "widest_difference", lambda *_: math.inf)  # none is stopped
+    monkeypatch.setattr(tuner_border, "widest_difference", lambda *_: math.inf)  # none is stopped
     return search(tuner_in(tmp_path, seed=5), points, max_trials=4), tmp_path / "p"
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kbatch import Recipe, Space
-from kbatch.combination import combinations
 from kbatch.errors import SpaceError
 from kbatch.rules import scaling
 from kbatch.runtime import precision
+from kbatch.space import combinations
 
 
 def declared(space):

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from kbatch.advice import evidence as advice_evidence
 from kbatch.advice.evidence import Advice, Evidence
 from kbatch.advice.past import PastTraining, Results, best, most_held
-from kbatch.batch_growth import measures_noise
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED, measures_noise
 from kbatch.rules import scaling
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbatch.advice.past import PastTraining, Results
-from kbatch.combination import Combination
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED
 from kbatch.rules import batch_schedule, scaling
+from kbatch.space import Combination
 
 MOST_OF_HEAD = 3  # layers: two dense ones and a normalization, say; chosen by hand
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from kbatch.advice.evidence import Advice, Evidence, traits_of
 from kbatch.advice.past import ProjectFacts, Results, facts_of
 from kbatch.advice.rulebook import advice_on
-from kbatch.batch_growth import BY_PROGRESS, CONSTANT
-from kbatch.combination import Combination
 from kbatch.errors import DataError, RecipeError, SearchError, in_one_frame
 from kbatch.memory._max_batch import MaxBatch, Table
 from kbatch.recipe import Recipe, check_recipe
-from kbatch.recipe_fields import is_number, whole_number
+from kbatch.recipe_words import BY_PROGRESS, CONSTANT, is_number, whole_number
 from kbatch.rules import batch_schedule, scaling
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import precision
+from kbatch.space import Combination
 
 if TYPE_CHECKING:
     import keras

@@ -12,7 +12,7 @@ from kbatch.errors import KbatchError, RecordError
 from kbatch.memory._max_batch import Table
 from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import whole_number
 from kbatch.records import project
 from kbatch.records.store import BASELINE_TRIAL
 from kbatch.results import uncertainty

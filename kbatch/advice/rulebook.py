@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kbatch.advice import batch_rules, validity_rules
 from kbatch.advice.evidence import Advice, Evidence, Rule
-from kbatch.batch_growth import measures_noise
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED, measures_noise
 
 # First what makes all numbers worthless, then what costs most.
 RULES = (

@@ -8,13 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.batch_growth import WORDS, BatchGrowth
 from kbatch.callbacks.rate import Rate, end_epoch, go_on
 from kbatch.data.arrays import Cuts
 from kbatch.data.streams import training_source
 from kbatch.errors import DataError, ModelError, RecipeError, made_in_one_frame
 from kbatch.model_spec import LEAST_SEED
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import GROWTH_WORDS, BatchGrowth, whole_number
 from kbatch.rules import batch_schedule, scaling
 from kbatch.runtime import keras_private
 
@@ -153,7 +152,7 @@ class BatchSchedule(keras.callbacks.Callback):
         super().__init__()
         growth, size = BatchGrowth.parse(schedule), whole_number(batch_size)
         if growth is None:
-            raise RecipeError(f"`schedule` must be {WORDS}", schedule, "Pass one of these")
+            raise RecipeError(f"`schedule` must be {GROWTH_WORDS}", schedule, "Pass one of these")
         if size is None:
             raise RecipeError(
                 "`batch_size` must be a whole number of at least 1", batch_size, "Pass 256, say"

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.callbacks.clock import CountingClock, GrowingClock, TrainingClock
 from kbatch.errors import ModelError, made_in_one_frame
 from kbatch.outcome import STOPPED
@@ -203,7 +203,7 @@ class Horizon(keras.callbacks.Callback):
         self.finished = False
         self.stopped_by = ""
         self.measured_in_epoch = False
-        self._next_at = scoring.next_mark(self.curve, seconds, target, direction)
+        self._next_at = outcome.next_mark(self.curve, seconds, target, direction)
         self._finiteness = Finiteness()
         self._put: set[str] = set()
         self._updates_seen = 0
@@ -276,7 +276,7 @@ class Horizon(keras.callbacks.Callback):
                 self.ended = "nan"
         if not self.curve:
             return
-        kept = scoring.held(self.curve, self.direction)
+        kept = outcome.held(self.curve, self.direction)
         index = kept.index if kept else len(self.curve) - 1
         self.metrics, weights = self._recent[index]
         self._last = dict(self.metrics)
@@ -319,7 +319,7 @@ class Horizon(keras.callbacks.Callback):
     def _target_held(self) -> bool:
         return (
             self.target is not None
-            and scoring.seconds_to(self.curve, self.target, self.direction) is not None
+            and outcome.seconds_to(self.curve, self.target, self.direction) is not None
         )
 
     def _measure(self) -> None:
@@ -341,7 +341,7 @@ class Horizon(keras.callbacks.Callback):
             self.measured_in_epoch = True
             self.curve.append((self.clock.seconds, measured[self.metric]))
             self.curve_updates.append(self.clock.updates)
-            self._next_at = scoring.next_mark(self.curve, self.seconds, self.target, self.direction)
+            self._next_at = outcome.next_mark(self.curve, self.seconds, self.target, self.direction)
             self._keep(measured)
         self.validation_seconds += self._now() - began
 
@@ -352,8 +352,8 @@ class Horizon(keras.callbacks.Callback):
         """
         newest = len(self.curve) - 1
         self._recent[newest] = (measured, self.model.get_weights())
-        kept = scoring.held(self.curve, self.direction)
-        needed = {kept.index if kept else newest, *range(newest - scoring.WINDOW + 1, newest + 1)}
+        kept = outcome.held(self.curve, self.direction)
+        needed = {kept.index if kept else newest, *range(newest - outcome.WINDOW + 1, newest + 1)}
         self._recent = {index: item for index, item in self._recent.items() if index in needed}
 
 

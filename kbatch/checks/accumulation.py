@@ -19,7 +19,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.batch_growth import measures_noise
 from kbatch.checks.check import Check, Finding, Subject
 from kbatch.checks.coupled_examples import (
     coupled_outputs,
@@ -34,7 +33,7 @@ from kbatch.errors import ModelError
 from kbatch.models import accumulation
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import EXACT, MEAN
+from kbatch.recipe_words import EXACT, MEAN, measures_noise
 from kbatch.runtime import gpus, keras_private
 from kbatch.runtime.keras_private import compiled_by_user, replaced_method
 

@@ -13,8 +13,7 @@ from kbatch.checks.check import Check, Found, Subject
 from kbatch.checks.first_step import FIRST_STEP
 from kbatch.checks.state import PLACES, SEEDS, START, STATE
 from kbatch.checks.validation import VALIDATION
-from kbatch.errors import KbatchError
-from kbatch.problems import Problems
+from kbatch.errors import KbatchError, Problems
 
 # Those that refuse come first: nothing else is worth a look then.
 CHECKS: tuple[Check, ...] = (

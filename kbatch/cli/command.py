@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from kbatch.axis import Option
 from kbatch.command_option import AXES_PANEL, AxisOptions
-from kbatch.option import Option
 
 
 def with_options(kind: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

@@ -12,7 +12,7 @@ WIDTH = 150  # columns where there is no terminal
 
 def new_console() -> Console:
     """Return a console that prints names as they are, also those that look like rich's markup."""
-    from kbatch.plain_console import PlainConsole
+    from kbatch.text_table import PlainConsole
 
     console = PlainConsole()
     return console if console.is_terminal else PlainConsole(width=WIDTH)

@@ -14,20 +14,19 @@ from rich.console import Console
 from rich.status import Status
 
 from kbatch.cli.max_batch_options import Options
-from kbatch.combination import Combination, combinations
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import _next_size, _probe
 from kbatch.memory._find import find_max_batch
 from kbatch.memory._max_batch import MARGINS, MaxBatch, Row
 from kbatch.memory._probe import Probe
 from kbatch.memory._table import max_batches
-from kbatch.number_text import example_shape
+from kbatch.plain_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.results.duration import alike_seconds, finder_seconds, time_words
 from kbatch.runtime import users_code
 from kbatch.runtime.nvidia import has_card
 from kbatch.runtime.users_code import imported
-from kbatch.space import Space
+from kbatch.space import Combination, Space, combinations
 
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
 

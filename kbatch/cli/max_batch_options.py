@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from kbatch.axis import Axis
+from kbatch.axis import Axis, Option, words
 from kbatch.command_option import WHOLE, AxisOptions
-from kbatch.option import Option, words
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import OPTIMIZERS
+from kbatch.recipe_words import OPTIMIZERS
 from kbatch.space import AXES
 
 AXES_OF_MEMORY = {axis.name: axis for axis in AXES if axis.decides_memory}

@@ -19,7 +19,7 @@ from kbatch.cli.recompute_options import Options
 from kbatch.errors import DataError, KbatchError, ModelError, RecomputeError
 from kbatch.models.maker import ModelMaker
 from kbatch.models.optimizers import optimizer_of
-from kbatch.number_text import example_shape
+from kbatch.plain_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import files

@@ -16,8 +16,7 @@ from kbatch.data.pictures import IMAGE_SIZE
 from kbatch.driver import driver
 from kbatch.driver.task import Searched
 from kbatch.errors import DataError, ModelError
-from kbatch.given_values import values_of_text
-from kbatch.model_spec import ModelSpec
+from kbatch.model_spec import ModelSpec, values_of_text
 from kbatch.runtime import signals, streams, users_code
 from kbatch.runtime.nvidia import may_use_card
 from kbatch.runtime.users_code import Imported, imported

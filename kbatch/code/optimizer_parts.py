@@ -8,9 +8,7 @@ from typing import Any
 from kbatch.code.definitions import Definition
 from kbatch.code.layout import comment
 from kbatch.code.part import Part
-from kbatch.dtype_policy import FLOAT8, FLOAT16
-from kbatch.recipe_fields import COMPILED
-from kbatch.training_method import PROXIMAL
+from kbatch.recipe_words import COMPILED, FLOAT8, FLOAT16, PROXIMAL
 
 LARS, SGD = "lars", "sgd"
 CLASSES = {

@@ -14,7 +14,7 @@ from kbatch.code.definitions import Definition, copied
 from kbatch.code.layout import COLUMNS, INDENT, bracketed, call, comment, docstring
 from kbatch.code.part import Part, together
 from kbatch.code.places import Places
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED
 
 # In the order of the code. Augmentation goes around mixing, and that around the training method.
 PARTS = {**training_parts.PARTS, **optimizer_parts.PARTS}

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kbatch.batch_growth import BY_PROGRESS, CONSTANT
 from kbatch.code.definitions import Definition
 from kbatch.code.layout import comment
 from kbatch.code.part import Part
-from kbatch.dtype_policy import FLOAT8, FLOAT16, policy_of_keras
-from kbatch.recipe_fields import AUGMENTATIONS
-from kbatch.training_method import PLAIN, SAM
+from kbatch.recipe_words import (
+    AUGMENTATIONS,
+    BY_PROGRESS,
+    CONSTANT,
+    FLOAT8,
+    FLOAT16,
+    PLAIN,
+    SAM,
+    policy_of_keras,
+)
 
 AUGMENTATION = "kbatch.plain_keras.augmentation"
 LAYERS = {

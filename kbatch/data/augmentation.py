@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.errors import DataError, RecipeError, in_one_frame, made_in_one_frame
-from kbatch.recipe_fields import AUGMENTATIONS
+from kbatch.recipe_words import AUGMENTATIONS
 
 
 def partner(values: Any) -> Any:

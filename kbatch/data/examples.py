@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kbatch import number_text
+from kbatch import plain_text
 from kbatch.errors import DataError
 
 Progress = Callable[[int], None]  # called with the number of examples that are ready so far
@@ -120,7 +120,7 @@ def shares_of(text: str) -> Shares:
     >>> shares_of("80,20")
     Shares(train=80.0, validation=20.0, test=0.0)
     """
-    numbers = [number_text.number(part) or 0.0 for part in text.split(",")]
+    numbers = [plain_text.number(part) or 0.0 for part in text.split(",")]
     right = len(numbers) in (2, 3) and min(numbers[:2]) > 0 and min(numbers) >= 0
     if not right or abs(sum(numbers) - 100) > 1e-6:
         raise DataError(MUST_SPLIT, text, "Write 60,20,20, or 80,20 for no test set")

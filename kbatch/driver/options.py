@@ -9,12 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from kbatch import json_form, number_text
+from kbatch import plain_text
 from kbatch.axes import AXES
-from kbatch.axis import Axis
+from kbatch.axis import Axis, Range
 from kbatch.command_option import AXES_PANEL, NUMBER, WHOLE, AxisOptions
 from kbatch.errors import SearchError
-from kbatch.option import Range
 from kbatch.runtime.nvidia import may_use_card
 from kbatch.space import Space
 
@@ -29,7 +28,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "seed": (0, 2_000_000_000),  # the seeds of a confirmation are larger, NumPy's largest is 2**32
     "seconds_per_trial": (0.05, 604_800),  # a week
     "epochs": (1, 100_000),
-    "micro_batch_size": (1, number_text.MOST),
+    "micro_batch_size": (1, plain_text.MOST),
 }
 MOST_SEEDS = 1_000
 JIT = {
@@ -177,7 +176,7 @@ class Options:
         Raises:
             SearchError: If they are out of range, or do not rise.
         """
-        seeds = [number_text.whole(part) for part in self.confirm.split(",")]
+        seeds = [plain_text.whole(part) for part in self.confirm.split(",")]
         if seeds == [0]:
             return ()
         known = [seed for seed in seeds if seed is not None and 1 <= seed <= MOST_SEEDS]
@@ -197,8 +196,8 @@ class Options:
         """
         if self.max_batch in ("auto", "off"):
             return None
-        number = number_text.whole(self.max_batch) or 0
-        if not 1 <= number <= number_text.MOST:
+        number = plain_text.whole(self.max_batch) or 0
+        if not 1 <= number <= plain_text.MOST:
             raise SearchError(
                 "--max-batch must be auto, off or a whole number of at least 1",
                 self.max_batch,
@@ -265,9 +264,9 @@ class Options:
         if not isinstance(begun, dict):
             return self
         texts = {}
-        if json_form.fits(begun.get("policy"), list[str]):
+        if plain_text.fits_json(begun.get("policy"), list[str]):
             texts["policy"] = ",".join(begun["policy"])
-        if json_form.fits(begun.get("jit_compile"), list[bool]):
+        if plain_text.fits_json(begun.get("jit_compile"), list[bool]):
             texts["jit_compile"] = JIT.get(frozenset(begun["jit_compile"]), "off")
         return dataclasses.replace(self, axes={**texts, **self.axes})
 

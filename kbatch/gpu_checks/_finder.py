@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 from kbatch import Recipe, Space
-from kbatch.combination import combinations
 from kbatch.gpu_checks._data import builder
 from kbatch.gpu_checks._survival import survival
 from kbatch.gpu_checks.check import Result
@@ -18,6 +17,7 @@ from kbatch.memory._prober import Prober
 from kbatch.memory._table import max_batches
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
+from kbatch.space import combinations
 
 MOST_SHORTAGES, MOST_SECONDS = 2, 120.0
 WHOLE_SECONDS = 300.0

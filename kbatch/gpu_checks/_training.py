@@ -18,7 +18,6 @@ import kbatch
 from kbatch import Outcome, Recipe, Space
 from kbatch.case_study.models import cnn
 from kbatch.case_study.sources import pictures
-from kbatch.combination import combinations
 from kbatch.driver.tuners import tuner_of
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import builder, noise
@@ -27,6 +26,7 @@ from kbatch.gpu_checks.scale import Scale
 from kbatch.model_spec import ModelSpec
 from kbatch.models.maker import ModelMaker
 from kbatch.runtime import device_memory, memory_limit
+from kbatch.space import combinations
 
 LOSS = "binary_crossentropy"
 NEAR, CHANCE = 0.05, 0.5

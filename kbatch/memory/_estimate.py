@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch import notebook, text_table
+from kbatch import plain_text, text_table
 from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory._find import check_size
 from kbatch.memory._next_size import NEARLY, UNSTEADY, SpeedLine, fitted_line
@@ -224,7 +224,7 @@ class Throughput:
         draw_throughput(infos, self.smallest_fast, os.fspath(path))
 
     def _repr_html_(self) -> str:
-        return notebook.table(HEADINGS, self._cells(), [self._sentence()])
+        return plain_text.html_table(HEADINGS, self._cells(), [self._sentence()])
 
     def __str__(self) -> str:
         return f"{text_table.columns(HEADINGS, self._cells())}\n{self._sentence()}"

@@ -25,7 +25,7 @@ from kbatch.memory._search import (
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, check_names, shows
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import whole_number
 from kbatch.runtime import device, nvidia
 from kbatch.runtime import memory_limit as runtime_memory_limit
 

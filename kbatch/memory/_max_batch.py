@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbatch import json_form, notebook, text_table
-from kbatch.combination import Combination
+from kbatch import plain_text, text_table
 from kbatch.errors import RecordError
-from kbatch.json_form import Whole
 from kbatch.memory._probe import Probe
+from kbatch.plain_text import Whole
 from kbatch.recipe import Recipe
 from kbatch.records import project
 from kbatch.runtime.memory_limit import MIB
+from kbatch.space import Combination
 
 if TYPE_CHECKING:
     import pandas
@@ -125,7 +125,7 @@ class MaxBatch:
             ]
             for probe in self.confirmations
         ]
-        return notebook.table(
+        return plain_text.html_table(
             ["batch", "ended", "peak MB", "steps"],
             [*tried, *again],
             [str(self), f"recipe: {self.recipe}"],
@@ -142,7 +142,7 @@ class MaxBatch:
         Raises:
             RecordError: If the text is not such a result.
         """
-        return cls.from_dict(json_form.parse(text, _no_max_batch))
+        return cls.from_dict(plain_text.parse_json(text, _no_max_batch))
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> MaxBatch:
@@ -151,10 +151,10 @@ class MaxBatch:
         Raises:
             RecordError: If a field is missing, unknown or of another type.
         """
-        given = json_form.read(dict[str, Any], fields, _no_max_batch)
+        given = plain_text.read_json(dict[str, Any], fields, _no_max_batch)
         # early versions wrote the name of a search strategy too
         known = {name: value for name, value in given.items() if name != "strategy"}
-        return json_form.read(cls, known, _no_max_batch)
+        return plain_text.read_json(cls, known, _no_max_batch)
 
 
 def too_large(batch_size: int, why: str) -> str:
@@ -248,7 +248,7 @@ class Row:
         Raises:
             RecordError: If another field is missing, unknown or of another type.
         """
-        return json_form.read(cls, _by_combination(fields), _no_table)
+        return plain_text.read_json(cls, _by_combination(fields), _no_table)
 
     def __str__(self) -> str:
         text = f"{self.combination}: {self.batch_size}"
@@ -308,8 +308,10 @@ class Table:
         Raises:
             RecordError: If a field is missing, unknown or of another type.
         """
-        rows = json_form.read(tuple[dict[str, Any], ...], fields.get("rows", ()), _no_table)
-        return json_form.read(cls, {**fields, "rows": [*map(_by_combination, rows)]}, _no_table)
+        rows = plain_text.read_json(tuple[dict[str, Any], ...], fields.get("rows", ()), _no_table)
+        return plain_text.read_json(
+            cls, {**fields, "rows": [*map(_by_combination, rows)]}, _no_table
+        )
 
     @classmethod
     def of_project(cls, directory: str | os.PathLike[str]) -> Table | None:
@@ -341,7 +343,7 @@ class Table:
             ]
             for row in self
         ]
-        return notebook.table(head, rows, [str(self).splitlines()[-1]])
+        return plain_text.html_table(head, rows, [str(self).splitlines()[-1]])
 
     def __str__(self) -> str:
         later = self._later_axes()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from kbatch.combination import Combination, combinations
 from kbatch.errors import SearchError
 from kbatch.memory._max_batch import Table
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import whole_number
-from kbatch.space import Space
+from kbatch.recipe_words import whole_number
+from kbatch.space import Combination, Space, combinations
 
 # Passes per update, chosen by hand: more save no memory that counts, and cost time.
 MOST_STEPS = 16

@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from kbatch.errors import ModelError
-from kbatch.given_values import text_of_values
 from kbatch.memory import _probe
 from kbatch.memory._max_batch import MARGINS
 from kbatch.memory._probe import ModelFacts, Patience, Probe, Refusal, death_error
 from kbatch.memory._workload import Workload
+from kbatch.model_spec import text_of_values
 from kbatch.runtime import memory_limit, nvidia, users_code
 from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.size import Moment

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kbatch.combination import Combination, combinations
 from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.errors import MemoryLimitError, ModelError, NoMemoryLimitError, in_one_frame
 from kbatch.memory import _cache
@@ -30,10 +29,10 @@ from kbatch.memory._search import (
 from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import PLAIN
 from kbatch.runtime import device
 from kbatch.runtime import memory_limit as runtime_memory_limit
-from kbatch.space import Space
-from kbatch.training_method import PLAIN
+from kbatch.space import Combination, Space, combinations
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,18 +11,17 @@ from typing import Any
 import keras
 
 from kbatch.data import augmentation
-from kbatch.dtype_policy import policy_of_keras
 from kbatch.errors import ModelError
 from kbatch.models import accumulation, losses, optimizers, policies, replicas, scopes, train_step
 from kbatch.models.losses import smoothed
 from kbatch.models.optimizers import optimizer_of, own_optimizer
 from kbatch.models.start import Made
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import PLAIN, policy_of_keras
 from kbatch.recompute._apply import remove
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import compiled_by_user
-from kbatch.training_method import PLAIN
 
 NOT_UNIQUE = re.compile("unique names|names should be unique")
 

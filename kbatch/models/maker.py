@@ -19,7 +19,6 @@ import keras_tuner
 import numpy as np
 
 from kbatch.axes import RESERVED
-from kbatch.dtype_policy import FLOAT8, POLICIES, policy_of_keras
 from kbatch.errors import ModelError, SearchError, SpaceError
 from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.models import policies
@@ -35,7 +34,7 @@ from kbatch.models.normalization import normalized
 from kbatch.models.policies import policy_scope
 from kbatch.models.start import Made, Start, seed_scope
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import OF_OPTIMIZER, whole_number
+from kbatch.recipe_words import FLOAT8, OF_OPTIMIZER, POLICIES, policy_of_keras, whole_number
 from kbatch.recompute._planner import apply_recipe
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import compiled_by_user

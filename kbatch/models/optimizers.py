@@ -9,9 +9,9 @@ import keras
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule as Schedule
 
-from kbatch.dtype_policy import FLOAT16
 from kbatch.errors import ModelError, RecipeError
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import FLOAT16
 from kbatch.runtime import keras_private
 
 TRUST = 0.001  # the coefficient of You et al. 2017

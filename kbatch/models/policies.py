@@ -10,12 +10,11 @@ from typing import Any
 
 import keras
 
-from kbatch.dtype_policy import FLOAT8, FLOAT8_BASE, FLOAT16, policy_of_keras
 from kbatch.errors import ModelError
 from kbatch.models.losses import loss_counts
 from kbatch.models.optimizers import LARS
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED, FLOAT8, FLOAT8_BASE, FLOAT16, policy_of_keras
 from kbatch.runtime import keras_private, precision
 from kbatch.runtime.keras_private import GRADIENT_SUM
 

@@ -13,9 +13,9 @@ from kbatch.errors import ModelError
 from kbatch.models import accumulation
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import PLAIN, PROXIMAL, SAM
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import compiled_by_user, replaced_method, stepping
-from kbatch.training_method import PLAIN, PROXIMAL, SAM
 
 Gradients = list[tf.Tensor | None]
 

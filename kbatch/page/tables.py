@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbatch import json_form
+from kbatch import plain_text
 from kbatch.advice.evidence import Advice
 from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.past import ProjectFacts, facts_of
 from kbatch.advice.rulebook import advice_on, unchecked
-from kbatch.goal import Goal
-from kbatch.outcome import STOPPED
+from kbatch.outcome import STOPPED, Goal
 from kbatch.records.store import Record
 from kbatch.results.claim import Mean
 from kbatch.results.duration import spent_words
@@ -236,7 +235,7 @@ def _examples(facts: Mapping[str, Any]) -> str:
 
 def _space(space: Any) -> Iterator[Fact]:
     """The axes that had a choice."""
-    if not json_form.fits(space, dict[str, Any]):
+    if not plain_text.fits_json(space, dict[str, Any]):
         return
     for name, values in space.items():
         words = _choice(values)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kbatch import json_form, notebook
+from kbatch import plain_text
 from kbatch.errors import RecomputeError
-from kbatch.json_form import Count, CountFrom1, Finite
+from kbatch.plain_text import Count, CountFrom1, Finite
 
 VERSION = 1
 
@@ -122,11 +122,13 @@ class Plan:
         Raises:
             RecomputeError: If the text is not a plan, or a plan of another version of kbatch.
         """
-        fields = json_form.read(dict[str, Any], json_form.parse(text, _no_plan), _no_plan)
+        fields = plain_text.read_json(
+            dict[str, Any], plain_text.parse_json(text, _no_plan), _no_plan
+        )
         version = fields.pop("version", None)
         if version != VERSION or isinstance(version, bool):
             raise _no_plan(f"a plan of version {version!r}, where this kbatch reads {VERSION}")
-        plan = json_form.read(cls, fields, _no_plan)
+        plan = plain_text.read_json(cls, fields, _no_plan)
         if not plan.segments:
             raise _no_plan("a plan without segments")
         return plan
@@ -136,7 +138,7 @@ class Plan:
             [segment.names, segment.operations, "yes" if segment.recompute else "no"]
             for segment in self.segments
         ]
-        return notebook.table(
+        return plain_text.html_table(
             ["segment", "operations", "recompute"], rows, [line.strip() for line in self._summary()]
         )
 

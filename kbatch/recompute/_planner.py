@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from kbatch.errors import RecomputeError, in_one_frame
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import STRATEGY_WORDS, Strategy, whole_number
 from kbatch.recompute import _repeatable, _solver
 from kbatch.recompute._apply import apply
 from kbatch.recompute._cost_model import Predictor
@@ -19,7 +19,6 @@ from kbatch.recompute._cut_points import CutPoints
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
 from kbatch.recompute._plan import Plan, PlannedSegment, Span, megabytes, spans_of
 from kbatch.recompute._solver import Budget
-from kbatch.recompute_strategy import WORDS, Strategy
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "segments", "manual")
 
@@ -440,7 +439,9 @@ def apply_recipe(model: keras.Model, recompute: str, batch_size: int = PLANNED_B
     """
     strategy = Strategy.parse(recompute)
     if strategy is None:
-        raise RecomputeError(f"`recompute` must be {WORDS}", recompute, "Pass one of these")
+        raise RecomputeError(
+            f"`recompute` must be {STRATEGY_WORDS}", recompute, "Pass one of these"
+        )
     if strategy.name == "none":
         return
     fixed = functional_of(model).inputs[0].shape[0]

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import kbatch
-from kbatch import json_form
+from kbatch import plain_text
 from kbatch.errors import ProjectChangedError, RecordError
-from kbatch.json_form import Count, Name, Number, Seconds, SecondsAbove0, Text, Whole
-from kbatch.outcome import Outcome
+from kbatch.outcome import Direction, Outcome
+from kbatch.plain_text import Count, Name, Number, Seconds, SecondsAbove0, Text, Whole
 from kbatch.recipe import Recipe
 from kbatch.records import files
 from kbatch.records.files import Lock
 from kbatch.records.store import BASELINE_TRIAL, RECORDS_FILE, Record, Store, drawn_of, key_of
 from kbatch.runtime import signals
-from kbatch.scoring import Direction
 
 
 def versions() -> dict[str, str]:
@@ -281,9 +280,9 @@ def load_facts(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
         return None
     do = "Move the folder away, or start in another one"
     no_json = f"{path} must be readable JSON"
-    facts: dict[str, Any] = json_form.parse(text, lambda said: RecordError(no_json, said, do))
+    facts: dict[str, Any] = plain_text.parse_json(text, lambda said: RecordError(no_json, said, do))
     must = f"{path} must hold the facts of a project"
-    json_form.read(Facts, facts, lambda said: RecordError(must, said, do))
+    plain_text.read_json(Facts, facts, lambda said: RecordError(must, said, do))
     return facts
 
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbatch import json_form
+from kbatch import plain_text
 from kbatch.errors import RecordError
-from kbatch.json_form import Below, Name, Number, Text, Whole
 from kbatch.outcome import Outcome
+from kbatch.plain_text import Below, Name, Number, Text, Whole
 from kbatch.recipe import Recipe
 from kbatch.records import files
 
@@ -114,7 +114,7 @@ class Record:
         Raises:
             RecordError: If a field is missing, unknown or of another type.
         """
-        record = json_form.read(cls, fields, _no_record)
+        record = plain_text.read_json(cls, fields, _no_record)
         record.outcome.checked()
         return record
 
@@ -161,7 +161,7 @@ def read(path: Path) -> list[Line]:
     for number, row in enumerate(rows, 1):
         try:
             if row:
-                lines.append(_line(json_form.parse(row, _no_line)))
+                lines.append(_line(plain_text.parse_json(row, _no_line)))
         except RecordError as error:
             if number < len(rows):
                 raise RecordError(
@@ -283,7 +283,7 @@ class Store:
 
 
 def _line(fields: Any) -> Line:
-    line = json_form.read(Line, fields, _no_line)
+    line = plain_text.read_json(Line, fields, _no_line)
     if line.record is not None:
         line.record.outcome.checked()
     return line

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kbatch import json_form
+from kbatch import plain_text
 from kbatch.errors import RecordError
 from kbatch.records import files
 
@@ -115,4 +115,6 @@ def _has(state: dict[str, Any], kinds_of: dict[str, Any]) -> bool:
 
 def _may_have(state: dict[str, Any], kinds_of: dict[str, Any]) -> bool:
     """Whether those keys that a state has hold values of their types."""
-    return all(json_form.fits(state[name], kinds_of[name]) for name in state if name in kinds_of)
+    return all(
+        plain_text.fits_json(state[name], kinds_of[name]) for name in state if name in kinds_of
+    )

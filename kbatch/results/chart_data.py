@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.axes import AXES
-from kbatch.goal import Goal
-from kbatch.outcome import SCORED, STOPPED
+from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.records.store import BASELINE_TRIAL, Record
 from kbatch.results import uncertainty
 from kbatch.results.claim import Mean
@@ -171,7 +170,7 @@ def _value(group: Sequence[Record], goal: Goal, examples: int) -> tuple[float | 
 def _one_value(record: Record, goal: Goal) -> float | None:
     if goal.target is None:
         return record.outcome.value
-    return scoring.seconds_to(record.outcome.curve, goal.target, goal.direction)
+    return outcome.seconds_to(record.outcome.curve, goal.target, goal.direction)
 
 
 def _seconds_error(record: Record, seconds: float, goal: Goal, examples: int) -> float | None:
@@ -351,7 +350,7 @@ def _curve_info(label: str, role: str, records: Sequence[Record], goal: Goal) ->
     curves = tuple(record.outcome.curve for record in records)
     held_points = []
     for curve in curves:
-        held = scoring.held(curve, goal.direction)
+        held = outcome.held(curve, goal.direction)
         if held:
             held_points.append(curve[held.index])
     return CurveInfo(label, role, curves, tuple(held_points))

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch import scoring
-from kbatch.goal import Goal
+from kbatch import outcome
+from kbatch.outcome import Goal
 from kbatch.records.store import Record
 from kbatch.results.uncertainty import (
     FEWEST_SEEDS,
@@ -294,13 +294,13 @@ def _baseline(records: Sequence[Record], aim: float, goal: Goal) -> Side:
     # Each run of the baseline is timed to the value that it held itself, so that none can miss it.
     reached = []
     for record, value in zip(records, _values(records, goal.chance), strict=True):
-        seconds = scoring.seconds_to(record.outcome.curve, value, goal.direction)
+        seconds = outcome.seconds_to(record.outcome.curve, value, goal.direction)
         reached.append(seconds or goal.seconds)
     return dataclasses.replace(side, seconds_to_goal=statistics.fmean(reached), missed=0)
 
 
 def _side(records: Sequence[Record], aim: float, goal: Goal) -> Side:
-    times = [scoring.seconds_to(record.outcome.curve, aim, goal.direction) for record in records]
+    times = [outcome.seconds_to(record.outcome.curve, aim, goal.direction) for record in records]
     name = goal.metric.removeprefix("val_")
     tests = [record.test[name] for record in records if name in record.test]
     return Side(

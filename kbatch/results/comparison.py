@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from kbatch import notebook, scoring, text_table
+from kbatch import outcome, plain_text, text_table
 from kbatch.errors import in_one_frame
-from kbatch.goal import Goal
+from kbatch.outcome import Goal
 from kbatch.records import project
 from kbatch.records.store import Record
 from kbatch.results.loading import (
@@ -64,7 +64,7 @@ class Trained:
         if aim is None:
             return None
         curves = [record.outcome.curve for record in self.records]
-        times = [scoring.seconds_to(curve, aim, goal.direction) for curve in curves]
+        times = [outcome.seconds_to(curve, aim, goal.direction) for curve in curves]
         known = [time for time in times if time is not None]
         return statistics.fmean(known) if len(known) == len(times) else None
 
@@ -175,7 +175,7 @@ class Comparison:
         return "\n".join([text_table.columns(*self._shown(), LEFT), *said])
 
     def _repr_html_(self) -> str:
-        return notebook.table(*self._shown(), self.sentences)
+        return plain_text.html_table(*self._shown(), self.sentences)
 
     def _shown(self) -> tuple[list[str], list[list[str]]]:
         """Headings and rows as they are printed."""

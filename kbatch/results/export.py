@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kbatch import number_text
-from kbatch.batch_growth import CONSTANT
+from kbatch import plain_text
 from kbatch.code.definitions import Definition
 from kbatch.code.layout import call, comment
 from kbatch.code.places import BUILD, DATA, Places
 from kbatch.code.script import script
 from kbatch.errors import RecordError
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import CONSTANT, whole_number
 from kbatch.records import files, project
 from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_goal, root_of
@@ -196,7 +195,7 @@ def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
     if command[:2] != CASE_STUDY or not size or source in ("", "tfds"):
         return Places(data=_told(DATA, f"The search had: {known}.") if known else DATA)
     if source == "drawn":
-        seed = number_text.whole(flags.get("--seed", "0"))
+        seed = plain_text.whole(flags.get("--seed", "0"))
         drawn = Definition("kbatch.case_study.drawn", "drawn_pets")
         loaded = f"return split(drawn_pets({MOST}, {size}, seed={seed}))"
         return Places(data=_function("load_data", words, loaded), definitions=(drawn, split))

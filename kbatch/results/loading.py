@@ -10,11 +10,10 @@ from typing import Any
 import pandas as pd
 
 from kbatch.axes import AXES
-from kbatch.batch_growth import CONSTANT
 from kbatch.errors import RecordError, in_one_frame
-from kbatch.goal import Goal
-from kbatch.outcome import SCORED, Outcome
+from kbatch.outcome import SCORED, Goal, Outcome
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import CONSTANT
 from kbatch.records import project
 from kbatch.records.store import FRESH, RECORDS_FILE, Record, read
 from kbatch.results.claim import Race

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.errors import RecordError, in_one_frame
-from kbatch.goal import Goal
-from kbatch.outcome import SCORED, STOPPED
+from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.recipe import Recipe
 from kbatch.records.store import Record
 from kbatch.results.loading import load_race, load_records, root_of
@@ -134,7 +133,7 @@ def ranking(
             return _best(records, record, baselines, dropped)
         if record.repeats is not None:
             return f"trial {record.repeats} again"
-        if len(record.outcome.curve) < scoring.WINDOW and record.outcome.ended == "horizon":
+        if len(record.outcome.curve) < outcome.WINDOW and record.outcome.ended == "horizon":
             return TOO_SLOW
         near = best is not None and _within_noise(record, best, mean, goal, examples)
         return NEAR if near else ""

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kbatch import json_form, notebook, text_table
+from kbatch import plain_text, text_table
 from kbatch.errors import RecordError, in_one_frame
-from kbatch.goal import Goal
+from kbatch.outcome import Goal
 from kbatch.plain_text import csv_of, markdown, without_controls
 from kbatch.records import files as records_files
 from kbatch.records.store import FRESH, Record
@@ -224,7 +224,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         columns = headings(self.ranks, self.goal.metric)
-        html = notebook.table(columns, table(self.ranks), self.sentences)
+        html = plain_text.html_table(columns, table(self.ranks), self.sentences)
         return f"<p><b>{RANKING_TITLE}</b></p>{html}"
 
     def _table(self) -> Table:
@@ -320,7 +320,7 @@ def _load_run(root: Path) -> dict[str, Any]:
     """
     try:
         run = without_controls(json.loads(records_files.read(root / RUN_FILE) or b"{}"))
-        if json_form.fits(run, dict[str, str | list[str]]):
+        if plain_text.fits_json(run, dict[str, str | list[str]]):
             return run  # type: ignore[no-any-return]
     except (RecordError, ValueError, RecursionError):
         pass

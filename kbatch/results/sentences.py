@@ -6,8 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from kbatch.goal import Goal
-from kbatch.outcome import SCORED, STOPPED
+from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.records.store import Record
 from kbatch.results.claim import Claim, Mean, Side
 from kbatch.results.ranking import best_of, trainings_of

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from kbatch import scoring
-from kbatch.goal import Goal
-from kbatch.outcome import Outcome
+from kbatch import outcome as outcomes
+from kbatch.outcome import Goal, Outcome
 from kbatch.records.store import PARTED, Record
 
 
@@ -31,7 +30,7 @@ def value_error(value: float | None, metric: str, examples: int) -> float | None
     """Return the standard error of a value measured on some examples; `None` if unknown."""
     if value is None or not is_share(metric) or not 0 <= value <= 1 or examples < 1:
         return None
-    return scoring.standard_error(value, examples)
+    return outcomes.standard_error(value, examples)
 
 
 def widest_difference(metric: str, examples: int) -> float:
@@ -59,13 +58,14 @@ def score_error(outcome: Outcome, goal: Goal, examples: int) -> float | None:
         examples: Integer, validation examples.
     """
     value, target = value_error(outcome.value, goal.metric, examples), goal.target
-    reached = None if target is None else scoring.seconds_to(outcome.curve, target, goal.direction)
+    reached = None if target is None else outcomes.seconds_to(outcome.curve, target, goal.direction)
     if not reached or target is None:
         return None if value is None else value / goal.seconds
     before = max((seconds for seconds, _ in outcome.curve if seconds < reached), default=0.0)
     sign = 1 if goal.direction == "max" else -1
     sooner = (
-        scoring.seconds_to(outcome.curve, target - sign * (value or 0.0), goal.direction) or reached
+        outcomes.seconds_to(outcome.curve, target - sign * (value or 0.0), goal.direction)
+        or reached
     )
     # The time is uniformly distributed between two measurements: its standard deviation is their
     # distance over the root of 12.

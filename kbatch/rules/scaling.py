@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kbatch import number_text
+from kbatch import plain_text
 from kbatch.errors import SpaceError
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED
 from kbatch.rules import noise_scale
 
 REFERENCE_BATCH_SIZE = 32  # the default batch size of Keras' `fit`
@@ -56,7 +56,7 @@ def learning_rate_factor(batch_size: int, rule: str) -> float:
 def _noise_scale(rule: object) -> float:
     """Read the noise scale out of a rule such as `"gain:480"`."""
     kind, _, text = str(rule).partition(":")
-    examples = number_text.number(text)
+    examples = plain_text.number(text)
     if kind == GAIN and examples is not None and examples >= 0:
         return examples
     raise SpaceError(

@@ -12,12 +12,11 @@ from typing import Any
 
 import keras_tuner
 
-from kbatch.outcome import SCORED, STOPPED
-from kbatch.scoring import Curve, marks
+from kbatch.outcome import SCORED, STOPPED, Curve, marks
 from kbatch.search import axis_ranges
 from kbatch.search.proposals import Load, Observation, propose
 
-# Marks of the curve (see `kbatch.scoring.marks`) after which a trial may be stopped: a ninth and a
+# Marks of the curve (see `kbatch.outcome.marks`) after which a trial may be stopped: a ninth and a
 # third of the horizon.
 RUNG_MARKS = (4, 7)
 # One trial in so many goes on, and at a ninth all that are near the best: on photographs the gain

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.data.examples import Examples
 from kbatch.studies.comparison import Values
 from kbatch.studies.setting import Setting
@@ -93,4 +93,4 @@ class Measured:
         if column not in PARTS or not all(map(math.isfinite, values)):
             return 0.0
         pictures = getattr(self.sample, PARTS[column])
-        return scoring.standard_error(sum(values) / len(values), pictures)
+        return outcome.standard_error(sum(values) / len(values), pictures)

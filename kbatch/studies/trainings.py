@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kbatch import scoring
+from kbatch import outcome as outcomes
 from kbatch.data.arrays import checksum
 from kbatch.data.examples import Examples, Part
 from kbatch.outcome import SCORED, Outcome
@@ -176,7 +176,7 @@ def _score(outcome: Outcome) -> float:
     """The score of an outcome over its own seconds."""
     if outcome.ended not in SCORED or not outcome.train_seconds:
         return 0.0
-    return scoring.score(outcome.curve, outcome.train_seconds, CHANCE)
+    return outcomes.score(outcome.curve, outcome.train_seconds, CHANCE)
 
 
 def first_of_each(pictures: Examples, per_class: int) -> Examples:

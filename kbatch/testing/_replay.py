@@ -16,11 +16,11 @@ from kbatch.recipe import Recipe
 from kbatch.results.uncertainty import widest_difference
 from kbatch.runtime import keras_private
 from kbatch.search.oracle import Oracle
+from kbatch.search.tuner_border import OBJECTIVE
 from kbatch.testing import _table
 from kbatch.testing._recipe_points import RecipePoints
 from kbatch.testing._replayed_search import Replayed, ReplayedSearch
 from kbatch.testing._table import RecordedTraining
-from kbatch.tuner import OBJECTIVE
 
 OracleFactory = Callable[..., keras_tuner.Oracle]
 STOCK: dict[str, OracleFactory] = {

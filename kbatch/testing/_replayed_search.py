@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import keras_tuner
 
-from kbatch import scoring
+from kbatch import outcome
 from kbatch.recipe import Recipe
 from kbatch.search.oracle import REPEAT, RUNG_MARKS, Oracle
+from kbatch.search.tuner_border import OBJECTIVE
 from kbatch.testing._recipe_points import RecipePoints
 from kbatch.testing._table import RecordedTraining
-from kbatch.tuner import OBJECTIVE
 
 LEAST = 0.01  # horizons that a training costs at least, so that failures come to an end
 
@@ -126,7 +126,7 @@ class ReplayedSearch:
 
     def _rungs(self) -> list[float]:
         """The seconds of the rungs."""
-        return [scoring.marks(self._table.horizon)[mark - 1] for mark in RUNG_MARKS]
+        return [outcome.marks(self._table.horizon)[mark - 1] for mark in RUNG_MARKS]
 
     def _seconds(self, trial: Any, training: RecordedTraining) -> float:
         """The seconds after which the oracle stops a training; the horizon if it does not."""

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kbatch import json_form, scoring
+from kbatch import outcome, plain_text
 from kbatch.errors import RecordError
-from kbatch.json_form import FiniteAbove0, Whole
 from kbatch.outcome import SCORED
+from kbatch.plain_text import FiniteAbove0, Whole
 from kbatch.recipe import Recipe
 from kbatch.records import files
 from kbatch.records import project as records_project
@@ -50,15 +50,15 @@ class RecordedTraining:
             seconds: Float, training seconds. A training that is stopped then ends with a
                 measurement, the next one of the curve.
         """
-        return scoring.score(self._until(seconds), self.horizon, self.chance) * self.horizon
+        return outcome.score(self._until(seconds), self.horizon, self.chance) * self.horizon
 
     def gain(self, seconds: float) -> float:
-        """Return what it has gained above chance within so many seconds; see `kbatch.goal.Goal`.
+        """Return what it has gained above chance within so many seconds; see `kbatch.outcome.Goal`.
 
         Args:
             seconds: Float, training seconds; see `held`.
         """
-        return scoring.gain(self._until(seconds), self.chance)
+        return outcome.gain(self._until(seconds), self.chance)
 
     def seconds(self, seconds: float) -> float:
         """Return the training seconds that it takes until it is stopped; 0 if it failed.
@@ -114,11 +114,11 @@ def _training(row: bytes, where: str) -> RecordedTraining:
     def refuse(received: str) -> RecordError:
         return RecordError(must, f"{where}: {received}", do)
 
-    fields = json_form.parse(row, refuse)
+    fields = plain_text.parse_json(row, refuse)
     if not isinstance(fields, dict) or "recipe" not in fields:
         raise refuse("no recipe")
     fields["recipe"] = asdict(Recipe.from_dict(fields["recipe"]))
-    return json_form.read(RecordedTraining, fields, refuse)
+    return plain_text.read_json(RecordedTraining, fields, refuse)
 
 
 def of_project(directory: str | os.PathLike[str]) -> list[RecordedTraining]:

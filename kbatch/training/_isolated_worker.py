@@ -18,8 +18,8 @@ from kbatch.data import augmentation
 from kbatch.data.travel import Graph, Parcel
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
-from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
+from kbatch.outcome import Goal
 from kbatch.records import files
 from kbatch.records.project import Job
 from kbatch.training.progress import Watcher

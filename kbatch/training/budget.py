@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kbatch import number_text
+from kbatch import plain_text
 from kbatch.errors import SearchError
 
 SECONDS = {"s": 1, "min": 60, "h": 3600}
@@ -24,7 +24,7 @@ def seconds_of(budget: str | float) -> float:
     """
     text = str(budget).strip()
     parts = re.fullmatch(r"(.*?)\s*(s|min|h)?", text)
-    amount = number_text.number(parts[1]) if parts and not isinstance(budget, bool) else None
+    amount = plain_text.number(parts[1]) if parts and not isinstance(budget, bool) else None
     if parts is None or amount is None or amount <= 0:
         raise SearchError(
             "`budget` must be a time above 0, in s, min or h",

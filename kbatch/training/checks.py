@@ -10,15 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.batch_growth import measures_noise
 from kbatch.data.streams import Source, fits_inputs
 from kbatch.data.validation import Data
-from kbatch.dtype_policy import FLOAT8, FLOAT16
-from kbatch.errors import DataError, KbatchError, ModelError
+from kbatch.errors import DataError, KbatchError, ModelError, Problems
 from kbatch.models.maker import ModelMaker
-from kbatch.problems import Problems
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import COMPILED
+from kbatch.recipe_words import COMPILED, FLOAT8, FLOAT16, measures_noise
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
 

@@ -14,10 +14,9 @@ from typing import Any
 import pandas as pd
 import tensorflow as tf
 
-from kbatch import tuner as keras_tuners
 from kbatch.data.validation import held_out_batches
 from kbatch.errors import SearchError, in_one_frame
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import whole_number
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.results.claim import Race, claim_of
@@ -27,6 +26,7 @@ from kbatch.results.ranking import leaders, unranked
 from kbatch.results.uncertainty import FEWEST_SEEDS, confirmed_best
 from kbatch.results.words import apart
 from kbatch.runtime import gpus
+from kbatch.search import tuner_border
 from kbatch.training import crew, remembered, tensorboard
 from kbatch.training.budget import seconds_of
 from kbatch.training.progress import Forecast
@@ -287,11 +287,11 @@ def confirm(
     arguments = remembered.completed_arguments(hypermodel.remembered, project, passed)
     remembered.check_complete(project, arguments, "kbatch.confirm")
     gpus.check_outside_strategy()
-    with project.hold(), keras_tuners.scope(tuner):
+    with project.hold(), tuner_border.scope(tuner):
         search = hypermodel.prepared.matching(project, (), arguments, hypermodel.watcher)
         if search is None:
             search = terms.open(project, (), arguments, hypermodel.watcher)
-        search = tensorboard.shown_search(search, keras_tuners.declared(tuner))
+        search = tensorboard.shown_search(search, tuner_border.declared(tuner))
         test = None
         if test_data is not None:
             spec = search.data.training.element_spec

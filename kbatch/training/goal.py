@@ -12,9 +12,8 @@ import numpy as np
 
 from kbatch.data.validation import Data
 from kbatch.errors import KbatchError, SearchError
-from kbatch.goal import Goal
 from kbatch.models.policies import explained
-from kbatch.scoring import Direction
+from kbatch.outcome import Direction, Goal
 from kbatch.training import metrics
 from kbatch.training.best_constant import best_constant
 from kbatch.training.metrics import LOSS, Measured

@@ -22,7 +22,7 @@ from kbatch.models.compilation import said_of
 from kbatch.models.gradient_noise import NoiseMeter
 from kbatch.models.maker import ModelMaker, check_known_values
 from kbatch.recipe import Recipe, check_recipe
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import whole_number
 from kbatch.rules.noise_scale import Estimate, critical_batch
 from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from kbatch import tuner as keras_tuners
-from kbatch.batch_growth import CONSTANT
 from kbatch.callbacks import user_callbacks
 from kbatch.checks import arguments, catalogue
 from kbatch.checks.accumulation import accumulation_of, settled
@@ -20,14 +18,13 @@ from kbatch.data import augmentation
 from kbatch.data.streams import inputs_of
 from kbatch.data.validation import Data
 from kbatch.errors import ProjectChangedError, RecipeError, SearchError, in_one_frame
-from kbatch.goal import Goal
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.models import replicas
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, check_known_values, described
-from kbatch.outcome import Outcome
+from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe, check_recipe
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import CONSTANT, whole_number
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.results.claim import Race
@@ -36,6 +33,7 @@ from kbatch.results.words import own_values
 from kbatch.rules import batch_schedule
 from kbatch.runtime import device_memory, gpus, users_code
 from kbatch.runtime.oom import is_out_of_memory
+from kbatch.search import tuner_border
 from kbatch.training import arguments as training_arguments
 from kbatch.training import checks, remembered, tensorboard
 from kbatch.training.arguments import FitArguments
@@ -373,7 +371,7 @@ def retrain(
     copies = user_callbacks.copies_of_callbacks(arguments.callbacks, RETRAINED)
     own = dataclasses.replace(arguments, callbacks=copies, verbose=verbose)
     length = {"seconds": seconds, "epochs": epochs, "updates": updates}
-    with keras_tuners.scope(tuner):
+    with tuner_border.scope(tuner):
         return trained(best.recipe, _spec(terms, best), own, judged, length, agree)
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import keras
 
-from kbatch.batch_growth import CONSTANT
 from kbatch.callbacks.batch_schedule import SizeNow, by_noise, by_plateau, by_progress
 from kbatch.callbacks.clock import GrowingClock, TrainingClock
 from kbatch.callbacks.rate import PassEnd, RateCallbacks, warmup_share
 from kbatch.data.arrays import Cuts
 from kbatch.errors import ModelError
-from kbatch.goal import Goal
 from kbatch.models.gradient_noise import INTERVAL, NoiseMeter
+from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import CONSTANT
 from kbatch.rules import batch_schedule, scaling
 
 

@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from kbatch import notebook
-from kbatch.plain_console import PlainConsole
+from kbatch import plain_text
 from kbatch.recipe import Recipe
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.duration import Ahead, Taken, taken_of, time_words
 from kbatch.results.words import ended_by, own_words, score_text
+from kbatch.text_table import PlainConsole
 
 BEFORE_BASELINE = "told better once the baseline has ended"
 
@@ -224,7 +224,7 @@ class ProgressBar(_Forecasting):
     def __init__(self) -> None:
         super().__init__()
         self._bar: Progress | None = None
-        self._line: notebook.Line | None = None
+        self._line: plain_text.Line | None = None
         self._seconds = 0.0
         self._task: Any = None
 
@@ -235,7 +235,7 @@ class ProgressBar(_Forecasting):
         name = _name(purpose, trial)
         print(f"{name}: {recipe}", flush=True)
         console = PlainConsole()  # names of augmentations are the user's
-        self._line, self._seconds = notebook.Line() if console.is_jupyter else None, seconds
+        self._line, self._seconds = plain_text.Line() if console.is_jupyter else None, seconds
         self._bar = _bars(console)
         self._bar.start()
         self._task = self._bar.add_task(name, total=seconds, value="")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kbatch.goal import Goal
-from kbatch.outcome import Outcome
+from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe
 
 # A remark is made if the input pipeline, without training, takes more than this share of an update.

@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.batch_growth import CONSTANT
 from kbatch.callbacks.clock import CountingClock, TrainingClock
 from kbatch.callbacks.horizon import EpochEnd, Horizon, scaled_updates
 from kbatch.callbacks.rate import MovingAverage
@@ -23,7 +22,6 @@ from kbatch.data.arrays import Cuts
 from kbatch.data.streams import weighed as weighed_by_class
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
-from kbatch.goal import Goal
 from kbatch.models.accumulation import accumulation_remarks, weighed_passes
 from kbatch.models.call_passes import called_in_passes
 from kbatch.models.gradient_noise import NoiseMeter, measured
@@ -33,8 +31,9 @@ from kbatch.models.replicas import as_one_device
 from kbatch.models.scopes import augmented, scaled_dropout
 from kbatch.models.start import seed_scope
 from kbatch.models.train_step import trained_by_method
-from kbatch.outcome import Outcome
+from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import CONSTANT
 from kbatch.recompute._apply import applied
 from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.nvidia import Sampler

@@ -17,9 +17,8 @@ from kbatch.checks.accumulation import accumulation_of, settled
 from kbatch.data import augmentation
 from kbatch.data.validation import Data
 from kbatch.errors import SpaceError
-from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
-from kbatch.outcome import Outcome
+from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import apply_recipe
 from kbatch.records import files

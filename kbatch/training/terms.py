@@ -11,24 +11,23 @@ from typing import Any, cast
 
 import keras
 
-from kbatch import space_agreement
+from kbatch import space as spaces
 from kbatch.callbacks import user_callbacks
 from kbatch.checks import catalogue
 from kbatch.checks.check import Found, Subject
 from kbatch.data import augmentation
 from kbatch.data.streams import inputs_of
 from kbatch.data.validation import Data
-from kbatch.errors import SearchError
-from kbatch.goal import Goal
+from kbatch.errors import Problems, SearchError
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch import Table
 from kbatch.models import losses, replicas
 from kbatch.models.compilation import said_of
 from kbatch.models.losses import smoothed
 from kbatch.models.maker import ModelMaker, check_known_values, described, own_values, signature
-from kbatch.problems import Problems
+from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
-from kbatch.recipe_fields import whole_number
+from kbatch.recipe_words import whole_number
 from kbatch.records.project import Project
 from kbatch.rules import scaling
 from kbatch.runtime import device_memory, gpus
@@ -154,7 +153,7 @@ class Terms:
 
     def _smallest_step(self, batch_sizes: Sequence[int]) -> int:
         """Examples of the smallest train step on one device."""
-        smallest = space_agreement.smallest_step(self.space, batch_sizes)
+        smallest = spaces.smallest_step(self.space, batch_sizes)
         return smallest // gpus.replicas()
 
     def _checked(

@@ -19,10 +19,9 @@ import tensorflow as tf
 
 from kbatch.callbacks.horizon import evaluated, single_numbers
 from kbatch.data.validation import Data
-from kbatch.goal import Goal
 from kbatch.models.maker import ModelMaker
 from kbatch.models.start import Start
-from kbatch.outcome import Outcome
+from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.project import Job
 from kbatch.runtime import device_memory, gpus, keras_private, tensorflow_private

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbatch.errors import SearchError
-from kbatch.goal import Goal
-from kbatch.outcome import SCORED, STOPPED
+from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.records import project
 from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_records

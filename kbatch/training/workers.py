@@ -21,10 +21,10 @@ from kbatch.data import augmentation
 from kbatch.data.travel import Graph, parcel
 from kbatch.data.validation import Data
 from kbatch.errors import SearchError, made_in_one_frame
-from kbatch.goal import Goal
 from kbatch.models.compilation import CompileArguments
 from kbatch.models.maker import ModelMaker
-from kbatch.recipe_fields import whole_number
+from kbatch.outcome import Goal
+from kbatch.recipe_words import whole_number
 from kbatch.records import files
 from kbatch.records.project import Job
 from kbatch.runtime import device, device_memory, gpus, ray_worker, users_code

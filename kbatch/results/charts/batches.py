@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from kbatch.goal import Goal
+from kbatch.outcome import Goal
 from kbatch.results.chart_data import BatchInfo, measured
 from kbatch.results.charts.canvas import (
     GREY,

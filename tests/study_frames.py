@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from kbatch.studies.measured import Measured, Sample
-from kbatch.studies.setting import Setting
+from kbatch.studies.cell import Setting
+from kbatch.studies.table import Measured, Sample
 
 
 def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1, 2), **more):

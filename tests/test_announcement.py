@@ -7,13 +7,13 @@ import fuzz_project
 import pytest
 from rich.console import Console
 
-from kbatch.case_study.options import Options
-from kbatch.driver.announcement import announce, announce_horizon
+from kbatch.case_study.options import CaseOptions
+from kbatch.driver.live import announce, announce_horizon
 
 
 def said(tmp_path, **given):
     """What is announced of eleven trainings of 60 s."""
-    chosen = Options(
+    chosen = CaseOptions(
         axes={"policy": "float32"},
         **{"trials": 6, "confirm": "2", "confirm_top": 1, "seconds_per_trial": 60.0, **given},
     )
@@ -41,7 +41,7 @@ def test_workers_train_each_part_in_turns(tmp_path, workers, turns):
 @pytest.mark.parametrize(("tuner", "stops"), [("kbatch", True), ("random", False)])
 def test_it_says_what_shortens_a_search(tmp_path, tuner, stops):
     assert ("Poor trials are stopped." in said(tmp_path, tuner=tuner)) == stops
-    chosen = Options(axes={"policy": "float32"}, trials=6, epochs=2, tuner=tuner)
+    chosen = CaseOptions(axes={"policy": "float32"}, trials=6, epochs=2, tuner=tuner)
     console = Console(file=io.StringIO(), width=200)
     announce_horizon(chosen, chosen.space(), 3.5, [], console)
     told = console.file.getvalue()

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 from tensorboard_view import View
 
-from kbatch.case_study.options import Options
+from kbatch.case_study.options import CaseOptions
 from kbatch.driver import options as of_options
-from kbatch.driver.announcement import number_of_trainings
+from kbatch.driver.live import number_of_trainings
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 
@@ -260,14 +260,14 @@ def test_help_and_version():
 
 
 def options(axes=None, **changes):
-    fields = dict.fromkeys(Options.__dataclass_fields__)
+    fields = dict.fromkeys(CaseOptions.__dataclass_fields__)
     said = {
         "learning_rate_sgd": "0.001:0.1",
         "learning_rate_adam": "1e-4:1e-2",
         "batch_size": "32,64",
         "augmentation": "none,flip",
     }
-    return Options(**{**fields, "tuner": "grid", "axes": {**said, **(axes or {})}, **changes})
+    return CaseOptions(**{**fields, "tuner": "grid", "axes": {**said, **(axes or {})}, **changes})
 
 
 def test_a_grid_takes_three_rates_an_optimizer():

@@ -136,8 +136,8 @@ def test_trials_are_promised_only_where_there_is_a_folder(begun, tmp_path):
     if begun:
         folder.mkdir()
     code = (
-        "from kbatch.cli import failure\n"
-        f"with failure.told_plainly({str(folder)!r}): raise KeyboardInterrupt\n"
+        "from kbatch.cli import command\n"
+        f"with command.told_plainly({str(folder)!r}): raise KeyboardInterrupt\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60

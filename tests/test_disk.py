@@ -221,12 +221,12 @@ FILL = """
 import resource, sys
 import h5py, numpy as np
 import typer
-from kbatch.cli import failure
+from kbatch.cli import command
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
 def fill():
-    with failure.told_plainly("out"):
+    with command.told_plainly("out"):
         file = h5py.File(sys.argv[1], "w")
         for layer in range(3):
             file.create_group(f"layer {layer}")["weights"] = np.zeros(400)

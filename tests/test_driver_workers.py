@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kbatch import ModelSpec, Space
-from kbatch.case_study.options import Options
+from kbatch.case_study.options import CaseOptions
 from kbatch.driver.driver import _hypermodel
 from kbatch.driver.task import Searched
 from kbatch.results.loading import load_records
@@ -72,11 +72,11 @@ def test_the_same_search_goes_on_without_workers(done, project, monkeypatch):
 
 def test_the_hypermodel_is_told_how_many(monkeypatch):
     monkeypatch.setattr(gpus, "leave_gpus_to_workers", lambda: None)
-    fields = {**dict.fromkeys(Options.__dataclass_fields__), "seconds_per_trial": 1.0}
+    fields = {**dict.fromkeys(CaseOptions.__dataclass_fields__), "seconds_per_trial": 1.0}
     spec = ModelSpec(lambda: None, loss="mse", metrics=["accuracy"])
     searched = Searched(spec, None)
     for given, workers in (({"workers": 3}, 3), ({"executor": "local"}, 1), ({}, 1)):
-        options = Options(**{**fields, "isolated": False, **given})
+        options = CaseOptions(**{**fields, "isolated": False, **given})
         hypermodel = _hypermodel(options, Space(), None, searched)
         assert hypermodel.terms.workers == workers
         assert (hypermodel.terms.executor is None) == (not given)

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from kbatch import Recipe, recompute
 from kbatch.cli.app import app
-from kbatch.cli.plan_choice import Choice, table
-from kbatch.cli.recompute_answer import static_bytes
+from kbatch.cli.recompute_answer import Choice, static_bytes, table
 from kbatch.errors import MemoryLimitError
 from kbatch.recompute._planner import resizer
 

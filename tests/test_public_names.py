@@ -76,7 +76,7 @@ def test_an_unknown_name_is_an_attribute_error():
         "import kbatch; kbatch.Recipe(), kbatch.Space(), kbatch.score",
         (
             "import kbatch; kbatch.find_max_batch, kbatch.max_batches, "
-            "kbatch.throughput, kbatch.memory.estimate; import kbatch.cli.max_batch"
+            "kbatch.throughput, kbatch.memory.estimate; import kbatch.cli.app"
         ),
         "import kbatch; kbatch.advise(kbatch.Recipe()), kbatch.starting_recipe('accuracy')",
         "import kbatch; kbatch.results.load, kbatch.report, kbatch.best_recipe",

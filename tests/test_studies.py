@@ -9,12 +9,12 @@ from kbatch.studies import (
     augmentation,
     generalisation,
     optimizers,
-    study_page,
+    study_run,
     techniques,
     throughput,
 )
-from kbatch.studies.catalogue import STUDIES
 from kbatch.studies.cell import CROPPED
+from kbatch.studies.study_run import STUDIES
 
 LARGEST = dict.fromkeys(techniques.RUNGS, 8)
 
@@ -218,7 +218,7 @@ def test_the_smallest_fast_batch_and_the_ratio():
 
 def test_a_quick_study_claims_nothing_and_keeps_its_numbers():
     frame = rows({16: 0.8, 1024: 0.6})
-    page = study_page.markdown(STUDIES["generalisation"], measured(frame, quick=True), [], [])
+    page = study_run.markdown(STUDIES["generalisation"], measured(frame, quick=True), [], [])
     said = page.split("## What was published")[1]
     assert said.count("**Not decided here**: a quick study claims nothing. ") == 3
     assert "0.601 ± 0.001 at batch 1024" in said
@@ -303,7 +303,7 @@ def test_a_chart_has_means_with_their_standard_errors():
         rows({16: 0.5}, "seconds", group="adam"),
     )
     frame.loc[frame.batch_size == 64, "val_accuracy"] = [float("nan"), 0.7]
-    charts = study_page.charts_of(STUDIES["optimizers"], frame)
+    charts = study_run.charts_of(STUDIES["optimizers"], frame)
     assert [chart.name for chart in charts] == ["optimizers-epochs", "optimizers-seconds"]
     points = group_points(frame[frame.unit == "epochs"], "val_accuracy")
     assert [(point.group, point.at, point.seeds) for point in points] == [
@@ -313,12 +313,12 @@ def test_a_chart_has_means_with_their_standard_errors():
     ]
     assert points[0].mean == pytest.approx(0.6005)
     assert points[0].high - points[0].mean == pytest.approx(0.0005)  # 0.001 / sqrt(2) / sqrt(2)
-    assert study_page.charts_of(STUDIES["techniques"], frame) == []
+    assert study_run.charts_of(STUDIES["techniques"], frame) == []
 
 
 def test_the_panels_of_a_figure_share_their_scale():
     frame = joined(rows({16: 0.5, 64: 0.51}), rows({16: 0.7, 64: 0.9}, "seconds", seeds=[0]))
-    charts = study_page.charts_of(STUDIES["optimizers"], frame)
+    charts = study_run.charts_of(STUDIES["optimizers"], frame)
     scales = [
         layer["encoding"]["y"]["scale"] for chart in charts for layer in chart.spec()["layer"]
     ]
@@ -327,18 +327,18 @@ def test_the_panels_of_a_figure_share_their_scale():
     low, high = scales[0]["domain"]
     assert (round(low, 2), high) == (0.5, 0.9)
     frame["val_accuracy"] = float("nan")
-    assert study_page.charts_of(STUDIES["optimizers"], frame) == []
+    assert study_run.charts_of(STUDIES["optimizers"], frame) == []
 
 
 def test_an_axis_of_one_value_has_room():
-    charts = study_page.charts_of(STUDIES["optimizers"], rows({16: 0.5, 64: 0.5}, seeds=[0]))
+    charts = study_run.charts_of(STUDIES["optimizers"], rows({16: 0.5, 64: 0.5}, seeds=[0]))
     domain = charts[0].spec()["layer"][0]["encoding"]["y"]["scale"]["domain"]
     assert domain == pytest.approx([0.45, 0.55])
 
 
 def test_more_groups_than_colours_differ_in_shape():
     frame = joined(*(rows({16: 0.6, 64: 0.7}, group=name) for name in augmentation.GROUPS))
-    chart = study_page.charts_of(STUDIES["augmentation"], frame)[0]
+    chart = study_run.charts_of(STUDIES["augmentation"], frame)[0]
     marks = chart.spec()["layer"][2]["encoding"]
     looks = zip(marks["color"]["scale"]["range"], marks["shape"]["scale"]["range"], strict=True)
     assert len(set(looks)) == len(augmentation.GROUPS) == 9

@@ -21,19 +21,10 @@ from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.store import read
 from kbatch.runtime import device_memory
-from kbatch.studies import (
-    largest_batches,
-    networks,
-    optimizers,
-    study_page,
-    study_run,
-    techniques,
-    trainings,
-)
-from kbatch.studies.catalogue import STUDIES
-from kbatch.studies.cell import Cell, Length
-from kbatch.studies.results import frame_of
-from kbatch.studies.setting import Setting, Wishes
+from kbatch.studies import optimizers, study_run, techniques, trainings
+from kbatch.studies.cell import Cell, Length, Setting, Wishes
+from kbatch.studies.study_run import STUDIES
+from kbatch.studies.table import frame_of
 
 of_each = trainings.first_of_each
 SETTING = Setting(image_size=8, epochs=1, seeds=1, quick=True)
@@ -113,7 +104,7 @@ def test_the_page_in_one_file_has_the_same_and_its_charts(made):
 
 def test_texts_in_the_page_of_a_study_are_escaped():
     hostile = "<script>alert(1)</script>"
-    page = study_page.html(optimizers.STUDY, measured(rows({16: 0.5})), [], [hostile])
+    page = study_run.html(optimizers.STUDY, measured(rows({16: 0.5})), [], [hostile])
     assert hostile not in page
     assert "&lt;script&gt;alert(1)" in page
 
@@ -130,9 +121,9 @@ def test_a_cell_has_the_value_held_and_the_last_one(made):
 def test_the_page_of_techniques_names_the_memory_limit():
     frame = rows({8: 0.6}, group=techniques.PLAIN, memory_limit=2 * 10**9, environment="A=1")
     results = measured(frame, memory_limit=2 * 10**9)
-    assert "- memory limit: 2,000 MB\n" in study_page.markdown(techniques.STUDY, results, [], [])
+    assert "- memory limit: 2,000 MB\n" in study_run.markdown(techniques.STUDY, results, [], [])
     free = measured(frame.assign(memory_limit=None))
-    assert "- memory limit: all that" in study_page.markdown(techniques.STUDY, free, [], [])
+    assert "- memory limit: all that" in study_run.markdown(techniques.STUDY, free, [], [])
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -284,12 +275,12 @@ def test_ctrl_c_keeps_the_largest_batches_found(tmp_path, monkeypatch):
 
     def find():
         with project.hold():
-            return largest_batches.largest_batches(
+            return trainings.largest_batches(
                 rungs, "small-resnet", SETTING, 48, project, Console(file=io.StringIO())
             )
 
     project = study_run.Project(tmp_path)
-    monkeypatch.setattr(largest_batches, "find_max_batch", finder)
+    monkeypatch.setattr(trainings, "find_max_batch", finder)
     with pytest.raises(KeyboardInterrupt):
         find()
     assert find() == find() == {"none": 11, "mixed": 13, "both": 14}
@@ -300,7 +291,7 @@ def test_largest_batches_kept_by_an_older_version_are_known(tmp_path):
     project = study_run.Project(tmp_path)
     project.agree({"largest": {"none": 7}})
     rungs = {"none": Recipe(1, "sgd", 0.01)}
-    found = largest_batches.largest_batches(rungs, "cnn", SETTING, 48, project, Console())
+    found = trainings.largest_batches(rungs, "cnn", SETTING, 48, project, Console())
     assert found == {"none": 7}
 
 
@@ -352,7 +343,7 @@ def test_equal_time_stays_once_a_cell_has_it(made, tmp_path, monkeypatch):
 
 def test_a_page_of_two_comparisons_has_its_tables():
     assert len(frame_of([])) == 0
-    page = study_page.markdown(optimizers.STUDY, measured(rows({16: 0.5})), [], [])
+    page = study_run.markdown(optimizers.STUDY, measured(rows({16: 0.5})), [], [])
     assert page.count("###") == 4
 
 
@@ -378,7 +369,7 @@ def test_each_study_has_a_least_image_size(name):
 
 
 def test_resnet50_takes_the_least_image_size():
-    assert networks.network("resnet50", techniques.STUDY.least_image_size).count_params() > 10**7
+    assert trainings.network("resnet50", techniques.STUDY.least_image_size).count_params() > 10**7
 
 
 def test_wishes_replace_the_numbers_of_the_study():

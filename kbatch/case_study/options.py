@@ -1,4 +1,4 @@
-"""The options of `kbatch cats-vs-dogs`."""
+"""Options of `kbatch cats-vs-dogs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANCE = 0.5  # of two classes of equal size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(options.Options):
+class CaseOptions(options.Options):
     """The options of `kbatch cats-vs-dogs`, which `--help` explains."""
 
     data: Annotated[

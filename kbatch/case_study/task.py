@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.case_study import sources
-from kbatch.case_study.options import Options
+from kbatch.case_study.options import CaseOptions
 from kbatch.case_study.pictures import PER_CLASS
 from kbatch.data.examples import Examples, Progress
 from kbatch.driver.task import Searched
@@ -25,7 +25,7 @@ def model(name: str, image_size: int) -> Any:
 class CatsVsDogs:
     """The task of `kbatch cats-vs-dogs`; see `kbatch.driver.task.Task`."""
 
-    options: Options
+    options: CaseOptions
     command = "kbatch cats-vs-dogs"
     images = True
     total = 2 * PER_CLASS

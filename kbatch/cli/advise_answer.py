@@ -9,7 +9,7 @@ from typing import Any
 from kbatch.advice.evidence import Advice
 from kbatch.advice.inquiry import evidence_of
 from kbatch.advice.rulebook import advice_on, unchecked
-from kbatch.cli.advise_options import Options
+from kbatch.cli.options import AdviseOptions
 from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
 from kbatch.recipe import Recipe
 from kbatch.results.loading import load_race, load_records
@@ -20,7 +20,7 @@ from kbatch.runtime.users_code import imported
 NOTHING = "Nothing speaks against it."
 
 
-def answer(options: Options) -> Iterator[str]:
+def answer(options: AdviseOptions) -> Iterator[str]:
     """Give the lines of the advice on each recipe.
 
     Raises:
@@ -47,7 +47,7 @@ def answer(options: Options) -> Iterator[str]:
             yield f"  Not checked, for lack of evidence: {', '.join(left)}."
 
 
-def _recipes(options: Options) -> dict[str, Recipe]:
+def _recipes(options: AdviseOptions) -> dict[str, Recipe]:
     """The recipes to look at, by what they are."""
     if options.recipe is not None:
         return {"recipe": Recipe.from_json(options.recipe)}

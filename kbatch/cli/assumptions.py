@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kbatch import text_table
 from kbatch.cli.search_answer import task_of
-from kbatch.cli.search_options import Options
+from kbatch.cli.search_options import SearchOptions
 from kbatch.driver import driver
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kbatch.checks.check import Found
 
 
-def answer(options: Options, console: Console) -> bool:
+def answer(options: SearchOptions, console: Console) -> bool:
     """Check what kbatch assumes, print a table, and return whether no check refuses.
 
     Args:
@@ -59,7 +59,7 @@ def table(found: Sequence[Found], width: int) -> str:
 WIDE = {"kbatch assumes": 2, "else": 2, "found": 3}  # shares of the width that others leave
 
 
-def _found(options: Options, console: Console) -> list[Found]:
+def _found(options: SearchOptions, console: Console) -> list[Found]:
     """Make the checks of the search that the options ask for."""
     options, task = task_of(options)
     space = options.space()

@@ -1,17 +1,33 @@
-"""Commands whose options are declared once, as the fields of a dataclass."""
+"""Command: what all commands share: options, the console, and errors told in a sentence."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
+import io
+import os
+import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, get_args, get_type_hints
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
+from kbatch import plain_text
 from kbatch.axis import Option
 from kbatch.command_option import AXES_PANEL, AxisOptions
+from kbatch.errors import KbatchError, SearchError
+from kbatch.records import files
+from kbatch.runtime import signals
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def with_options(kind: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
@@ -83,3 +99,173 @@ def _fields(kind: type, given: dict[str, Any]) -> dict[str, Any]:
         texts = {axis: given[option.parameter] for axis, option in options.items()}
         fields[field.name] = {axis: text for axis, text in texts.items() if text is not None}
     return fields
+
+
+WIDTH = 150  # columns where there is no terminal
+
+
+def new_console() -> Console:
+    """Return a console that prints names as they are, also those that look like rich's markup."""
+    from kbatch.text_table import PlainConsole
+
+    console = PlainConsole()
+    return console if console.is_terminal else PlainConsole(width=WIDTH)
+
+
+def print_text(text: str) -> None:
+    """Print a text as it is.
+
+    Args:
+        text: String, with the end of its last line.
+    """
+    print(text, end="", flush=True)
+
+
+CLOSED_PIPE = 141  # as a shell says it of a program that SIGPIPE ended
+
+
+class PlainGroup(TyperGroup):
+    """Commands whose options are refused in one sentence, without a frame and the usage."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, whose options are read here."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            # Typer 0.29 reads values by pydantic, whose words these are.
+            raise refused(error.format_message().replace("Value error, ", "")) from error
+
+
+@contextmanager
+def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
+    """Turn bad input, a full disk and Ctrl-C into one sentence and an exit code.
+
+    Args:
+        out: Folder of the search, if there is one to go on with.
+        stopped: Sentence for a command that was stopped and has no such folder.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files may be in no encoding at all.
+            stream.reconfigure(errors="backslashreplace")
+    _silence_disk_errors()
+    try:
+        with signals.stopping(), warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            yield
+    except KeyboardInterrupt as error:
+        signals.ignore()
+        if out and Path(out).exists():
+            stopped = (
+                f" Trials that had finished are kept: `kbatch report {out}` shows them, "
+                "and the same command goes on."
+            )
+        print(f"\nStopped.{stopped}", file=sys.stderr)
+        raise typer.Exit(getattr(error, "exit_code", 130)) from error
+    except BrokenPipeError as error:  # of `kbatch … | head`, which has read enough
+        if not _has_left():
+            raise  # of a worker, say
+        # Python would complain when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(CLOSED_PIPE) from error
+    except SystemExit as error:  # raised by a module of the user's: kbatch raises none
+        raise refused(
+            "A module that is imported must not end the command. "
+            f"Received: sys.exit({error.code!r}). Take that line out."
+        ) from error
+    except Exception as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise refused(str(refusal)) from error
+
+
+def _has_left() -> bool:
+    """Whether the reader of standard output has left."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return True
+    return False
+
+
+def refused(sentence: str) -> typer.Exit:
+    """Print a refusal as one line, and return the exit with code 2."""
+    print(f"error: {plain_text.sentence(sentence)}", file=sys.stderr)
+    return typer.Exit(2)
+
+
+def _refusal(error: Exception) -> KbatchError | None:
+    """The refusal that an error stands for; `None` for a bug, which keeps its traceback."""
+    full = files.disk_trouble(error)
+    if full is not None and ".h5" in str(full):
+        _end_at_once(str(full))
+    if isinstance(error, KbatchError):
+        return error
+    if isinstance(error, ImportError) and _arose_in(error, "tensorflow"):
+        return SearchError(
+            "TensorFlow must be importable", str(error), "See `kbatch doctor` for what is wrong"
+        )
+    if full is None and isinstance(error, OSError) and error.filename is not None:
+        return files.refusal(error)
+    return full
+
+
+def _arose_in(error: Exception, package: str) -> bool:
+    """Whether an error was raised by a package."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == package
+
+
+def _show_warning(message: Warning | str, *rest: Any) -> None:
+    typer.secho(f"warning: {plain_text.sentence(str(message))}", fg="yellow", err=True)
+
+
+def _silence_disk_errors() -> None:
+    """Leave out disk errors that objects repeat while they are cleared away.
+
+    A file that could not be written says so again when it is closed. The command's own sentence has
+    said it.
+    """
+    if sys.unraisablehook is not sys.__unraisablehook__:
+        return
+    # Cython calls typer's excepthook for errors that are raised where nothing can catch them.
+    excepthook = sys.excepthook
+
+    def silent(lost: Any) -> None:
+        if lost.exc_value is None or files.disk_trouble(lost.exc_value) is None:
+            sys.__unraisablehook__(lost)
+
+    def unsaid(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+        if files.disk_trouble(value) is None:
+            excepthook(kind, value, trace)
+
+    sys.unraisablehook, sys.excepthook = silent, unsaid
+
+
+def _end_at_once(sentence: str) -> None:
+    """End the process before HDF5 closes the file that found no room.
+
+    HDF5 would try to write it once more, and the process would die of that.
+    """
+    exit_code = refused(sentence).exit_code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report.
+
+    Attributes:
+        topic: String, such as a library, a device or a setting.
+        value: String, its version, name or value.
+        problem: String, the problem as a clause without a full stop; empty if there is none.
+        do: String, the remedy as a clause without a full stop.
+    """
+
+    topic: str
+    value: str
+    problem: str = ""
+    do: str = ""

@@ -1,8 +1,4 @@
-"""The command `kbatch doctor`: versions, devices and settings, each with its problem.
-
-TensorFlow is asked in a process of its own: a broken one may end that process, and a card that it
-takes is given back.
-"""
+"""The command `kbatch doctor`: what of an installation works, and the remedies."""
 
 from __future__ import annotations
 
@@ -21,13 +17,29 @@ from typing import Any
 import typer
 
 from kbatch import __version__, distribution
-from kbatch.cli.command import with_options
-from kbatch.cli.console import new_console
-from kbatch.cli.doctor_options import Options
-from kbatch.cli.failure import told_plainly
-from kbatch.cli.finding import Finding
-from kbatch.cli.gpu_doctor import passes_quick_checks
+from kbatch.cli.command import Finding, new_console, told_plainly, with_options
+from kbatch.cli.options import DoctorOptions
+from kbatch.errors import KbatchError
+from kbatch.gpu_checks import command, sight
+from kbatch.gpu_checks.catalogue import QUICK
+from kbatch.gpu_checks.report import Report
 from kbatch.runtime import device, nvidia
+
+
+def passes_quick_checks() -> bool:
+    """Run the quick checks, print a line of each, and tell whether none failed.
+
+    A machine without a GPU fails, since it was asked for one.
+    """
+    try:
+        report = Report(None, sight.gpus())
+    except KbatchError as error:
+        print(f"! {error}")
+        return False
+    command.run(QUICK, report)
+    print(report.summary())
+    return not report.failed
+
 
 TIMEOUT_SECONDS = 120
 LIBRARIES = ("keras-tuner", "numpy", "loky", "nvidia-ml-py")
@@ -82,8 +94,8 @@ print(json.dumps(told))
 """
 
 
-@with_options(Options)
-def doctor(options: Options) -> None:
+@with_options(DoctorOptions)
+def doctor(options: DoctorOptions) -> None:
     """Show versions, devices and settings for a bug report, and the problems of this machine.
 
     With a model and data, check what kbatch assumes of them instead, as a search does before it
@@ -104,7 +116,7 @@ def _is_well() -> bool:
     return not any(finding.problem for finding in found)
 
 
-def _suits(options: Options) -> bool:
+def _suits(options: DoctorOptions) -> bool:
     """Print what the checks find in a model and data, and tell whether none refuses."""
     from kbatch.cli.assumptions import answer
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
-from kbatch.cli.max_batch_options import Options
+from kbatch.cli.options import MaxBatchOptions
 from kbatch.errors import DataError, SearchError
 from kbatch.memory import _next_size, _probe
 from kbatch.memory._find import find_max_batch
@@ -31,7 +31,7 @@ from kbatch.space import Combination, Space, combinations
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
 
 
-def answer(options: Options, console: Console) -> None:
+def answer(options: MaxBatchOptions, console: Console) -> None:
     """Measure the largest batch, and print it.
 
     Raises:

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.search_options import Options
+from kbatch.cli.search_options import SearchOptions
 from kbatch.data import sources
 from kbatch.data.examples import Examples, Progress, shares_of
 from kbatch.data.pictures import IMAGE_SIZE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAMED = ("cnn", "small-resnet")  # models of the case study
 
 
-def answer(options: Options, console: Console) -> None:
+def answer(options: SearchOptions, console: Console) -> None:
     """Search, confirm and report.
 
     Raises:
@@ -38,7 +38,7 @@ def answer(options: Options, console: Console) -> None:
     driver.run(*task_of(options), console)
 
 
-def task_of(options: Options) -> tuple[Options, OwnTask]:
+def task_of(options: SearchOptions) -> tuple[SearchOptions, OwnTask]:
     """Return the options for the data that they name, and model and data.
 
     Raises:
@@ -76,7 +76,7 @@ class OwnTask:
         source: The examples, not read yet.
     """
 
-    options: Options
+    options: SearchOptions
     build: Imported | None
     source: Source
 
@@ -139,19 +139,19 @@ class OwnTask:
 
     def searched(self, examples: Examples) -> Searched:
         """Return model and examples, whose labels suit the loss."""
-        from kbatch.driver import own_model
+        from kbatch.driver import tuners
 
         options, spec = self.options, self.spec()
         if self.build is not None:
             spec = dataclasses.replace(spec, build=_loaded(self.build))
-        made = own_model.made(spec)
-        own_model.check_loss(made, options.loss)
-        of = own_model.measured(made, spec)
+        made = tuners.made(spec)
+        tuners.check_loss(made, options.loss)
+        of = tuners.measured(made, spec)
         if not made.compiled:
-            spec = own_model.with_metric(spec, options.metric, of.known_loss())
-            of = own_model.measured(made, spec)
-        metric = own_model.scored(of, options.metric)
-        fitting, words = sources.fitted(examples, own_model.wanted(of, options.labels))
+            spec = tuners.with_metric(spec, options.metric, of.known_loss())
+            of = tuners.measured(made, spec)
+        metric = tuners.scored(of, options.metric)
+        fitting, words = sources.fitted(examples, tuners.wanted(of, options.labels))
         return Searched(
             spec,
             fitting,

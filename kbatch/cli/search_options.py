@@ -1,4 +1,4 @@
-"""Options of the command `kbatch search`."""
+"""Options of `kbatch search`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ VALUES = typer.Option(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(options.Options):
+class SearchOptions(options.Options):
     """The options of `kbatch search`, which `--help` explains."""
 
     data: Annotated[str, DATA]

@@ -1,4 +1,4 @@
-"""The driver of a search: from data to a claim, resumable at every moment."""
+"""Driver: a whole search from the command line, from its data to its report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kbatch.data.examples import Examples
-from kbatch.driver import limits, results_folder
-from kbatch.driver.announcement import (
-    announce,
-    announce_horizon,
-    number_of_trials,
-    trainings_ahead,
-)
+from kbatch.driver import limits
+from kbatch.driver.live import announce, announce_horizon, number_of_trials, trainings_ahead
 from kbatch.driver.options import PROJECT, Options
 from kbatch.driver.task import Searched, Task
-from kbatch.errors import DataError
+from kbatch.errors import DataError, SearchError
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.page import page
 from kbatch.page.page import LivePage, at_rest
@@ -37,6 +33,42 @@ from kbatch.space import Space
 if TYPE_CHECKING:
     from kbatch.hypermodel import HyperModel
     from kbatch.training.search import Search
+
+
+ENDINGS = (".html", ".md", ".csv", ".png", ".json", ".jsonl")  # of what commands write there
+LONGEST_NAME = 200  # characters of a file's path below --out, for the system's limit on a path
+
+
+def ready(out: str) -> Path:
+    """Make the folder of the results, and return it.
+
+    Args:
+        out: Text of `--out`.
+
+    Raises:
+        SearchError: If it cannot be made or written.
+        RecordError: If a file in it that may be written is a link.
+    """
+    folder = Path(out)
+    try:
+        out.encode("utf-8")  # TensorFlow takes no other names
+        (folder / PROJECT / ("x" * LONGEST_NAME)).exists()  # raises if the path is too long
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except ValueError as error:
+        raise SearchError(
+            "--out must be the name of a folder, in UTF-8", repr(out), "Pass another folder"
+        ) from error
+    except OSError as error:
+        received = f"{folder}: {error.strerror or error}"
+        raise files.disk_trouble(error) or SearchError(
+            "--out must be a folder that can be written", received, "Pass another folder"
+        ) from error
+    files.check_no_linked_files(folder, ENDINGS)
+    files.check_no_link(folder / PROJECT)
+    files.check_no_links(folder / PROJECT)
+    return folder
 
 
 def run(options: Options, task: Task, console: Console) -> None:
@@ -53,7 +85,7 @@ def run(options: Options, task: Task, console: Console) -> None:
     options.check()
     options.space()
     task.check()
-    folder = results_folder.ready(options.out)
+    folder = ready(options.out)
     records = folder / PROJECT / project.FOLDER
     with at_rest(folder), Lock(records):
         options = options.as_begun(project.load_facts(records) or {})

@@ -7,14 +7,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import CROPPED, GIVEN, Cell, Length
-from kbatch.studies.contrast import contrast
-from kbatch.studies.description import epochs_of
-from kbatch.studies.measured import Measured
-from kbatch.studies.setting import Setting
+from kbatch.studies.cell import CROPPED, GIVEN, Cell, Length, Setting
 from kbatch.studies.study import Study
-from kbatch.studies.study_table import StudyTable, by_batch
-from kbatch.studies.verdict import Case, Finding, Verdict
+from kbatch.studies.table import Measured, StudyTable, by_batch
+from kbatch.studies.verdict import Case, Finding, Verdict, contrast, epochs_of
 
 RATE = 0.001  # Keras' own for Adam
 SIZES, QUICK_SIZES = (16, 32, 64, 128, 256), (16, 128)

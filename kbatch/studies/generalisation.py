@@ -7,14 +7,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import Cell, Length
-from kbatch.studies.comparison import Values, best, compared
-from kbatch.studies.contrast import CASES, contrast, learned, missing
-from kbatch.studies.measured import Measured
-from kbatch.studies.setting import Setting
+from kbatch.studies.cell import Cell, Length, Setting
 from kbatch.studies.study import Study
-from kbatch.studies.study_table import StudyTable, by_batch
-from kbatch.studies.verdict import Case, Finding, Verdict
+from kbatch.studies.table import Measured, StudyTable, Values, best, by_batch, compared
+from kbatch.studies.verdict import CASES, Case, Finding, Verdict, contrast, learned, missing
 
 RATE = 0.01  # of SGD with momentum 0.9: at every size the same, as in the published table
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)

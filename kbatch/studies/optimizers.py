@@ -7,15 +7,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.best_sizes import best_sizes
-from kbatch.studies.cell import Cell, Length
-from kbatch.studies.contrast import choice, contrast
-from kbatch.studies.description import epochs_of
-from kbatch.studies.measured import Measured
-from kbatch.studies.setting import Setting
+from kbatch.studies.cell import Cell, Length, Setting
 from kbatch.studies.study import Study
-from kbatch.studies.study_table import StudyTable, by_batch
-from kbatch.studies.verdict import Finding, Verdict
+from kbatch.studies.table import Measured, StudyTable, by_batch
+from kbatch.studies.verdict import Finding, Verdict, best_sizes, choice, contrast, epochs_of
 
 # Keras' own rates: 0.001 with momentum 0.9 for SGD, as the case study compiles it, and for Adam.
 RATES = {"sgd": 0.001, "adam": 0.001}

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import Cell
-from kbatch.studies.measured import Measured
-from kbatch.studies.setting import LEAST_IMAGE_SIZE, Setting
-from kbatch.studies.study_table import StudyTable
+from kbatch.studies.cell import LEAST_IMAGE_SIZE, Cell, Setting
+from kbatch.studies.table import Measured, StudyTable
 from kbatch.studies.verdict import Verdict
 
 Cells: TypeAlias = Callable[[Setting, Mapping[str, int]], Sequence[Cell]]

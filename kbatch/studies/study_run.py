@@ -1,30 +1,195 @@
-"""The run of a study: its cells one after another, with progress, and its page at the end."""
+"""Study run: makes a study and writes its page."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kbatch.data.examples import Examples
 from kbatch.outcome import SCORED
+from kbatch.page.page import rendered, vega
+from kbatch.plain_text import csv_of
+from kbatch.records import files as records_files
 from kbatch.records.project import Project
 from kbatch.records.store import Record
+from kbatch.results.charts.canvas import Chart, save
+from kbatch.results.charts.probes import group_chart, group_points, span_of
 from kbatch.results.duration import alike_seconds, time_words
 from kbatch.runtime import device_memory
-from kbatch.studies import study_page, techniques
-from kbatch.studies.cell import Cell
-from kbatch.studies.largest_batches import largest_batches
-from kbatch.studies.measured import Measured
-from kbatch.studies.results import frame_of
-from kbatch.studies.setting import Setting
+from kbatch.studies import augmentation, generalisation, optimizers, techniques, throughput
+from kbatch.studies.cell import Cell, Setting
 from kbatch.studies.study import Study
-from kbatch.studies.trainings import Trainings
+from kbatch.studies.table import Measured, StudyTable, frame_of
+from kbatch.studies.trainings import Trainings, largest_batches
+from kbatch.studies.verdict import Verdict, sentences
+
+PAGE, CELLS, FIGURE, HTML = "study.md", "cells.csv", "study.png", "study.html"
+TEMPLATE = "study.html.jinja"
+
+UNITS = {"epochs": "epochs", "updates": "updates", "seconds": "time"}
+
+
+def write(
+    folder: Path,
+    study: Study,
+    measured: Measured,
+    records: Sequence[Record],
+    facts: Sequence[str],
+) -> list[Path]:
+    """Write the page, its figure and the table of all cells, and return their paths.
+
+    Args:
+        folder: Folder of the study.
+        study: The study.
+        measured: What was measured.
+        records: The records of the cells.
+        facts: Sentences on what cannot be measured, such as the command.
+    """
+    files = [folder / CELLS]
+    records_files.write(files[0], csv_of(measured.frame))
+    charts = charts_of(study, measured.frame)
+    if charts:
+        files.append(folder / FIGURE)
+        save(charts, files[-1])
+    files += [folder / HTML, folder / PAGE]
+    records_files.write(files[-2], html(study, measured, records, facts))
+    records_files.write(files[-1], markdown(study, measured, records, facts))
+    return files
+
+
+def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
+    """Return a chart for each way of comparing: at equal epochs, updates and time.
+
+    Args:
+        study: The study.
+        frame: A row for each cell.
+    """
+    if not study.drawn:
+        return []
+    of_units = {
+        unit: group_points(frame[frame.unit == unit], study.drawn) for unit in frame.unit.unique()
+    }
+    known = {unit: points for unit, points in of_units.items() if points}
+    if not known:
+        return []
+    span = span_of(list(itertools.chain(*known.values())))
+    return [
+        group_chart(points, f"{study.name}-{unit}", _title(study, unit), study.axis, span)
+        for unit, points in known.items()
+    ]
+
+
+def _title(study: Study, unit: str) -> str:
+    return f"{study.axis.capitalize()} at equal {UNITS[unit]}"
+
+
+def markdown(
+    study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]
+) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        study: The study.
+        measured: What was measured.
+        records: The records of the cells.
+        facts: Sentences on what cannot be measured, such as the command.
+    """
+    lines = [f"# {study.title}", "", study.question, ""]
+    lines += [f"- {fact}" for fact in (*facts, *sentences(measured), *_machine(records))]
+    lines += ["", "## What was measured here", ""]
+    lines += [f"{table.markdown()}" for table in study.tables(measured)]
+    if charts_of(study, measured.frame):
+        lines += [f"![{study.axis} over batch size]({FIGURE})", ""]
+    failures = _failures(measured.frame)
+    if failures:
+        lines += ["### Cells without a value", "", *(f"- {each}" for each in failures), ""]
+    lines += ["## What was published", ""]
+    for verdict in _verdicts(study, measured):
+        lines += [
+            f"- *{verdict.claim}* ({verdict.source})",
+            f"    **{verdict.found.capitalize()}**: {verdict.evidence}.",
+        ]
+    return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True)
+class StudyContents:
+    """All that the page of a study shows.
+
+    Attributes:
+        name: String, the name of the study.
+        title: String, its heading.
+        question: String, what it asks.
+        axis: String, what its charts draw over the batch size.
+        verdicts: Sequence of `Verdict`, what became of each published claim.
+        tables: Sequence of `StudyTable`.
+        charts: Sequence of `Chart`.
+        failures: Sequence of strings, the cells that ended without a value.
+        facts: Sequence of strings, how it was measured.
+    """
+
+    name: str
+    title: str
+    question: str
+    axis: str
+    verdicts: Sequence[Verdict]
+    tables: Sequence[StudyTable]
+    charts: Sequence[Chart]
+    failures: Sequence[str]
+    facts: Sequence[str]
+
+
+def html(study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]) -> str:
+    """Return the page as one file of HTML, with its charts; see `markdown` for the arguments."""
+    contents = StudyContents(
+        study.name,
+        study.title,
+        study.question,
+        study.axis.capitalize(),
+        _verdicts(study, measured),
+        study.tables(measured),
+        charts_of(study, measured.frame),
+        _failures(measured.frame),
+        [*facts, *sentences(measured), *_machine(records)],
+    )
+    template = resources.files("kbatch.studies").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    return rendered(template, contents, vega())
+
+
+def _verdicts(study: Study, measured: Measured) -> list[Verdict]:
+    """What became of the claims; a quick study claims nothing."""
+    verdicts = study.verdicts(measured)
+    if measured.setting.quick:
+        return [verdict.unclaimed() for verdict in verdicts]
+    return list(verdicts)
+
+
+def _machine(records: Sequence[Record]) -> list[str]:
+    devices = sorted({record.device for record in records})
+    versions = set()
+    for record in records:
+        versions.add(", ".join(f"{name} {number}" for name, number in record.versions.items()))
+    return [f"device: {'; '.join(devices)}", f"versions: {'; '.join(sorted(versions))}"]
+
+
+def _failures(frame: pd.DataFrame) -> list[str]:
+    """The cells that ended without a value."""
+    failed = frame[frame.val_accuracy.isna()]
+    return [
+        f"{row.group}, batch {row.batch_size}, seed {row.seed}: {row.ended}"
+        for row in failed.itertuples()
+    ]
+
 
 PLACE = 1.0  # seconds that stand for the equal time until it is known
 
@@ -72,7 +237,7 @@ def run(
             pairs += [(cell, line.made(cell, trainings)) for cell in timed]
     records = [record for _, record in pairs]
     measured = Measured(frame_of(pairs), setting, trainings.sample)
-    return study_page.write(folder, study, measured, records, facts)
+    return write(folder, study, measured, records, facts)
 
 
 def _agreed(setting: Setting) -> dict[str, Any]:
@@ -180,3 +345,9 @@ def _kind(cell: Cell) -> Hashable:
     """What tells how long a cell takes: all but its seed and, of equal time, its seconds."""
     length = cell.length.unit if cell.length.unit == "seconds" else str(cell.length)
     return (cell.model, cell.recipe, cell.data, length, cell.isolated)
+
+
+STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (optimizers, augmentation, techniques, throughput, generalisation)
+}

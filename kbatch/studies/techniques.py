@@ -9,14 +9,11 @@ from typing import Any
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import STEPS, Cell, Length
-from kbatch.studies.description import megabytes
-from kbatch.studies.largest_batches import ceiling_of
-from kbatch.studies.measured import Measured
-from kbatch.studies.setting import Setting
+from kbatch.studies.cell import STEPS, Cell, Length, Setting
 from kbatch.studies.study import Study
-from kbatch.studies.study_table import StudyTable, mean_text
-from kbatch.studies.verdict import Case, Finding, Verdict
+from kbatch.studies.table import Measured, StudyTable, mean_text
+from kbatch.studies.trainings import ceiling_of
+from kbatch.studies.verdict import Case, Finding, Verdict, megabytes
 
 MODEL, QUICK_MODEL = "resnet50", "small-resnet"
 # SGD with momentum 0.9, as published. The decay is decoupled, where the published one is an L2

@@ -8,14 +8,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import Cell, Length
-from kbatch.studies.comparison import compared
-from kbatch.studies.contrast import CASES, missing
-from kbatch.studies.measured import Measured
-from kbatch.studies.setting import Setting
+from kbatch.studies.cell import Cell, Length, Setting
 from kbatch.studies.study import Study
-from kbatch.studies.study_table import NOTHING, StudyTable, mean_text
-from kbatch.studies.verdict import Finding, Verdict
+from kbatch.studies.table import NOTHING, Measured, StudyTable, compared, mean_text
+from kbatch.studies.verdict import CASES, Finding, Verdict, missing
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 QUICK_SIZES = (4, 16, 64)

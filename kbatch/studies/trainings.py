@@ -4,24 +4,56 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import numpy as np
+from rich.console import Console
 
 from kbatch import outcome as outcomes
+from kbatch.case_study.models import MODELS
 from kbatch.data.arrays import checksum
 from kbatch.data.examples import Examples, Part
+from kbatch.memory._find import find_max_batch
 from kbatch.outcome import SCORED, Outcome
+from kbatch.recipe import Recipe
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.runtime import memory_limit, tensorflow_private
 from kbatch.runtime.worker import Death, Worker
-from kbatch.studies.cell import CROPPED, Cell
-from kbatch.studies.measured import Sample
-from kbatch.studies.networks import network
-from kbatch.studies.results import TRAIN
-from kbatch.studies.setting import Setting
+from kbatch.studies.cell import CROPPED, STEPS, Cell, Setting
+from kbatch.studies.table import TRAIN, Sample
 from kbatch.training.one_recipe import train
+
+
+def resnet50(image_size: int) -> keras.Model:
+    """Return ResNet50 with random weights and one output for two classes.
+
+    Args:
+        image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
+    """
+    inputs = keras.Input((image_size, image_size, 3))
+    body = keras.applications.ResNet50(
+        include_top=False, weights=None, pooling="avg", input_shape=(image_size, image_size, 3)
+    )
+    features = body(keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs))
+    outputs = keras.layers.Dense(1, activation="sigmoid", dtype="float32")(features)
+    return keras.Model(inputs, outputs, name="resnet50")
+
+
+NETWORKS: dict[str, Callable[[int], keras.Model]] = {**MODELS, "resnet50": resnet50}
+
+
+def network(name: str, image_size: int) -> keras.Model:
+    """Return the network of a name.
+
+    Args:
+        name: String, one of `NETWORKS`.
+        image_size: Integer, height and width of the images.
+    """
+    return NETWORKS[name](image_size)
+
 
 CHANCE = 0.5
 LARGER = 1.25  # of the published augmentation: pictures of 200 px are resized to 250
@@ -228,3 +260,66 @@ def with_crops(
         resized = np.asarray(Image.fromarray(image).resize((larger, larger)))
         crops[index] = resized[top : top + size, left : left + size]
     return np.concatenate([images, crops]), np.concatenate([labels, labels])
+
+
+FACT = "largest"  # the name of the batches among the project's facts
+
+
+def largest_batches(
+    rungs: Mapping[str, Recipe],
+    model: str,
+    setting: Setting,
+    examples: int,
+    project: Project,
+    console: Console,
+) -> dict[str, int]:
+    """Return the largest micro-batch of each rung; the project keeps each once it is found.
+
+    Args:
+        rungs: The recipes by name.
+        model: String, name of the network.
+        setting: `Setting` of the study, with its memory limit.
+        examples: Integer, pictures to train on: a batch of accumulated passes is at most these.
+        project: `Project` that keeps the sizes; it must be held.
+        console: Console to print to.
+
+    Raises:
+        NoMemoryLimitError: On a CPU, if the setting has no limit.
+    """
+    size, found = setting.image_size, _known(project)
+    for name, recipe in rungs.items():
+        if name in found:
+            continue
+        with console.status(f"Finding the largest batch: {name} …"):
+            answer = find_max_batch(
+                functools.partial(network, model, size),
+                (size, size, 3),
+                recipe=recipe,
+                memory_limit=setting.memory_limit,
+                ceiling=ceiling_of(examples),
+                loss="binary_crossentropy",
+                metrics=["accuracy"],
+            )
+        found[name] = answer.batch_size
+        project.agree({f"{FACT} {name}": answer.batch_size})  # each, so that Ctrl-C loses none
+        console.print(f"{name}: {answer}", highlight=False, soft_wrap=True)
+    return found
+
+
+def ceiling_of(examples: int) -> int:
+    """Return the most pictures of one pass, so that all accumulated passes have enough.
+
+    Args:
+        examples: Integer, pictures to train on.
+    """
+    return max(examples // STEPS, 1)
+
+
+def _known(project: Project) -> dict[str, int]:
+    """The sizes found before; an older version kept all of them in one fact."""
+    facts = project.facts()
+    known = {name: int(size) for name, size in facts.get(FACT, {}).items()}
+    for name, size in facts.items():
+        if name.startswith(f"{FACT} "):
+            known[name.removeprefix(f"{FACT} ")] = int(size)
+    return known

@@ -1,11 +1,29 @@
-"""Verdict: whether a published claim holds on this machine."""
+"""Verdict: whether a published claim holds in the cells that were measured."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import pandas as pd
+
+from kbatch.results.uncertainty import FEWEST_SEEDS
+from kbatch.studies.table import (
+    NOTHING,
+    Answer,
+    Comparison,
+    Measured,
+    StudyTable,
+    Values,
+    above_chance,
+    best,
+    bests,
+    compared,
+    mean_text,
+)
 
 Found: TypeAlias = Literal[
     "holds", "holds in part", "does not hold here", "not decided here", "not measured here"
@@ -75,3 +93,175 @@ def found(cases: Sequence[Case]) -> Found:
     if "undecided" in cases:
         return "not decided here"
     return "holds" if "yes" in cases else "does not hold here"
+
+
+CASES: Mapping[Answer, Case] = {"higher": "yes", "lower": "no", "within noise": "undecided"}
+UNMEASURED = Finding("missing", "not all batch sizes of the comparison were measured")
+AT_CHANCE = "neither is above chance by more than noise"
+
+
+def contrast(first: Sequence[Values], second: Sequence[Values]) -> Finding:
+    """Return whether the best of some sizes is more accurate than the best of some others.
+
+    The interval allows for both being chosen by these same trainings.
+
+    Args:
+        first: Accuracies of the sizes that are claimed to be better.
+        second: Accuracies of the others.
+    """
+    lacking = missing(first, second)
+    if lacking is not None:
+        return lacking
+    one, other = best(first), best(second)
+    comparison = compared(one, other, len(first) * len(second))
+    case = CASES[comparison.answer]
+    return learned(case, (one, other), comparison, len(first) + len(second))
+
+
+def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> Finding:
+    """Return whether one measurement chooses the size that is best by another.
+
+    It does if it tells its best size from the others, and that size is above all others by the
+    other measurement too. It does not if another size is above it there.
+
+    Args:
+        chosen_by: Values by which a size is chosen.
+        judged_by: Accuracies of the same sizes, by which the choice is judged.
+    """
+    lacking = missing(chosen_by, judged_by)
+    if lacking is not None:
+        return lacking
+    chosen = best(chosen_by)
+    mine = [each for each in judged_by if each.size == chosen.size]
+    rest = [each for each in judged_by if each.size != chosen.size]
+    if not mine or not rest:
+        return UNMEASURED
+    rival = best(rest)
+    comparison = compared(mine[0], rival, len(rest))
+    case = CASES[comparison.answer]
+    others = [each for each in chosen_by if each.size != chosen.size]
+    if case == "no":
+        others = [each for each in others if each.size == rival.size]
+    pairs = len(chosen_by) * (len(chosen_by) - 1) // 2
+    if not others or compared(chosen, best(others), pairs).answer != "higher":
+        case = "undecided"
+    finding = learned(case, (mine[0], rival), comparison, len(judged_by))
+    return finding.of(f"batch {bests(chosen_by)} is chosen")
+
+
+def learned(
+    case: Case, sides: tuple[Values, Values], comparison: Comparison, sizes: int
+) -> Finding:
+    """Return a finding with its numbers; undecided if neither side learned anything.
+
+    Args:
+        case: The case, if something was learned.
+        sides: Accuracies of the two sizes compared.
+        comparison: Their comparison.
+        sizes: Integer, the number of sizes of which these were chosen.
+    """
+    words = f"{sides[0]}, {sides[1]} ({comparison})"
+    few = math.isinf(comparison.half_width)
+    if few or any(above_chance(side, sizes) for side in sides):
+        return Finding(case, words)
+    return Finding("undecided", f"{words}, {AT_CHANCE}")
+
+
+def missing(*sides: Sequence[Values]) -> Finding | None:
+    """Return the finding that a size has no value, or `None` if all sizes of all sides have one."""
+    if not all(sides):
+        return UNMEASURED
+    failed = sorted({each.size for side in sides for each in side if not each.known})
+    if not failed:
+        return None
+    return Finding("missing", f"a cell at batch {', '.join(map(str, failed))} has no value")
+
+
+def sentences(measured: Measured) -> list[str]:
+    """Return what ran here: pictures, network, trainings, memory limit, and whether it is quick.
+
+    All numbers are those of the setting and the cells, not those that were published.
+
+    Args:
+        measured: What was measured.
+    """
+    frame, setting, sample = measured.frame, measured.setting, measured.sample
+    lengths = dict.fromkeys(zip(frame.length, frame.unit, strict=True))
+    trained = " or ".join(counted(length, unit) for length, unit in lengths)
+    said = [
+        f"pictures: {sample}, {setting.image_size} px, from {sample.source}",
+        f"network: {', '.join(frame.model.unique())}",
+        f"each training: {trained}; {counted(frame.seed.nunique(), 'seeds')} of every cell",
+    ]
+    if frame.environment.any():
+        said.append(f"memory limit: {megabytes(setting.memory_limit)}")
+    if setting.quick:
+        said.append("a quick study: few and small pictures, few sizes, and no claims")
+    return said
+
+
+def epochs_of(epochs: pd.DataFrame) -> str:
+    """Return the number of epochs of some rows in words."""
+    return " or ".join(counted(number, "epochs") for number in epochs.length.unique())
+
+
+def megabytes(limit: int | None) -> str:
+    """Return a memory limit in words.
+
+    >>> megabytes(2 * 10**9), megabytes(None)
+    ('2,000 MB', 'all that the device has')
+    """
+    return "all that the device has" if limit is None else f"{limit / 1e6:,.0f} MB"
+
+
+def counted(number: float, things: str) -> str:
+    """Return a number of things, of which there may be one.
+
+    >>> counted(5, "epochs"), counted(1, "epochs"), counted(0.314, "seconds")
+    ('5 epochs', '1 epoch', '0.314 seconds')
+    """
+    return f"{number:,g} {things.removesuffix('s') if number == 1 else things}"
+
+
+def best_sizes(measured: Measured, heading: str) -> StudyTable:
+    """Return the table of the most accurate batch of each group, at each length.
+
+    Args:
+        measured: What was measured.
+        heading: String, what the groups are.
+    """
+    lines = []
+    for (group, unit), own in measured.frame.groupby(["group", "unit"], sort=False):
+        length = counted(own.length.iloc[0], str(unit))
+        sizes = measured.sizes(own, "val_accuracy")
+        lines.append([group, length, *_line(sizes)])
+    headings = [heading, "trained for", "best batch", "val_accuracy", "within noise of it"]
+    return StudyTable(
+        f"Best batch of each {heading}",
+        pd.DataFrame(lines, columns=headings),
+        "Sizes within noise may be the best with other seeds.",
+    )
+
+
+def _line(sizes: Sequence[Values]) -> list[str]:
+    """The best size, its accuracy, and the sizes that are not told from it."""
+    known = [each for each in sizes if each.known]
+    if not known:
+        return [NOTHING, NOTHING, NOTHING]
+    top = best(known)
+    return [bests(known), mean_text(top.values), _near(top, sizes)]
+
+
+def _near(top: Values, sizes: Sequence[Values]) -> str:
+    """The sizes within noise of the best, and those that cannot be compared with it."""
+    seeds = len(top.values)
+    if seeds < FEWEST_SEEDS:
+        return f"{counted(seeds, 'seeds')}: not compared"
+    pairs = len(sizes) * (len(sizes) - 1) // 2
+    near, failed = [], []
+    for each in sizes:
+        if not each.known:
+            failed.append(f"{each.size} has no value")
+        elif each is not top and compared(top, each, pairs).answer == "within noise":
+            near.append(str(each.size))
+    return "; ".join([", ".join(near) or "none", *failed])

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from kbatch.recipe import Recipe
     from kbatch.results.ranking import best_recipe
     from kbatch.results.report import report
-    from kbatch.search_tuner import Tuner
     from kbatch.space import Space
     from kbatch.training.confirmation import confirm
     from kbatch.training.noise import noise_scale
     from kbatch.training.one_recipe import retrain, train
     from kbatch.training.workers import LocalExecutor, RayExecutor
+    from kbatch.tuner import Tuner
 
 _HOME = {
     "Advice": "kbatch.advice.evidence",
@@ -48,7 +48,7 @@ _HOME = {
     "RayExecutor": "kbatch.training.workers",
     "Recipe": "kbatch.recipe",
     "Space": "kbatch.space",
-    "Tuner": "kbatch.search_tuner",
+    "Tuner": "kbatch.tuner",
     "advise": "kbatch.advice.inquiry",
     "best_recipe": "kbatch.results.ranking",
     "callbacks": "",

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch import plain_text
-from kbatch.code.places import Places
-from kbatch.code.script import script
 from kbatch.errors import RecipeError, in_one_frame, made_in_one_frame
 from kbatch.recipe_words import (
     CHECKS,
@@ -28,6 +26,7 @@ from kbatch.recipe_words import (
     measures_noise,
     whole_number,
 )
+from kbatch.script.script import Places, script
 
 
 def checked_learning_rate(recipe: Any) -> float | None:

@@ -23,7 +23,7 @@ ONLY_IN = {
         "driver.tuners",
         "search.axis_ranges",
         "search.oracle",
-        "search_tuner",
+        "tuner",
         "testing._table",
         "testing._replay",
         "training.trial",

@@ -9,10 +9,10 @@ import pytest
 from script_cases import RECIPES
 
 from kbatch import Recipe
-from kbatch.code import script
-from kbatch.code.definitions import Definition, copied
 from kbatch.recipe_words import AUGMENTATIONS, OPTIMIZERS
 from kbatch.rules import scaling
+from kbatch.script import script
+from kbatch.script.definitions import Definition, copied
 
 # Another value of each field, beside other fields that it needs.
 CHANGED = {
@@ -57,7 +57,7 @@ def code_of(fields):
 
 
 def test_every_field_has_an_entry():
-    assert set(script.PARTS) == {field.name for field in dataclasses.fields(Recipe)}
+    assert set(script.SCRIPT_PARTS) == {field.name for field in dataclasses.fields(Recipe)}
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Recipe)])

@@ -10,9 +10,9 @@ from result_records import GOAL, failed, record
 from short_searches import SECONDS, SPACE, build
 
 import kbatch
+from kbatch import tuner
 from kbatch.errors import RecordError, SearchError
 from kbatch.search import axis_ranges
-from kbatch.training import warm_start
 
 
 def space_of(sizes=(16, 32)):
@@ -44,22 +44,22 @@ def test_only_values_that_the_space_draws_are_of_use(kind):
 
 def test_a_curve_is_scored_at_the_new_horizon():
     one = record(0, 0.4, values=VALUES)
-    same = warm_start.observation(one, GOAL, space_of())
+    same = tuner.observation(one, GOAL, space_of())
     assert same.score == pytest.approx(one.score)
     assert len(same.rungs) == 2
     half = dataclasses.replace(GOAL, seconds=GOAL.seconds / 2)
-    shorter = warm_start.observation(one, half, space_of())
-    cut = [point for point in one.outcome.curve if point[0] <= half.seconds * warm_start.LATE]
+    shorter = tuner.observation(one, half, space_of())
+    cut = [point for point in one.outcome.curve if point[0] <= half.seconds * tuner.LATE]
     assert shorter.score == pytest.approx(kbatch.score(cut, half.seconds, half.chance))
     assert shorter.rungs != same.rungs
-    longer = warm_start.observation(one, dataclasses.replace(GOAL, seconds=40.0), space_of())
+    longer = tuner.observation(one, dataclasses.replace(GOAL, seconds=40.0), space_of())
     assert longer.score is None
     assert len(longer.rungs) == 1
 
 
 def test_what_was_stopped_has_its_rungs_only():
     one = record(0, 0.4, values=VALUES, ended="stopped")
-    assert warm_start.observation(one, GOAL, space_of()).score is None
+    assert tuner.observation(one, GOAL, space_of()).score is None
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,6 @@ def test_a_folder_without_records_is_refused(points, tmp_path):
 def test_what_failed_tells_nothing(earlier, tmp_path):
     facts = json.loads((earlier / "kbatch" / "project.json").read_text())
     one = record(0, 0.4, values=VALUES)
-    assert warm_start._is_sound(one, space_of())
-    assert not warm_start._is_sound(failed(one), space_of())
-    assert warm_start.observations(earlier, facts, space_of()) == []  # of another space
+    assert tuner._is_sound(one, space_of())
+    assert not tuner._is_sound(failed(one), space_of())
+    assert tuner.observations(earlier, facts, space_of()) == []  # of another space

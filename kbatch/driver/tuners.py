@@ -17,8 +17,8 @@ from kbatch.errors import KbatchError, ModelError, SearchError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.model_spec import ModelSpec
 from kbatch.records import files, tuner_files
-from kbatch.search_tuner import Tuner, go_through
 from kbatch.training.metrics import Measured, exactly
+from kbatch.tuner import Tuner, go_through
 
 # The Gaussian process takes about a third of the variance of normalized scores for noise. Of 69
 # recipes of the case study, each trained with two seeds (photographs, 20 s, one core), the rankings

@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from kbatch import plain_text
-from kbatch.code.definitions import Definition
-from kbatch.code.layout import call, comment
-from kbatch.code.places import BUILD, DATA, Places
-from kbatch.code.script import script
 from kbatch.errors import RecordError
 from kbatch.recipe_words import CONSTANT, whole_number
 from kbatch.records import files, project
@@ -23,6 +19,9 @@ from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_goal, root_of
 from kbatch.results.report import RUN_FILE
 from kbatch.results.words import own_values, score_text
+from kbatch.script.definitions import Definition
+from kbatch.script.parts import call, comment
+from kbatch.script.script import BUILD, DATA, Places, script
 
 MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.case_study.models
 CASE_STUDY = ["kbatch", "cats-vs-dogs"]

@@ -1,7 +1,4 @@
-"""Definitions: functions, classes and constants whose text is copied into the code of a recipe.
-
-Modules are read as text, so that nothing of TensorFlow is imported.
-"""
+"""Definitions: functions and classes of kbatch that a script copies."""
 
 from __future__ import annotations
 

@@ -1,23 +1,67 @@
-"""The script of a recipe: plain Keras code that trains it."""
+"""Script: the code of a recipe in plain Keras, without kbatch."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kbatch import __version__
-from kbatch.code import optimizer_parts, training_parts
-from kbatch.code.definitions import Definition, copied
-from kbatch.code.layout import COLUMNS, INDENT, bracketed, call, comment, docstring
-from kbatch.code.part import Part, together
-from kbatch.code.places import Places
 from kbatch.recipe_words import COMPILED
+from kbatch.script import parts
+from kbatch.script.definitions import Definition, copied
+from kbatch.script.parts import COLUMNS, INDENT, Part, bracketed, call, comment, docstring, together
+
+BUILD = '''\
+def build_model():
+    """Return a new model."""
+    # TODO: build your model here.
+    raise NotImplementedError("build_model() must return a keras.Model")'''
+DATA = '''\
+def load_data():
+    """Return the arrays to train on and those to validate on, each as (x, y)."""
+    # TODO: load your data here.
+    raise NotImplementedError("load_data() must return (x, y), (x_val, y_val)")'''
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the code of a recipe takes from elsewhere. The defaults are marked with TODO.
+
+    Attributes:
+        title: String, the first line of the code, without a full stop.
+        notes: Sentences below it.
+        build: Code that defines the function `build_model()`.
+        data: Code that defines the function `load_data()`.
+        definitions: The definitions that both use.
+        compiled: Loss and metrics of a model that is not compiled, as expressions by name.
+        arguments: Other arguments of `train`, as text.
+        todo: Sentences on what is to be done before it trains.
+        stop: Statements that stop the script where something cannot be written.
+        epochs: The passes over the data, as an expression.
+        seed: Integer, the seed of weights, order and dropout.
+    """
+
+    title: str = "Train a model by a recipe"
+    notes: tuple[str, ...] = ()
+    build: str = BUILD
+    data: str = DATA
+    definitions: tuple[Definition, ...] = ()
+    compiled: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    todo: tuple[str, ...] = (
+        "TODO: pass the epochs; and loss= and metrics= if build_model() compiles no model.",
+    )
+    stop: tuple[str, ...] = ()
+    epochs: str = "10"
+    seed: int = 0
+
 
 # In the order of the code. Augmentation goes around mixing, and that around the training method.
-PARTS = {**training_parts.PARTS, **optimizer_parts.PARTS}
+SCRIPT_PARTS = {**parts.TRAINING_PARTS, **parts.OPTIMIZER_PARTS}
 BATCHES = "kbatch.plain_keras.batches"
 ARGUMENTS = '''\
 Args:
@@ -51,7 +95,7 @@ def script(recipe: Any, places: Places) -> str:
         recipe: `Recipe`.
         places: `Places` for the model and the data.
     """
-    part = together(write(recipe) for write in PARTS.values())
+    part = together(write(recipe) for write in SCRIPT_PARTS.values())
     body = _train(recipe, part, places.seed)
     main = _main(places)
     wanted = [*part.definitions, *_always(recipe, part), *places.definitions]
@@ -65,9 +109,9 @@ def script(recipe: Any, places: Places) -> str:
 
 def _always(recipe: Any, part: Part) -> list[Definition]:
     """The definitions that every script uses."""
-    batches = "growing_batches" if training_parts.grows(recipe) else "batches"
+    batches = "growing_batches" if parts.grows(recipe) else "batches"
     callbacks = ["LearningRate"] if part.shares else []
-    names = [Definition(optimizer_parts.CALLBACKS, name) for name in (*callbacks, "LastStep")]
+    names = [Definition(parts.CALLBACKS, name) for name in (*callbacks, "LastStep")]
     built = Definition("kbatch.plain_keras.compilation", "built")
     return [built, Definition(BATCHES, batches), *names]
 
@@ -110,14 +154,14 @@ def _train(recipe: Any, part: Part, seed: int) -> str:
 def _optimizer(recipe: Any, part: Part) -> str:
     if recipe.optimizer == COMPILED:
         return "optimizer = model.optimizer  # the one that build_model compiled the model with"
-    return call(optimizer_parts.CLASSES[recipe.optimizer], part.optimizer, "optimizer = ")
+    return call(parts.CLASSES[recipe.optimizer], part.optimizer, "optimizer = ")
 
 
 def _length(recipe: Any, part: Part) -> list[str]:
     """Statements about the number of updates, and the learning rate of each."""
     size = recipe.batch_size
     lines = ["examples = len(keras.tree.flatten(x)[0])"]
-    if training_parts.grows(recipe):
+    if parts.grows(recipe):
         growth = recipe.growth
         given = (
             f'"{growth.kind}"',
@@ -160,7 +204,7 @@ def _rate(recipe: Any, part: Part) -> str:
 def _progress(recipe: Any) -> str:
     """The statement of how much of the training after warm-up is behind an update."""
     first = recipe.warmup_updates
-    if training_parts.grows(recipe):
+    if parts.grows(recipe):
         return (
             f"first = sum(sizes[:{first}])\n"
             "done = sum(sizes[:update])\n"
@@ -178,7 +222,7 @@ def _fit(recipe: Any, part: Part) -> list[str]:
     several = f"{steps} * " if steps > 1 else ""
     passes = [f"LearningRate(rate, passes={steps})"] if part.shares else []
     callbacks = ["*callbacks", *passes, *part.callbacks, f"LastStep({several}updates)"]
-    if training_parts.grows(recipe):
+    if parts.grows(recipe):
         sizes = "sizes"
         if steps > 1:
             sizes = f"[size // {steps} for size in sizes for _ in range({steps})]"

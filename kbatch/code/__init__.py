@@ -1,1 +1,0 @@
-"""Plain Keras code that trains a recipe without kbatch."""

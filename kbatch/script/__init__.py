@@ -1,0 +1,1 @@
+"""Script: the code of a recipe in plain Keras."""

@@ -1,0 +1,457 @@
+"""Parts of a script: what each field of a recipe adds to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbatch.recipe_words import (
+    AUGMENTATIONS,
+    BY_PROGRESS,
+    COMPILED,
+    CONSTANT,
+    FLOAT8,
+    FLOAT16,
+    PLAIN,
+    PROXIMAL,
+    SAM,
+    policy_of_keras,
+)
+from kbatch.script.definitions import Definition
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one field of a recipe adds to the function `train` of its code.
+
+    Each attribute is a tuple of strings, pieces of code in the order of the function.
+
+    Attributes:
+        settings: Statements before the model is built.
+        model: Statements about the model that was built.
+        optimizer: Arguments of the optimizer.
+        wrapped: Statements about the optimizer that was made.
+        compilation: Arguments of `compile`.
+        step: Statements about the compiled model.
+        shares: Factors of the learning rate of each update, as expressions of `update`.
+        callbacks: Callbacks, as expressions.
+        definitions: The definitions that these use.
+    """
+
+    settings: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    optimizer: tuple[str, ...] = ()
+    wrapped: tuple[str, ...] = ()
+    compilation: tuple[str, ...] = ()
+    step: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
+    callbacks: tuple[str, ...] = ()
+    definitions: tuple[Definition, ...] = ()
+
+
+def together(parts: Iterable[Part]) -> Part:
+    """Return the pieces of several parts as one.
+
+    Example:
+    >>> together([Part(shares=("0.5",)), Part(shares=("0.1",))]).shares
+    ('0.5', '0.1')
+    """
+    every = list(parts)
+    names = [field.name for field in dataclasses.fields(Part)]
+    return Part(**{name: sum((getattr(each, name) for each in every), ()) for name in names})
+
+
+COLUMNS = 100
+INDENT = 4
+
+
+def call(function: str, arguments: Sequence[str], before: str = "", indent: int = INDENT) -> str:
+    """Return a call on one line if it fits, else with one argument a line.
+
+    Args:
+        function: String, what is called.
+        arguments: The arguments, each as text.
+        before: String before the call, such as `"model = "`.
+        indent: Integer, columns that the text will be indented by. Defaults to `4`.
+
+    Example:
+    >>> call("keras.optimizers.SGD", ["0.1", "momentum=0.9"], "optimizer = ")
+    'optimizer = keras.optimizers.SGD(0.1, momentum=0.9)'
+    """
+    return bracketed(f"{before}{function}(", arguments, ")", indent)
+
+
+def bracketed(opening: str, items: Sequence[str], closing: str, indent: int = INDENT) -> str:
+    """Return items in brackets, as a formatter breaks them.
+
+    Args:
+        opening: String up to the opening bracket.
+        items: The items, each as text of one line or more.
+        closing: The closing bracket and what follows.
+        indent: Integer, columns that the text will be indented by. Defaults to `4`.
+    """
+    inside = ", ".join(items)
+    flat = f"{opening}{inside}{closing}"
+    if indent + len(flat) <= COLUMNS and "\n" not in flat:
+        return flat
+    if 2 * INDENT + len(inside) <= COLUMNS and "\n" not in inside:
+        return f"{opening}\n    {inside}\n{closing}"
+    return "\n".join([opening, *(textwrap.indent(f"{item},", "    ") for item in items), closing])
+
+
+def comment(text: str, indent: int = INDENT) -> str:
+    """Return a sentence as a comment.
+
+    Args:
+        text: The sentence.
+        indent: Integer, columns that the text will be indented by. Defaults to `4`.
+
+    Example:
+    >>> print(comment("Left out: recompute."))
+    # Left out: recompute.
+    """
+    lines = textwrap.wrap(printable(text), COLUMNS - indent - 2)
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def docstring(paragraphs: Sequence[str]) -> str:
+    """Return the docstring of a module.
+
+    Args:
+        paragraphs: Its first line and what follows.
+    """
+    told = [textwrap.fill(printable(each), COLUMNS) for each in paragraphs]
+    text = "\n\n".join(told).replace('"""', "'''")
+    raw = "r" if "\\" in text else ""
+    return f'{raw}"""{text}\n"""'
+
+
+def printable(text: str) -> str:
+    r"""Return a text with the escapes of characters that do not belong into code.
+
+    Example:
+    >>> printable("a\x00b")
+    'a\\x00b'
+    """
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )
+
+
+LARS, SGD = "lars", "sgd"
+CLASSES = {
+    SGD: "keras.optimizers.SGD",
+    "adam": "keras.optimizers.Adam",
+    "adamw": "keras.optimizers.AdamW",
+    LARS: "LARS",
+    "lamb": "keras.optimizers.Lamb",
+}
+CALLBACKS = "kbatch.plain_keras.callbacks"
+STEPS = "10.0 ** -sum(progress >= share for share in (1 / 3, 2 / 3, 8 / 9))"
+
+
+def optimizer(recipe: Any) -> Part:
+    """The class of the optimizer, which the script calls; LARS is copied."""
+    copied = (Definition("kbatch.models.optimizers", "LARS"),) if recipe.optimizer == LARS else ()
+    return Part(definitions=copied)
+
+
+def learning_rate(recipe: Any) -> Part:
+    """The learning rate, as the rule of the search has scaled it."""
+    if recipe.optimizer == COMPILED:
+        return Part()
+    return Part(optimizer=(f"learning_rate={recipe.learning_rate!r}",))
+
+
+def momentum(recipe: Any) -> Part:
+    """Momentum, or the first beta of the Adam family."""
+    if recipe.optimizer == COMPILED:
+        return Part()
+    name = "momentum" if recipe.optimizer in (SGD, LARS) else "beta_1"
+    return Part(optimizer=(f"{name}={recipe.momentum!r}",))
+
+
+def weight_decay(recipe: Any) -> Part:
+    """Decoupled weight decay; that of LARS is inside of its ratio."""
+    if recipe.optimizer == COMPILED or (not recipe.weight_decay and recipe.optimizer != "adamw"):
+        return Part()
+    name = "l2" if recipe.optimizer == LARS else "weight_decay"
+    return Part(optimizer=(f"{name}={recipe.weight_decay!r}",))
+
+
+def clip_norm(recipe: Any) -> Part:
+    """The largest norm of the whole gradient."""
+    if recipe.clip_norm is None:
+        return Part()
+    return Part(optimizer=(f"global_clipnorm={recipe.clip_norm!r}",))
+
+
+def micro_batch_size(recipe: Any) -> Part:
+    """Passes per update, which Keras accumulates."""
+    passes = recipe.accumulation_steps
+    if passes == 1:
+        return Part()
+    if recipe.steps_per_update == 1:
+        text = (
+            f"Left out: the {passes} passes of {recipe.micro_batch_size} examples. The train step "
+            "here takes a batch at once, which needs more memory. Batch normalization sees all "
+            "of it."
+        )
+        return Part(step=(comment(text),))
+    text = f"Keras averages the gradients of {passes} passes."
+    checked = 'check_passes(model, kept.get("loss"), x, y, sample_weight)'
+    definitions = (Definition("kbatch.plain_keras.compilation", "check_passes"),)
+    accumulation = f"gradient_accumulation_steps={passes}"
+    if recipe.optimizer != COMPILED:
+        return Part(
+            optimizer=(accumulation,),
+            wrapped=(comment(text),),
+            step=(checked,),
+            definitions=definitions,
+        )
+    schedules = (
+        "A schedule of its own would count passes: stretch its steps by the number of passes."
+    )
+    rebuilt = (
+        'inner = getattr(optimizer, "inner_optimizer", optimizer)\n'
+        "settings = inner.get_config()\n"
+        f'settings["gradient_accumulation_steps"] = {passes}\n'
+        "optimizer = type(inner).from_config(settings)"
+    )
+    return Part(
+        wrapped=(comment(f"{text} {schedules}"), rebuilt), step=(checked,), definitions=definitions
+    )
+
+
+def accumulation(recipe: Any) -> Part:
+    """How passes make one gradient, which `micro_batch_size` writes."""
+    return Part()
+
+
+def ema(recipe: Any) -> Part:
+    """The moving average of the weights, over whole updates."""
+    if recipe.ema is None:
+        return Part()
+    by_keras = recipe.steps_per_update == 1 and recipe.method.name != PROXIMAL
+    # Keras averages in the weights' type, and its callback finds no average of a float8 scale
+    by_keras = by_keras and recipe.policy not in (FLOAT16, FLOAT8)
+    if by_keras and recipe.optimizer != COMPILED:
+        return Part(
+            optimizer=("use_ema=True", f"ema_momentum={recipe.ema!r}"),
+            callbacks=("keras.callbacks.SwapEMAWeights()",),
+        )
+    return Part(
+        callbacks=(f"MovingAverage({recipe.ema!r}, passes={recipe.steps_per_update})",),
+        definitions=(Definition(CALLBACKS, "MovingAverage"),),
+    )
+
+
+def warmup_updates(recipe: Any) -> Part:
+    """Linear warm-up over updates."""
+    if not recipe.warmup_updates:
+        return Part()
+    return Part(shares=(f"min((update + 1) / {recipe.warmup_updates + 1}, 1.0)",))
+
+
+def schedule(recipe: Any) -> Part:
+    """The decay of the learning rate over the training, after warm-up."""
+    shares = {
+        "cosine": "0.5 * (1 + math.cos(math.pi * progress))",
+        "steps": STEPS,
+    }
+    return Part(shares=(shares[recipe.schedule],)) if recipe.schedule in shares else Part()
+
+
+OPTIMIZER_PARTS: dict[str, Callable[[Any], Part]] = {
+    "optimizer": optimizer,
+    "learning_rate": learning_rate,
+    "momentum": momentum,
+    "weight_decay": weight_decay,
+    "clip_norm": clip_norm,
+    "micro_batch_size": micro_batch_size,
+    "accumulation": accumulation,
+    "ema": ema,
+    "warmup_updates": warmup_updates,
+    "schedule": schedule,
+}
+
+
+AUGMENTATION = "kbatch.plain_keras.augmentation"
+LAYERS = {
+    "flip": 'keras.layers.RandomFlip("horizontal", dtype="float32")',
+    "shift": 'RandomShift(0.1, dtype="float32")',
+    "contrast": 'keras.layers.RandomContrast(0.3, value_range=(0, 255), dtype="float32")',
+}
+MIXTURES = {"mixup": "mix_up", "cutmix": "cut_mix"}
+# Whether the size of a batch follows from the share of the training that is behind it.
+
+
+def batch_size(recipe: Any) -> Part:
+    """The batch, which the script itself writes."""
+    return Part()
+
+
+def policy(recipe: Any) -> Part:
+    """The dtype policy, set before the model is built."""
+    if recipe.policy == FLOAT8:
+        text = (
+            "The Dense and EinsumDense layers without a dtype of their own multiply in float8, all "
+            "others in mixed_bfloat16."
+        )
+        quantized = (
+            "model.quantize(\n"
+            '    "float8",\n'
+            "    filters=lambda layer: (\n"
+            "        type(layer) in (keras.layers.Dense, keras.layers.EinsumDense)\n"
+            f'        and layer.dtype_policy.name == "{policy_of_keras(FLOAT8)}"\n'
+            "    ),\n"
+            ")"
+        )
+        return Part((_policy(recipe),), model=(comment(text), quantized))
+    if recipe.policy != FLOAT16:
+        return Part((_policy(recipe),))
+    cast: tuple[str, ...] = ()
+    definitions: tuple[Definition, ...] = ()
+    if recipe.steps_per_update > 1:
+        cast = ("_accumulate_in_float32(optimizer)",)
+        definitions = (Definition("kbatch.models.policies", "_accumulate_in_float32"),)
+    scaled = "optimizer = keras.optimizers.LossScaleOptimizer(optimizer)"
+    return Part((_policy(recipe),), wrapped=(*cast, scaled), definitions=definitions)
+
+
+def normalization(recipe: Any) -> Part:
+    """Group normalization instead of batch normalization."""
+    if recipe.normalization != "group":
+        return Part()
+    copied = Definition("kbatch.plain_keras.normalization", "group_normalized")
+    return Part(model=("model = group_normalized(model)",), definitions=(copied,))
+
+
+def dropout_scale(recipe: Any) -> Part:
+    """The factor on the rates of dropout."""
+    if recipe.dropout_scale == 1:
+        return Part()
+    return Part(
+        model=(f"scale_dropout(model, {recipe.dropout_scale!r})",),
+        definitions=(Definition("kbatch.plain_keras.dropout", "scale_dropout"),),
+    )
+
+
+def recompute(recipe: Any) -> Part:
+    """A comment: Keras trains wrongly or not at all where it recomputes activations."""
+    if recipe.recompute == "none":
+        return Part()
+    text = (
+        f'Left out: recompute="{recipe.recompute}". Plain Keras cannot recompute the activations '
+        "of a model with dropout or batch normalization and train it as before. The weights are "
+        "the same without it, and the training needs more memory."
+    )
+    return Part(model=(comment(text),))
+
+
+def label_smoothing(recipe: Any) -> Part:
+    """Softened labels of a cross-entropy."""
+    if not recipe.label_smoothing:
+        return Part()
+    copied = Definition("kbatch.plain_keras.label_smoothing", "smoothed")
+    return Part(
+        model=(f'kept["loss"] = smoothed(kept["loss"], {recipe.label_smoothing!r})',),
+        definitions=(copied,),
+    )
+
+
+def jit_compile(recipe: Any) -> Part:
+    """Whether XLA compiles the train step."""
+    return Part(compilation=(f"jit_compile={recipe.jit_compile}",))
+
+
+def training(recipe: Any) -> Part:
+    """The train step of a method."""
+    method = recipe.method
+    if method.name == PLAIN:
+        return Part()
+    step = f"{method.name}_step"
+    numbers = f"{method.amount!r}" + ("" if method.name == SAM else f", {method.inner_steps}")
+    copied = Definition("kbatch.plain_keras.methods", step)
+    return Part(step=(f"model.train_step = {step}(model, {numbers})",), definitions=(copied,))
+
+
+def augmentation(recipe: Any) -> Part:
+    """Augmentation within the train step; a pipeline of the user's is left to him."""
+    if recipe.augmentation == "none":
+        return Part()
+    seeded = "keras.utils.set_random_seed(seed)"
+    applied = "model.train_step = augmented(model, augmentation)"
+    augmented = Definition(AUGMENTATION, "augmented")
+    if recipe.augmentation not in AUGMENTATIONS:
+        text = (
+            f'TODO: the layers of the augmentation "{recipe.augmentation}", which was registered '
+            "with kbatch.register_augmentation. What mixes examples is left out. Where labels are "
+            'masks, a layer that moves pictures must take {"images": …, "segmentation_masks": …}, '
+            "as Keras' do; what it fills from outside has the label 0, where kbatch leaves it out "
+            "of the loss if that takes weights of places."
+        )
+        stop = (
+            "if not augmentation:\n"
+            '    raise NotImplementedError("Write the layers of the augmentation above")'
+        )
+        todo = (comment(text), "augmentation = []", stop, applied)
+        return Part(step=todo, definitions=(augmented,))
+    words = recipe.augmentation.split("_")
+    mixtures = [MIXTURES[word] for word in words if word in MIXTURES]
+    layers = [LAYERS[word] for word in words if word in LAYERS]
+    steps, definitions = [seeded], []
+    if layers:
+        steps.append("augmentation = [\n" + "".join(f"    {each},\n" for each in layers) + "]")
+        definitions.append(augmented)
+    if "shift" in words:
+        definitions.append(Definition("kbatch.data.augmentation", "RandomShift"))
+    for mixture in mixtures:
+        steps.append(f"model.train_step = mixing(model, {mixture})")
+        definitions += [Definition(AUGMENTATION, "mixing"), Definition(AUGMENTATION, mixture)]
+    if layers:
+        steps.append(applied)
+    return Part(step=tuple(steps), definitions=tuple(definitions))
+
+
+def batch_schedule(recipe: Any) -> Part:
+    """The growth of the batch, and of the rate with it; by measurements it is left out."""
+    if recipe.batch_schedule == CONSTANT:
+        return Part()
+    if grows(recipe):
+        power = "" if recipe.optimizer == "sgd" else " ** 0.5"
+        return Part(
+            shares=(f"(sizes[update] / {recipe.batch_size}){power}",),
+            definitions=(Definition("kbatch.plain_keras.growth", "growing_sizes"),),
+        )
+    text = (
+        f'Left out: batch_schedule="{recipe.batch_schedule}", whose sizes follow from measurements '
+        f"in the training. The batch is {recipe.batch_size} from the beginning."
+    )
+    return Part(step=(comment(text),))
+
+
+def grows(recipe: Any) -> bool:
+    """Tell whether the code lets the batch of a recipe grow."""
+    return recipe.growth.kind in BY_PROGRESS
+
+
+def _policy(recipe: Any) -> str:
+    return f'keras.config.set_dtype_policy("{policy_of_keras(recipe.policy)}")'
+
+
+TRAINING_PARTS: dict[str, Callable[[Any], Part]] = {
+    "batch_size": batch_size,
+    "policy": policy,
+    "normalization": normalization,
+    "dropout_scale": dropout_scale,
+    "recompute": recompute,
+    "label_smoothing": label_smoothing,
+    "jit_compile": jit_compile,
+    "training": training,
+    "augmentation": augmentation,
+    "batch_schedule": batch_schedule,
+}

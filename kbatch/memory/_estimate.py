@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kbatch import plain_text, text_table
 from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory._find import check_size
-from kbatch.memory._next_size import NEARLY, UNSTEADY, SpeedLine, fitted_line
+from kbatch.memory._next_size import NEARLY, UNSTEADY, Line, fitted_line
 from kbatch.memory._probe import ModelFacts, Probe, shown_lines
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import workload_of
@@ -196,7 +196,7 @@ class Throughput:
     """
 
     rows: tuple[Speed, ...]
-    line: SpeedLine | None
+    line: Line | None
     smallest_fast: int
     first_failing: int | None = None
     shape: str = ""
@@ -360,7 +360,7 @@ def _throughput(passed: Sequence[Probe], first_failing: int | None) -> Throughpu
     return Throughput(tuple(rows), line, _smallest_fast(rows, line), first_failing)
 
 
-def _smallest_fast(rows: Sequence[Speed], line: SpeedLine | None) -> int:
+def _smallest_fast(rows: Sequence[Speed], line: Line | None) -> int:
     """The smallest batch size within 5 % of the best speed.
 
     The line tells it, but never above a size that was measured to be within 5 %.

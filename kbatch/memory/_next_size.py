@@ -279,7 +279,7 @@ NEARLY = 0.95  # of the best speed: what "as fast" means; chosen by hand
 
 
 @dataclass(frozen=True)
-class SpeedLine:
+class Line:
     """Seconds of a step: `overhead_seconds + seconds_per_example * batch_size`.
 
     Attributes:
@@ -300,7 +300,7 @@ class SpeedLine:
         """The smallest batch size with at least that share of the best speed up to `largest`.
 
         Example:
-        >>> line = SpeedLine(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000)
+        >>> line = Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000)
         >>> line.smallest(0.95)
         187
         """
@@ -312,7 +312,7 @@ class SpeedLine:
         """The batch size from which on twice as many examples gain at most `gain` of speed.
 
         Example:
-        >>> SpeedLine(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
+        >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
         245
         """
         return max(
@@ -320,7 +320,7 @@ class SpeedLine:
         )
 
 
-def fitted_line(seconds: Mapping[int, Sequence[float]]) -> SpeedLine | None:
+def fitted_line(seconds: Mapping[int, Sequence[float]]) -> Line | None:
     """Fit a line through the median steps of batch sizes, robust to disturbed ones.
 
     Args:
@@ -344,10 +344,10 @@ def fitted_line(seconds: Mapping[int, Sequence[float]]) -> SpeedLine | None:
     )
     if overhead == 0.0:
         slope = statistics.median(second / size for size, second in medians.items())
-    return SpeedLine(overhead, slope, max(medians))
+    return Line(overhead, slope, max(medians))
 
 
-def line_of_probes(probes: Iterable[Probe]) -> SpeedLine | None:
+def line_of_probes(probes: Iterable[Probe]) -> Line | None:
     """The line of probes that passed; `None` if they tried one size only."""
     seconds: dict[int, list[float]] = {}
     for probe in probes:

@@ -4,8 +4,9 @@ Begin at `recipe` (one way to train), `space` (what is searched), `hypermodel` a
 search) and `outcome` (what a training measured). Below them are the rooms: `rules` scale a recipe
 to its batch, `models` make and compile it, `data` streams examples, `checks` measure what is
 assumed, `callbacks` keep the clock, `training` trains and records it in `records`. `memory` finds
-the largest batch, `recompute` saves memory, `search` proposes trials, `results`, `advice` and `page`
-tell what came of them, `script` writes them as plain Keras, `cli` and `driver` are the command line.
+the largest batch, `recompute` saves memory, `search` proposes trials. `results`, `advice` and
+`page` tell what came of them, `script` writes them as plain Keras, `cli` and `driver` are the
+command line.
 `docs/design.md` has all of them; `lint-imports` holds their floors, which `pyproject.toml` lists.
 
 Public names are loaded on first use: `import kbatch` imports no TensorFlow.

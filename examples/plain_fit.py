@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import kbatch
 from kbatch.case_study.models import cnn
-from kbatch.case_study.sources import pictures
+from kbatch.case_study.pictures import pictures
 
 data = pictures("drawn", image_size=32)
 model = cnn(32)

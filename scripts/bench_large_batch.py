@@ -93,7 +93,7 @@ class Bench:
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from kbatch.case_study.sources import pictures
+        from kbatch.case_study.pictures import pictures
 
         self.seconds, self.passes, self.out = options.seconds, options.passes, options.out
         self.horizon = f"{self.passes} passes" if self.seconds is None else f"{self.seconds:g} s"

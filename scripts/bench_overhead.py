@@ -34,7 +34,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 import kbatch
 from kbatch.case_study.models import cnn
-from kbatch.case_study.sources import pictures
+from kbatch.case_study.pictures import pictures
 from kbatch.checks.catalogue import made
 from kbatch.checks.check import Subject
 from kbatch.data.streams import training_source

@@ -270,7 +270,7 @@ def nothing_slow() -> Iterator[None]:
         "driver__driver__import_tensorflow": lambda: None,
         "driver__driver__start_tensorflow": lambda: None,
         "cli__doctor__ask_tensorflow": dict,
-        "case_study__sources__drawn_pets": few_pets,
+        "case_study__pictures__drawn_pets": few_pets,
         "driver__limits__has_limit": lambda: False,
     }
     with replaced(**slow, **quick, case_study__sources__from_tfds=begin):

@@ -93,7 +93,7 @@ def nothing_trained() -> Iterator[None]:
     import kbatch.driver.driver
     import kbatch.hypermodel  # noqa: F401  so that its functions can be replaced
 
-    stands = {"training__trial__run": not_trained, "case_study__sources__drawn_pets": few_pets}
+    stands = {"training__trial__run": not_trained, "case_study__pictures__drawn_pets": few_pets}
     with replaced(
         **stands,
         driver__limits__has_limit=lambda: False,

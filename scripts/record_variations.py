@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras_tuner
 
 import kbatch
-from kbatch.case_study import sources, task
+from kbatch.case_study import pictures, task
 from kbatch.search import axis_ranges
 from kbatch.testing import Replay
 
@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     table = Replay.load(options.table)
-    examples = sources.pictures(options.data, options.image_size, options.data_seed)
+    examples = pictures.pictures(options.data, options.image_size, options.data_seed)
     baseline, of_baseline = table.recipes[0], table.of[table.recipes[0]]
     seeds = [each.seed for each in of_baseline]
     record = functools.partial(

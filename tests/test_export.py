@@ -13,7 +13,7 @@ import result_records
 from PIL import Image
 from typer.testing import CliRunner
 
-from kbatch.case_study.photographs import read_images
+from kbatch.case_study.pictures import read_images
 from kbatch.case_study.pictures import split as split_of_study
 from kbatch.cli.app import app
 from kbatch.errors import RecordError

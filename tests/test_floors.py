@@ -41,7 +41,7 @@ ONLY_IN = {
     "loky": {"runtime.worker", "runtime.loky_private"},
     "msgspec": {"plain_text"},
     "pynvml": {"runtime.nvidia"},
-    "tensorflow_datasets": {"case_study.sources", "data.tfds"},
+    "tensorflow_datasets": {"case_study.pictures", "data.tfds"},
 }
 MODULES = sorted(
     path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py"

@@ -16,7 +16,7 @@ from PIL import Image
 
 import kbatch
 from kbatch import Outcome
-from kbatch.case_study.photographs import read_images
+from kbatch.case_study.pictures import read_images
 from kbatch.data import array_files, sources
 from kbatch.data import pictures as data_pictures
 from kbatch.data.examples import Shares

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kbatch.case_study.photographs import decode, read_images
-from kbatch.case_study.pictures import split
-from kbatch.case_study.sources import collect, pictures
+from kbatch.case_study.pictures import collect, decode, pictures, read_images, split
 from kbatch.errors import DataError
 
 

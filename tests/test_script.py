@@ -13,7 +13,7 @@ from script_cases import RECIPES
 import kbatch
 from kbatch import Recipe
 from kbatch.data.streams import training_source
-from kbatch.plain_keras import batches
+from kbatch.plain_keras import fit
 
 EPOCHS = 4
 LOSS, SPARSE = "binary_crossentropy", "sparse_categorical_crossentropy"
@@ -188,7 +188,7 @@ def test_a_compiled_optimizer_takes_several_passes(examples, own_policy):
 def test_the_order_of_examples_is_that_of_a_search(examples):
     x = np.arange(10)
     for size in (1, 3, 4):
-        ours = batches.batches(x, -x, size, seed=7).take(12).as_numpy_iterator()
+        ours = fit.batches(x, -x, size, seed=7).take(12).as_numpy_iterator()
         theirs = training_source(x, -x).stream(size, 7).take(12).as_numpy_iterator()
         for pair, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(pair, other)
@@ -197,7 +197,7 @@ def test_the_order_of_examples_is_that_of_a_search(examples):
 
 def test_every_pass_holds_every_example_once():
     x = {"a": np.arange(12), "b": np.arange(12.0)}
-    found = batches.growing_batches(x, np.arange(12), [2, 4, 6, 1, 5, 6], seed=0)
+    found = fit.growing_batches(x, np.arange(12), [2, 4, 6, 1, 5, 6], seed=0)
     sizes, order = [], []
     for inputs, labels in found.as_numpy_iterator():
         np.testing.assert_array_equal(inputs["a"], labels)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow_datasets as tfds
 
-from kbatch.case_study.sources import pictures
+from kbatch.case_study.pictures import pictures
 
 IMAGE_SIZE = 200
 

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch.case_study import sources
+from kbatch.case_study import pictures
 from kbatch.case_study.options import CaseOptions
 from kbatch.case_study.pictures import PER_CLASS
 from kbatch.data.examples import Examples, Progress
@@ -32,7 +32,7 @@ class CatsVsDogs:
 
     def check(self) -> None:
         """Refuse a text that cannot be a source of pictures."""
-        sources.check(self.options.data)
+        pictures.check(self.options.data)
 
     def spec(self) -> ModelSpec:
         """Return the model of `--model`."""
@@ -48,7 +48,7 @@ class CatsVsDogs:
     def load(self, on_progress: Progress) -> Examples:
         """Return the pictures."""
         options = self.options
-        return sources.pictures(options.data, options.image_size, options.seed, on_progress)
+        return pictures.pictures(options.data, options.image_size, options.seed, on_progress)
 
     def size(self) -> str:
         """Return the size of a picture."""

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 import kbatch
-from kbatch.case_study import sources
+from kbatch.case_study import pictures as case_study_pictures
 from kbatch.case_study.options import DEFAULT_SECONDS, CaseOptions
 from kbatch.cli.command import PlainGroup, new_console, print_text, told_plainly, with_options
 from kbatch.cli.doctor import doctor
@@ -213,7 +213,7 @@ def study(
     """
     with told_plainly(stopped=f" What was trained is kept in {out}: the same command goes on."):
         folder = Path(out)
-        sources.check(data)
+        case_study_pictures.check(data)
         limit_bytes = None if memory_limit is None else runtime_memory_limit.bytes_of(memory_limit)
         wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         _make(folder)
@@ -229,7 +229,7 @@ def study(
             import_tensorflow()
             start_tensorflow()
         console = new_console()
-        pictures = sources.pictures(data, setting.image_size)
+        pictures = case_study_pictures.pictures(data, setting.image_size)
         facts = [f"command: kbatch {shlex.join(sys.argv[1:])}"]
         files = study_run.run(chosen, setting, pictures, folder, facts, console)
         console.print(files[-1].read_text(), highlight=False, soft_wrap=True)

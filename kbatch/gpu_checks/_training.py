@@ -17,7 +17,7 @@ import tensorflow as tf
 import kbatch
 from kbatch import Outcome, Recipe, Space
 from kbatch.case_study.models import cnn
-from kbatch.case_study.sources import pictures
+from kbatch.case_study.pictures import pictures
 from kbatch.driver.tuners import tuner_of
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import builder, noise

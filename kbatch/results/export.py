@@ -195,7 +195,7 @@ def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
         return Places(data=_told(DATA, f"The search had: {known}.") if known else DATA)
     if source == "drawn":
         seed = plain_text.whole(flags.get("--seed", "0"))
-        drawn = Definition("kbatch.case_study.drawn", "drawn_pets")
+        drawn = Definition("kbatch.case_study.pictures", "drawn_pets")
         loaded = f"return split(drawn_pets({MOST}, {size}, seed={seed}))"
         return Places(data=_function("load_data", words, loaded), definitions=(drawn, split))
     read = Definition("kbatch.plain_keras.pictures", "photographs")

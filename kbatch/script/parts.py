@@ -149,7 +149,7 @@ CLASSES = {
     LARS: "LARS",
     "lamb": "keras.optimizers.Lamb",
 }
-CALLBACKS = "kbatch.plain_keras.callbacks"
+CALLBACKS = "kbatch.plain_keras.fit"
 STEPS = "10.0 ** -sum(progress >= share for share in (1 / 3, 2 / 3, 8 / 9))"
 
 
@@ -203,7 +203,7 @@ def micro_batch_size(recipe: Any) -> Part:
         return Part(step=(comment(text),))
     text = f"Keras averages the gradients of {passes} passes."
     checked = 'check_passes(model, kept.get("loss"), x, y, sample_weight)'
-    definitions = (Definition("kbatch.plain_keras.compilation", "check_passes"),)
+    definitions = (Definition("kbatch.plain_keras.fit", "check_passes"),)
     accumulation = f"gradient_accumulation_steps={passes}"
     if recipe.optimizer != COMPILED:
         return Part(
@@ -279,7 +279,7 @@ OPTIMIZER_PARTS: dict[str, Callable[[Any], Part]] = {
 }
 
 
-AUGMENTATION = "kbatch.plain_keras.augmentation"
+AUGMENTATION = "kbatch.plain_keras.remedies"
 LAYERS = {
     "flip": 'keras.layers.RandomFlip("horizontal", dtype="float32")',
     "shift": 'RandomShift(0.1, dtype="float32")',
@@ -326,7 +326,7 @@ def normalization(recipe: Any) -> Part:
     """Group normalization instead of batch normalization."""
     if recipe.normalization != "group":
         return Part()
-    copied = Definition("kbatch.plain_keras.normalization", "group_normalized")
+    copied = Definition("kbatch.plain_keras.remedies", "group_normalized")
     return Part(model=("model = group_normalized(model)",), definitions=(copied,))
 
 
@@ -336,7 +336,7 @@ def dropout_scale(recipe: Any) -> Part:
         return Part()
     return Part(
         model=(f"scale_dropout(model, {recipe.dropout_scale!r})",),
-        definitions=(Definition("kbatch.plain_keras.dropout", "scale_dropout"),),
+        definitions=(Definition("kbatch.plain_keras.remedies", "scale_dropout"),),
     )
 
 
@@ -356,7 +356,7 @@ def label_smoothing(recipe: Any) -> Part:
     """Softened labels of a cross-entropy."""
     if not recipe.label_smoothing:
         return Part()
-    copied = Definition("kbatch.plain_keras.label_smoothing", "smoothed")
+    copied = Definition("kbatch.plain_keras.remedies", "smoothed")
     return Part(
         model=(f'kept["loss"] = smoothed(kept["loss"], {recipe.label_smoothing!r})',),
         definitions=(copied,),
@@ -375,7 +375,7 @@ def training(recipe: Any) -> Part:
         return Part()
     step = f"{method.name}_step"
     numbers = f"{method.amount!r}" + ("" if method.name == SAM else f", {method.inner_steps}")
-    copied = Definition("kbatch.plain_keras.methods", step)
+    copied = Definition("kbatch.plain_keras.remedies", step)
     return Part(step=(f"model.train_step = {step}(model, {numbers})",), definitions=(copied,))
 
 
@@ -425,7 +425,7 @@ def batch_schedule(recipe: Any) -> Part:
         power = "" if recipe.optimizer == "sgd" else " ** 0.5"
         return Part(
             shares=(f"(sizes[update] / {recipe.batch_size}){power}",),
-            definitions=(Definition("kbatch.plain_keras.growth", "growing_sizes"),),
+            definitions=(Definition("kbatch.plain_keras.fit", "growing_sizes"),),
         )
     text = (
         f'Left out: batch_schedule="{recipe.batch_schedule}", whose sizes follow from measurements '

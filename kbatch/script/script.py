@@ -62,7 +62,7 @@ class Places:
 
 # In the order of the code. Augmentation goes around mixing, and that around the training method.
 SCRIPT_PARTS = {**parts.TRAINING_PARTS, **parts.OPTIMIZER_PARTS}
-BATCHES = "kbatch.plain_keras.batches"
+BATCHES = "kbatch.plain_keras.fit"
 ARGUMENTS = '''\
 Args:
     build_model: Function that returns a new model, compiled or not.
@@ -112,7 +112,7 @@ def _always(recipe: Any, part: Part) -> list[Definition]:
     batches = "growing_batches" if parts.grows(recipe) else "batches"
     callbacks = ["LearningRate"] if part.shares else []
     names = [Definition(parts.CALLBACKS, name) for name in (*callbacks, "LastStep")]
-    built = Definition("kbatch.plain_keras.compilation", "built")
+    built = Definition("kbatch.plain_keras.fit", "built")
     return [built, Definition(BATCHES, batches), *names]
 
 

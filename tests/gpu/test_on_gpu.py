@@ -6,7 +6,7 @@ import tensorflow as tf
 import kbatch
 from kbatch import Recipe
 from kbatch.case_study.models import cnn
-from kbatch.case_study.sources import pictures
+from kbatch.case_study.pictures import pictures
 from kbatch.runtime import device_memory
 
 pytestmark = [

@@ -1,0 +1,218 @@
+"""A fit as a script copies it: its batches, callbacks and compilation."""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.rules.batch_schedule import at
+
+
+class LastStep(keras.callbacks.Callback):
+    """Ends the training after a number of steps of Keras."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps_left = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Count a step."""
+        self.steps_left -= 1
+        if self.steps_left == 0:
+            self.model.stop_training = True
+
+
+class LearningRate(keras.callbacks.Callback):
+    """Sets the learning rate of each weight update.
+
+    A schedule of Keras would count passes, of which several may make one update.
+    """
+
+    def __init__(self, rate, passes):
+        super().__init__()
+        self.rate, self.passes, self.steps = rate, passes, 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Set the rate of the update that begins."""
+        if self.steps % self.passes == 0:
+            self.model.optimizer.learning_rate = self.rate(self.steps // self.passes)
+        self.steps += 1
+
+
+class MovingAverage(keras.callbacks.Callback):
+    """Averages the weights over whole updates; validation and the end take the averages.
+
+    The `use_ema` of Keras would average after each pass or inner step of an update.
+    """
+
+    def __init__(self, momentum, passes):
+        super().__init__()
+        self.momentum, self.passes, self.steps = momentum, passes, 0
+        self.averages = self.own = None
+
+    def averaged(self):
+        """Return the weights to average: all but the scales of float8."""
+        weights = self.model.trainable_variables
+        return [each for each in weights if not getattr(each, "overwrite_with_gradient", False)]
+
+    def weights(self):
+        """Return copies of the present weights."""
+        return [tf.identity(tf.cast(weight.value, "float32")) for weight in self.averaged()]
+
+    def assign(self, values):
+        """Give the model other weights."""
+        for weight, value in zip(self.averaged(), values, strict=True):
+            weight.assign(tf.cast(value, weight.dtype))
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Take the weights of a whole update into the averages."""
+        self.steps += 1
+        if self.steps % self.passes:
+            return
+        if self.averages is None:
+            self.averages = self.weights()
+        self.averages = [
+            average + (1 - self.momentum) * (weight - average)
+            for average, weight in zip(self.averages, self.weights(), strict=True)
+        ]
+
+    def on_test_begin(self, logs=None):
+        """Validate the averages."""
+        if self.averages is not None:
+            self.own = self.weights()
+            self.assign(self.averages)
+
+    def on_test_end(self, logs=None):
+        """Train on with the weights themselves."""
+        if self.own is not None:
+            self.assign(self.own)
+
+    def on_train_end(self, logs=None):
+        """Keep the averages."""
+        self.assign(self.averages)
+
+
+KEPT_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
+
+
+def built(build_model, loss, metrics):
+    """Return a new model, and the arguments to compile it with besides those of the recipe.
+
+    A model that build_model() compiles keeps its own; loss and metrics are for one that it does
+    not compile.
+    """
+    # the class that defines it, as Keras loads no compiled model where a subclass overrides it
+    owner = next(each for each in keras.Model.__mro__ if "compile" in vars(each))
+    said, compiled = {}, owner.compile
+
+    def noted(model, *arguments, **named):
+        found = inspect.signature(compiled).bind(model, *arguments, **named).arguments
+        said[id(model)] = {name: found[name] for name in KEPT_ARGUMENTS if name in found}
+        compiled(model, *arguments, **named)
+
+    owner.compile = noted
+    try:
+        model = build_model()
+    finally:
+        owner.compile = compiled
+    if id(model) in said:
+        return model, said[id(model)]
+    if model.compiled:
+        raise ValueError(
+            "A model must be compiled inside of build_model(), which keeps its loss and metrics. "
+            "Received one that was compiled before. Build and compile a new one there."
+        )
+    if loss is None:
+        raise ValueError(
+            "A model that build_model() does not compile must be given a loss. Received none. "
+            "Pass loss= and metrics= to train(), as the search had them."
+        )
+    return model, {"loss": loss, "metrics": metrics}
+
+
+def check_passes(model, loss, x, y, sample_weight):
+    """Stop where the mean over passes is not the mean over the whole batch, which kbatch takes."""
+    losses = keras.tree.flatten(loss)
+    masked = any(getattr(each, "_keras_mask", None) is not None for each in model.outputs or ())
+    ignored = any(getattr(each, "ignore_class", None) is not None for each in losses)
+    by_weight = any(
+        getattr(each, "reduction", None) == "mean_with_sample_weight" for each in losses
+    )
+    if masked or ignored or by_weight or couples_examples(model, x, y, sample_weight):
+        raise NotImplementedError(
+            "The loss of a whole batch must be the mean of its passes, as kbatch took it. Received "
+            "one that is not: a mask, ignore_class, mean_with_sample_weight, or a loss of examples "
+            "together. Take the whole batch in one pass: leave out gradient_accumulation_steps, "
+            "and give batches() the whole size."
+        )
+
+
+def couples_examples(model, x, y, sample_weight):
+    """Tell whether the loss of 64 examples is not the mean of those of two halves."""
+    count = min(64, len(keras.tree.flatten(x)[0])) // 2 * 2
+    labels = np.asarray(keras.tree.flatten(y)[0][:count]).reshape(count, -1)
+    order = np.arange(count)
+    if np.issubdtype(labels.dtype, np.number):  # halves as different as they can be
+        order = np.argsort(labels.mean(axis=1), kind="stable")
+
+    def of(data, rows):
+        return keras.tree.map_structure(lambda part: np.asarray(part[:count])[rows], data)
+
+    def value(rows):
+        weights = None if sample_weight is None else of(sample_weight, rows)
+        inputs = of(x, rows)
+        outputs = model(inputs, training=False)
+        return float(model.compute_loss(inputs, of(y, rows), outputs, weights))
+
+    whole, halves = value(order), [value(half) for half in np.split(order, 2)]
+    return abs(whole - sum(halves) / 2) > 1e-3 * abs(whole)
+
+
+def growing_sizes(kind, factor, last, multiple, examples):
+    """Return the size of each batch of a training, which together hold all its examples."""
+    sizes, before = [], 0
+    while before < examples:
+        sizes.append(at(kind, before / examples, last, factor, multiple))
+        before += sizes[-1]
+    return sizes
+
+
+def order_of_pass(examples, seed, number):
+    """Return the numbers of the examples in the order of one pass over the data."""
+    return tf.random.experimental.stateless_shuffle(tf.range(examples), seed=[seed, number])
+
+
+def batches(x, y, size, seed, sample_weight=None):
+    """Return endless batches: each pass holds every example once, in another order."""
+    data = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+    with tf.device("CPU:0"):
+        arrays = keras.tree.map_structure(tf.convert_to_tensor, data)
+    examples = len(keras.tree.flatten(arrays)[0])
+
+    def one_pass(number):
+        return tf.data.Dataset.from_tensor_slices(order_of_pass(examples, seed, number))
+
+    def gather(rows):
+        return keras.tree.map_structure(lambda array: tf.gather(array, rows), arrays)
+
+    rows = tf.data.Dataset.counter().flat_map(one_pass).batch(size, drop_remainder=True)
+    return rows.map(gather).prefetch(2)
+
+
+def growing_batches(x, y, sizes, seed, sample_weight=None):
+    """Return batches of these sizes, in the same order."""
+    data = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+    with tf.device("CPU:0"):
+        arrays = keras.tree.map_structure(tf.convert_to_tensor, data)
+        examples, total = len(keras.tree.flatten(arrays)[0]), sum(sizes)
+        passes = range(-(-total // examples))
+        order = np.concatenate([order_of_pass(examples, seed, number) for number in passes])
+        rows = tf.RaggedTensor.from_row_lengths(order[:total], sizes)
+
+    def gather(rows):
+        return keras.tree.map_structure(lambda array: tf.gather(array, rows), arrays)
+
+    return tf.data.Dataset.from_tensor_slices(rows).map(gather).prefetch(2)

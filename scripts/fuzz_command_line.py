@@ -273,7 +273,7 @@ def nothing_slow() -> Iterator[None]:
         "case_study__pictures__drawn_pets": few_pets,
         "driver__limits__has_limit": lambda: False,
     }
-    with replaced(**slow, **quick, case_study__sources__from_tfds=begin):
+    with replaced(**slow, **quick, case_study__pictures__from_tfds=begin):
         yield
 
 

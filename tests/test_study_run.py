@@ -287,14 +287,6 @@ def test_ctrl_c_keeps_the_largest_batches_found(tmp_path, monkeypatch):
     assert calls == [12] * 4
 
 
-def test_largest_batches_kept_by_an_older_version_are_known(tmp_path):
-    project = study_run.Project(tmp_path)
-    project.agree({"largest": {"none": 7}})
-    rungs = {"none": Recipe(1, "sgd", 0.01)}
-    found = trainings.largest_batches(rungs, "cnn", SETTING, 48, project, Console())
-    assert found == {"none": 7}
-
-
 def test_a_cell_apart_says_its_environment_and_limit():
     cell = Cell("a", Recipe(8), Length(1, "epochs"), memory_limit=9, environment={"A": "1"})
     row = frame_of([(cell, cell.job().record(Outcome("horizon"), 0.0))]).iloc[0]

@@ -151,10 +151,7 @@ class MaxBatch:
         Raises:
             RecordError: If a field is missing, unknown or of another type.
         """
-        given = plain_text.read_json(dict[str, Any], fields, _no_max_batch)
-        # early versions wrote the name of a search strategy too
-        known = {name: value for name, value in given.items() if name != "strategy"}
-        return plain_text.read_json(cls, known, _no_max_batch)
+        return plain_text.read_json(cls, fields, _no_max_batch)
 
 
 def too_large(batch_size: int, why: str) -> str:

@@ -300,7 +300,7 @@ class Oracle(keras_tuner.Oracle):
         super().set_state(state)
         self._rungs = {name: list(values) for name, values in state["rungs"].items()}
         self._ended = dict(state["ended"])
-        self._varied = list(state.get("varied", ()))  # none before there were variations
+        self._varied = list(state["varied"])
 
     def _first(self) -> dict[str, Any] | None:
         """The start, if it was not tried yet."""

@@ -272,10 +272,7 @@ def equal_seconds(pairs: Sequence[tuple[Cell, Record]]) -> float:
 
 
 def _begun_seconds(project: Project) -> float | None:
-    """The seconds of cells at equal time that were begun, though the median may now be another.
-
-    It is another with more seeds, and by an older version's rule.
-    """
+    """The seconds of cells at equal time that were begun: with more seeds the median is another."""
     values = [record.values for record in project.store.records()]
     return next((float(each["seconds"]) for each in values if "seconds" in each), None)
 

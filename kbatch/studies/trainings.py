@@ -316,10 +316,9 @@ def ceiling_of(examples: int) -> int:
 
 
 def _known(project: Project) -> dict[str, int]:
-    """The sizes found before; an older version kept all of them in one fact."""
-    facts = project.facts()
-    known = {name: int(size) for name, size in facts.get(FACT, {}).items()}
-    for name, size in facts.items():
-        if name.startswith(f"{FACT} "):
-            known[name.removeprefix(f"{FACT} ")] = int(size)
-    return known
+    """The sizes found before."""
+    return {
+        name.removeprefix(f"{FACT} "): int(size)
+        for name, size in project.facts().items()
+        if name.startswith(f"{FACT} ")
+    }

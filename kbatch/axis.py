@@ -282,11 +282,7 @@ class Axis:
     of_machine: str = ""
 
     def values(self, given: Any) -> tuple[Any, ...]:
-        """Check the user's argument, one value or several, and return a tuple of values.
-
-        Raises:
-            SpaceError: If there is no value, a value stands twice, or a value is not allowed.
-        """
+        """Check the user's argument, one value or several, and return a tuple of values."""
         several = tuple(given) if isinstance(given, (tuple, list, range)) else (given,)
         if self.absent is not None:
             several = tuple(None if value == self.absent else value for value in several)
@@ -305,12 +301,7 @@ class Axis:
         )
 
     def declare(self, hp: Any, values: tuple[Any, ...] | Range) -> None:
-        """Declare the axis as a hyperparameter.
-
-        Args:
-            hp: `keras_tuner.HyperParameters`.
-            values: Tuple of several values, or a `Range`.
-        """
+        """Declare the axis as a hyperparameter."""
         if isinstance(values, Range):
             middle = (values.lowest * values.highest) ** 0.5
             hp.Float(self.name, values.lowest, values.highest, sampling="log", default=middle)
@@ -323,12 +314,7 @@ class Axis:
             )
 
     def drawn(self, hp: Any, values: tuple[Any, ...] | Range) -> Any:
-        """Return the value of the axis that hyperparameters hold, or its only one.
-
-        Args:
-            hp: `keras_tuner.HyperParameters` in which `declare` was called.
-            values: Tuple of the values, or a `Range`.
-        """
+        """Return the value of the axis that hyperparameters hold, or its only one."""
         value = values[0] if is_fixed(values) else hp.get(self.name)  # type: ignore[index]
         absent = self.absent is not None and value == self.absent
         return self.check(None if absent else value)
@@ -356,9 +342,6 @@ def plain(value: Any) -> Any:
 def rates_of(optimizer: str, given: Any) -> tuple[float, ...] | Range:
     """Read the learning rates of an optimizer: a range (tuple), a choice (list) or one number.
 
-    Raises:
-        SpaceError: If the argument is another.
-
     Example:
     >>> rates_of("sgd", (0.01, 0.1))
     Range(lowest=0.01, highest=0.1)
@@ -378,17 +361,7 @@ def rates_of(optimizer: str, given: Any) -> tuple[float, ...] | Range:
 
 
 def by_optimizer(name: str, given: Any, known: tuple[str, ...], example: str) -> dict[str, Any]:
-    """Read an argument with a value for each optimizer, without NumPy.
-
-    Args:
-        name: String, name of the argument.
-        given: The user's value.
-        known: Tuple of the names of optimizers.
-        example: String, a value to suggest.
-
-    Raises:
-        SpaceError: If it is no mapping, or a key is unknown.
-    """
+    """Read an argument with a value for each optimizer, without NumPy."""
     unknown = [given]
     if isinstance(given, Mapping):
         unknown = [key for key in given if key not in known]
@@ -402,11 +375,7 @@ def by_optimizer(name: str, given: Any, known: tuple[str, ...], example: str) ->
 
 
 def count(searched: Sequence[tuple[Axis, tuple[Any, ...] | Range]]) -> int | None:
-    """Count the combinations of the values of axes; `None` if one is drawn from a range.
-
-    Args:
-        searched: Axes with their values.
-    """
+    """Count the combinations of the values of axes; `None` if one is drawn from a range."""
     below: dict[tuple[str, Any], int] = {}
     total = 1
     for axis, values in searched:

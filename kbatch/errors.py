@@ -129,11 +129,7 @@ class Problems:
             return None
 
     def raise_all(self) -> None:
-        """Raise the errors that were kept: one as it is, several as one error that lists them.
-
-        Raises:
-            KbatchError: If an error was kept.
-        """
+        """Raise the errors that were kept: one as it is, several as one error that lists them."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:

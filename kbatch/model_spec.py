@@ -26,15 +26,7 @@ NUMBERED = re.compile(r"trial_.+")
 
 
 def values_of(given: Any) -> dict[str, Any]:
-    """Return the values of hyperparameters by name.
-
-    Args:
-        given: Mapping; `keras_tuner.HyperParameters`; a tuner, whose best trial has the values; or
-            the folder of a tuner's project, of which only JSON is read. `None` for no values.
-
-    Raises:
-        SearchError: If there are no values in it.
-    """
+    """Return the values of hyperparameters by name."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -61,17 +53,7 @@ def values_of(given: Any) -> dict[str, Any]:
 
 
 def values_of_text(text: str) -> dict[str, Any]:
-    """Return the values of hyperparameters that a text gives, or the folder that it names.
-
-    Args:
-        text: String, `name=value` separated by commas, or the folder of a tuner's project.
-
-    Raises:
-        SearchError: If it is neither.
-
-    >>> values_of_text("units=32,lr=1e-4,norm=true,act=relu")
-    {'units': 32, 'lr': 0.0001, 'norm': True, 'act': 'relu'}
-    """
+    """Return the values of hyperparameters that a text gives, or the folder that it names."""
     if Path(text).is_dir():
         return values_of(text)
     pairs = [each.partition("=") for each in text.split(",")]
@@ -302,15 +284,7 @@ def shows(*forms: Any) -> Callable[[Function], Function]:
 
 
 def check_names(arguments: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments by name that no function has.
-
-    Args:
-        arguments: Names that were given.
-        known: Names that there are.
-
-    Raises:
-        TypeError: If there is another name, as Python raises for a function's own parameters.
-    """
+    """Refuse arguments by name that no function has."""
     names = sorted(known)
     for name in arguments:
         if name not in names:

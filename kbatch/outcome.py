@@ -220,14 +220,7 @@ def next_mark(
     reaches the target, but at least 2 % later than the last. So times to the target are accurate to
     about 5 %.
 
-    Args:
-        curve: Sequence of `(train_seconds, value)` so far; may be empty.
-        horizon: Float, training seconds of the trial.
-        target: Float, a value that is good enough. Optional.
-        direction: `"max"` or `"min"`. Defaults to `"max"`.
-
-    Returns:
-        A float; infinity once all marks have passed.
+    Returns a float; infinity once all marks have passed.
 
     Example:
     >>> next_mark([(1.0, 0.5)], horizon=144.0)

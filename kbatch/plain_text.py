@@ -60,14 +60,6 @@ def shortest(value: float) -> str:
 def sizes_of(option: str, text: str, remedy: str) -> tuple[int, ...]:
     """Read the sizes in the text of an option.
 
-    Args:
-        option: String, name of the option, for the error.
-        text: String, whole numbers of at least 1, separated by commas.
-        remedy: String, what to do about another text, for the error.
-
-    Raises:
-        DataError: If the text is another.
-
     Example:
     >>> sizes_of("--batch-sizes", "32,64", "Separate them by commas")
     (32, 64)
@@ -82,12 +74,6 @@ def sizes_of(option: str, text: str, remedy: str) -> tuple[int, ...]:
 
 def example_shape(text: str) -> tuple[int, ...]:
     """Read the shape of one example, without the batch dimension, in the text of `--shape`.
-
-    Args:
-        text: String, whole numbers of at least 1, separated by commas.
-
-    Raises:
-        DataError: If the text is another, or the shape is too large for an example.
 
     Example:
     >>> example_shape("224,224,3")
@@ -213,9 +199,6 @@ def markdown(text: str) -> str:
 def csv_of(frame: pd.DataFrame) -> str:
     """Return a table as CSV in which no text is a formula of a spreadsheet: it begins with `'`.
 
-    Args:
-        frame: `pandas.DataFrame`.
-
     Example:
     >>> import pandas as pd
     >>> print(csv_of(pd.DataFrame({"recipe": ["=1+1", "a"], "score": [-0.5, 1.0]})), end="")
@@ -269,15 +252,6 @@ Refuse = Callable[[str], Exception]
 def parse_json(text: bytes | str, refuse: Refuse) -> Any:
     """Read a JSON text into dicts, lists, strings and numbers, without control characters.
 
-    Args:
-        text: String or UTF-8 bytes.
-        refuse: Function that returns the error to raise for another text; its argument is the
-            clause that says what was received.
-
-    Raises:
-        Exception: What `refuse` returned, if the text is not JSON, or holds half of a character (a
-            lone surrogate), which no table, file or terminal can hold.
-
     Example:
     >>> parse_json('{"a": [1, "ü"]}', ValueError)
     {'a': [1, 'ü']}
@@ -293,14 +267,6 @@ def parse_json(text: bytes | str, refuse: Refuse) -> Any:
 
 def read_json(form: type[Value], fields: Any, refuse: Refuse) -> Value:
     """Read a typed value from what JSON holds: no missing and no unknown names, no other types.
-
-    Args:
-        form: A dataclass, a `TypedDict` (which may hold further names), or another type hint.
-        fields: What `parse` returned, or what `dataclasses.asdict` made.
-        refuse: Function that returns the error to raise, as for `parse`.
-
-    Raises:
-        Exception: What `refuse` returned, if the fields are not of this form.
 
     Example:
     >>> read_json(tuple[int, ...], [1, 2], ValueError)

@@ -30,11 +30,7 @@ from kbatch.script.script import Places, script
 
 
 def checked_learning_rate(recipe: Any) -> float | None:
-    """Return the learning rate as a recipe holds it.
-
-    Raises:
-        RecipeError: If it is no rate, or settings are given that the model's own optimizer has.
-    """
+    """Return the learning rate as a recipe holds it."""
     rate = recipe.learning_rate
     if recipe.optimizer == COMPILED:
         _check_compiled(recipe)
@@ -49,11 +45,7 @@ def checked_learning_rate(recipe: Any) -> float | None:
 
 
 def checked_micro_batch_size(recipe: Any) -> int | None:
-    """Return the micro-batch size as a recipe holds it.
-
-    Raises:
-        RecipeError: If it does not divide the batch.
-    """
+    """Return the micro-batch size as a recipe holds it."""
     if recipe.micro_batch_size is None:
         return None
     size = whole_number(recipe.micro_batch_size)
@@ -73,11 +65,7 @@ def checked_micro_batch_size(recipe: Any) -> int | None:
 
 
 def check_growth(recipe: Any) -> None:
-    """Refuse a batch that grows where it cannot.
-
-    Raises:
-        RecipeError: If XLA compiles the model, or the noise scale cannot be measured.
-    """
+    """Refuse a batch that grows where it cannot."""
     check_companions(RecipeError, [recipe.batch_schedule], [recipe.jit_compile], [recipe.training])
     whole = recipe.micro_batch_size in (None, recipe.batch_size)
     if measures_noise(recipe.batch_schedule) and whole:
@@ -114,14 +102,6 @@ def fields_of_row(
     """Return the fields of a recipe from a row of results.
 
     In a row, pandas may have turned whole numbers into floats and `None` into NaN.
-
-    Args:
-        row: Mapping from column to value.
-        known: Set of the names of a recipe's fields.
-        required: Names of the columns that every row has.
-
-    Raises:
-        RecipeError: If a required column is missing.
     """
     missing = set(required) - set(row)
     if missing:
@@ -410,11 +390,7 @@ class Recipe:
 
 
 def check_recipe(given: Any) -> None:
-    """Refuse what is no recipe where one is expected.
-
-    Raises:
-        RecipeError: If it is none.
-    """
+    """Refuse what is no recipe where one is expected."""
     if not isinstance(given, Recipe):
         raise RecipeError(
             "`recipe` must be a Recipe", type(given).__name__, "Pass kbatch.Recipe(…)"

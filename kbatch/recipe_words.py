@@ -39,17 +39,7 @@ def check_policies(
     optimizers: Iterable[str],
     methods: Iterable[str],
 ) -> None:
-    """Refuse policies that do not go with an optimizer or a training method beside them.
-
-    Args:
-        error: Class of the error: of a recipe, or of a space.
-        policies: Policies of the recipe, or of the space.
-        optimizers: Names of optimizers.
-        methods: Values of `training`.
-
-    Raises:
-        KbatchError: Of the class `error`.
-    """
+    """Refuse policies that do not go with an optimizer or a training method beside them."""
     policies = tuple(policies)
     adaptive = [name for name in optimizers if name in ADAPTIVE]
     if FLOAT16 in policies and adaptive:
@@ -202,17 +192,7 @@ def check_companions(
     compilations: Sequence[bool],
     methods: Sequence[str],
 ) -> None:
-    """Refuse a growing batch together with what it cannot be trained with.
-
-    Args:
-        error: Class of the error to raise.
-        schedules: The batch schedules of a recipe or a search.
-        compilations: Whether XLA compiles its models.
-        methods: Its training methods.
-
-    Raises:
-        KbatchError: Of that class, if a batch grows under XLA, or by a noise that is not measured.
-    """
+    """Refuse a growing batch together with what it cannot be trained with."""
     growing = [schedule for schedule in schedules if schedule != CONSTANT]
     if growing and True in compilations:
         raise error(

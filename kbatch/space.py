@@ -38,16 +38,7 @@ from kbatch.runtime import precision
 
 
 def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any]) -> None:
-    """Refuse values that a recipe could not have together.
-
-    Args:
-        space: `Space`.
-        rules: The learning-rate rule of each optimizer of the space that has one.
-        of_optimizer: The axes that a compiled optimizer decides, with their defaults.
-
-    Raises:
-        SpaceError: If a search might draw them together, or if an axis would change nothing.
-    """
+    """Refuse values that a recipe could not have together."""
     _check_compiled(space, of_optimizer)
     check_policies(SpaceError, space.policy or (), space.optimizer, space.training)
     schedules = space.batch_schedule
@@ -76,12 +67,7 @@ def _check_compiled(space: Any, of_optimizer: Mapping[str, Any]) -> None:
 
 
 def smallest_step(space: Any, batch_sizes: Sequence[int]) -> int:
-    """Return the fewest examples of a train step among the recipes of a space.
-
-    Args:
-        space: `Space`.
-        batch_sizes: Sequence of integers, those of its batch sizes that fit.
-    """
+    """Return the fewest examples of a train step among the recipes of a space."""
     steps = []
     for size, schedule in itertools.product(batch_sizes, space.batch_schedule):
         # other methods take a batch in one step

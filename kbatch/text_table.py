@@ -21,12 +21,6 @@ def columns(
 ) -> str:
     """Return aligned columns below their headings, whatever the width of the terminal.
 
-    Args:
-        headings: The columns' headings.
-        rows: The cells of each row; each is shown by its `str()`.
-        left: Headings of the columns that are aligned to the left. The others are numbers and are
-            aligned to the right.
-
     Example:
     >>> print(columns(["policy", "batch"], [["float32", 8], ["mixed_float16", 16]], ["policy"]))
     policy         batch
@@ -50,11 +44,7 @@ def rendered(table: Table, width: int) -> str:
 
 
 class PlainConsole(Console):
-    """A console of rich's without markup, emoji and control characters of the texts.
-
-    Args:
-        **options: As for `rich.console.Console`.
-    """
+    """A console of rich's without markup, emoji and control characters of the texts."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -64,11 +54,7 @@ class PlainConsole(Console):
         super().print(*map(_plain, objects), **options)
 
     def on_broken_pipe(self) -> None:
-        """Raise what `print` would, where rich ends the process.
-
-        Raises:
-            BrokenPipeError: Always.
-        """
+        """Raise what `print` would, where rich ends the process."""
         raise BrokenPipeError(errno.EPIPE, "the reader of standard output has left")
 
 

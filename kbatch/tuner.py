@@ -45,15 +45,6 @@ def observations(
 
     Trials that failed are left out, since another device may hold them, and those that the new
     space cannot draw.
-
-    Args:
-        folder: Folder of its project.
-        facts: Mapping, the facts of the new project.
-        space: List of KerasTuner's hyperparameters of the new search.
-
-    Raises:
-        RecordError: If there are no records.
-        SearchError: If it searched another model, or judged by another metric.
     """
     before = project.load_facts(folder_of(folder)) or {}
     differing = [name for name in SAME if before.get(name) != facts.get(name)]
@@ -82,11 +73,6 @@ def observation(record: Record, goal: Goal, space: list[Any]) -> Observation:
 
     Its curve is cut there. One that ends before counts as stopped, since nobody knows how it would
     have gone on.
-
-    Args:
-        record: Record of the training.
-        goal: `Goal` of the new search.
-        space: List of its hyperparameters.
     """
     curve = [each for each in record.outcome.curve if each[0] <= LATE * goal.seconds]
     outcome = dataclasses.replace(record.outcome, curve=tuple(curve))

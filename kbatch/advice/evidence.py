@@ -56,14 +56,7 @@ class ModelTraits:
 
 
 def traits_of(model: Any) -> ModelTraits:
-    """Read the traits of a model.
-
-    Args:
-        model: `keras.Model`; layers without weights yet are counted as far as they are known.
-
-    Raises:
-        ModelError: If it is not a model.
-    """
+    """Read the traits of a model."""
     import keras
 
     from kbatch.models.optimizers import learning_rate_of

@@ -104,11 +104,7 @@ def evidence_of(
     devices: Any = 1,
     pretrained: Any = False,
 ) -> Evidence:
-    """Check the arguments of `advise`, and read them.
-
-    Raises:
-        KbatchError: If one cannot be used.
-    """
+    """Check the arguments of `advise`, and read them."""
     check_recipe(recipe)
     facts = ProjectFacts(Results()) if results is None else facts_of(results)
     count = _length(training_data) if examples is None else _whole("examples", examples)
@@ -260,14 +256,7 @@ class Means:
         return min(size, self.examples)
 
     def recipe(self, batch_size: int, rates: dict[str, float], own: str, **fields: Any) -> Recipe:
-        """Return a recipe whose rate and warm-up follow the rules of its batch size.
-
-        Args:
-            batch_size: Integer.
-            rates: Dict from optimizer to its rate at batch 32.
-            own: String, the aim's own optimizer.
-            **fields: Other fields of the recipe.
-        """
+        """Return a recipe whose rate and warm-up follow the rules of its batch size."""
         optimizer = self.optimizer or own
         rule = scaling.DEFAULT_LEARNING_RATE_RULES[optimizer]
         limit = fields.pop("micro_batch_size", None)

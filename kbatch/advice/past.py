@@ -114,14 +114,7 @@ class Results:
 
 
 def results_of(frames: Sequence[Any]) -> Results:
-    """Read tables of `kbatch.results.load` and `load_confirmations`.
-
-    Args:
-        frames: Sequence of `pandas.DataFrame`, with all columns of the table.
-
-    Raises:
-        RecordError: If a column that advice needs is missing, or a row holds no recipe.
-    """
+    """Read tables of `kbatch.results.load` and `load_confirmations`."""
     trainings: list[PastTraining] = []
     metric, told = "", 0
     for frame in frames:
@@ -236,9 +229,6 @@ def facts_of(source: Any) -> ProjectFacts:
     """Read results: the tuner of a search, its folder, or the table of `kbatch.results.load`.
 
     A table tells nothing but its trainings. Facts that were read before are returned.
-
-    Raises:
-        RecordError: If there are no records, or they cannot be read.
     """
     if isinstance(source, ProjectFacts):
         return source

@@ -23,14 +23,7 @@ SizeNow = Callable[[int], int]
 def by_progress(
     growth: BatchGrowth, last: int, multiple: int, progress: Callable[[int], float]
 ) -> SizeNow:
-    """Return a function that chooses sizes by the share of the training behind it.
-
-    Args:
-        growth: `BatchGrowth` of kind `"linear"`, `"exponential"` or `"steps"`.
-        last: Integer, the last batch size.
-        multiple: Integer that divides every size.
-        progress: Function from the number of examples before a batch to that share.
-    """
+    """Return a function that chooses sizes by the share of the training behind it."""
     return lambda examples: batch_schedule.at(
         growth.kind, progress(examples), last, growth.factor, multiple
     )
@@ -43,15 +36,7 @@ def by_plateau(
     values: Callable[[], Iterable[float]],
     direction: str,
 ) -> SizeNow:
-    """Return a function that doubles the size whenever a metric has stopped improving.
-
-    Args:
-        growth: `BatchGrowth` of kind `"plateau"`.
-        last: Integer, the last batch size.
-        multiple: Integer that divides every size.
-        values: Function that returns the measurements so far.
-        direction: `"max"` or `"min"`, the direction in which the metric should go.
-    """
+    """Return a function that doubles the size whenever a metric has stopped improving."""
 
     def size_now(examples: int) -> int:
         doublings = batch_schedule.plateaus(values(), direction)

@@ -58,10 +58,6 @@ class InputCharge:
 
     A pipeline fills its buffers while validation or a callback runs. For as many updates as the
     pipeline can have prepared during the pause, at least the seconds of the pipeline are charged.
-
-    Args:
-        input_seconds: Float, seconds of the input pipeline by itself for one update; `0` (the
-            default) charges nothing.
     """
 
     def __init__(self, input_seconds: float = 0.0) -> None:
@@ -276,10 +272,6 @@ class CountingClock:
 
     Each example counts as one second, so that the training ends with the update that reaches the
     last example. All other attributes are those of the training clock.
-
-    Args:
-        clock: `TrainingClock` of the training.
-        examples: Function that returns the number of examples trained on so far.
     """
 
     def __init__(self, clock: TrainingClock, examples: Callable[[], int]) -> None:
@@ -313,10 +305,6 @@ class GrowingClock:
     """A clock for a `Horizon` that expects the next update to take as long as its batch is large.
 
     All attributes but the median are those of the training clock.
-
-    Args:
-        clock: `TrainingClock` of the training.
-        size: Function from the number of an update, counted from 0, to its batch size.
     """
 
     def __init__(self, clock: TrainingClock, size: Callable[[int], int]) -> None:

@@ -24,13 +24,6 @@ def measure_validation(model: keras.Model, batches: tf.data.Dataset) -> dict[str
 
     `model.evaluate` resets the metrics that `fit` is still adding to, so they are restored. An
     evaluation changes neither weights nor optimizer nor seed generators.
-
-    Args:
-        model: Compiled `keras.Model`, possibly in the middle of `fit`.
-        batches: `tf.data.Dataset` of batches of `(x, y)` or `(x, y, sample_weight)`.
-
-    Returns:
-        Dict of metrics by name, such as `{"loss": 0.6, "accuracy": 0.7}`.
     """
     before = [variable.numpy() for variable in model.metrics_variables]
     values = evaluated(model, batches)
@@ -73,13 +66,7 @@ class Finiteness:
         self._in_a_row = 0
 
     def lost(self, model: keras.Model, logs: Mapping[str, float] | None) -> bool:
-        """Tell whether the training is lost after an update.
-
-        Args:
-            model: `keras.Model` in the middle of `fit`. Metrics that are not finite are reset,
-                since Keras' running means would stay NaN.
-            logs: Dict, Keras' logs of the update.
-        """
+        """Tell whether the training is lost after an update."""
         if math.isfinite((logs or {}).get("loss", 0.0)):
             self._in_a_row = 0
             return False
@@ -363,11 +350,6 @@ class EpochEnd:
     They also finish the horizon before the checkpoint if a callback of the user's stopped the
     training. Put them around the others:
     `[clock, before, horizon, *user's, between, *checkpoint, after]`.
-
-    Args:
-        clock: `TrainingClock` that resumes after the last callback.
-        horizon: `Horizon` to finish.
-        now: Function that returns the time in seconds.
 
     Attributes:
         callback_seconds: Float, wall-clock seconds of the user's `on_epoch_end`, without

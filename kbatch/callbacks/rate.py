@@ -21,9 +21,6 @@ class Rate:
     The rate stays a variable of the optimizer. Other callbacks see the full rate where `show` was
     called, and may set another.
 
-    Args:
-        share: Function that returns the share of the full rate for the next update.
-
     Attributes:
         model: `keras.Model` whose optimizer is meant; set before the first call.
     """
@@ -65,9 +62,6 @@ class RateCallbacks:
 
     Put them around the user's: `[clock, callbacks.before, *user's, callbacks.after]`. At the start
     and at the end of an epoch, callbacks between the two see the full rate.
-
-    Args:
-        share: Function that returns the share of the full rate for the next update.
     """
 
     def __init__(self, share: Share) -> None:
@@ -92,10 +86,6 @@ def warmup_share(update: int, updates: int) -> float:
     """Return the share of the full rate during a linear warm-up.
 
     No update is wasted at rate 0.
-
-    Args:
-        update: Integer, the update, counted from 0.
-        updates: Integer, number of weight updates over which the rate rises.
 
     Example:
     >>> [warmup_share(update, 3) for update in range(5)]
@@ -132,10 +122,6 @@ class PassEnd:
 
     Put `before` in front of all callbacks that look at `model.stop_training`, and `after` behind
     them.
-
-    Args:
-        examples: Function that returns the number of examples trained on so far.
-        of_pass: Integer, number of examples in a pass.
     """
 
     def __init__(self, examples: Callable[[], int], of_pass: int) -> None:
@@ -164,10 +150,6 @@ class AveragedWeights:
 
     Each update makes it `momentum * average + (1 - momentum) * weights`, as Keras' `use_ema` does.
     Statistics of batch normalization and the scales of float8 are not averaged.
-
-    Args:
-        model: Built `keras.Model`.
-        momentum: Float between 0 and 1.
 
     Attributes:
         variables: List of `tf.Variable`, the averages.
@@ -223,10 +205,6 @@ class MovingAverage(keras.callbacks.Callback):
     Put it between the clock and the horizon, which takes `measured` as its argument. Keras'
     `use_ema` averages after each pass of an accumulating optimizer; here only whole updates count.
     The time of averaging is on the clock.
-
-    Args:
-        clock: `TrainingClock` that counts the updates.
-        momentum: Float between 0 and 1.
     """
 
     def __init__(self, clock: TrainingClock, momentum: float) -> None:

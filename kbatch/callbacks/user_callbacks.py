@@ -25,10 +25,6 @@ class UserCallback(keras.callbacks.Callback):
 
     The clock is paused at batches too: TensorBoard writes its graph after the first batch.
 
-    Args:
-        callback: `keras.callbacks.Callback` of the user.
-        horizon: `Horizon` of the training, which is told which callback stopped the training.
-
     Attributes:
         batch_seconds: Float, wall-clock seconds of the callback at the start and the end of
             batches.
@@ -118,16 +114,7 @@ RATE_SETTERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLRO
 
 
 def check_callbacks(callbacks: Sequence[Any], *, schedule: bool) -> None:
-    """Refuse callbacks that cannot work in a search, by name.
-
-    Args:
-        callbacks: The user's callbacks.
-        schedule: Boolean, whether the model is compiled with an optimizer whose learning rate is a
-            schedule.
-
-    Raises:
-        SearchError: If one cannot work; the message names it.
-    """
+    """Refuse callbacks that cannot work in a search, by name."""
     for callback in callbacks:
         name = type(callback).__name__
         if isinstance(callback, keras.callbacks.BackupAndRestore):
@@ -211,11 +198,6 @@ def copies_of_callbacks(callbacks: Sequence[Any], training: str) -> list[Any]:
     """Return copies of the user's callbacks for a training outside KerasTuner.
 
     Their files do not overwrite those of trials.
-
-    Args:
-        callbacks: The user's callbacks.
-        training: Name of the training, such as `"baseline"`. TensorBoard writes to a folder of this
-            name, and the names of other files begin with it.
     """
     own = copy.deepcopy(list(callbacks))
     for callback in own:

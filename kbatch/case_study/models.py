@@ -9,12 +9,7 @@ from keras import layers
 
 
 def cnn(image_size: int, classes: int = 2) -> keras.Model:
-    """Return the case study's model: one convolution, one pooling, two dense layers.
-
-    Args:
-        image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
-        classes: Integer, the number of classes; two share one output. Defaults to `2`.
-    """
+    """Return the case study's model: one convolution, one pooling, two dense layers."""
     return keras.Sequential(
         [
             keras.Input((image_size, image_size, 3)),
@@ -32,12 +27,7 @@ def cnn(image_size: int, classes: int = 2) -> keras.Model:
 
 
 def small_resnet(image_size: int, classes: int = 2) -> keras.Model:
-    """Return a residual network with batch normalization and about 180,000 weights.
-
-    Args:
-        image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
-        classes: Integer, the number of classes; two share one output. Defaults to `2`.
-    """
+    """Return a residual network with batch normalization and about 180,000 weights."""
     inputs = keras.Input((image_size, image_size, 3))
     x = layers.Rescaling(1 / 255)(inputs)
     x = _normed(layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False)(x))

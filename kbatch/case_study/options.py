@@ -46,11 +46,7 @@ class CaseOptions(options.Options):
     ] = "kbatch-cats-vs-dogs"
 
     def check(self) -> None:
-        """Refuse options that make no sense.
-
-        Raises:
-            SearchError: If a number is out of range, or two options contradict each other.
-        """
+        """Refuse options that make no sense."""
         super().check()
         if self.target is not None and not CHANCE < self.target <= 1:
             raise SearchError(

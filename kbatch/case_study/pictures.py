@@ -22,13 +22,7 @@ FIFTHS = (3, 1, 1)
 
 
 def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Examples:
-    """Cut each class's images into three fifths to train, one to validate and one to test.
-
-    Args:
-        name: String, the data in words.
-        by_class: For each class, the same number of uint8 images of shape `(n, size, size, 3)`.
-        skipped: Names of the files that could not be read.
-    """
+    """Cut each class's images into three fifths to train, one to validate and one to test."""
     fifth = min(map(len, by_class.values())) // sum(FIFTHS)
 
     def part(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
@@ -54,23 +48,9 @@ def read_images(
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Read the first readable images of each class, in the order of their numbers.
 
-    Args:
-        path: A folder with one folder per class (or a `PetImages` folder with them), or a zip of
-            one. Files without the ending of an image are ignored. Pipes and devices are not
-            opened.
-        image_size: Integer, height and width in pixels that every image is resized to.
-        per_class: Integer, images of each class.
-        classes: Integer, the number of classes. Defaults to `2`.
-        on_progress: Function called with the number of images read so far. Optional.
-        least: Integer, the fewest images of each class that will do. Defaults to `per_class`.
-
-    Returns:
-        A tuple. First a dictionary from class to uint8 images of shape
-        `(n, image_size, image_size, 3)`, where `n` is `per_class`, or the size of the smallest
-        class. Then the names of the files that were reached and could not be read.
-
-    Raises:
-        DataError: If the folder is missing, holds other classes, or too few readable images.
+    Returns a tuple. First a dictionary from class to uint8 images of shape `(n, image_size,
+    image_size, 3)`, where `n` is `per_class`, or the size of the smallest class. Then the names of
+    the files that were reached and could not be read.
 
     Example:
     ```python
@@ -177,15 +157,6 @@ def drawn_pets(
 
     Pose, colours, size, background, occlusion, light and noise vary. Only ears, snout and eyes tell
     a cat from a dog.
-
-    Args:
-        examples: Integer, images of each class.
-        image_size: Integer, height and width in pixels. Defaults to `64`.
-        seed: Integer; the same seed draws the same images. Defaults to `0`.
-        on_progress: Function called with the number of images drawn so far. Optional.
-
-    Returns:
-        For `"cat"` and `"dog"`, uint8 images of shape `(examples, image_size, image_size, 3)`.
 
     Example:
     >>> pets = drawn_pets(examples=2, image_size=32)
@@ -345,14 +316,7 @@ MUST = "--data must be 'drawn', 'tfds', or a folder or zip of photographs"
 
 
 def check(source: str) -> None:
-    """Refuse a text that cannot be a source of pictures, before anything slow begins.
-
-    Args:
-        source: As `pictures` takes it.
-
-    Raises:
-        DataError: If it is neither "drawn" nor "tfds" nor a folder or file that exists.
-    """
+    """Refuse a text that cannot be a source of pictures, before anything slow begins."""
     if source in (DRAWN, TFDS):
         return
     path = Path(source)
@@ -370,18 +334,7 @@ def check(source: str) -> None:
 def pictures(
     source: str, image_size: int, seed: int = 0, on_progress: Progress | None = None
 ) -> Examples:
-    """Return 2,000 pictures of cats and dogs, or the photographs of two classes in a folder.
-
-    Args:
-        source: `"drawn"`, `"tfds"`, or the path of a folder with two folders of photographs, such
-            as `PetImages`, or of a zip of one.
-        image_size: Integer, height and width in pixels.
-        seed: Integer, seed of drawn pictures.
-        on_progress: Function called with the number of pictures ready so far. Optional.
-
-    Raises:
-        DataError: If there are no such pictures; the message says why.
-    """
+    """Return 2,000 pictures of cats and dogs, or the photographs of two classes in a folder."""
     check(source)
     try:
         if source == DRAWN:
@@ -443,17 +396,7 @@ def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str,
 def collect(
     examples: object, names: list[str], image_size: int, on_progress: Progress | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the first 1,000 images of each class, out of examples of TFDS.
-
-    Args:
-        examples: Iterable of dictionaries with `image` (uint8, height × width × 3) and `label`.
-        names: Names of the classes, in the order of the labels.
-        image_size: Integer, height and width in pixels.
-        on_progress: Function called with the number of pictures ready so far. Optional.
-
-    Raises:
-        DataError: If there are fewer.
-    """
+    """Return the first 1,000 images of each class, out of examples of TFDS."""
     from PIL import Image
 
     by_class: dict[str, list[np.ndarray]] = {name: [] for name in names}

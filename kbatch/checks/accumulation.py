@@ -65,15 +65,7 @@ class Compared:
 
 
 def look(subject: Subject) -> Finding | None:
-    """Compare the loss of batches with the weighted mean over their parts.
-
-    Args:
-        subject: What is about to train.
-
-    Raises:
-        ModelError: If what a layer or an own `train_step` adds differs between a batch and its
-            parts, or the loss does and several devices take parts of a batch.
-    """
+    """Compare the loss of batches with the weighted mean over their parts."""
     devices = gpus.replicas()
     if not subject.accumulates and devices == 1:
         return None
@@ -122,15 +114,7 @@ def in_one_pass(recipe: Recipe) -> Recipe:
 
 
 def coupled(model: keras.Model, batches: Sequence[Batch]) -> str:
-    """Return how the loss of a batch differs from the mean over its parts; empty if it does not.
-
-    Args:
-        model: Compiled `keras.Model`, of a recipe of `in_one_pass`.
-        batches: Sequence of `(x, y, sample_weight)`, in which `None` stands for a missing part.
-
-    Raises:
-        ModelError: If what a layer or an own `train_step` adds differs.
-    """
+    """Return how the loss of a batch differs from the mean over its parts; empty if it does not."""
     if not model.built:
         model(batches[0][0], training=False)
     if type(model).train_step is not keras.Model.train_step:

@@ -24,15 +24,7 @@ GIVE_WEIGHTS = "Pass a weight for each class by its number: class_weight={0: 1.0
 
 
 def look_at_class_weights(subject: Subject) -> Finding | None:
-    """Refuse class weights that no example would have, and labels that are no classes.
-
-    Args:
-        subject: What is about to train.
-
-    Raises:
-        DataError: If a key is no class, a weight is no number of at least 0, or labels are no
-            classes.
-    """
+    """Refuse class weights that no example would have, and labels that are no classes."""
     if subject.class_weight is None or subject.data is None:
         return None
     source = subject.data.training
@@ -41,14 +33,7 @@ def look_at_class_weights(subject: Subject) -> Finding | None:
 
 
 def check_class_weights(weights: Any, source: Source, model: keras.Model, loss: Any) -> int:
-    """Return the number of classes, or refuse class weights; see `look`.
-
-    Args:
-        weights: Mapping from class to weight.
-        source: Training examples.
-        model: `keras.Model` that is about to train.
-        loss: Its loss.
-    """
+    """Return the number of classes, or refuse class weights; see `look`."""
     _check_weights(weights)
     output = (getattr(model, "outputs", None) or [None])[0]
     shape = None if output is None else tuple(output.shape)
@@ -142,11 +127,7 @@ SHAPES_SECONDS = 2.0
 
 
 def look_at_shapes(subject: Subject) -> Finding | None:
-    """Count the shapes among the first batches of data whose examples differ in shape.
-
-    Args:
-        subject: What is about to train.
-    """
+    """Count the shapes among the first batches of data whose examples differ in shape."""
     if subject.data is None:
         return None
     source = subject.data.training
@@ -198,9 +179,6 @@ def look_at_own_values(subject: Subject) -> Finding | None:
 
     KerasTuner takes the lowest value for them, or the first choice, which is seldom what anybody
     has today.
-
-    Args:
-        subject: What is about to train.
     """
     hp = subject.model_maker.hyperparameters()
     subject.model_maker.raw(subject.policy, hp)

@@ -32,12 +32,7 @@ FACT = "checks"  # under which a project keeps what was found
 
 
 def made(subject: Subject, checks: Sequence[Check] = CHECKS) -> list[Found]:
-    """Make all checks, and return what each found.
-
-    Args:
-        subject: What is about to train.
-        checks: Sequence of `Check`. Defaults to all.
-    """
+    """Make all checks, and return what each found."""
     found = []
     for check in checks:
         began, refusal, finding = time.perf_counter(), None, None

@@ -30,11 +30,6 @@ def coupled_outputs(model: keras.Model, x: Any, parts: list[Any]) -> str:
     """Return how the outputs of examples depend on the others of their batch; empty if not at all.
 
     Batch normalization, which is known to, and dropout must behave as in inference.
-
-    Args:
-        model: `keras.Model`, built.
-        x: Examples of a batch.
-        parts: The same in parts.
     """
     if not _may_couple(model):
         return ""
@@ -75,12 +70,7 @@ def own_loss(model: keras.Model) -> bool:
 
 
 def outputs_apart(outputs: Any, labels: Any) -> Iterator[Any]:
-    """Give outputs that differ over a batch: by their size, and by their distance to the labels.
-
-    Args:
-        outputs: Outputs of a batch.
-        labels: Labels of the batch, in the same structure or another.
-    """
+    """Give outputs that differ over a batch: by their size, and by their distance to the labels."""
     flat, flat_labels = keras.tree.flatten(outputs), keras.tree.flatten(labels)
     yield outputs
     yield keras.tree.pack_sequence_as(outputs, [_scaled(each, None) for each in flat])
@@ -90,12 +80,7 @@ def outputs_apart(outputs: Any, labels: Any) -> Iterator[Any]:
 
 
 def labels_apart(source: Source, size: int) -> Any:
-    """Return labels of a batch of which the first part has the lowest, the last the highest.
-
-    Args:
-        source: Training examples.
-        size: Integer, examples of the batch.
-    """
+    """Return labels of a batch of which the first part has the lowest, the last the highest."""
     own = source.labels()
     if own is not None:
         return tf.convert_to_tensor(_extremes(own, size))

@@ -20,14 +20,7 @@ NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\} ")  # colours, and names of Tens
 
 
 def look(subject: Subject) -> Finding | None:
-    """Refuse a model whose loss or metrics do not suit its outputs and the labels.
-
-    Args:
-        subject: What is about to train.
-
-    Raises:
-        ModelError: If a step of validation raises an error.
-    """
+    """Refuse a model whose loss or metrics do not suit its outputs and the labels."""
     if subject.data is None:
         return None
     model = _compiled(subject)

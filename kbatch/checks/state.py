@@ -24,14 +24,7 @@ ROUNDS = 8  # each of three calls; chosen by hand: a layer left out by half pass
 
 
 def look_at_state(subject: Subject) -> Finding:
-    """Refuse stateful layers.
-
-    Args:
-        subject: What is about to train.
-
-    Raises:
-        ModelError: If a layer has `stateful=True`.
-    """
+    """Refuse stateful layers."""
     refuse_stateful(subject.model)
     own = own_layers(subject.model) if subject.data is not None else []
     if not own or not carries(subject.model, subject.batch[0]):
@@ -68,12 +61,7 @@ def largest(numbers: np.ndarray) -> float:
 
 
 def carries(model: keras.Model, x: Any) -> bool:
-    """Whether what a call leaves in a model changes the outputs or added losses of the next.
-
-    Args:
-        model: `keras.Model`, built.
-        x: Examples of a batch.
-    """
+    """Whether what a call leaves in a model changes the outputs or added losses of the next."""
     kept = accumulation.state_but_seeds(model)
 
     def outputs() -> np.ndarray:
@@ -107,14 +95,7 @@ STATE = Check(
 
 
 def look_for_shared(subject: Subject) -> Finding:
-    """Find the variables that two calls of `build` share, so that each training puts them back.
-
-    Args:
-        subject: What is about to train.
-
-    Raises:
-        ModelError: If the model has no weight to train.
-    """
+    """Find the variables that two calls of `build` share, so that each training puts them back."""
     if subject.data is not None and subject.model.built and not subject.model.trainable_variables:
         raise ModelError(
             "A model must have weights to train",
@@ -136,11 +117,7 @@ def look_for_shared(subject: Subject) -> Finding:
 
 
 def look_at_seeds(subject: Subject) -> Finding | None:
-    """Compare the weights of two seeds: at least one trainable weight must differ.
-
-    Args:
-        subject: What is about to train.
-    """
+    """Compare the weights of two seeds: at least one trainable weight must differ."""
     if not subject.seeds and subject.model_maker.seed == 0:
         return None
     shared = {id(variable) for variable in subject.other.variables}
@@ -204,15 +181,7 @@ NAMES = ("kl_divergence", "hinge", "squared_hinge", "categorical_hinge")
 
 
 def look_at_places(subject: Subject) -> Finding | None:
-    """Measure which augmentations move pictures, and what becomes of the labels.
-
-    Args:
-        subject: What is about to train.
-
-    Raises:
-        KbatchError: If a layer mixes examples without their labels, or labels with places cannot
-            follow.
-    """
+    """Measure which augmentations move pictures, and what becomes of the labels."""
     names = augmentation.registered(tuple(each for each in subject.augmentations))
     if subject.data is None or not any(augmentation.layers(name) for name in names):
         return None

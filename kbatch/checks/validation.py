@@ -67,11 +67,6 @@ def shared(held_out: HeldOut, passes: Sequence[Pass], examples: int) -> Shared:
 
     Where equal inputs may come by chance, such as few tokens, labels are compared too, and the
     share of training examples that have an equal among themselves is the one expected.
-
-    Args:
-        held_out: `HeldOut`, the validation examples.
-        passes: Sequence of `Pass`.
-        examples: Integer, the number of validation examples.
     """
     first, count = passes[0], len(held_out)
     read = first.keys.shape[1]
@@ -91,12 +86,8 @@ def shared(held_out: HeldOut, passes: Sequence[Pass], examples: int) -> Shared:
 def shared_of(training: Any, validation: Any) -> tuple[int, int] | None:
     """Count the validation examples that are training examples too, and those looked at.
 
-    Args:
-        training: Tuple `(x, y)` or `(x, y, sample_weight)` of arrays.
-        validation: The same.
-
-    Returns:
-        A tuple of both counts; `None` where examples may be equal by chance, or have other parts.
+    Returns a tuple of both counts; `None` where examples may be equal by chance, or have other
+    parts.
     """
     held, learned = (
         tuple(as_arrays(part) for part in data[:2] if part is not None)
@@ -118,12 +109,6 @@ def look(subject: Subject) -> Finding | None:
 
     Up to 1,000 validation examples, or 128 MB, are compared with as many training examples as are
     read in 0.75 seconds of each pass. Random augmentation makes others, which are not found.
-
-    Args:
-        subject: What is about to train.
-
-    Raises:
-        DataError: If validation examples come into the training data from pass to pass.
     """
     if subject.data is None:
         return None

@@ -21,11 +21,7 @@ NOTHING = "Nothing speaks against it."
 
 
 def answer(options: AdviseOptions) -> Iterator[str]:
-    """Give the lines of the advice on each recipe.
-
-    Raises:
-        KbatchError: If an option, the folder or the model cannot be used.
-    """
+    """Give the lines of the advice on each recipe."""
     models: dict[str, Any] = {}
     for name, recipe in _recipes(options).items():
         if options.build is not None and recipe.policy not in models:

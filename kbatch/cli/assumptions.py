@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 def answer(options: SearchOptions, console: Console) -> bool:
-    """Check what kbatch assumes, print a table, and return whether no check refuses.
-
-    Args:
-        options: The options of the search that would be made.
-        console: Console to print to.
-
-    Raises:
-        KbatchError: If an option, the model or the data cannot be used at all.
-    """
+    """Check what kbatch assumes, print a table, and return whether no check refuses."""
     found = _found(options, console)
     console.print(table(found, console.width), highlight=False, markup=False, soft_wrap=True)
     refused = [each.check.name for each in found if each.refusal is not None]
@@ -36,12 +28,7 @@ def answer(options: SearchOptions, console: Console) -> bool:
 
 
 def table(found: Sequence[Found], width: int) -> str:
-    """Return what checks found as a text, one row per check.
-
-    Args:
-        found: What each check found.
-        width: Integer, columns of the text.
-    """
+    """Return what checks found as a text, one row per check."""
     from rich.table import Table
     from rich.text import Text
 

@@ -36,9 +36,6 @@ def with_options(kind: type) -> Callable[[Callable[[Any], None]], Callable[..., 
     Typer reads a field as it reads a function's argument: `Annotated[type, typer.Option(…)]`. A
     field annotated with `AxisOptions` stands for an option of each axis, and holds the texts of
     those that were given, by the name of the axis.
-
-    Args:
-        kind: The dataclass.
     """
 
     def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
@@ -113,11 +110,7 @@ def new_console() -> Console:
 
 
 def print_text(text: str) -> None:
-    """Print a text as it is.
-
-    Args:
-        text: String, with the end of its last line.
-    """
+    """Print a text as it is."""
     print(text, end="", flush=True)
 
 
@@ -138,12 +131,7 @@ class PlainGroup(TyperGroup):
 
 @contextmanager
 def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
-    """Turn bad input, a full disk and Ctrl-C into one sentence and an exit code.
-
-    Args:
-        out: Folder of the search, if there is one to go on with.
-        stopped: Sentence for a command that was stopped and has no such folder.
-    """
+    """Turn bad input, a full disk and Ctrl-C into one sentence and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names of files may be in no encoding at all.

@@ -32,11 +32,7 @@ SHARE = 0.9  # of the best speed, which the sentence names a batch size for; cho
 
 
 def answer(options: MaxBatchOptions, console: Console) -> None:
-    """Measure the largest batch, and print it.
-
-    Raises:
-        KbatchError: If an option or the model cannot be used.
-    """
+    """Measure the largest batch, and print it."""
     users_code.use_folder(os.getcwd())
     build, example = imported(options.build), _example(options.shape, options.dtype)
     named = None if example is None else example.shape
@@ -98,13 +94,7 @@ def sentence(largest: MaxBatch) -> str:
 
 
 class _ProbeLines(_probe.Lines):
-    """Prints every probe and how long the rest takes, and shows what is going on meanwhile.
-
-    Args:
-        console: Console to print to.
-        status: Status that is shown meanwhile.
-        rows: The `Combination` of each row of the table; `None` for one recipe without a table.
-    """
+    """Prints every probe and how long the rest takes, and shows what is going on meanwhile."""
 
     def __init__(
         self, console: Console, status: Status, rows: Sequence[Combination] | None

@@ -128,11 +128,7 @@ class ExportOptions:
     ] = False
 
     def check(self) -> None:
-        """Refuse options that contradict each other.
-
-        Raises:
-            SearchError: If more than one recipe is named, or --force stands without --out.
-        """
+        """Refuse options that contradict each other."""
         named = [
             *(["--best"] if self.best else []),
             *([f"--trial {self.trial}"] if self.trial is not None else []),
@@ -173,11 +169,7 @@ class DoctorOptions:
     )
 
     def check(self) -> None:
-        """Refuse a model without data, and data without a model.
-
-        Raises:
-            SearchError: If one of them is missing.
-        """
+        """Refuse a model without data, and data without a model."""
         if (self.model is None) == (self.data is None):
             return
         received = f"--data {self.data}" if self.model is None else self.model
@@ -296,11 +288,7 @@ class MaxBatchOptions:
     axes: Annotated[Mapping[str, str], AXIS_OPTIONS]
 
     def axis_values(self) -> dict[str, Any]:
-        """Return a tuple of values for each axis.
-
-        Raises:
-            KbatchError: If a text cannot be read.
-        """
+        """Return a tuple of values for each axis."""
         values = {}
         for name, text in self.axes.items():
             option = AXIS_OPTIONS.by_axis[name]

@@ -84,11 +84,7 @@ class Choice:
 
     @property
     def chosen(self) -> Plan:
-        """The fastest plan that fits, or without a limit the one of the lowest peak.
-
-        Raises:
-            MemoryLimitError: If none fits.
-        """
+        """The fastest plan that fits, or without a limit the one of the lowest peak."""
         if self.limit_bytes is None:
             return self.plans[-1]
         for plan in self.plans:
@@ -142,11 +138,7 @@ WORTH = 0.05  # of the plain model's peak, below which a plan is not worth its t
 
 
 def answer(options: RecomputeOptions, console: Console) -> None:
-    """Find the plans of a model, print and draw them.
-
-    Raises:
-        KbatchError: If an option or the model cannot be used.
-    """
+    """Find the plans of a model, print and draw them."""
     users_code.use_folder(os.getcwd())
     _check_file("--figure", options.figure, ".png")
     if options.plan is not None:
@@ -187,12 +179,7 @@ def answer(options: RecomputeOptions, console: Console) -> None:
 
 
 def nothing_to_gain(choice: Choice, model: keras.Model) -> str:
-    """Return the sentence for a model whose plans save next to nothing; empty for others.
-
-    Args:
-        choice: The plans of the model.
-        model: The model.
-    """
+    """Return the sentence for a model whose plans save next to nothing; empty for others."""
     plain, lowest = choice.plans[0], min(choice.plans, key=lambda plan: plan.peak_bytes)
     if lowest.peak_bytes < (1 - WORTH) * plain.peak_bytes:
         return ""
@@ -208,12 +195,7 @@ def nothing_to_gain(choice: Choice, model: keras.Model) -> str:
 
 
 def built(model: Any, shape: str | None) -> keras.Model:
-    """Return the model with its weights made, from the shape if the model waits for one.
-
-    Raises:
-        DataError: If the shape cannot be read or is not the model's.
-        RecomputeError: If there is no model, or no shape for one that needs it.
-    """
+    """Return the model with its weights made, from the shape if the model waits for one."""
     if not isinstance(model, keras.Model):
         raise RecomputeError(
             "The function must return a keras.Model", type(model).__name__, "Return the model"

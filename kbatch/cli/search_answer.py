@@ -30,20 +30,12 @@ NAMED = ("cnn", "small-resnet")  # models of the case study
 
 
 def answer(options: SearchOptions, console: Console) -> None:
-    """Search, confirm and report.
-
-    Raises:
-        KbatchError: If an option, the model or the data cannot be used.
-    """
+    """Search, confirm and report."""
     driver.run(*task_of(options), console)
 
 
 def task_of(options: SearchOptions) -> tuple[SearchOptions, OwnTask]:
-    """Return the options for the data that they name, and model and data.
-
-    Raises:
-        KbatchError: If an option or the data cannot be used.
-    """
+    """Return the options for the data that they name, and model and data."""
     users_code.use_folder(os.getcwd())
     options.check()
     if may_use_card():  # then the space asks TensorFlow for the GPU, which takes none of its memory

@@ -48,15 +48,7 @@ def place_of(name: str) -> Place | None:
 
 
 def places(names: Iterable[str], source: str) -> dict[Place, str]:
-    """Return the names of arrays by part and kind.
-
-    Args:
-        names: Names of the arrays.
-        source: String, what holds them, for errors.
-
-    Raises:
-        DataError: If a name is not understood, two mean the same, or one is missing.
-    """
+    """Return the names of arrays by part and kind."""
     names = list(names)
     found: dict[Place, str] = {}
     for name in names:
@@ -82,16 +74,7 @@ def places(names: Iterable[str], source: str) -> dict[Place, str]:
 def check_examples(
     shapes: Mapping[str, tuple[int, ...]], kinds: Mapping[str, np.dtype], source: str
 ) -> None:
-    """Refuse arrays that cannot be examples and labels, by their shapes and types.
-
-    Args:
-        shapes: Shapes by the arrays' names.
-        kinds: NumPy's types by the arrays' names.
-        source: String, what holds them, for errors.
-
-    Raises:
-        DataError: If one is an object, has no rows, or does not fit the others.
-    """
+    """Refuse arrays that cannot be examples and labels, by their shapes and types."""
     of_place = places(shapes, source)
     for name in of_place.values():
         if kinds[name].kind not in NUMBERS + TEXT:
@@ -129,15 +112,6 @@ def examples_of(arrays: Mapping[str, Any], source: str, shares: Shares, seed: in
     """Return examples and labels out of arrays by name.
 
     Labels that are text become numbers of classes in the order of the names.
-
-    Args:
-        arrays: Arrays by name.
-        source: String, what holds them.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-
-    Raises:
-        DataError: If labels are not finite, or text of one class only.
     """
     of_place = places(arrays, source)
     labels = {part: np.asarray(arrays[name]) for (part, of), name in of_place.items() if of == Y}
@@ -292,17 +266,7 @@ class NpzSource:
 
 
 def look_npz(path: Path, shares: Shares, seed: int) -> NpzSource:
-    """Check names, shapes and types of the arrays in a file, without reading the arrays.
-
-    Args:
-        path: The file.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-
-    Raises:
-        DataError: If the file is broken, holds other names, or arrays that do not fit each other
-            or the memory.
-    """
+    """Check names, shapes and types of the arrays in a file, without reading the arrays."""
     try:
         headers = _headers(path)
     except (MemoryError, *BROKEN) as error:  # MemoryError: of a header that is nested too deep
@@ -433,16 +397,7 @@ class FunctionSource:
 
 
 def look_function(text: str, shares: Shares, seed: int) -> FunctionSource:
-    """Find the module of a function, without importing it.
-
-    Args:
-        text: String, such as `"mydata:load"`.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-
-    Raises:
-        DataError: If there is no such module.
-    """
+    """Find the module of a function, without importing it."""
     try:
         return FunctionSource(imported(text), shares, seed)
     except ModelError as error:

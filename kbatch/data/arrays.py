@@ -20,9 +20,6 @@ def as_arrays(structure: Any) -> Any:
     """Convert the user's arrays in lists, tuples and dicts to NumPy arrays in tuples and dicts.
 
     Lists become tuples, since TensorFlow takes a list for one tensor.
-
-    Raises:
-        DataError: If a part is not an array, or an array of neither numbers nor text.
     """
     check_arrays(structure)
     return keras.tree.map_structure(_as_array, keras.tree.lists_to_tuples(structure))
@@ -78,11 +75,7 @@ def check_arrays(arrays: Any) -> None:
 
 
 def check_labels(kinds: Iterable[str]) -> None:
-    """Refuse text where labels must be numbers.
-
-    Args:
-        kinds: Iterable of strings, TensorFlow's names of the types of the labels.
-    """
+    """Refuse text where labels must be numbers."""
     if "string" in kinds:
         raise DataError(
             "Labels must be numbers",
@@ -139,11 +132,6 @@ def shuffled_batches(examples: int, batch_size: int, seed: int) -> tf.data.Datas
 
     Each pass holds every number once, in another order. A batch may reach over the end of a pass.
     The order depends only on the seed, not on the batch size or on earlier reading.
-
-    Args:
-        examples: Integer, number of examples.
-        batch_size: Integer, numbers per batch.
-        seed: Integer, seed of the order.
     """
     kind = _kind(examples)
 
@@ -160,13 +148,7 @@ def shuffled_batches(examples: int, batch_size: int, seed: int) -> tf.data.Datas
 
 
 def shuffled_cuts(examples: int, cuts: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-    """Return a dataset of batches of given sizes, in the order of `shuffled_batches`.
-
-    Args:
-        examples: Integer, number of examples.
-        cuts: `tf.data.Dataset` of `(first, size)` of each batch, as `kbatch.data.arrays` makes it.
-        seed: Integer, seed of the order.
-    """
+    """Return a dataset of batches of given sizes, in the order of `shuffled_batches`."""
     kind = _kind(examples)
     none = (tf.constant(-1, tf.int64), tf.zeros((0,), kind))  # no pass has been shuffled yet
 
@@ -217,14 +199,6 @@ class Cuts:
 
     The input pipeline asks for the size of a batch a few batches before it is trained, and the
     training may ask first. So a size is decided once, when somebody asks, and kept.
-
-    Args:
-        size_now: Function that gets the number of examples in all batches before, and returns the
-            size of the next. It is called in a thread of TensorFlow too.
-        steps: Integer, equal steps that each batch is taken in; divides every size. Defaults to
-            `1`.
-        within: Integer, examples of a pass whose end no batch reaches over: the last batch of a
-            pass is smaller. `None` (the default) for full batches.
     """
 
     def __init__(self, size_now: SizeNow, steps: int = 1, within: int | None = None) -> None:
@@ -301,12 +275,7 @@ AT_ONCE = 1 << 14  # examples of a cut
 
 
 def cut(examples: Any, size: int = AT_ONCE) -> Iterator[Any]:
-    """Cut arrays into batches, in their order.
-
-    Args:
-        examples: Arrays in tuples and dicts.
-        size: Integer, examples of a batch. Defaults to 16,384.
-    """
+    """Cut arrays into batches, in their order."""
     for start in range(0, len(keras.tree.flatten(examples)[0]), size):
         yield keras.tree.map_structure(
             lambda array, start=start: array[start : start + size], examples

@@ -47,10 +47,6 @@ def are_drawn_anew(training: tf.data.Dataset, validation: tf.data.Dataset) -> bo
 
     Examples then change from one to the other, whatever is done to them after the cut. Where each
     part has a cache, or a filter of its own, that need not be so.
-
-    Args:
-        training: `tf.data.Dataset`.
-        validation: `tf.data.Dataset`.
     """
     own, others = list(_cut_shuffles(training)), list(_cut_shuffles(validation))
     return any(
@@ -122,12 +118,7 @@ class Survey:
 
 
 def survey(dataset: tf.data.Dataset, *, batched: bool) -> Survey:
-    """Read a dataset once, which also fills its caches.
-
-    Args:
-        dataset: `tf.data.Dataset` that ends.
-        batched: Boolean, whether the elements are batches.
-    """
+    """Read a dataset once, which also fills its caches."""
 
     def measure(*element: Any) -> tuple[Any, Any, Any]:
         parts = tf.nest.flatten(element)
@@ -183,22 +174,10 @@ class DatasetSource:
     training if it does not tell the number or the shape of its examples, or if it has a cache,
     which no training should have to fill.
 
-    Args:
-        dataset: `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, with single examples or
-            batches as elements.
-        batched: Boolean, whether the elements are batches. Defaults to `False`.
-        known: `Survey` of the dataset, if there was one.
-        remedy: String, advice for a user whose training waits for the dataset. Found out if empty
-            (the default).
-
     Attributes:
         given: `tf.data.Dataset`, as it was passed.
         one_by_one: `tf.data.Dataset` of single examples.
         padding: Structure of the values that batches are padded with; `None` for one shape.
-
-    Raises:
-        DataError: If the dataset is empty or endless, or has examples of several shapes that kbatch
-            cannot batch again.
     """
 
     def __init__(
@@ -382,12 +361,6 @@ def from_pydataset(given: Any) -> tuple[tf.data.Dataset, Survey]:
 
     Every pass calls `on_epoch_begin`, asks for each batch once, and calls `on_epoch_end`, so that a
     PyDataset shuffles and augments as in `fit`. It is read by as many threads as it has workers.
-
-    Args:
-        given: `keras.utils.PyDataset`.
-
-    Raises:
-        DataError: If it has no length, or its batches hold different arrays.
     """
     length = given.num_batches
     if not length:

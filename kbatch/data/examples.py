@@ -94,9 +94,6 @@ class Shares:
     def sizes(self, count: int) -> tuple[int, int, int]:
         """Return the numbers of examples of the parts, at least 1 of each that has a share.
 
-        Args:
-            count: Integer of at least `least`.
-
         Example:
         >>> Shares(60, 20, 20).sizes(10), Shares(60, 20, 20).sizes(3), Shares(80, 20, 0).sizes(9)
         ((6, 2, 2), (1, 1, 1), (7, 2, 0))
@@ -112,9 +109,6 @@ class Shares:
 
 def shares_of(text: str) -> Shares:
     """Read the text of `--split`.
-
-    Raises:
-        DataError: If it is not two or three percentages above 0 that add up to 100.
 
     Example:
     >>> shares_of("80,20")
@@ -133,15 +127,6 @@ def stratified(
     """Split examples at random, so that each part holds the same share of each class.
 
     The same seed splits the same examples in the same way.
-
-    Args:
-        strata: Array of shape `(n,)`, the class of each example. Each class has at least
-            `shares.least` examples.
-        shares: `Shares` of the parts.
-        seed: Integer of at least 0.
-
-    Returns:
-        Three arrays of positions, each in ascending order.
     """
     parts: tuple[list[np.ndarray], ...] = ([], [], [])
     for place, value in enumerate(np.unique(strata)):
@@ -157,16 +142,7 @@ COPIES = 2  # the whole and its parts; later the parts and TensorFlow's tensors
 
 
 def check_room(needed_bytes: int, words: str, remedy: str) -> None:
-    """Refuse data that do not fit into the memory that is free, before they are read.
-
-    Args:
-        needed_bytes: Integer, bytes of the data.
-        words: String, what the data are.
-        remedy: String, what to do about it.
-
-    Raises:
-        DataError: If twice the bytes are not free.
-    """
+    """Refuse data that do not fit into the memory that is free, before they are read."""
     import psutil
 
     free = psutil.virtual_memory().available

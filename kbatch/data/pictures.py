@@ -61,15 +61,7 @@ class Entry:
 
 
 def decode(content: bytes, image_size: int) -> np.ndarray:
-    """Return an image file's bytes as RGB pixels, whatever its ending and colours are.
-
-    Args:
-        content: The file's bytes.
-        image_size: Integer, height and width in pixels of the result.
-
-    Raises:
-        OSError: If it is not an image of `FORMATS`, has more than `MOST_PIXELS`, or is not whole.
-    """
+    """Return an image file's bytes as RGB pixels, whatever its ending and colours are."""
     with _image(content) as image:
         if image.width * image.height > MOST_PIXELS:
             raise PictureSizeError(
@@ -93,15 +85,7 @@ def _image(content: bytes) -> Image.Image:
 
 @contextmanager
 def opened(path: Path, depth: int) -> Iterator[list[Entry]]:
-    """Open a folder or a zip, and give its image files, which can be read until it is closed.
-
-    Args:
-        path: The folder, or the zip.
-        depth: Integer, the most parts of the path of a file in a folder.
-
-    Raises:
-        DataError: If it is neither, or a zip that is broken.
-    """
+    """Open a folder or a zip, and give its image files, which can be read until it is closed."""
     if path.is_dir():
         yield list(_in_folder(path, (), depth, set()))
     elif path.is_file() and zipfile.is_zipfile(path):
@@ -238,15 +222,7 @@ class ClassFolders:
 
 
 def class_folders(entries: Sequence[Entry], path: str) -> ClassFolders:
-    """Sort pictures by part and class. Hidden files are left out.
-
-    Args:
-        entries: All image files of a folder or a zip.
-        path: String, its name, for errors.
-
-    Raises:
-        DataError: If there are fewer than two classes, or the parts have other ones.
-    """
+    """Sort pictures by part and class. Hidden files are left out."""
     visible = sorted((entry for entry in entries if _is_visible(entry)), key=natural)
     above = _wrapper(visible)
     inside = [entry for entry in visible if len(entry.parts) > len(above) + 1]
@@ -514,18 +490,7 @@ class PictureSource:
 
 
 def look(path: Path, image_size: int, shares: Shares, seed: int) -> PictureSource:
-    """Find the pictures of a folder or a zip, without reading them.
-
-    Args:
-        path: The folder or the zip.
-        image_size: Integer, height and width in pixels.
-        shares: `Shares` of pictures that are not split yet.
-        seed: Integer, the seed of the split.
-
-    Raises:
-        DataError: If there are fewer than two classes, too few pictures of one, or more pictures
-            than fit into memory.
-    """
+    """Find the pictures of a folder or a zip, without reading them."""
     try:
         with opened(path, DEPTH) as entries:
             folders = class_folders(entries, str(path))

@@ -40,30 +40,11 @@ class Source(Protocol):
         """How many examples there are; `None` if unknown before they are read."""
 
     def load(self, on_progress: Progress) -> Examples:
-        """Return the examples. The same seed gives the same split.
-
-        Args:
-            on_progress: Function called with the number of examples ready so far.
-
-        Raises:
-            DataError: If they cannot be used; the message says why.
-        """
+        """Return the examples. The same seed gives the same split."""
 
 
 def look(text: str, image_size: int | None, shares: Shares, seed: int) -> Source:
-    """Find the examples that a text names, as far as that is quick. Imports no TensorFlow.
-
-    Args:
-        text: String: the path of a folder, a zip or an NPZ file, `tfds:` and a name, or
-            `module:function`.
-        image_size: Integer, height and width in pixels that pictures are resized to; `None` for
-            64.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-
-    Raises:
-        DataError: If it names none of these, or what cannot be used.
-    """
+    """Find the examples that a text names, as far as that is quick. Imports no TensorFlow."""
     pixels = pictures.IMAGE_SIZE if image_size is None else image_size
     found: Source
     if text.startswith(tfds.PREFIX):
@@ -128,15 +109,7 @@ class Wanted:
 
 
 def fitted(examples: Examples, wanted: Wanted) -> tuple[Examples, str]:
-    """Return examples with labels in the form that the loss takes, and that form in words.
-
-    Args:
-        examples: `Examples`, whose labels are numbers of named classes, or what the user saved.
-        wanted: The labels that the model can be trained with.
-
-    Raises:
-        DataError: If outputs, loss and labels do not agree.
-    """
+    """Return examples with labels in the form that the loss takes, and that form in words."""
     if examples.classes:
         form = _form_of_classes(wanted, examples.classes)
         _check_outputs(wanted, examples.classes, form)

@@ -66,16 +66,7 @@ def check_pairs(dataset: tf.data.Dataset) -> None:
 
 
 def are_batches(spec: Any, inputs: Inputs = unknown_inputs) -> bool:
-    """Tell whether elements are batches, by the shape of the labels or of the model's inputs.
-
-    Args:
-        spec: `tf.TensorSpec` structure of an element, `(x, y)` or `(x, y, sample_weight)`.
-        inputs: Function that returns the names and shapes of the model's inputs, or `None`; called
-            only if the labels do not tell.
-
-    Raises:
-        DataError: If neither labels nor inputs tell.
-    """
+    """Tell whether elements are batches, by the shape of the labels or of the model's inputs."""
     shapes = [tuple(part.shape) for part in tf.nest.flatten(spec)]
     if not all(shapes) or len({shape[0] for shape in shapes} - {None}) > 1:
         return False  # all parts of a batch have the same length
@@ -91,12 +82,7 @@ def are_batches(spec: Any, inputs: Inputs = unknown_inputs) -> bool:
 
 
 def agree_on_batches(spec: Any, example_spec: Any) -> bool:
-    """Tell whether elements are batches of examples like the training examples.
-
-    Args:
-        spec: `tf.TensorSpec` structure of an element.
-        example_spec: `tf.TensorSpec` structure of a single training example.
-    """
+    """Tell whether elements are batches of examples like the training examples."""
     if any(part.shape.rank == 0 for part in tf.nest.flatten(spec)):
         return False
     votes = [
@@ -115,10 +101,6 @@ def fits_inputs(model: Any, x: Any) -> bool:
     """Tell whether the inputs of an example have the shapes of a model's inputs.
 
     True also for a model that does not tell its inputs, or has another number of them.
-
-    Args:
-        model: `keras.Model`.
-        x: `tf.TensorSpec` structure of the inputs of one example.
     """
     own = inputs_of(model)
     pairs = None if own is None else _pairs(x, own)
@@ -205,19 +187,10 @@ class Source(Protocol):
         """Return an endless dataset of full batches, in another order each pass.
 
         A batch may reach over the end of a pass.
-
-        Args:
-            batch_size: Integer, examples per batch.
-            seed: Integer, seed of the order.
         """
 
     def cut(self, cuts: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-        """Return a dataset of batches of given sizes, in the same order as `stream`.
-
-        Args:
-            cuts: `tf.data.Dataset` of the sizes, endless or of one pass; see `data.arrays`.
-            seed: Integer, seed of the order.
-        """
+        """Return a dataset of batches of given sizes, in the same order as `stream`."""
 
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
         """Return batches that take as long as those of `stream`, to time the pipeline by itself."""
@@ -234,10 +207,6 @@ class Source(Protocol):
 
 class ArraySource:
     """Training examples in memory; one call gathers a whole batch, or several small batches.
-
-    Args:
-        arrays: Tuple `(x, y)` or `(x, y, sample_weight)` of arrays in tuples and dicts, with the
-            same first dimension.
 
     Attributes:
         arrays: The same arrays.
@@ -333,22 +302,7 @@ def training_source(
     batched: bool | None = None,
     inputs: Inputs = unknown_inputs,
 ) -> Source:
-    """Return the source of the user's training examples.
-
-    Args:
-        x: Array, tensor, or list, tuple or dict of these, with the examples along the first
-            dimension; a `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, with single
-            examples or batches as elements; or a `keras.utils.PyDataset`.
-        y: Labels, if `x` is made of arrays.
-        sample_weight: Weights of the examples, if `x` is made of arrays. Optional.
-        batched: Boolean, whether the elements of a dataset are batches. `None` (the default) finds
-            out.
-        inputs: Function that returns the names and shapes of the model's inputs, or `None`; called
-            only if the dataset does not show whether its elements are batches.
-
-    Raises:
-        DataError: If the data cannot be streamed.
-    """
+    """Return the source of the user's training examples."""
     is_dataset = isinstance(x, (tf.data.Dataset, keras.utils.PyDataset))
     if is_dataset and (y is not None or sample_weight is not None):
         raise DataError(
@@ -401,10 +355,6 @@ def weighed(batches: tf.data.Dataset, class_weight: Mapping[int, float] | None) 
 
     Classes that are not named weigh 1, as Keras has it for arrays. Keras itself looks the weights
     of a dataset up in a table, which ends at the highest class that is named.
-
-    Args:
-        batches: `tf.data.Dataset` of `(x, y)`, with one tensor of labels.
-        class_weight: Mapping from class to weight; `None` leaves the batches as they are.
     """
     if class_weight is None:
         return batches

@@ -179,17 +179,7 @@ class TfdsSource:
 
 
 def look(name: str, image_size: int, shares: Shares, seed: int) -> TfdsSource:
-    """Find a data set of TFDS, without downloading it.
-
-    Args:
-        name: String, such as `"mnist"`, perhaps with a configuration and a version.
-        image_size: Integer, height and width in pixels that pictures are resized to.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-
-    Raises:
-        DataError: If TFDS is not installed, or has no such data set with examples and labels.
-    """
+    """Find a data set of TFDS, without downloading it."""
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:

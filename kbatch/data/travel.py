@@ -39,15 +39,7 @@ class Graph:
 
     @classmethod
     def of(cls, dataset: tf.data.Dataset, words: str) -> Graph:
-        """Return the graph of a dataset.
-
-        Args:
-            dataset: The dataset.
-            words: String, what it holds, for the error.
-
-        Raises:
-            DataError: If a step calls Python, or the dataset holds 2 GB of arrays or more itself.
-        """
+        """Return the graph of a dataset."""
         try:
             definition = tf.raw_ops.DatasetToGraphV2(
                 input_dataset=tf.data.experimental.to_variant(dataset), strip_device_assignment=True
@@ -115,16 +107,7 @@ class Parcel:
 
 
 def parcel(data: Data, folder: Path) -> Parcel:
-    """Return data as a parcel, with large arrays in files of a folder.
-
-    Args:
-        data: The data.
-        folder: Folder for the files, which must be there as long as the parcel is used.
-
-    Raises:
-        DataError: If a dataset cannot travel.
-        OSError: If the disk is full.
-    """
+    """Return data as a parcel, with large arrays in files of a folder."""
     validation = Graph.of(data.validation, "validation data")
     source = data.training
     if isinstance(source, DatasetSource):

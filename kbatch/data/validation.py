@@ -81,23 +81,7 @@ def prepare(
     batched: bool | None = None,
     inputs: Inputs = unknown_inputs,
 ) -> Data:
-    """Prepare training and validation data from the arguments of `fit`.
-
-    Args:
-        x: See `training_source`.
-        y: See `training_source`.
-        sample_weight: See `training_source`.
-        validation_data: See `held_out_batches`.
-        validation_split: Float, share of the examples at the end of the arrays to validate on.
-            Defaults to `0`.
-        validation_batch_size: Integer, examples per validation batch. Defaults to `32`.
-        batched: Boolean, whether the elements of a training dataset are batches. `None` (the
-            default) finds out.
-        inputs: See `training_source`.
-
-    Raises:
-        DataError: If there are no validation data, or some data cannot be used.
-    """
+    """Prepare training and validation data from the arguments of `fit`."""
     share = _share(validation_split)
     if validation_data is None and share:
         if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
@@ -329,12 +313,7 @@ PROBED = 64  # values of each example that are compared first; chosen by hand
 
 
 class Form:
-    """The form of examples: which of their parts are padded, and with what.
-
-    Args:
-        element_spec: `tf.TensorSpec` structure of a single example.
-        padding: Structure of the values that parts are padded with; `None` without padding.
-    """
+    """The form of examples: which of their parts are padded, and with what."""
 
     def __init__(self, element_spec: Any, padding: Any = None) -> None:
         self.pads = [
@@ -440,13 +419,7 @@ class Pass:
 
     @classmethod
     def of(cls, batches: Iterable[Any], held_out: HeldOut, seconds: float) -> Pass:
-        """Read training examples for some seconds, or to their end.
-
-        Args:
-            batches: Iterable of batches of arrays.
-            held_out: `HeldOut` to compare with.
-            seconds: Float, after which no other batch is begun.
-        """
+        """Read training examples for some seconds, or to their end."""
         sought = np.unique(held_out.keys[0])
         found, read = np.zeros((2, len(held_out)), bool), [np.zeros((2, 0), np.uint64)]
         by_chance, complete, end = 0.0, True, time.perf_counter() + seconds
@@ -465,12 +438,7 @@ class Pass:
 
 
 def looked_at(examples: int, bytes_of_example: int | None) -> int:
-    """Return how many validation examples are looked at: up to 1,000 or 128 MB, at least 100.
-
-    Args:
-        examples: Integer, how many there are.
-        bytes_of_example: Integer; `None` if that is unknown.
-    """
+    """Return how many validation examples are looked at: up to 1,000 or 128 MB, at least 100."""
     fitting = LOOKED_AT if not bytes_of_example else BYTES // bytes_of_example
     return min(examples, LOOKED_AT, max(fitting, FEWEST))
 

@@ -40,15 +40,7 @@ LONGEST_NAME = 200  # characters of a file's path below --out, for the system's 
 
 
 def ready(out: str) -> Path:
-    """Make the folder of the results, and return it.
-
-    Args:
-        out: Text of `--out`.
-
-    Raises:
-        SearchError: If it cannot be made or written.
-        RecordError: If a file in it that may be written is a link.
-    """
+    """Make the folder of the results, and return it."""
     folder = Path(out)
     try:
         out.encode("utf-8")  # TensorFlow takes no other names
@@ -72,16 +64,7 @@ def ready(out: str) -> Path:
 
 
 def run(options: Options, task: Task, console: Console) -> None:
-    """Search, confirm and report.
-
-    Args:
-        options: The options of the command.
-        task: Model and data of the search.
-        console: Console to print to.
-
-    Raises:
-        KbatchError: If an option or the data cannot be used.
-    """
+    """Search, confirm and report."""
     options.check()
     options.space()
     task.check()
@@ -136,12 +119,7 @@ def start_tensorflow() -> None:
 
 
 def load(task: Task, console: Console) -> Examples:
-    """Load the data below a progress bar, and print how much there is.
-
-    Args:
-        task: Model and data.
-        console: Console to print to.
-    """
+    """Load the data below a progress bar, and print how much there is."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

@@ -22,15 +22,7 @@ from kbatch.space import Space
 def of_options(
     options: Options, task: Task, space: Space, folder: Path, console: Console
 ) -> MaxBatches:
-    """Return the limit of `--max-batch`: none, a number, or a table that is measured once.
-
-    Args:
-        options: The options of the command.
-        task: Model and data of the search.
-        space: The space of the search.
-        folder: Folder of the results, whose project keeps the table.
-        console: Console to print to.
-    """
+    """Return the limit of `--max-batch`: none, a number, or a table that is measured once."""
     if options.max_batch != "auto":
         return options.max_batch_number()
     facts = project.load_facts(folder / PROJECT / project.FOLDER) or {}

@@ -35,12 +35,6 @@ class Live(Watcher):
     """Shows a bar for every training while it runs, and prints a line when it has ended.
 
     Each training is told by the thread that waits for it.
-
-    Args:
-        console: Console to print to.
-        trials: Integer, trials of the search.
-        ahead: `Ahead`, all trainings that are left: baseline, trials and confirmations.
-        earlier: Records of the trainings of earlier runs of this search.
     """
 
     def __init__(
@@ -147,14 +141,7 @@ class Live(Watcher):
 
 
 def announce(options: Options, space: Space, folder: Path, console: Console) -> None:
-    """Print how many trainings a search takes, and how many minutes.
-
-    Args:
-        options: The options of the command.
-        space: The space of the search.
-        folder: Folder of the results.
-        console: Console to print to.
-    """
+    """Print how many trainings a search takes, and how many minutes."""
     trials, trainings = number_of_trials(options, space), number_of_trainings(options, space)
     if options.tuner == "grid":
         console.print(
@@ -182,15 +169,7 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
 def announce_horizon(
     options: Options, space: Space, seconds: float, records: Sequence[Record], console: Console
 ) -> None:
-    """Print the horizon that the epochs were found to take, and how long all trainings take.
-
-    Args:
-        options: The options of the command.
-        space: The space of the search.
-        seconds: Float, the horizon.
-        records: Records of the trainings of earlier runs.
-        console: Console to print to.
-    """
+    """Print the horizon that the epochs were found to take, and how long all trainings take."""
     forecast = Forecast(trainings_ahead(options, space, seconds, records), records)
     _print(forecast.beginning(f"Every training gets {seconds:.2f} s"), options, console)
 
@@ -202,15 +181,7 @@ def trainings_ahead(
     earlier: Sequence[Record] = (),
     workers: int | None = None,
 ) -> Ahead:
-    """Return the trainings that the command makes besides those of an earlier run.
-
-    Args:
-        options: The options of the command.
-        space: The space of the search.
-        seconds: Float, the horizon.
-        earlier: Records of the trainings of earlier runs. Optional.
-        workers: Integer, how many are made at once. Defaults to what the options say.
-    """
+    """Return the trainings that the command makes besides those of an earlier run."""
     trials, trainings = number_of_trials(options, space), number_of_trainings(options, space)
     ended = len({record.trial for record in earlier if record.purpose == "search"})
     ahead = max(trials - ended, 0)

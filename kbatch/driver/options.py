@@ -132,11 +132,7 @@ class Options:
     ] = "auto"
 
     def check(self) -> None:
-        """Refuse options that make no sense.
-
-        Raises:
-            SearchError: If a number is out of range, or two options contradict each other.
-        """
+        """Refuse options that make no sense."""
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -171,11 +167,7 @@ class Options:
         return self.isolated or self.has_executor
 
     def confirm_seeds(self) -> tuple[int, ...]:
-        """Return the numbers of `--confirm`; none if it is 0.
-
-        Raises:
-            SearchError: If they are out of range, or do not rise.
-        """
+        """Return the numbers of `--confirm`; none if it is 0."""
         seeds = [plain_text.whole(part) for part in self.confirm.split(",")]
         if seeds == [0]:
             return ()
@@ -189,11 +181,7 @@ class Options:
         return tuple(known)
 
     def max_batch_number(self) -> int | None:
-        """Return the number of `--max-batch`; `None` for `auto` and `off`.
-
-        Raises:
-            SearchError: If it is none of these.
-        """
+        """Return the number of `--max-batch`; `None` for `auto` and `off`."""
         if self.max_batch in ("auto", "off"):
             return None
         number = plain_text.whole(self.max_batch) or 0
@@ -206,12 +194,7 @@ class Options:
         return number
 
     def space(self) -> Space:
-        """Return the space of the axis options.
-
-        Raises:
-            SearchError: If one cannot be read.
-            SpaceError: If an axis cannot be searched.
-        """
+        """Return the space of the axis options."""
         arguments: dict[str, Any] = {}
         for axis in AXES:
             if axis.option is None:
@@ -256,9 +239,6 @@ class Options:
         """Return these options with the policies and `--jit` of a project that was begun before.
 
         Those that nobody named depend on the machine, and a project may come from another one.
-
-        Args:
-            facts: Facts of the project; empty for a new one.
         """
         begun = facts.get("space")
         if not isinstance(begun, dict):

@@ -48,11 +48,7 @@ class Task(Protocol):
         """How many examples are read while a bar is shown; `None` if unknown."""
 
     def check(self) -> None:
-        """Refuse data that cannot be used, as far as that is quick. Imports no TensorFlow.
-
-        Raises:
-            DataError: If they cannot be used.
-        """
+        """Refuse data that cannot be used, as far as that is quick. Imports no TensorFlow."""
 
     def spec(self) -> ModelSpec:
         """Return the model to find the largest batch of. Its function can be sent to a worker."""
@@ -61,18 +57,10 @@ class Task(Protocol):
         """Return the shape of one example; `None` for that of the model's input."""
 
     def load(self, on_progress: Progress) -> Examples:
-        """Return the data.
-
-        Raises:
-            DataError: If they cannot be used.
-        """
+        """Return the data."""
 
     def size(self) -> str:
         """Return the size of one example in words, such as `64 px`; empty if it goes without."""
 
     def searched(self, examples: Examples) -> Searched:
-        """Return model and data, once TensorFlow may be used.
-
-        Raises:
-            KbatchError: If they do not agree.
-        """
+        """Return model and data, once TensorFlow may be used."""

@@ -29,15 +29,7 @@ SCORE_NOISE = 0.3
 def tuner_of(
     kind: str, hypermodel: HyperModel, trials: int, folder: Path, seed: int
 ) -> keras_tuner.Tuner:
-    """Return a tuner over the hypermodel, in the folder `search`.
-
-    Args:
-        kind: `"kbatch"`, `"random"`, `"bayesian"` or `"grid"`.
-        hypermodel: The hypermodel.
-        trials: Integer, how many trials at most.
-        folder: Folder of the results.
-        seed: Integer, seed of the tuner's draws.
-    """
+    """Return a tuner over the hypermodel, in the folder `search`."""
     if kind == "kbatch":
         with contextlib.redirect_stdout(io.StringIO()):  # as below
             return Tuner(hypermodel, directory=str(folder), project_name=PROJECT, tuner_seed=seed)
@@ -59,12 +51,7 @@ def tuner_of(
 
 
 def ending(kind: str, trials: int) -> dict[str, int]:
-    """Return the arguments that end the search of a tuner: stock ones were told when made.
-
-    Args:
-        kind: `"kbatch"`, `"random"`, `"bayesian"` or `"grid"`.
-        trials: Integer, how many trials at most.
-    """
+    """Return the arguments that end the search of a tuner: stock ones were told when made."""
     return {"max_trials": trials} if kind == "kbatch" else {}
 
 
@@ -76,13 +63,6 @@ def opened(
     KerasTuner writes its files in place, so a process that is killed may leave half a file, on
     which it cannot start. The records and the kept weights stay. With the same seed it draws the
     same trials again, which the records answer.
-
-    Args:
-        kind: `"kbatch"`, `"random"`, `"bayesian"` or `"grid"`.
-        hypermodel: The hypermodel.
-        trials: Integer, how many trials at most.
-        folder: Folder of the results.
-        seed: Integer, seed of the tuner's draws.
     """
     project = folder / PROJECT
     aside = None if tuner_files.first_broken(project) is None else set_aside(project)
@@ -97,17 +77,7 @@ def opened(
 
 
 def set_aside(project: Path) -> Path:
-    """Move KerasTuner's own files out of the way.
-
-    Args:
-        project: Folder of the KerasTuner project.
-
-    Returns:
-        The folder that they were moved to.
-
-    Raises:
-        RecordError: If they cannot be moved.
-    """
+    """Move KerasTuner's own files out of the way."""
     name = f"set-aside-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     aside, number = project / name, 0
     while aside.exists():
@@ -129,14 +99,7 @@ ONE_ROW = 2  # axes of an output of one row per example
 
 
 def made(spec: ModelSpec) -> Any:
-    """Make the model once, with the default values of its hyperparameters.
-
-    Args:
-        spec: `ModelSpec` of the model.
-
-    Raises:
-        ModelError: If the function fails, or returns no model.
-    """
+    """Make the model once, with the default values of its hyperparameters."""
     import keras
 
     from kbatch.models.maker import ModelMaker
@@ -160,15 +123,7 @@ def made(spec: ModelSpec) -> Any:
 
 
 def check_loss(model: Any, loss: str | None) -> None:
-    """Refuse a model without a loss, one with two, and a loss that Keras does not know.
-
-    Args:
-        model: `keras.Model`.
-        loss: String, `--loss`. Optional.
-
-    Raises:
-        ModelError: If there is not one loss that Keras knows.
-    """
+    """Refuse a model without a loss, one with two, and a loss that Keras does not know."""
     import keras
 
     if model.compiled and loss is not None:
@@ -203,41 +158,21 @@ def measured(model: Any, spec: ModelSpec) -> Measured:
 
 
 def wanted(of: Measured, form: str | None) -> Wanted:
-    """Return the labels that a model can be trained with.
-
-    Args:
-        of: Metrics and losses of the model.
-        form: `--labels`. Optional.
-    """
+    """Return the labels that a model can be trained with."""
     shapes = of.output_shapes
     is_row = len(shapes) == 1 and len(shapes[0]) == ONE_ROW
     return Wanted(of.known_loss(), shapes[0][1] if is_row else None, form)
 
 
 def with_metric(spec: ModelSpec, metric: str | None, loss: str | None) -> ModelSpec:
-    """Return the specification of a model that is not compiled, with the metric to score it by.
-
-    Args:
-        spec: `ModelSpec` of the model.
-        metric: String, `--metric`; by default the accuracy for a loss of classes, else the loss.
-        loss: String, Keras' own name of the loss.
-    """
+    """Return the specification of a model that is not compiled, with the metric to score it by."""
     if metric is None:
         return dataclasses.replace(spec, metrics=["accuracy"] if loss in OF_CLASSES else None)
     return dataclasses.replace(spec, metrics=None if _bare(metric) == "loss" else [_bare(metric)])
 
 
 def scored(of: Measured, metric: str | None) -> str:
-    """Return the metric to score by, such as `"val_accuracy"`.
-
-    Args:
-        of: Metrics and losses of the model.
-        metric: String, `--metric`, with or without `val_`; by default an accuracy of the model,
-            else its first metric, else its loss.
-
-    Raises:
-        SearchError: If the model does not measure it.
-    """
+    """Return the metric to score by, such as `"val_accuracy"`."""
     if metric is None:
         own = [name for name in of.names if name != "loss"]
         first = [name for name in own if exactly(name) in FIRST]

@@ -31,14 +31,7 @@ def builder(name: str, scale: Scale) -> Callable[..., keras.Model]:
 
 
 def built(name: str, image_size: int, small: bool, hp: Any = None) -> keras.Model:
-    """Make a model.
-
-    Args:
-        name: "cnn", "small-resnet", "lstm", "transformer", "resnet50" or "mobilenetv2".
-        image_size: Integer, height and width of pictures of the first two.
-        small: Boolean, whether the sequences are short.
-        hp: Hyperparameters, of which there are none.
-    """
+    """Make a model."""
     if name in APPLICATIONS:
         shape = (APPLICATION_SIDE, APPLICATION_SIDE, 3)
         make = getattr(keras.applications, APPLICATIONS[name])

@@ -52,16 +52,7 @@ def survival(
     processes: int,
     larger: float = LARGER,
 ) -> Survival:
-    """Train an answer, and a size that is larger by a factor, each in fresh processes.
-
-    Args:
-        workload: `Workload` that the answer is for.
-        limit_bytes: Integer, the limit that it is for.
-        batch_size: Integer, the answer.
-        steps: Integer, steps of each training.
-        processes: Integer, trainings of each size.
-        larger: Float, the factor.
-    """
+    """Train an answer, and a size that is larger by a factor, each in fresh processes."""
     above = max(batch_size + 1, int(larger * batch_size))
     trained = [fresh(workload, limit_bytes, batch_size, steps) for _ in range(processes)]
     failed = [fresh(workload, limit_bytes, above, FAILED_STEPS) for _ in range(processes)]

@@ -21,13 +21,7 @@ SAID_CHARACTERS = 1500  # kept of the output of a process that failed; chosen by
 
 
 class Attempt:
-    """A running check, in a group of processes of its own, so that its workers end with it.
-
-    Args:
-        check: `Check` to run.
-        limit_seconds: Float, seconds after which it is killed. Fewer than the check's own limit
-            are those that the budget has left.
-    """
+    """A running check, in a group of processes of its own, so that its workers end with it."""
 
     def __init__(self, check: Check, limit_seconds: float) -> None:
         self.check, self.limit_seconds = check, limit_seconds

@@ -26,12 +26,7 @@ class Result:
     text: str = ""
 
     def unless_rehearsed(self, rehearsed: bool, why: str) -> Result:
-        """Return this result; of a rehearsal that passed, that it says nothing of a real GPU.
-
-        Args:
-            rehearsed: Boolean, whether the GPU is the fake.
-            why: String, what the fake lacks.
-        """
+        """Return this result; of a rehearsal that passed, that it says nothing of a real GPU."""
         if not rehearsed or not self.passed:
             return self
         return dataclasses.replace(self, passed=None, text=f"{NOT_REHEARSED}: {why}. {self.text}")

@@ -22,13 +22,7 @@ TRACE_CHARACTERS = 1500
 
 
 def main(function: str, file: str, *arguments: str) -> None:
-    """Run one check, and write its result.
-
-    Args:
-        function: String, `"package.module:function"`.
-        file: Path of the JSON file to write.
-        *arguments: Further arguments of the function.
-    """
+    """Run one check, and write its result."""
     result = found(function, arguments)
     text = json.dumps(dataclasses.asdict(result), default=_plain)
     files.write(Path(file), text)

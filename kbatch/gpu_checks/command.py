@@ -26,13 +26,7 @@ FAILED, REFUSED = 1, 2
 def main(
     given: Sequence[str], fake_folder: Path | None = None, checks: Sequence[Check] = CHECKS
 ) -> int:
-    """Run the checks that the options ask for, and return the exit code.
-
-    Args:
-        given: The arguments of the command line.
-        fake_folder: `Path` of the fake GPU of the repository; `None` outside a checkout.
-        checks: All checks that there are.
-    """
+    """Run the checks that the options ask for, and return the exit code."""
     options = _parser().parse_args(given)
     try:
         chosen = choose(checks, _split(options.groups), _split(options.only))
@@ -55,13 +49,7 @@ def main(
 
 
 def run(checks: Sequence[Check], report: Report, budget_seconds: float = math.inf) -> None:
-    """Run checks on this machine's GPU, and print a line of each.
-
-    Args:
-        checks: The checks, in their order.
-        report: `Report` that takes the rows.
-        budget_seconds: Float, seconds for all of them.
-    """
+    """Run checks on this machine's GPU, and print a line of each."""
 
     def shown(row: Row, count: int) -> None:
         print(line(row, len(report.rows), count), flush=True)
@@ -80,11 +68,7 @@ def line(row: Row, number: int, count: int) -> str:
 
 
 def choose(checks: Sequence[Check], groups: Sequence[str], only: Sequence[str]) -> list[Check]:
-    """Return the checks of some groups or of some names; all if neither is given.
-
-    Raises:
-        SearchError: If there is no such group or no such check.
-    """
+    """Return the checks of some groups or of some names; all if neither is given."""
     known = sorted({check.group for check in checks})
     for group in groups:
         if group not in known:

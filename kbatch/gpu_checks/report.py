@@ -22,12 +22,7 @@ RUNNING, COMPLETE, STOPPED = "running", "complete", "stopped"
 
 
 class Report:
-    """The rows so far, in a file if there is one.
-
-    Args:
-        path: `Path` of the JSON file; `None` for no file.
-        gpus: List of strings, the GPUs that TensorFlow sees.
-    """
+    """The rows so far, in a file if there is one."""
 
     def __init__(self, path: Path | None, gpus: list[str]) -> None:
         self.path, self.rows = path, list[Row]()
@@ -45,11 +40,7 @@ class Report:
         self._write()
 
     def add(self, row: Row) -> None:
-        """Add a row, and write the file.
-
-        Raises:
-            RecordError: If the file cannot be written.
-        """
+        """Add a row, and write the file."""
         self.rows.append(row)
         self._write()
 

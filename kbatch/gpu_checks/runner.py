@@ -34,12 +34,7 @@ class RunOptions:
 
 
 class Runner:
-    """Runs checks one after another, or a few at once, and reports each as soon as it is known.
-
-    Args:
-        options: `RunOptions`.
-        report: `Report` that takes the rows.
-    """
+    """Runs checks one after another, or a few at once, and reports each as soon as it is known."""
 
     def __init__(self, options: RunOptions, report: Report) -> None:
         self.options, self.report = options, report

@@ -22,14 +22,7 @@ FAKE_NAME = "FAKE GPU"
 
 
 def wear_fake(folder: Path | None) -> None:
-    """Put the fake GPU on the `PYTHONPATH` of new processes, if the environment asks for it.
-
-    Args:
-        folder: `Path` of the folder with its `sitecustomize.py`, or `None` if nobody knows one.
-
-    Raises:
-        KbatchError: If it is asked for and there is none.
-    """
+    """Put the fake GPU on the `PYTHONPATH` of new processes, if the environment asks for it."""
     if not is_rehearsal():
         return
     if folder is None or not (folder / "sitecustomize.py").is_file():
@@ -43,11 +36,7 @@ def wear_fake(folder: Path | None) -> None:
 
 
 def gpus() -> list[str]:
-    """Return the names of the GPUs that TensorFlow sees.
-
-    Raises:
-        KbatchError: If it sees none, or in a rehearsal another than the fake.
-    """
+    """Return the names of the GPUs that TensorFlow sees."""
     try:
         process = subprocess.run(
             [sys.executable, "-c", QUESTION],

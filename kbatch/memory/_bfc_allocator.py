@@ -17,13 +17,7 @@ MOST_WASTED = 128 << 20
 
 
 class Allocator:
-    """Regions and chunks of a device.
-
-    Args:
-        limit_bytes: Integer, largest sum of the bytes of all regions.
-        first_region: Integer, bytes of the first region; each later one is twice as large as the
-            one before, if that is enough. Defaults to 2 MiB.
-    """
+    """Regions and chunks of a device."""
 
     def __init__(self, limit_bytes: int, first_region: int = FIRST_REGION) -> None:
         self.limit_bytes = limit_bytes
@@ -99,13 +93,6 @@ def contiguous(
 
     A randomly initialised variable needs three buffers for a moment (draw, scaled draw, final
     copy). A constant one needs one.
-
-    Args:
-        limit_bytes: Integer, what the device may use.
-        variables: Bytes of each variable in the order of allocation, and whether it is randomly
-            initialised.
-        first_region: See `Allocator`; pass `limit_bytes` for a device with one region, such as a
-            GPU.
     """
     allocator = Allocator(limit_bytes, first_region)
     allocator.allocate(ALIGNMENT)  # a small constant of TensorFlow's own

@@ -66,15 +66,7 @@ def parted(build: Any, arguments: FinderArguments) -> tuple[ModelSpec, WorkerOpt
 
 
 def check_size(name: str, size: int | None) -> int | None:
-    """Return a batch size, or `None` if there is none.
-
-    Args:
-        name: Name of the argument, for the error.
-        size: Batch size, or `None`.
-
-    Raises:
-        MemoryLimitError: If it is not a whole number of at least 1.
-    """
+    """Return a batch size, or `None` if there is none."""
     if size is None:
         return None
     whole = whole_number(size)
@@ -200,12 +192,7 @@ def find_max_batch(
 
 
 def find(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) -> MaxBatch:
-    """The largest batch size of the prober's workload.
-
-    Raises:
-        MemoryLimitError: If not even one example fits.
-        ModelError: If the model does not train at any batch size.
-    """
+    """The largest batch size of the prober's workload."""
     began = time.perf_counter()
     prediction = predict(prober, options, margins)
     known = approach(prober, prediction, options, margins)

@@ -44,17 +44,7 @@ def longest_of(
     A dataset that leaves sizes open, and a `PyDataset`, are read once, for the shapes only: for
     `SECONDS` and `ELEMENTS` at most. Of several sizes that differ, the largest of each is taken.
 
-    Args:
-        x: The user's data; see `sample_of`.
-        sample: Tuple of nested arrays, a few of the examples.
-        shape: Shape of one example of `x`, nested as `x` is. Optional.
-        clock: Function that returns seconds.
-
-    Returns:
-        The `Longest`, or `None` if all examples have the shape of the sample.
-
-    Raises:
-        DataError: If single examples differ in shape, or the shape is not one of such examples.
+    Returns the `Longest`, or `None` if all examples have the shape of the sample.
     """
     elements = _elements(x)
     seen = None if elements is None else _Seen(elements, clock)
@@ -190,11 +180,7 @@ def widened(array: np.ndarray, shape: Any) -> np.ndarray:
 
 
 def paired(one: Any, other: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """A function of the parts of two structures that are nested alike.
-
-    Raises:
-        ValueError: If they are not.
-    """
+    """A function of the parts of two structures that are nested alike."""
     if isinstance(one, Mapping):
         if set(one) != set(other):
             raise ValueError(other)
@@ -267,14 +253,7 @@ class Strings:
 def longest_strings(
     x: Any, y: Any, sample: tuple[Any, ...], clock: Callable[[], float] = time.monotonic
 ) -> Strings | None:
-    """Find the examples with the longest strings; `None` if no input is a string.
-
-    Args:
-        x: The user's data; see `sample_of`.
-        y: The labels of arrays.
-        sample: Tuple of nested arrays, a few of the examples.
-        clock: Function that returns seconds.
-    """
+    """Find the examples with the longest strings; `None` if no input is a string."""
     if not sample or not any(map(is_text, leaves(sample[0]))):
         return None
     began, strings = clock(), Strings()

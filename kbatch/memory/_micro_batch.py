@@ -18,11 +18,7 @@ MaxBatches = int | Table | None
 
 
 def check(limits: Any, space: Space) -> MaxBatches:
-    """Return limits: `None`, a batch size, or a table with a row for each recipe of a space.
-
-    Raises:
-        SearchError: If they are something else.
-    """
+    """Return limits: `None`, a batch size, or a table with a row for each recipe of a space."""
     if limits is None:
         return None
     if isinstance(limits, Table):
@@ -51,10 +47,6 @@ def of_table(space: Space, limits: Any) -> Space:
     """Return the space, without XLA where nobody asked for it and a table has no row for it.
 
     The table was then made of a model that XLA cannot compile.
-
-    Args:
-        space: `Space`.
-        limits: What is passed as `max_batch`.
     """
     if space.jit_compile is not None or not isinstance(limits, Table):
         return space
@@ -64,11 +56,7 @@ def of_table(space: Space, limits: Any) -> Space:
 
 
 def check_steps(most_steps: Any) -> int:
-    """Return a number of passes per update.
-
-    Raises:
-        SearchError: If it is not a whole number of at least 1.
-    """
+    """Return a number of passes per update."""
     number = whole_number(most_steps)
     if number is None:
         raise SearchError(
@@ -83,13 +71,6 @@ def fitted(
     recipe: Recipe, limits: MaxBatches, most_steps: int = MOST_STEPS, devices: int = 1
 ) -> Recipe | None:
     """The recipe with a micro-batch that fits; `None` if `most_steps` passes are too few.
-
-    Args:
-        recipe: `Recipe` as the tuner drew it.
-        limits: Integer, the largest micro-batch; a `Table`; or `None` for no limit.
-        most_steps: Integer, largest number of passes per update. Defaults to `16`.
-        devices: Integer, how many devices share a pass equally; the limit is that of each. Defaults
-            to `1`.
 
     Example:
     >>> fitted(Recipe(batch_size=256), 96).micro_batch_size

@@ -133,11 +133,7 @@ ALLOWED: dict[str, Allowed] = {
 
 
 class Log:
-    """The probes of a search so far.
-
-    Args:
-        probe: Function that tries a batch size.
-    """
+    """The probes of a search so far."""
 
     def __init__(self, probe: ProbeOf) -> None:
         self._probe = probe
@@ -233,14 +229,6 @@ def jump(
     smallest that failed, or within `margins.near` of the corrected prediction. A peak near the
     limit does not end the search earlier. A peak above the limit ends the steps beyond a
     prediction that was far off.
-
-    Args:
-        probe: Function that tries a batch size.
-        need: `Need`, the predicted curve.
-        limit_bytes: Float, bytes that the answer may use.
-        ceiling: Integer, the largest batch size to try.
-        allowed: Function that rounds a size down to one that may be used.
-        margins: `Margins`.
     """
     log = Log(probe)
     state = _Jump(need, limit_bytes, ceiling, allowed, margins)
@@ -393,10 +381,6 @@ def speed_bound(steps: Callable[[int, int], Probe], largest: int) -> SpeedBound:
     """Measure where speed stops rising, if memory allows sizes where that matters.
 
     A model that needs next to no memory has no other bound on its batch size.
-
-    Args:
-        steps: Function `steps(batch_size, steps)` that trains a batch size.
-        largest: Integer, the largest size that memory and the ceiling allow.
     """
     if largest <= SIZES[-1]:
         return SpeedBound()

@@ -101,13 +101,7 @@ class Refusal:
     do: str
 
     def error(self, doing: str, limit_bytes: int | None) -> KbatchError:
-        """The error to raise in the parent.
-
-        Args:
-            doing: String, the first clause of an error of the user's own code, such as
-                `"`build` must return a model"`.
-            limit_bytes: Integer, the limit of the worker, or `None`.
-        """
+        """The error to raise in the parent."""
         if self.must:
             kind: type[KbatchError] = getattr(errors, self.kind)
             return kind(self.must, self.received, self.do)
@@ -128,9 +122,6 @@ class Refusal:
 
 def waited(step_seconds: Sequence[float]) -> bool:
     """Whether the last step waited for memory to become free, as TensorFlow lets it for 10 s.
-
-    Args:
-        step_seconds: Seconds of the steps so far; the first one traces and compiles.
 
     Example:
     >>> waited([4.0, 0.3, 0.3]), waited([4.0, 0.3, 9.8])
@@ -170,11 +161,7 @@ def printing_lines(console: Any) -> Callable[[Probe], None] | None:
 
 
 class Lines:
-    """Prints a line for every probe, and one before a training that takes long.
-
-    Args:
-        console: A console of rich's.
-    """
+    """Prints a line for every probe, and one before a training that takes long."""
 
     def __init__(self, console: Any) -> None:
         self._console, self._explained = console, False
@@ -215,12 +202,7 @@ GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")
 
 
 def death_error(death: Death, limit_bytes: int | None) -> ModelError:
-    """Return the error for a process that ended.
-
-    Args:
-        death: `Death` of the process.
-        limit_bytes: Integer, what the process was allowed to use, or `None`.
-    """
+    """Return the error for a process that ended."""
     said = [line for line in death.said.strip().splitlines() if not GREETING.match(line)]
     remedy = "Build and fit it in a process of your own to see why"
     if limit_bytes is not None and is_suspect_exit(death.exit_code or 0):

@@ -33,16 +33,7 @@ DOING = "A model must be made and train a step on these data"
 
 
 class Prober:
-    """Tries batch sizes in a process of its own.
-
-    Args:
-        workload: `Workload` to try.
-        limit_bytes: Integer, bytes that the device may use; `None` for all that it has.
-        timeout_seconds: Float, after which a probe is taken to hang. Defaults to `600`.
-        on_probe: Called with every probe, as soon as it is known; if it has a method `expect`, also
-            before a long one.
-        environment: Further environment variables of the process.
-    """
+    """Tries batch sizes in a process of its own."""
 
     def __init__(
         self,
@@ -78,11 +69,7 @@ class Prober:
         self._passed_alone: set[str] = set()  # functions that passed with one example
 
     def facts(self) -> ModelFacts:
-        """Bytes of the model, which is made first; made anew in a new worker.
-
-        Raises:
-            KbatchError: If it cannot be made.
-        """
+        """Bytes of the model, which is made first; made anew in a new worker."""
         if self._facts is None or not self._worker.alive:
             began = time.perf_counter()
             try:
@@ -131,14 +118,7 @@ class Prober:
         return self._try(f"{WORKER}:probe", (batch_size, steps), self.timeout_seconds)
 
     def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
-        """Train `steps` steps as `fit` does, and validate.
-
-        Args:
-            batch_size: Integer, examples of each step.
-            steps: Integer, how many steps.
-            validation_batch_size: Integer, examples of a validation batch. Defaults to
-                `batch_size`, as in Keras' `fit`.
-        """
+        """Train `steps` steps as `fit` does, and validate."""
         timeout = self.timeout_seconds
         if self._first_seconds:
             slow = self._first_seconds + self._slowest_seconds * steps
@@ -164,11 +144,6 @@ class Prober:
         A size that passes there has the difference to spare. The process is fresh because a size
         tried before leaves the allocator's regions cut to its own measure: another size may pass
         among them and fail alone.
-
-        Args:
-            batch_size: See `train`.
-            steps: See `train`.
-            validation_batch_size: See `train`.
         """
         spared = self._spared
         self._worker.close()

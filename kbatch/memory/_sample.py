@@ -18,19 +18,7 @@ ROWS = 8
 
 
 def sample_of(x: Any = None, y: Any = None) -> tuple[tuple[Any, ...], int | None]:
-    """Take a few examples of the user's data, and tell how many there are.
-
-    Args:
-        x: Array or nested structure of arrays with the examples along the first dimension; a
-            `tf.data.Dataset` of single examples or of batches; a `keras.utils.PyDataset`; or the
-            shape of one example, as a tuple of integers or anything with `shape` and `dtype` but no
-            contents (`keras.KerasTensor`, `tf.TensorSpec`), also nested; or `None` for the shape of
-            the model's own `keras.Input`, which only the worker knows.
-        y: The same for the labels. Optional with shapes: labels are then made to fit the loss.
-
-    Raises:
-        DataError: If it is none of these.
-    """
+    """Take a few examples of the user's data, and tell how many there are."""
     if x is None:
         if y is not None:
             raise DataError("Labels must come with examples", "`y` without `x`", "Pass `x` too")

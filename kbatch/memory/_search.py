@@ -37,14 +37,6 @@ def confirmed(
 
     A failure shrinks the size by `step`. From the third failure on the share doubles each time.
     Afterwards the gap between the last failure and the first pass is bisected down to one `step`.
-
-    Args:
-        confirm: Function that trains a batch size long enough to rely on it, in one process or in
-            several. All must pass.
-        batch_size: Integer, where to begin; 0 if there is nothing to confirm.
-        step: Float, share of a size that is taken off after a failure.
-        allowed: Function that rounds a size down to one that may be used.
-        margins: `Margins`.
     """
     probes: list[Probe] = []
     failed: list[int] = []
@@ -96,14 +88,7 @@ class CompiledSize:
 def compiled_size(
     compiled_bytes: Callable[[int], int], model: ModelFacts, ceiling: int
 ) -> CompiledSize:
-    """Compile a few batch sizes, run none, and return the largest that fits.
-
-    Args:
-        compiled_bytes: Function that compiles a batch size and returns the bytes of all buffers.
-        model: `ModelFacts`. XLA's temporary buffers are one block, so its `contiguous_bytes` bound
-            them.
-        ceiling: Integer, the largest batch size that may be tried.
-    """
+    """Compile a few batch sizes, run none, and return the largest that fits."""
     room = model.contiguous_bytes + model.static_bytes
     known, size = {0: model.static_bytes}, min(FIRST_SIZE, ceiling)
     slope = 1.0
@@ -212,11 +197,7 @@ class Approach:
 
 
 def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) -> Prediction:
-    """Predict the need of the prober's workload from its trace, or from XLA's buffers.
-
-    Raises:
-        MemoryLimitError: If the device has no limit, or the model itself does not fit.
-    """
+    """Predict the need of the prober's workload from its trace, or from XLA's buffers."""
     model = prober.facts()
     if model.limit_bytes is None:
         raise memory_limit.no_limit()
@@ -281,17 +262,7 @@ def approach(
 def conclude(
     prober: Probing, approach: Approach, options: SearchOptions, margins: Margins = MARGINS
 ) -> SearchResult:
-    """Confirm the size of an approach in a fresh process, or a smaller one.
-
-    Args:
-        prober: Tries batch sizes.
-        approach: `Approach` of the prober's workload.
-        options: `SearchOptions`.
-        margins: `Margins`.
-
-    Raises:
-        MemoryLimitError: If a validation batch of `options.validation_batch_size` does not fit.
-    """
+    """Confirm the size of an approach in a fresh process, or a smaller one."""
     result, prediction = approach.result, approach.prediction
     if not result.batch_size or not options.confirmed_steps:
         return result
@@ -334,12 +305,6 @@ def first_confirmed(
 
     Too near is a size just below one that failed with the whole limit, and a size whose peak is
     above what a confirmation may use.
-
-    Args:
-        result: `SearchResult` of probes with the whole limit.
-        usable_bytes: Integer, bytes that a confirmation may use.
-        allowed: Function that rounds a size down to one that may be used.
-        margins: `Margins`.
     """
     size = result.batch_size
     sizes = [size]
@@ -353,12 +318,7 @@ def first_confirmed(
 
 
 def nothing_fits(probe: Probe | None, model: ModelFacts) -> MemoryLimitError | ModelError:
-    """The error for a model of which not even one example trains.
-
-    Args:
-        probe: The last `Probe`, or `None` if nothing was tried.
-        model: `ModelFacts`.
-    """
+    """The error for a model of which not even one example trains."""
     variables = f"{model.static_bytes / 1e6:,.0f} MB"
     limit = f"the memory limit of {(model.limit_bytes or 0) / 1e6:,.0f} MB"
     if probe is not None and probe.ended in SUSPECTS:

@@ -49,17 +49,7 @@ class TableProbing(Probing, Protocol):
 
 
 class TableSearch:
-    """Finds the largest batch of every combination.
-
-    Args:
-        workload: `Workload`, with any recipe.
-        augmentation: Name of the pipeline to measure with.
-        make_prober: Function that returns a new prober of a workload.
-        limit_bytes: Integer, or `None` for what the device has.
-        ceiling: Integer, the largest batch size to try, or `None`.
-        on_row: Function called with every `Row`, or `None`.
-        margins: `Margins`.
-    """
+    """Finds the largest batch of every combination."""
 
     def __init__(
         self,
@@ -79,11 +69,7 @@ class TableSearch:
         self._executed = self._compilations = 0
 
     def table(self, combinations: list[Combination]) -> Table:
-        """Return the table of these combinations.
-
-        Raises:
-            MemoryLimitError: If nothing fits at all.
-        """
+        """Return the table of these combinations."""
         began = time.perf_counter()
         rows: dict[Combination, Row] = {}
         for recipes in self._groups(combinations):

@@ -74,12 +74,7 @@ def _outputs(model: keras.Model, inputs: Any) -> list[Any]:
 
 
 def checked_labels(model: keras.Model, sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The sample, checked against the model's inputs; without one, an example of their shapes.
-
-    Raises:
-        DataError: If the shapes differ, or there is no sample and the model does not tell the
-            shape of its inputs.
-    """
+    """The sample, checked against the model's inputs; without one, an example of their shapes."""
     if not sample:
         return (_own_inputs(model),)
     inputs, given = getattr(model, "inputs", None) or [], keras.tree.flatten(sample[0])
@@ -165,11 +160,7 @@ _limit: int | None = None
 
 
 class Session:
-    """A compiled model and its train step, traced once for every batch size.
-
-    Args:
-        workload: What to measure.
-    """
+    """A compiled model and its train step, traced once for every batch size."""
 
     def __init__(self, workload: Workload) -> None:
         gc.collect()
@@ -285,12 +276,7 @@ class Session:
         return indices.map(gather, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     def probe(self, batch_size: int, steps: int) -> Probe:
-        """Train some steps; with gradient accumulation, one of them updates the weights.
-
-        Args:
-            batch_size: Integer, examples of each pass.
-            steps: Integer, how many steps.
-        """
+        """Train some steps; with gradient accumulation, one of them updates the weights."""
         return self._trained(self._train, batch_size, steps)
 
     def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int) -> Probe:

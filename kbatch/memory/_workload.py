@@ -51,11 +51,7 @@ class Workload:
 def workload_of(
     spec: ModelSpec, x: Any, y: Any, recipe: Recipe, shape: Any = None
 ) -> tuple[Workload, int | None]:
-    """The workload of one recipe, and how many examples the data have, if they tell.
-
-    Raises:
-        DataError: If the data cannot be used.
-    """
+    """The workload of one recipe, and how many examples the data have, if they tell."""
     sample, examples, at = surveyed(x, y, shape)
     own = pipelines((recipe.augmentation,))
     return Workload(spec, sample, recipe, pipelines=own, at=at), examples

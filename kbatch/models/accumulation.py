@@ -24,15 +24,6 @@ def check_accumulation(model: keras.Model, recipe: Recipe, loss: Any) -> None:
     Keras averages the gradients of the passes, so a loss must be a mean. If the mean is over a
     count that differs between passes, the passes are weighted by it (see
     `kbatch.models.accumulation`).
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        recipe: `Recipe` of the training.
-        loss: The loss argument of `compile`.
-
-    Raises:
-        ModelError: If the recipe accumulates, and the loss is a sum, or one of several losses whose
-            counts differ between passes.
     """
     if recipe.accumulation_steps == 1 or recipe.is_exact:
         return
@@ -99,14 +90,6 @@ def weighed_passes(model: keras.Model, recipe: Recipe) -> Iterator[Callable[[], 
     `n`. So the gradient of each pass is multiplied by its `n`, and the last pass of an update
     divides by the sum of all `n`. Methods are wrapped on the instance: the model, its optimizer and
     the saved file stay the same.
-
-    Args:
-        model: Compiled `keras.Model` that `check_accumulation` has passed.
-        recipe: `Recipe` that the model is compiled for.
-
-    Yields:
-        A function that returns the count of the pass that is being traced; `None` where the passes
-        need no weights.
     """
     if recipe.steps_per_update == 1 or not loss_counts(model, compiled_by_user(model).get("loss")):
         yield None
@@ -192,20 +175,12 @@ def state_of_layers(model: keras.Model) -> Values:
 
 
 def state_but_seeds(model: keras.Model) -> Values:
-    """Return each variable of a model with its value, but those of random draws.
-
-    Args:
-        model: `keras.Model`, built.
-    """
+    """Return each variable of a model with its value, but those of random draws."""
     return state_values(each for each in model.variables if "seed_generator" not in each.path)
 
 
 def state_of_metrics(model: keras.Model) -> Values:
-    """Return each variable of a model's metrics with its value.
-
-    Args:
-        model: `keras.Model`, compiled and called.
-    """
+    """Return each variable of a model's metrics with its value."""
     return state_values(variable for metric in model.metrics for variable in metric.variables)
 
 

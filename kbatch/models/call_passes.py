@@ -27,10 +27,6 @@ def called_in_passes(model: keras.Model, recipe: Recipe) -> Iterator[None]:
     outputs of the whole batch; metrics, loss scaling and moving statistics are as in Keras. Dropout
     draws the same units in both forward passes. Methods are wrapped on the instance. Nothing is
     done for a recipe that averages the gradients of passes, or takes one pass.
-
-    Args:
-        model: Compiled `keras.Model`.
-        recipe: `Recipe` that the model is compiled for.
     """
     if not recipe.is_exact:
         yield
@@ -62,12 +58,7 @@ def _make_variables(model: keras.Model, batch: Any) -> None:
 
 
 class _PassedCall:
-    """Stands for a model's `call`: inside of a train step it goes through the batch in passes.
-
-    Args:
-        model: The model.
-        passes: Integer, equal parts to take a batch in.
-    """
+    """Stands for a model's `call`: inside of a train step it goes through the batch in passes."""
 
     def __init__(self, model: keras.Model, passes: int) -> None:
         self._model, self._passes, self._call = model, passes, model.call
@@ -134,9 +125,6 @@ class _Outputs:
     Besides the outputs themselves the list holds what Keras attaches to them: masks, and the logits
     from which a loss computes instead of the output of an activation.
 
-    Args:
-        outputs: Outputs as the model gives them.
-
     Attributes:
         tensors: List of the tensors.
         is_float: List of booleans, which of them have a gradient.
@@ -191,11 +179,6 @@ class _Passage:
 
     Weights and state enter each part as values, and new state leaves it as values: the second
     forward pass of a part begins where the first one began.
-
-    Args:
-        model: The model.
-        passes: Integer, number of parts.
-        call: Function of the tensors of a part that returns the outputs.
     """
 
     def __init__(self, model: keras.Model, passes: int, call: Callable[[Tensors], Any]) -> None:

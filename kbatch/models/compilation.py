@@ -83,9 +83,6 @@ def copied_metric(metrics: Any) -> Any:
     A metric is made again from its config, which a class of the user's own may lack, or write in
     part. Where that fails or loses a setting, the metric itself is returned: Keras resets it before
     each use.
-
-    Args:
-        metrics: Structure of metrics, functions and names, as `compile` takes it.
     """
     return keras.tree.map_structure(lambda part: None if part is None else _copied(part), metrics)
 
@@ -158,12 +155,7 @@ def as_built(model: Any) -> Any:
 
 
 def give_own_optimizer(model: Any, made: Made) -> None:
-    """Compile a model anew, with a copy of its optimizer, if that was there before the model.
-
-    Args:
-        model: What `build` returned.
-        made: `Made`, what its call made.
-    """
+    """Compile a model anew, with a copy of its optimizer, if that was there before the model."""
     if not isinstance(model, keras.Model) or type(model).compile is not keras.Model.compile:
         return  # `compile_for` refuses it
     own = compiled_by_user(model)
@@ -180,17 +172,7 @@ def give_own_optimizer(model: Any, made: Made) -> None:
 
 
 def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
-    """Compile a model for a recipe, and keep the user's loss, metrics and other arguments.
-
-    Args:
-        model: `keras.Model` that the user's `build` returned, compiled or not.
-        recipe: `Recipe` to compile for.
-        arguments: `CompileArguments` for a model that is not compiled.
-
-    Raises:
-        ModelError: If there is no loss or two losses, or the model cannot be trained as the recipe
-            asks.
-    """
+    """Compile a model for a recipe, and keep the user's loss, metrics and other arguments."""
     _check(model, recipe, arguments)
     own = compiled_by_user(model)
     _compile(model, recipe, said_of(model, arguments))
@@ -202,10 +184,6 @@ def lacking(recipe: Recipe, warmup_passes: float = 0.0) -> str:
     """Return a warning that names the parts of a recipe which a compiled model does not hold.
 
     Keras takes these parts as arguments of `fit`, or not at all.
-
-    Args:
-        recipe: `Recipe` that the model is compiled for.
-        warmup_passes: Float, passes over the data that the warm-up would take. Defaults to `0.0`.
     """
     parts = [f"its batch size ({recipe.batch_size})"]
     if recipe.training != PLAIN:
@@ -261,11 +239,7 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
 
 
 def not_compiled_by_xla(model: keras.Model) -> list[str]:
-    """Return the names of the layers that XLA cannot compile.
-
-    Args:
-        model: `keras.Model`.
-    """
+    """Return the names of the layers that XLA cannot compile."""
     layers = keras_private.flatten_layers(model)
     return [layer.name for layer in layers if layer is not model and not layer.supports_jit]
 

@@ -32,18 +32,6 @@ def measured(
     The gradients of single passes are noisier than their mean, and by how much tells the noise. The
     training itself stays the same. Sums stay on the device: nothing waits for them before they are
     read. Methods are wrapped on the instance, as in `kbatch.models.accumulation`.
-
-    Args:
-        model: Compiled `keras.Model`.
-        recipe: `Recipe` that the model is compiled for.
-        pass_count: Function that `weighed_passes` yields: what the loss of
-            a pass is divided by. `None` (the default) for the number of its examples.
-        interval: Integer, weight updates from one that is measured to the next. Defaults to `8`.
-
-    Yields:
-        The `NoiseMeter`; `None` for a recipe without accumulation, another training method than
-        plain, exact accumulation, several devices, or a growing batch whose size the model's own
-        step hides.
     """
     if not _can_be_measured(model, recipe):
         yield None
@@ -74,15 +62,7 @@ def _can_be_measured(model: keras.Model, recipe: Recipe) -> bool:
 
 
 class NoiseMeter:
-    """The noise of the gradients of a training, on the device until it is read.
-
-    Args:
-        optimizer: The `keras.optimizers.Optimizer` that accumulates, without loss scaling.
-        recipe: `Recipe` of the training.
-        pass_count: Function that returns what the loss of the pass is divided by; `None` if that
-            is the same for all passes.
-        interval: Integer, weight updates from one that is measured to the next.
-    """
+    """The noise of the gradients of a training, on the device until it is read."""
 
     def __init__(
         self, optimizer: Any, recipe: Recipe, pass_count: PassCount | None, interval: int

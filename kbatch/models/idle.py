@@ -19,10 +19,6 @@ def compilable(space: Space, model_maker: ModelMaker) -> Space:
     That is so for a model with a layer that XLA cannot compile, for one that its author compiled
     with `jit_compile=False`, and where operations are made deterministic. A model is made only
     where the space would search XLA by default, which is on a GPU.
-
-    Args:
-        space: `Space`.
-        model_maker: Makes the user's model.
     """
     if space.jit_compile is not None or True not in space.compilations:
         return space
@@ -40,13 +36,7 @@ OPTIMIZER_STATE = re.compile(
 
 
 def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of hyperparameters that change only the optimizer of the model.
-
-    Args:
-        model_maker: `ModelMaker` that builds the models to compare.
-        policy: String, dtype policy to build under.
-        axes: Iterable of KerasTuner's hyperparameters, including kbatch's own.
-    """
+    """Return the names of hyperparameters that change only the optimizer of the model."""
     tried = [
         axis
         for axis in axes
@@ -66,12 +56,7 @@ def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str
 
 
 def idle_sentence(names: Iterable[str], today: Mapping[str, Any]) -> str:
-    """Return a warning that names idle hyperparameters.
-
-    Args:
-        names: Iterable of their names.
-        today: Mapping, the baseline's values: its optimizer is the model's own.
-    """
+    """Return a warning that names idle hyperparameters."""
     names = tuple(names)
     own = ", ".join(f"{name}={today[name]}" for name in names if name in today)
     baseline = f" Only the baseline's own optimizer has them: {own}." if own else ""

@@ -51,15 +51,7 @@ def smoothed(loss: Any, amount: float) -> Any:
 
 
 def check_smoothed_metric(metric: str, amounts: Iterable[float]) -> None:
-    """Refuse to score trials by a loss that label smoothing changes from trial to trial.
-
-    Args:
-        metric: String, name of the scored metric.
-        amounts: Iterable of floats, the amounts of label smoothing in the search.
-
-    Raises:
-        SearchError: If the metric is the loss and an amount is above 0.
-    """
+    """Refuse to score trials by a loss that label smoothing changes from trial to trial."""
     if metric in ("loss", "val_loss") and any(amounts):
         raise SearchError(
             "A loss must mean the same in every trial to be scored",
@@ -203,13 +195,7 @@ class MixedLabels(NamedTuple):
 
 
 def mixed_labels(y: Any, sample_weight: Any, share: tf.Tensor) -> tuple[MixedLabels, Any]:
-    """Return the labels of mixed examples, and the weights of the examples of the own labels.
-
-    Args:
-        y: Labels of the batch before it was mixed.
-        sample_weight: Weights of the examples, which class weights are among; or `None`.
-        share: Tensor, one number per example: the share of its own label that it keeps.
-    """
+    """Return the labels of mixed examples, and the weights of the examples of the own labels."""
     first = share >= 0.5
 
     def exchanged(values: Any) -> tuple[Any, Any]:
@@ -230,9 +216,6 @@ def understood(model: keras.Model) -> Iterator[None]:
     """Let loss and metrics of a model understand mixed labels inside the `with` block.
 
     Labels of another kind, those of the validation, are taken as ever.
-
-    Args:
-        model: Compiled `keras.Model`.
     """
     compiled_loss, compute_metrics = keras_private.compile_loss(model), model.compute_metrics
     plain = compiled_loss.call
@@ -258,16 +241,7 @@ def understood(model: keras.Model) -> Iterator[None]:
 
 
 def check_mixed_labels(model: keras.Model, loss: Any) -> None:
-    """Refuse a model whose loss at mixed labels is not the mixture of its losses.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        loss: The loss argument of `compile`.
-
-    Raises:
-        ModelError: If it has another loss than a cross-entropy, a loss that divides by a count of
-            its own, its own train step or loss computation, or more than one label per example.
-    """
+    """Refuse a model whose loss at mixed labels is not the mixture of its losses."""
     parts = [part for part in keras.tree.flatten(loss) if part is not None]
     others = [loss_name_of(part) for part in parts if type(loss_of(part)) not in LINEAR]
     if others:

@@ -60,11 +60,6 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
 
     Overrides the private method `_retrieve`, through which every `hp.Choice` and its kind declare
     themselves (keras_tuner/src/engine/hyperparameters/hyperparameters.py, KerasTuner 1.4.8).
-
-    Args:
-        hp: `keras_tuner.HyperParameters` to share the state of.
-        reserved: Frozenset of names that must not be declared.
-        today: Mapping, values that take the place of defaults. Optional.
     """
 
     __slots__ = ("_bare", "_reserved", "_today")  # not in the dict that is shared
@@ -132,11 +127,7 @@ def _varies(hp: Any) -> bool:
 
 
 def own_values(hp: keras_tuner.HyperParameters) -> dict[str, Any]:
-    """Return the values of the user's own hyperparameters, once `build` has declared them.
-
-    Args:
-        hp: Hyperparameters that `build` was called with.
-    """
+    """Return the values of the user's own hyperparameters, once `build` has declared them."""
     names = dict.fromkeys(each.name for each in hp.space)
     return {name: hp.values[name] for name in names if name not in RESERVED and name in hp.values}
 
@@ -145,9 +136,6 @@ def unsaid_values(hp: keras_tuner.HyperParameters) -> dict[str, Any]:
     """Return the values that nobody chose: neither a value was given nor a `default=`.
 
     KerasTuner then takes the lowest value, or the first choice.
-
-    Args:
-        hp: Hyperparameters that `build` was called with.
     """
     own = own_values(hp)
     return {name: own[name] for name in vars(hp).get(UNSAID, ()) if name in own}
@@ -158,14 +146,6 @@ def check_known_values(given: Mapping[str, Any], hp: Any, build: Callable[[Any],
 
     Values of hyperparameters that it declares beside other values, such as those of a third layer
     of two, may stay.
-
-    Args:
-        given: Mapping of the values that were given.
-        hp: Hyperparameters that `build` was called with.
-        build: Function that calls `build` with other hyperparameters.
-
-    Raises:
-        SearchError: If one is never declared.
     """
     declared = {each.name for each in hp.space}
     unknown = {name for name in given if name not in declared and name not in RESERVED}
@@ -207,14 +187,7 @@ def call_build(
     reserved: frozenset[str],
     today: Mapping[str, Any] | None = None,
 ) -> keras.Model:
-    """Call the user's `build(hp)` or `build()`, and return its model.
-
-    Args:
-        build: The function.
-        hp: Hyperparameters for it.
-        reserved: Frozenset of names that it must not declare.
-        today: Mapping, values that take the place of defaults. Optional.
-    """
+    """Call the user's `build(hp)` or `build()`, and return its model."""
     positional = [
         p
         for p in inspect.signature(build).parameters.values()
@@ -288,24 +261,13 @@ class ModelMaker:
 
     @classmethod
     def of(cls, spec: ModelSpec, reserved: frozenset[str] = frozenset()) -> ModelMaker:
-        """The maker of a specification's models.
-
-        Args:
-            spec: `ModelSpec`.
-            reserved: Hyperparameter names that `build` must not declare.
-        """
+        """The maker of a specification's models."""
         arguments = CompileArguments(spec.loss, spec.metrics)
         own = {name: value for name, value in spec.values.items() if name not in reserved}
         return cls(spec.build, arguments, spec.seed, reserved, spec.declare or nothing, values=own)
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
-        """Build and compile a model for a recipe, and apply the recompute plan of the recipe.
-
-        Args:
-            recipe: `Recipe` to build and compile for.
-            hp: `keras_tuner.HyperParameters` for `build`. Defaults to the defaults that `build`
-                declares.
-        """
+        """Build and compile a model for a recipe, and apply the recompute plan of the recipe."""
         model = self.raw(recipe.policy, hp)
         with policy_scope(recipe.policy, self.own_policy):
             if isinstance(model, keras.Model):  # `compile_for` refuses anything else
@@ -377,12 +339,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def signature(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
-    """Return a dict that JSON can hold, equal for two models that are built in the same way.
-
-    Args:
-        model: `keras.Model` that the user's `build` returned, compiled or not.
-        arguments: `CompileArguments` for a model that is not compiled.
-    """
+    """Return a dict that JSON can hold, equal for two models that are built in the same way."""
     own = compiled_by_user(model) or {"loss": arguments.loss, "metrics": arguments.metrics}
     said = {
         name: described(own[name])

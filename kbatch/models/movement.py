@@ -43,13 +43,6 @@ def kind(layer: Any, pictures: Any) -> str:
 
     One pixel of every second example is changed. Where the layer answers at another pixel more than
     there, it moves places; where another example answers, it mixes. All is as before afterwards.
-
-    Args:
-        layer: Layer of augmentation.
-        pictures: Pictures of a batch, or their spec: their shape and type are looked at.
-
-    Raises:
-        RecipeError: If the layer changes the shape of pictures.
     """
     return _remembered("kind", layer, pictures, _kind)
 
@@ -60,16 +53,7 @@ def fills(layer: Any, pictures: Any) -> bool:
 
 
 def check(layers: Iterable[Any], pictures: Any) -> None:
-    """Refuse layers that move pictures, but not the labels that have their places.
-
-    Args:
-        layers: Layers of augmentation, `flat` and without those that mix examples.
-        pictures: Pictures of a batch, or their spec.
-
-    Raises:
-        RecipeError: If a layer moves pictures and does not take masks with them, or moves those
-            otherwise.
-    """
+    """Refuse layers that move pictures, but not the labels that have their places."""
     for layer in layers:
         if kind(layer, pictures) == MOVES and not _moves_masks(layer, pictures):
             raise RecipeError(
@@ -81,14 +65,7 @@ def check(layers: Iterable[Any], pictures: Any) -> None:
 
 
 def takes_weights(model: keras.Model, loss: Any, pictures: Any, labels: Any) -> bool:
-    """Tell whether each loss of labels with places has one number per place, to be weighed.
-
-    Args:
-        model: Compiled or not.
-        loss: The loss argument of `compile`.
-        pictures: Pictures of a batch, or their spec.
-        labels: Labels of a batch, or their spec.
-    """
+    """Tell whether each loss of labels with places has one number per place, to be weighed."""
     for method in ("train_step", "compute_loss"):
         if getattr(type(model), method) is not getattr(keras.Model, method):
             return False
@@ -113,14 +90,7 @@ def takes_weights(model: keras.Model, loss: Any, pictures: Any, labels: Any) -> 
 
 
 def weighed(labels: Any, sample_weight: Any, pictures: Any, planes: Any) -> Any:
-    """Return weights of examples and places that leave out what was filled from outside.
-
-    Args:
-        labels: Structure of labels of a batch.
-        sample_weight: Weights of the examples, one for all labels or one for each; or `None`.
-        pictures: The pictures.
-        planes: Moved planes of `kbatch.data.augmentation`.
-    """
+    """Return weights of examples and places that leave out what was filled from outside."""
     known = tf.cast(augmentation.inside(planes), "float32")
 
     def one(label: Any, weight: Any) -> Any:

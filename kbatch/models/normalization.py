@@ -30,13 +30,6 @@ def normalized(model: keras.Model, recipe: Recipe) -> keras.Model:
     On several devices, the statistics of `BatchNormalization` become those of the whole pass. With
     `normalization="group"`, a new model is returned: it holds the same layers but for each
     `BatchNormalization`, and is compiled with the same arguments.
-
-    Args:
-        model: `keras.Model` that the user's `build` returned, compiled or not.
-        recipe: `Recipe` to build for.
-
-    Raises:
-        ModelError: If there is no layer to replace, or one that cannot be replaced.
     """
     found = batch_layers(model)
     if recipe.normalization == "group":
@@ -80,10 +73,6 @@ def groups_of(channels: int, positions: float) -> int:
     """Return the number of groups: the largest divisor of the channels up to 32.
 
     A group holds at least 16 numbers of an example, or is all of them.
-
-    Args:
-        channels: Integer, number of channels.
-        positions: Number of positions that each channel has in an example, such as the pixels.
 
     Example:
     >>> groups_of(64, 8 * 8), groups_of(48, 8 * 8), groups_of(64, 1), groups_of(10, 1)

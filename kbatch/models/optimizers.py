@@ -101,13 +101,8 @@ def schedule_in_passes(schedule: Schedule, passes: int) -> Schedule | None:
     give at that pass the value for update `u`. The converted schedule is of the same class, so that
     the saved model loads without kbatch.
 
-    Args:
-        schedule: Schedule that counts weight updates.
-        passes: Integer, passes per weight update.
-
-    Returns:
-        A schedule that counts passes; `None` for schedules that cannot be converted:
-        `CosineDecayRestarts`, a `PolynomialDecay` that cycles, and classes of the user's.
+    Returns a schedule that counts passes; `None` for schedules that cannot be converted:
+    `CosineDecayRestarts`, a `PolynomialDecay` that cycles, and classes of the user's.
     """
     if passes == 1:
         return schedule
@@ -205,10 +200,6 @@ class PerUpdate(Schedule):
     passes per update. This wrapper is used only for schedules that `in_passes` cannot convert: a
     model saved with it loads only where kbatch can be imported. Older versions of kbatch saved
     every warm-up under accumulation in it.
-
-    Args:
-        schedule: Learning-rate schedule that counts weight updates.
-        accumulation_steps: Integer, passes per weight update.
     """
 
     def __init__(self, schedule: Schedule, accumulation_steps: int) -> None:
@@ -234,16 +225,7 @@ class PerUpdate(Schedule):
 def optimizer_of(
     recipe: Recipe, compiled: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """Return a new optimizer for a recipe.
-
-    Args:
-        recipe: `Recipe` of the training.
-        compiled: Optimizer that the user compiled the model with; `None` (the default) without one.
-
-    Raises:
-        RecipeError: If the recipe asks for the compiled optimizer, and there is none or it cannot
-            accumulate.
-    """
+    """Return a new optimizer for a recipe."""
     accumulation = recipe.steps_per_update if recipe.steps_per_update > 1 else None
     if recipe.optimizer == "compiled":
         _check_average(recipe, compiled)
@@ -295,12 +277,6 @@ def own_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Opt
     """Return a new optimizer with the settings of one that several models are compiled with.
 
     Keras ties an optimizer to the weights of the first model that it trains.
-
-    Args:
-        optimizer: Optimizer that was made outside of `build`, and that no training has changed.
-
-    Raises:
-        ModelError: If its config does not hold all of its settings.
     """
     try:
         copy = _copied(optimizer, {})
@@ -386,17 +362,7 @@ def _compiled(
 
 
 def check_gradient_norm(model: keras.Model, recipe: Recipe, optimizer: Any) -> None:
-    """Refuse to clip the norm of gradients of several types, which Keras cannot add up.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        recipe: `Recipe` of the training.
-        optimizer: Optimizer that the model is or will be compiled with.
-
-    Raises:
-        ModelError: If the optimizer clips the whole gradient, and weights have several types. Loss
-            scaling makes one type of them with policy="float16".
-    """
+    """Refuse to clip the norm of gradients of several types, which Keras cannot add up."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     types = sorted({variable.dtype for variable in model.trainable_variables})
     if getattr(inner, "global_clipnorm", None) and len(types) > 1 and recipe.policy != FLOAT16:

@@ -25,12 +25,6 @@ def quantized(model: keras.Model) -> keras.Model:
     """Let the dense layers of a model multiply in float8, and return it.
 
     Layers with a dtype of their own, such as `dtype="float32"` of an output, keep it.
-
-    Args:
-        model: Built `keras.Model`, of the policy mixed_bfloat16.
-
-    Raises:
-        ModelError: If the model is not built, has no layer that can, or calls one twice.
     """
     if not model.built:
         raise ModelError(
@@ -59,16 +53,7 @@ def quantized(model: keras.Model) -> keras.Model:
 
 
 def check_float8(model: keras.Model, recipe: Recipe, loss: Any) -> None:
-    """Refuse a model whose accumulated passes are weighted, and so its scales.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        recipe: `Recipe` of the training.
-        loss: The loss argument of `compile`.
-
-    Raises:
-        ModelError: If the recipe accumulates in float8, and the loss divides by a count of its own.
-    """
+    """Refuse a model whose accumulated passes are weighted, and so its scales."""
     if recipe.policy == FLOAT8 and recipe.accumulation_steps > 1 and loss_counts(model, loss):
         raise ModelError(
             'A loss that accumulates with policy="float8" must not divide by a count of its own '
@@ -155,10 +140,6 @@ def loss_scaled(optimizer: Any, recipe: Recipe) -> Any:
     """Return the optimizer, in loss scaling where the policy is float16.
 
     Keras itself scales the loss for mixed_float16 only.
-
-    Args:
-        optimizer: `keras.optimizers.Optimizer`.
-        recipe: `Recipe` of the training.
     """
     if recipe.policy != FLOAT16:
         return optimizer
@@ -171,17 +152,7 @@ def loss_scaled(optimizer: Any, recipe: Recipe) -> Any:
 
 
 def check_float16(model: keras.Model, recipe: Recipe, optimizer: Any) -> None:
-    """Refuse a model that cannot train in float16.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        recipe: `Recipe` of the training.
-        optimizer: Optimizer that `build` compiled the model with; `None` without one.
-
-    Raises:
-        ModelError: If the policy is float16, and the model has regularizers, or the recipe keeps a
-            compiled optimizer that divides by the root of squared gradients.
-    """
+    """Refuse a model that cannot train in float16."""
     if recipe.policy != FLOAT16:
         return
     inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -206,14 +177,7 @@ def check_float16(model: keras.Model, recipe: Recipe, optimizer: Any) -> None:
 
 @contextmanager
 def explained(policy: str) -> Iterator[None]:
-    """Say in words, inside the `with` block, which operation has no kernel for a policy.
-
-    Args:
-        policy: String, the policy of the training.
-
-    Raises:
-        ModelError: Instead of TensorFlow's error.
-    """
+    """Say in words, inside the `with` block, which operation has no kernel for a policy."""
     try:
         yield
     except Exception as error:  # the class differs with the device, the text does not
@@ -256,13 +220,7 @@ def _is_regularized(layer: keras.layers.Layer) -> bool:
 
 @contextmanager
 def policy_scope(policy: str, restore: str | keras.DTypePolicy) -> Iterator[None]:
-    """Set Keras' global dtype policy inside the `with` block, and `restore` afterwards.
-
-    Args:
-        policy: String, name of the policy of a recipe.
-        restore: The user's own policy. It cannot be read here, since KerasTuner's `clear_session`
-            has reset it before.
-    """
+    """Set Keras' global dtype policy inside the `with` block, and `restore` afterwards."""
     keras.config.set_dtype_policy(policy_of_keras(policy))
     try:
         yield

@@ -26,16 +26,7 @@ ONLY = {
 
 
 def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
-    """Refuse what several devices would train otherwise than one device.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        recipe: `Recipe` of the training.
-        loss: The loss argument of `compile`.
-
-    Raises:
-        ModelError: If the model or the recipe cannot be trained on several devices.
-    """
+    """Refuse what several devices would train otherwise than one device."""
     if gpus.replicas() == 1:
         return
     for name in ONLY:
@@ -69,12 +60,6 @@ def check_space(space: Space) -> None:
     """Refuse a space with values that several devices cannot train by.
 
     What a space leaves to the machine is no such value.
-
-    Args:
-        space: `Space` of the search.
-
-    Raises:
-        ModelError: If there is such a value.
     """
     if gpus.replicas() > 1:
         for name in ONLY:
@@ -82,15 +67,7 @@ def check_space(space: Space) -> None:
 
 
 def check_metric(model: keras.Model, metric: str) -> None:
-    """Refuse a metric that Keras averages over parts of batches, as if all were equally large.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        metric: String, the scored metric.
-
-    Raises:
-        ModelError: If it is the loss of one of several outputs, on several devices.
-    """
+    """Refuse a metric that Keras averages over parts of batches, as if all were equally large."""
     losses = [f"val_{name}_loss" for name in keras_private.output_names(model)]
     if gpus.replicas() > 1 and len(losses) > 1 and metric in losses:
         raise ModelError(
@@ -125,9 +102,6 @@ def as_one_device(model: keras.Model) -> Iterator[None]:
     up afterwards; and it cannot accumulate on several devices. Inside the `with` block, gradients
     are added up first. Methods are wrapped on the instance: the model, its optimizer and the saved
     file stay the same. With one device nothing is done.
-
-    Args:
-        model: Compiled `keras.Model` that `check` has passed.
     """
     if gpus.replicas() == 1:
         yield

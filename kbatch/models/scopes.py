@@ -25,10 +25,6 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
     in use, and the layers run on the device inside the compiled step. Where a part of the pipeline
     mixes examples, the inner step gets `MixedLabels` in the place of the labels. Labels and weights
     of the height and width of the pictures move with them.
-
-    Args:
-        model: Compiled `keras.Model`.
-        layers: Sequence of layers to apply to `x` in order; empty for no augmentation.
     """
     if not layers:
         yield
@@ -57,11 +53,7 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
 
 
 class _Moving:
-    """The movement of a batch of pictures, which its labels follow.
-
-    Raises:
-        RecipeError: If a layer moves pictures, and cannot move labels.
-    """
+    """The movement of a batch of pictures, which its labels follow."""
 
     def __init__(self, model: keras.Model, parts: Sequence[Any], x: Any, y: Any) -> None:
         plain = [part for part in parts if not isinstance(part, Mixing)]
@@ -102,15 +94,7 @@ def dropouts(model: keras.Model) -> list[keras.layers.Dropout]:
 
 
 def check_dropout(model: keras.Model, scale: float) -> None:
-    """Refuse to scale the dropout of a model that has none.
-
-    Args:
-        model: `keras.Model`.
-        scale: Float, the factor on the rates.
-
-    Raises:
-        ModelError: If the factor is not 1 and no layer drops anything.
-    """
+    """Refuse to scale the dropout of a model that has none."""
     if scale != 1 and not any(layer.rate for layer in dropouts(model)):
         raise ModelError(
             "A model must have a Dropout layer with a rate above 0 for its dropout to be scaled",
@@ -125,10 +109,6 @@ def scaled_dropout(model: keras.Model, scale: float) -> Iterator[None]:
 
     The layers stay the same objects. A scaled rate is at most 0.5 (see
     `kbatch.rules.scaling.scaled_dropout`). A saved model has the rates of the user's.
-
-    Args:
-        model: Compiled `keras.Model`.
-        scale: Float, the factor; 1 leaves the model as it is.
     """
     if scale == 1:
         yield

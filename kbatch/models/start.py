@@ -88,13 +88,7 @@ class Start:
         self._travel = travel
 
     def begin(self, first: keras.Model, second: keras.Model, inputs: Any = None) -> None:
-        """Note the variables that two models share, unless it was done, and their values.
-
-        Args:
-            first: `keras.Model`, as `build` returned it.
-            second: `keras.Model` of another call.
-            inputs: Inputs that models without variables were called on; `None` without a call.
-        """
+        """Note the variables that two models share, unless it was done, and their values."""
         if self._begun:
             return
         others = {id(variable) for variable in _variables(second)}
@@ -113,13 +107,6 @@ class Start:
         """Note the variables of a model that were there before its call of `build`.
 
         So a base is found that only some values of hyperparameters choose.
-
-        Args:
-            model: `keras.Model`, as `build` returned it.
-            made: `Made`, what the call made.
-
-        Raises:
-            ModelError: If an earlier call made them, and they were trained since.
         """
         if not isinstance(model, keras.Model):  # `compile_for` refuses it
             return
@@ -187,12 +174,7 @@ class Start:
 
 
 def build_called(build: Callable[[], keras.Model], inputs: Any) -> keras.Model:
-    """Return a new model, called once if only a call makes its variables.
-
-    Args:
-        build: Function that returns a model.
-        inputs: Inputs of a batch; `None` if there are none.
-    """
+    """Return a new model, called once if only a call makes its variables."""
     model = build()
     if inputs is not None and not model.built:
         # its variables are made by the first call; a model that has no call makes them itself
@@ -262,9 +244,6 @@ def seed_scope(seed: int) -> Iterator[None]:
     """Seed Python, NumPy, TensorFlow and Keras, and restore the state of all four afterwards.
 
     Keras draws the seeds of initializers and of Dropout from Python's generator.
-
-    Args:
-        seed: Integer, the seed inside the `with` block.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()
     tensorflow_state = tensorflow_private.seed_state()

@@ -26,10 +26,6 @@ class BatchGradient:
     Each pass is Keras' own train step on a part of the batch, whose call of the optimizer is caught
     instead. So metrics, moving statistics and the scaling of the loss are as in Keras. The passes
     are one loop, so memory is that of one pass.
-
-    Args:
-        model: Compiled `keras.Model` that `check_accumulation` has passed.
-        passes: Integer, equal parts to take a batch in.
     """
 
     def __init__(self, model: keras.Model, passes: int) -> None:
@@ -43,9 +39,6 @@ class BatchGradient:
 
         A gradient is `None` where the loss does not depend on the variable. Where the optimizer
         scales the loss, the gradients are scaled too.
-
-        Args:
-            batch: Batch as Keras' `train_step` takes it.
         """
         if self._passes == 1:
             gradients, _, metrics = self._pass(batch)
@@ -239,18 +232,7 @@ def _times(factor: tf.Tensor, distance: Any) -> tf.Tensor:
 
 
 def check_method(model: keras.Model, recipe: Recipe, optimizer: Any) -> None:
-    """Refuse a model that a recipe's training method cannot train.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        recipe: `Recipe` of the training.
-        optimizer: Optimizer that the model is or will be compiled with.
-
-    Raises:
-        ModelError: If the method is not plain, and the model has a `train_step` of its own, a
-            distribution strategy or weights in float8, or its optimizer accumulates by itself or
-            has a schedule that would count inner steps.
-    """
+    """Refuse a model that a recipe's training method cannot train."""
     if recipe.method.name == PLAIN:
         return
     method = f"training={recipe.training!r}"
@@ -303,13 +285,6 @@ def trained_by_method(model: keras.Model, recipe: Recipe) -> Iterator[None]:
     One train step of Keras then takes a whole batch: `recipe.examples_per_step` examples, which it
     goes through in passes of `recipe.examples_per_pass`. Enter it outside of the augmentation
     scope, so that a batch is augmented once and all passes over it see the same examples.
-
-    Args:
-        model: Compiled `keras.Model`.
-        recipe: `Recipe` that the model is compiled for.
-
-    Raises:
-        ModelError: If the method cannot train the model.
     """
     method = recipe.method
     if method.name == PLAIN:

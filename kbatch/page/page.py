@@ -93,14 +93,7 @@ class Contents:
 
 
 def contents_of(source: Any) -> Contents:
-    """Return the contents of the page of a search.
-
-    Args:
-        source: The tuner, or the folder of the search.
-
-    Raises:
-        RecordError: If there are no records, or they cannot be read.
-    """
+    """Return the contents of the page of a search."""
     found, root = report(source), root_of(source)
     shown = shown_records(found)
     ranks = ranking(shown, found.goal, found.validation_examples, found.dropped)
@@ -155,29 +148,14 @@ TEMPLATE, STYLE, SCRIPT = "page.html.jinja", "page.css", "page.js"
 
 
 def html_of(contents: Contents, library: str, state: str = "", reload_seconds: int = 0) -> str:
-    """Return the page of a search.
-
-    Args:
-        contents: What it shows.
-        library: Vega, Vega-Lite and Vega-Embed as one text of JavaScript.
-        state: String, a sentence on the state of the search; empty once it has ended.
-        reload_seconds: Integer, seconds after which the page loads itself again; 0 for never.
-    """
+    """Return the page of a search."""
     return rendered(_text(TEMPLATE), contents, library, state, reload_seconds)
 
 
 def rendered(
     template: str, page: Any, library: str, state: str = "", reload_seconds: int = 0
 ) -> str:
-    """Return a page in one file: its texts escaped, its style, its charts and their library.
-
-    Args:
-        template: String, a Jinja template that extends `base.html.jinja`.
-        page: What the template shows.
-        library: See `html_of`.
-        state: See `html_of`.
-        reload_seconds: See `html_of`.
-    """
+    """Return a page in one file: its texts escaped, its style, its charts and their library."""
     return (
         _environment()
         .from_string(template)
@@ -230,17 +208,7 @@ RELOAD_SECONDS = 10
 
 
 def write(source: Any) -> Path:
-    """Write the page of a search into its folder, as `report.html`.
-
-    Args:
-        source: The tuner, the folder of a search, or what `--out` was.
-
-    Returns:
-        The file.
-
-    Raises:
-        RecordError: If there are no records, they cannot be read, or the file cannot be written.
-    """
+    """Write the page of a search into its folder, as `report.html`."""
     return _written(source, RUNNING if is_locked(folder_of(source)) else "", 0)
 
 
@@ -260,10 +228,6 @@ class LivePage(Watcher):
 
     The page is written between two trainings, so no clock counts it. If it cannot be written, a
     warning says so once, and the search goes on.
-
-    Args:
-        directory: Folder of the search, where `report.html` is written.
-        watcher: `Watcher` that is told too.
 
     Example:
     ```python
@@ -316,11 +280,7 @@ class LivePage(Watcher):
 
 @contextmanager
 def at_rest(directory: str | Path) -> Iterator[None]:
-    """Write the page again where a search stopped early, so that it does not wait for more.
-
-    Args:
-        directory: Folder of the search.
-    """
+    """Write the page again where a search stopped early, so that it does not wait for more."""
     try:
         yield
     except BaseException:

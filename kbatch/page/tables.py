@@ -50,13 +50,7 @@ class RecipeAdvice:
 def recipe_advice(
     source: Any, records: Sequence[Record], best: Record | None
 ) -> list[RecipeAdvice]:
-    """Return the advice on the best recipe of a search, and on its baseline.
-
-    Args:
-        source: The folder of the search.
-        records: Its records.
-        best: Record of the best recipe.
-    """
+    """Return the advice on the best recipe of a search, and on its baseline."""
     baseline = next((record for record in records if record.baseline), None)
     named = []
     if best is not None:
@@ -125,14 +119,7 @@ class RecipeTable:
 def recipe_table(
     ranks: Sequence[Rank], records: Sequence[Record], goal: Goal, best: Record | None
 ) -> RecipeTable:
-    """Return the ranking as a table, with the scores of the confirmation if there is one.
-
-    Args:
-        ranks: The baseline, then the trials by score.
-        records: All records, confirmations among them.
-        goal: The goal of the search.
-        best: Record of the best recipe, as `kbatch.best_recipe` gives it.
-    """
+    """Return the ranking as a table, with the scores of the confirmation if there is one."""
     names = [name or REMARK for name in headings(ranks, goal.metric)]
     means = {
         (group[0].trial, str(group[0].recipe)): Mean.of([record.score for record in group])
@@ -190,14 +177,7 @@ Fact = tuple[str, str]
 def searched(
     facts: Mapping[str, Any], run: Mapping[str, Any], records: Sequence[Record], goal: Goal
 ) -> list[Fact]:
-    """Return what was searched, as names and words.
-
-    Args:
-        facts: The facts of the project.
-        run: Notes of the driver on its run; may be empty.
-        records: All records.
-        goal: The goal of the search.
-    """
+    """Return what was searched, as names and words."""
     told = [(name, str(run[name])) for name in ("data", "model") if name in run]
     return [
         *told,

@@ -62,15 +62,6 @@ def check_step(graph: OpGraph, call: Call, spans: Sequence[Span]) -> None:
 
     Every weight that a gradient reaches in the plain model must be reached in the segments too. A
     model that is built like one that has passed with the same segments is not traced again.
-
-    Args:
-        graph: The model's operations.
-        call: Function that stands for the model's `call`.
-        spans: The segments.
-
-    Raises:
-        RecomputeError: If the step cannot be traced, with the segment, or if weights lose their
-            gradients, with the weights.
     """
     _traced.get(graph, lambda: _checked(graph, call), tuple(spans))
 
@@ -138,13 +129,7 @@ _MAKE_A_PLAN = "Make one of this model: recompute.plan(model, batch_size=16)"
 
 
 class SegmentedCall:
-    """Stands for a model's `call`: in training it runs the model in the segments of a plan.
-
-    Args:
-        model: The model.
-        graph: Its operations.
-        plan: The plan.
-    """
+    """Stands for a model's `call`: in training it runs the model in the segments of a plan."""
 
     def __init__(self, model: keras.Model, graph: OpGraph, plan: Plan) -> None:
         self.model, self.graph, self.plan = model, graph, plan
@@ -318,16 +303,7 @@ def _check_not_in_fit(model: keras.Model) -> None:
 
 
 def check_plan(graph: OpGraph, plan: Plan, name: str) -> None:
-    """Refuse a plan of another model.
-
-    Args:
-        graph: The model's operations.
-        plan: The plan.
-        name: The model's name, for the error.
-
-    Raises:
-        RecomputeError: If the plan's segments are not made of the model's operations.
-    """
+    """Refuse a plan of another model."""
     must = f"A plan must be made for the model it is applied to ({name!r})"
     spans = spans_of(plan)
     operations = spans[-1].stop if spans else 0
@@ -349,12 +325,6 @@ def restored(model: keras.Model) -> Iterator[Callable[[], None]]:
     """Restore a model at the end of a `with` block; inside it has no plan.
 
     The block gets a function that restores weights and optimizer in between.
-
-    Args:
-        model: `keras.Model`, built and compiled.
-
-    Raises:
-        RecomputeError: If the model is not compiled.
     """
     if not model.compiled:
         raise RecomputeError(
@@ -384,11 +354,7 @@ def restored(model: keras.Model) -> Iterator[Callable[[], None]]:
 
 
 def batch_size_of(x: Any) -> int:
-    """Number of examples in a batch.
-
-    Raises:
-        RecomputeError: If there are none.
-    """
+    """Number of examples in a batch."""
     shapes = [np.shape(part) for part in keras.tree.flatten(x) if part is not None]
     if not shapes or not all(shape and shape[0] for shape in shapes):
         raise RecomputeError(

@@ -65,13 +65,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts memory and work for one model and batch size.
-
-    Args:
-        graph: The model's operations.
-        costs: Their costs.
-        batch_size: Integer, examples per step.
-    """
+    """Predicts memory and work for one model and batch size."""
 
     def __init__(self, graph: OpGraph, costs: ModelCosts, batch_size: int) -> None:
         self.graph, self.costs, self.batch_size = graph, costs, batch_size
@@ -162,14 +156,7 @@ class Predictor:
     def _with_forward(
         self, peak: float, start: int, kept: frozenset[int], internal: Sequence[float]
     ) -> float:
-        """The peak of a segment's backward pass, or of its forward pass if that is larger.
-
-        Args:
-            peak: Float, peak bytes of the backward pass.
-            start: Integer, position of the first operation.
-            kept: Numbers of the values that are kept for the segment.
-            internal: Bytes that are kept of the inside of each operation.
-        """
+        """The peak of a segment's backward pass, or of its forward pass if that is larger."""
         for position, inside in enumerate(internal, start):
             others, forward = self._forward[position]
             if forward > peak:

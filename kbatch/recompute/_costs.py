@@ -32,12 +32,7 @@ _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"
 
 
 def work_of(operation: Any, lists: Mapping[int, Buffer]) -> float:
-    """Work of one operation for one example; of a loop, the work of all its turns.
-
-    Args:
-        operation: Operation of a graph traced with a batch of `PRIME`.
-        lists: Buffers of TensorLists by the `id` of their tensors.
-    """
+    """Work of one operation for one example; of a loop, the work of all its turns."""
     if operation.type in FREE:
         return 0.0
     if operation.type in LOOPS:
@@ -151,15 +146,7 @@ def trace_op(
     differentiable: Collection[int],
     context: Context,
 ) -> TracedOp:
-    """Trace one call of an operation forward and backward.
-
-    Args:
-        node: The call.
-        specs: Shape and type of each value that it reads, by its number.
-        masked: Numbers of the values that have a mask.
-        differentiable: Numbers of the values that a gradient comes to.
-        context: Layer to call it under.
-    """
+    """Trace one call of an operation forward and backward."""
     trace = _OpTrace(node, masked, differentiable, context)
     trace.run([specs[number] for number in node.reads])
     return TracedOp(trace.cost(), trace.written(), trace.masked_writes, trace.adds_losses)
@@ -349,11 +336,7 @@ class ModelCosts:
 
 
 def costs_of(graph: OpGraph) -> ModelCosts:
-    """Trace each operation of a model forward and backward once; nothing is executed.
-
-    Args:
-        graph: Operations of a built model. They are traced under the policy of the model.
-    """
+    """Trace each operation of a model forward and backward once; nothing is executed."""
     context = Context(graph.functional.dtype_policy)
     specs = {
         number: tf.TensorSpec((tensor.shape[0] or PRIME, *tensor.shape[1:]), tensor.dtype)

@@ -75,12 +75,7 @@ class Uncut:
 
 
 class CutPoints:
-    """The positions where a model may be cut.
-
-    Args:
-        graph: The model's operations.
-        loss_positions: Positions of the operations that add losses of their own. Defaults to none.
-    """
+    """The positions where a model may be cut."""
 
     def __init__(self, graph: OpGraph, loss_positions: Collection[int] = ()) -> None:
         self.graph, self.loss_positions = graph, loss_positions
@@ -107,14 +102,7 @@ class CutPoints:
         return [position for position in range(count) if position not in forbidden]
 
     def check(self, cuts: Iterable[int]) -> None:
-        """Refuse cuts that change the order of a sum.
-
-        Args:
-            cuts: Positions.
-
-        Raises:
-            RecomputeError: With the layer to cut after instead.
-        """
+        """Refuse cuts that change the order of a sum."""
         for cut in cuts:
             for each in self.uncut:
                 if each.first <= cut < each.stop:

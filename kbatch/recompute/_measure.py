@@ -174,13 +174,7 @@ def measure(
 
 
 def candidates(model: keras.Model, batch_size: int, peak_bytes: float | None) -> list[Plan]:
-    """The plans that are worth measuring, the most promising first.
-
-    Args:
-        model: `keras.Model`, built.
-        batch_size: Integer, examples per step.
-        peak_bytes: Float, the budget, or `None` for the lowest peak.
-    """
+    """The plans that are worth measuring, the most promising first."""
     simple = [plan(model, batch_size, "sqrt"), plan(model, batch_size, "stages")]
     if peak_bytes is None:
         return _distinct([plan(model, batch_size, "minimal"), *simple])

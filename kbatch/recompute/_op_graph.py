@@ -67,11 +67,7 @@ class Node:
         return tuple(variable for variable in held.values() if variable.trainable)
 
     def run(self, values: dict[int, Any]) -> None:
-        """Call the operation in training mode.
-
-        Args:
-            values: Tensors by their numbers. Those that the call returns are added.
-        """
+        """Call the operation in training mode."""
         tensors = {symbol: values[number] for symbol, number in self.symbols.items()}
         args, kwargs = self.arguments.fill_in(tensors)
         outputs = call_function(self.operation, training=True)(*args, **kwargs)
@@ -104,11 +100,7 @@ TimeStep = tuple[str, int]
 
 
 def functional_of(model: Any) -> Any:
-    """The Functional model behind a Functional or Sequential model.
-
-    Raises:
-        RecomputeError: If the model has none, or has a `call` of its own.
-    """
+    """The Functional model behind a Functional or Sequential model."""
     functional = functional_class()
     graph = functional_of_sequential(model) if isinstance(model, keras.Sequential) else model
     is_plain = (
@@ -128,9 +120,6 @@ def functional_of(model: Any) -> Any:
 
 class Unfolded:
     """The operations of a Functional model, those of nested models in the place of their calls.
-
-    Args:
-        functional: The Functional model.
 
     Attributes:
         inputs: Tuple of integers, numbers of the model's inputs.
@@ -157,15 +146,7 @@ class Unfolded:
     def _nodes(
         self, functional: Any, symbols: dict[int, int], path: str, time_step: TimeStep | None
     ) -> Iterator[Node]:
-        """The nodes of one model.
-
-        Args:
-            functional: The Functional model.
-            symbols: Numbers of the model's inputs, by the `id` of their symbolic tensors. The
-                numbers of all other tensors are added.
-            path: String before the names of its operations.
-            time_step: As in `Node`.
-        """
+        """The nodes of one model."""
         by_depth = nodes_by_depth(functional)
         for depth in sorted(by_depth, reverse=True):
             for node in by_depth[depth]:
@@ -298,17 +279,11 @@ class OpGraph:
 
     Values, that is tensors between operations, are known by numbers; operations by positions.
 
-    Args:
-        model: The model. Its layers are shared, not copied.
-
     Attributes:
         functional: The Functional model behind it.
         inputs: Tuple of integers, numbers of the model's inputs.
         nodes: Tuple of `Node` in call order.
         outputs: Tuple of integers, numbers of the model's outputs.
-
-    Raises:
-        RecomputeError: If the model hides its graph.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -417,9 +392,6 @@ class SignatureCache(Generic[T]):
     """Results of traces, for the kinds of model that were asked for last.
 
     It holds neither models nor their classes: a signature refers to classes weakly.
-
-    Args:
-        limit: Integer, number of results to keep. Defaults to `64`.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -431,11 +403,6 @@ class SignatureCache(Generic[T]):
         """The result for a model; `make` is called if no model of its kind is known.
 
         Nothing is kept for a model without a signature, nor if `make` raises.
-
-        Args:
-            graph: The model's operations.
-            make: Function that returns the result.
-            also: What the result depends on besides the model. Optional.
         """
         kind = signature(graph)
         if kind is None:

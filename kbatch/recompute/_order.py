@@ -18,10 +18,6 @@ class Turns:
 
     The order is the one in which the tape asks for them. Without it, segments of parallel branches
     would be recomputed at the same time.
-
-    Args:
-        barrier: Function of tensors and awaited tensors. It returns tensors equal to the first, but
-            only once the second are known.
     """
 
     def __init__(self, barrier: Barrier) -> None:
@@ -31,12 +27,7 @@ class Turns:
         self._awaited: list[tf.Tensor] = []  # what the segment waits for that began last
 
     def begin(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The inputs of a segment, held back until its turn.
-
-        Args:
-            tensors: The inputs.
-            upstream: Gradients that must be known first.
-        """
+        """The inputs of a segment, held back until its turn."""
         # A tensor from inside of a loop is not known outside of it.
         before = self._last if self._graph is _graph() else []
         self._awaited = [*upstream, *before]
@@ -114,12 +105,6 @@ def wait(
 
     Without this, TensorFlow begins it on one thread while another still computes tensors that only
     the forward pass needs.
-
-    Args:
-        upstream: Tensors that the backward pass begins with. Each comes from an operation of its
-            own, made for this purpose before anything was recomputed.
-        gradients: Gradients that it ends with; `None` where there is none.
-        shared: The `id` of the operations that hand on results of the forward pass. Optional.
     """
     if tf.executing_eagerly() or not upstream:
         return  # operations run one after another
@@ -204,20 +189,6 @@ def share_small_results(
     """Let a recomputed segment and its gradients read the small results of the forward pass.
 
     A gradient that is taken of them later still flows through the recomputed ones.
-
-    Args:
-        recomputed: Tensors that the recomputed segment ends with.
-        forward: Tensors that the forward pass ended with, in the same order.
-        entering: Tensors that entered the forward pass, by the `id` of those that entered the
-            recomputation in their place.
-        given: The `id` of the tensors that depend on no example: the weights.
-        sent: Tensors of the operations right before those of the recomputation.
-        hold: Function that holds tensors back until the segment's turn. Without it TensorFlow
-            would keep large tensors that are made of small ones, such as a scale for each element:
-            it would notice that the forward pass has computed them already.
-
-    Returns:
-        The `id` of the operations that hand the small results on.
     """
     if not recomputed or tf.executing_eagerly():
         return set()

@@ -42,11 +42,7 @@ class Options:
     count: int | None = None
 
     def check(self) -> None:
-        """Refuse options that make no sense.
-
-        Raises:
-            RecomputeError: With the option to pass instead.
-        """
+        """Refuse options that make no sense."""
         self._check_name()
         self._check_budget()
         self._check_layers()
@@ -123,11 +119,7 @@ class Options:
 
 
 def segments_of(predictor: Predictor, options: Options) -> Sequence[Span]:
-    """The segments that a strategy cuts a model into.
-
-    Raises:
-        RecomputeError: If no cuts meet the budget, or `layers` names a wrong cut.
-    """
+    """The segments that a strategy cuts a model into."""
     graph = predictor.graph
     if options.strategy == "none":
         return whole(graph)
@@ -285,17 +277,7 @@ def plan_for(
     planned_batch_size: int,
     batch_size: int,
 ) -> Plan:
-    """Plan a model for one batch size, and give the plan's bytes for another.
-
-    Args:
-        model: As for `plan`.
-        strategy: `Strategy` of a recipe.
-        planned_batch_size: Integer, the batch size to plan for.
-        batch_size: Integer, the batch size of the plan's bytes.
-
-    Raises:
-        RecomputeError: As for `plan`.
-    """
+    """Plan a model for one batch size, and give the plan's bytes for another."""
     options = Options(strategy.name, kept_share=strategy.kept_share, count=strategy.count)
     options.check()
     predictor = _predictor(model, planned_batch_size)
@@ -347,11 +329,7 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
 
 
 def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
-    """A function that takes a plan of this model and a batch size, and gives the plan its bytes.
-
-    Args:
-        model: `keras.Model`, Functional or Sequential, built. It is traced once, here.
-    """
+    """A function that takes a plan of this model and a batch size, and gives the plan its bytes."""
     graph = OpGraph(model)
     costs = _costs(graph)
 

@@ -48,12 +48,6 @@ def check(graph: OpGraph) -> frozenset[int]:
 
     The model is traced once in training mode, without being run. One that is built like a model
     that has passed is not traced again.
-
-    Returns:
-        Positions of the operations that add losses of their own.
-
-    Raises:
-        RecomputeError: With the name of the layer, as far as it is known.
     """
     return _loss_positions.get(graph, lambda: _checked(graph))
 
@@ -100,10 +94,6 @@ class _WatchingScope(Scope):
 
 class _Trace:
     """A trace of a model's forward pass in training mode.
-
-    Args:
-        graph: The model's operations.
-        variables: All variables of its layers.
 
     Attributes:
         graph: The `FuncGraph`.

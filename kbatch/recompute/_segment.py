@@ -28,9 +28,6 @@ class Context(keras.layers.Layer):
     The private attributes that it sets keep Keras from converting the function, which is no tensor
     (`Layer.__init__`, keras/src/layers/layer.py, Keras 3.15.1).
 
-    Args:
-        policy: Dtype policy of the model.
-
     Attributes:
         segment: String, the segment that was begun last, for error messages.
     """
@@ -50,11 +47,6 @@ class Context(keras.layers.Layer):
 
 class Scope(keras.StatelessScope):
     """A stateless scope in which every variable keeps the value it had when it was first read.
-
-    Args:
-        entry: Values of variables by their `id`. The scopes of a segment's forward pass and of its
-            recomputation share it, so that both begin with the same state. Variables that are
-            missing are added when they are first read.
 
     Attributes:
         updated: Variables that were assigned inside of the scope, by their `id`.
@@ -90,12 +82,7 @@ class Scope(keras.StatelessScope):
 
 
 def read(variable: Any, outer: keras.StatelessScope | None) -> tf.Tensor:
-    """The value of a variable outside of our own scopes, in the variable's own type.
-
-    Args:
-        variable: Keras variable.
-        outer: The scope that the user's own code runs in, or `None`.
-    """
+    """The value of a variable outside of our own scopes, in the variable's own type."""
     value = outer.get_current_value(variable) if outer is not None else None
     return tf.convert_to_tensor(tensorflow_variable(variable) if value is None else value)
 
@@ -209,11 +196,6 @@ class RunResult:
 class Segment:
     """The operations between two cuts of a model.
 
-    Args:
-        graph: The model's operations.
-        start: Integer, position of the first.
-        stop: Integer, position after the last.
-
     Attributes:
         inputs: Numbers of the values that the segment reads from before.
         outputs: Numbers of the values that later operations read. Values that are read here and
@@ -243,12 +225,7 @@ class Segment:
         self._graph, self._start, self._stop = graph, start, stop
 
     def run(self, values: dict[int, Any], step: Step) -> None:
-        """Run the operations as Keras does, and keep what their gradients need.
-
-        Args:
-            values: Tensors by their numbers. Those that the operations make are added.
-            step: What the segments of this step share.
-        """
+        """Run the operations as Keras does, and keep what their gradients need."""
         step.context.segment = self.description
         if not any(self._start <= position < self._stop for _, position in step.copies):
             for node in self.nodes:
@@ -276,13 +253,7 @@ class Segment:
     def compute(
         self, values: dict[int, Any], weights: Mapping[WeightRead, tf.Tensor], scope: Scope
     ) -> RunResult:
-        """Run the operations as a pure function.
-
-        Args:
-            values: Tensors by their numbers. Those that the operations make are added.
-            weights: The tensors to read weights from.
-            scope: Scope that holds the state to begin with.
-        """
+        """Run the operations as a pure function."""
         with scope:
             for position, node in enumerate(self.nodes, self._start):
                 scope.give(
@@ -308,13 +279,7 @@ class Segment:
         )
 
     def publish(self, values: dict[int, Any], result: RunResult, ends: Sequence[tf.Tensor]) -> None:
-        """Hand the tensors, losses and new state of the forward pass on to the model.
-
-        Args:
-            values: Tensors by their numbers. Those of `outputs` are added.
-            result: What the forward pass left.
-            ends: The outputs and losses, in the order of `result.ends`.
-        """
+        """Hand the tensors, losses and new state of the forward pass on to the model."""
         remaining = iter(ends)
         for number in self.outputs:
             others = result.others
@@ -341,13 +306,7 @@ DELAY = 8
 
 
 def run_recomputed(segment: Segment, values: dict[int, Any], step: Step) -> None:
-    """Run a segment so that the backward pass recomputes its inside.
-
-    Args:
-        segment: The segment.
-        values: Tensors by their numbers. Those that leave the segment are added.
-        step: What the segments of this step share.
-    """
+    """Run a segment so that the backward pass recomputes its inside."""
     step.context.segment = segment.description
     recomputation = _Recomputation(segment, values, step)
 
@@ -364,11 +323,6 @@ class _Recomputation:
 
     Its *arguments* are the tensors that gradients are taken for: floating inputs first, weights
     after them. Other inputs, such as tokens, are the same in both passes (`_fixed`).
-
-    Args:
-        segment: The segment.
-        values: Tensors by their numbers.
-        step: What the segments of this step share.
 
     Attributes:
         forward: `RunResult` of the forward pass, once it has run.

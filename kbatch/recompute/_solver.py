@@ -100,15 +100,7 @@ def _extend(
     extended: dict[frozenset[int], list[_Way]],
     span: Span,
 ) -> None:
-    """Add to `extended` the ways that go on with one more segment and stay within the budget.
-
-    Args:
-        predictor: Predicts the segment.
-        budget: The budget.
-        fronts: Ways up to the segment, by the values that are kept and alive.
-        extended: Ways up to the end of the segment, by the same.
-        span: The segment.
-    """
+    """Add to `extended` the ways that go on with one more segment and stay within the budget."""
     start, stop, recompute = span
     segment = predictor.segment(start, stop)
     alive = frozenset(predictor.graph.live(stop))
@@ -145,12 +137,7 @@ def lowest(predictor: Predictor) -> list[Span]:
 
 
 def uniform(predictor: Predictor, count: int) -> list[Span]:
-    """Segments that would keep about the same bytes, all but the last recomputed.
-
-    Args:
-        predictor: Predicts the segments.
-        count: Integer, number of segments.
-    """
+    """Segments that would keep about the same bytes, all but the last recomputed."""
     at = positions(predictor)
     total = [0.0]
     for begin, end in itertools.pairwise(at):

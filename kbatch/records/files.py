@@ -34,11 +34,7 @@ KEPT = "finished trainings are kept, and the same call goes on"
 def disk_trouble(error: BaseException) -> RecordError | None:
     """Return the error to raise for a full or closed disk, whichever library reported it.
 
-    Args:
-        error: Any exception; its causes and contexts are searched too.
-
-    Returns:
-        A `RecordError`, or `None` if the error has nothing to do with the disk.
+    Returns a `RecordError`, or `None` if the error has nothing to do with the disk.
 
     Example:
     >>> error = OSError(28, "No space left on device", "weights.h5")
@@ -59,12 +55,7 @@ def disk_trouble(error: BaseException) -> RecordError | None:
 
 
 def refusal(error: OSError, path: object = None) -> RecordError:
-    """Return the error to raise for a file or folder that could not be written.
-
-    Args:
-        error: `OSError` of the system.
-        path: Path of the file, if the error does not name it. Optional.
-    """
+    """Return the error to raise for a file or folder that could not be written."""
     name = path if path is not None else error.filename
     said = (error.strerror or str(error)) + (f": {name}" if name is not None else "")
     if error.errno in FULL:
@@ -84,13 +75,6 @@ def check_room(folder: Path, needed_bytes: int) -> None:
     """Refuse to start a training whose weights the disk has no room for.
 
     HDF5 may end the process when it cannot write a file.
-
-    Args:
-        folder: `Path` of the folder for the weights.
-        needed_bytes: Integer, bytes that the weights may take.
-
-    Raises:
-        RecordError: If fewer bytes are free.
     """
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
@@ -124,12 +108,6 @@ def read(path: Path) -> bytes | None:
     """Read a regular file; `None` if there is no file.
 
     A pipe or a device is refused before anything is read from it, since reading may never end.
-
-    Args:
-        path: `Path` of the file.
-
-    Raises:
-        RecordError: If the path is not a regular file, or cannot be read.
     """
     try:
         handle = os.open(
@@ -158,16 +136,7 @@ def _unreadable(path: Path, received: str) -> RecordError:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replace a file, synced to the disk; never leave half a file.
-
-    Args:
-        path: `Path` of the file, in a folder that exists.
-        content: String or bytes to write; a string is written as UTF-8.
-
-    Raises:
-        RecordError: If the disk is full, or the file cannot be written. The old file is then still
-            there.
-    """
+    """Replace a file, synced to the disk; never leave half a file."""
     half = path.with_name(path.name + ".tmp")
     try:
         half.unlink(missing_ok=True)  # a killed process may have left one
@@ -191,12 +160,6 @@ def check_no_links(folder: Path) -> None:
 
     The folder itself may be a link. Whoever wrote the folder chose where its links lead, such as to
     a file of yours that the next record would overwrite; and reading a pipe may never end.
-
-    Args:
-        folder: `Path` of a project; nothing is there yet if it is new.
-
-    Raises:
-        RecordError: If there is one; it names the first.
     """
     for entry in _no_files(str(folder)):
         if entry.is_symlink():
@@ -209,28 +172,13 @@ def check_no_links(folder: Path) -> None:
 
 
 def check_no_link(path: Path) -> None:
-    """Refuse a link in the place of a file or folder.
-
-    Args:
-        path: `Path` in a folder that may come from someone else.
-
-    Raises:
-        RecordError: If it is a link.
-    """
+    """Refuse a link in the place of a file or folder."""
     if path.is_symlink():
         raise _linked(str(path))
 
 
 def check_no_linked_files(folder: Path, endings: tuple[str, ...]) -> None:
-    """Refuse links among the files of a folder that have one of some endings.
-
-    Args:
-        folder: `Path` of a folder that may hold other files of the user's.
-        endings: Tuple of strings, such as `(".md",)`.
-
-    Raises:
-        RecordError: If there is a link; it names the first.
-    """
+    """Refuse links among the files of a folder that have one of some endings."""
     if not folder.is_dir():
         return
     for name in sorted(os.listdir(folder)):
@@ -291,15 +239,9 @@ class Lock:
     The lock ends with `release`, with this object or with the process. A process may lock a folder
     several times, so that a notebook cell that runs again does not lock itself out.
 
-    Args:
-        folder: `Path` of the folder of records; made if it does not exist.
-
     Attributes:
         fresh: Boolean, whether this process did not hold the folder before. If so, another process
             may have written to it.
-
-    Raises:
-        RecordError: If another process holds the folder; the message says which, and since when.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -336,9 +278,6 @@ def is_locked(folder: Path) -> bool:
     """Tell whether a process, this one included, holds the lock of a folder.
 
     A process that begins to search at this very moment may be refused; it can begin again.
-
-    Args:
-        folder: `Path` of the folder of records.
     """
     try:
         handle = os.open(folder / LOCK_FILE, os.O_RDWR | getattr(os, "O_NONBLOCK", 0))

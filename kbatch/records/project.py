@@ -37,16 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def name_of(purpose: str, trial: int, seed: int) -> str:
-    """Return the name of a training, for the files of callbacks and the runs of TensorBoard.
-
-    Args:
-        purpose: `"search"`, `"baseline"` or `"confirmation"`.
-        trial: Integer, number of the KerasTuner trial; -1 for the baseline.
-        seed: Integer, seed of the training.
-
-    >>> name_of("search", 4, 0), name_of("confirmation", 4, 1)
-    ('4', 'confirmation_trial4_seed1')
-    """
+    """Return the name of a training, for the files of callbacks and the runs of TensorBoard."""
     if purpose == "search":
         return str(trial)
     if purpose == "baseline":
@@ -92,15 +83,7 @@ class Job:
         checkpoint: str = "",
         device: str = "",
     ) -> Record:
-        """Return the record of this training.
-
-        Args:
-            outcome: Measured `Outcome`.
-            score: Float, its score.
-            test: Metrics of the kept weights on test data. Optional.
-            checkpoint: Path of the kept weights, relative to the project; empty if none were kept.
-            device: String, the training device in words. Defaults to that of this process.
-        """
+        """Return the record of this training."""
         from kbatch.runtime import device_memory
 
         return Record(
@@ -126,11 +109,7 @@ CRASHES = 2  # after so many starts without an end, a training is said to kill i
 
 
 class AtMostOnce:
-    """Keeps the rule that each training of a search is made at most once.
-
-    Args:
-        store: `Store` of the starts and the records.
-    """
+    """Keeps the rule that each training of a search is made at most once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -269,11 +248,7 @@ class Facts(TypedDict, total=False):
 
 
 def load_facts(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Read the facts of the project in `directory`; `None` if the project was not started.
-
-    Raises:
-        RecordError: If the file cannot be read, or does not hold facts.
-    """
+    """Read the facts of the project in `directory`; `None` if the project was not started."""
     path = Path(directory) / FACTS_FILE
     text = files.read(path)
     if text is None:
@@ -297,17 +272,7 @@ def save_facts(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> N
 
 
 def check_facts(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
-    """Refuse facts that differ from those that the project was started with.
-
-    Args:
-        directory: Path of the folder of the project's records.
-        facts: Dict, facts of the search as it is run now. Names that the project does not have yet
-            are not compared.
-
-    Raises:
-        ProjectChangedError: If a fact differs; the message names it and both of its values. Of data
-            whose checksum differs it names the data only.
-    """
+    """Refuse facts that differ from those that the project was started with."""
     stored = load_facts(directory) or {}
     now = json.loads(json.dumps(facts))
     changed = [
@@ -358,14 +323,7 @@ def _without_sums(before: Any, now: Any) -> Any:
 
 
 class Project:
-    """The records of one search, in the folder `kbatch` of its KerasTuner project.
-
-    Args:
-        directory: Folder of the KerasTuner project.
-
-    Raises:
-        RecordError: If the records cannot be read, or the folder holds links.
-    """
+    """The records of one search, in the folder `kbatch` of its KerasTuner project."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
@@ -375,22 +333,14 @@ class Project:
         self.trainings = AtMostOnce(self.store)
 
     def hold(self) -> Lock:
-        """Lock the project, so that no other process trains in it until the lock is released.
-
-        Raises:
-            RecordError: If another process is training in it; the message says which.
-        """
+        """Lock the project, so that no other process trains in it until the lock is released."""
         lock = Lock(self.folder)
         if lock.fresh:
             self.store.read_again()
         return lock
 
     def check_complete(self) -> None:
-        """Refuse a project that has trials of KerasTuner and no records.
-
-        Raises:
-            RecordError: If the records are gone.
-        """
+        """Refuse a project that has trials of KerasTuner and no records."""
         if self.store.records():
             return
         completed = sum(map(_is_completed, self.directory.glob("trial_*/trial.json")))
@@ -406,11 +356,7 @@ class Project:
         return load_facts(self.folder) or {}
 
     def agree(self, facts: dict[str, Any]) -> None:
-        """Refuse facts other than the project's, and keep new ones.
-
-        Raises:
-            ProjectChangedError: If one differs.
-        """
+        """Refuse facts other than the project's, and keep new ones."""
         try:
             check_facts(self.folder, facts)
         except ProjectChangedError:

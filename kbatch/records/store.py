@@ -26,14 +26,7 @@ FRESH = ("confirmation", PARTED)  # purposes of trainings with fresh seeds
 
 
 def key_of(values: Mapping[Name, Any], recipe: Recipe, seed: int, purpose: str) -> str:
-    """Return a short hash that is equal for two trainings only if they are the same training.
-
-    Args:
-        values: Dict, values of all hyperparameters of the trial.
-        recipe: `Recipe` of the training.
-        seed: Integer, seed of the training.
-        purpose: `"search"`, `"baseline"` or `"confirmation"`.
-    """
+    """Return a short hash that is equal for two trainings only if they are the same training."""
     text = json.dumps(
         [dict(values), json.loads(recipe.to_json()), seed, purpose], sort_keys=True, default=str
     )
@@ -109,11 +102,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Record:
-        """Read a record from the dict that `to_dict` made, also after JSON.
-
-        Raises:
-            RecordError: If a field is missing, unknown or of another type.
-        """
+        """Read a record from the dict that `to_dict` made, also after JSON."""
         record = plain_text.read_json(cls, fields, _no_record)
         record.outcome.checked()
         return record
@@ -149,12 +138,6 @@ def read(path: Path) -> list[Line]:
     """Read all complete lines of a file of records.
 
     A last line that is incomplete is left out, with a warning.
-
-    Args:
-        path: `Path` of the file; a missing file has no lines.
-
-    Raises:
-        RecordError: If a line before the last cannot be read, or the path is not a regular file.
     """
     rows = (files.read(path) or b"").split(b"\n")
     lines = []
@@ -177,15 +160,7 @@ def read(path: Path) -> list[Line]:
 
 
 class Store:
-    """The records of one project, appended line by line and synced to disk.
-
-    Args:
-        directory: Path of the folder for the records; made if it does not exist.
-
-    Raises:
-        RecordError: If the folder cannot be made or written, or a line before the last cannot be
-            read.
-    """
+    """The records of one project, appended line by line and synced to disk."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / RECORDS_FILE
@@ -258,11 +233,7 @@ class Store:
         self._append({"event": "ended", "key": record.key, "record": record.to_dict()})
 
     def _append(self, fields: dict[str, Any]) -> None:
-        """Append one line; if that fails, leave the file as it was.
-
-        Raises:
-            RecordError: If the disk is full, or the file cannot be written.
-        """
+        """Append one line; if that fails, leave the file as it was."""
         row = json.dumps(fields, allow_nan=True).encode() + b"\n"
         try:
             if not self._repaired:

@@ -48,11 +48,7 @@ TRIAL: dict[str, Any] = {
 
 
 def found(project: Path) -> list[Path]:
-    """Return the files with names of KerasTuner's, broken links and folders among them.
-
-    Args:
-        project: `Path` of a KerasTuner project, which may be missing.
-    """
+    """Return the files with names of KerasTuner's, broken links and folders among them."""
     try:
         names = sorted(os.listdir(project))
     except OSError:
@@ -67,11 +63,7 @@ def found(project: Path) -> list[Path]:
 
 
 def first_broken(project: Path) -> Path | None:
-    """Return the first file that is not as KerasTuner writes it; `None` if there is none.
-
-    Args:
-        project: `Path` of a KerasTuner project, which may be missing.
-    """
+    """Return the first file that is not as KerasTuner writes it; `None` if there is none."""
     files = found(project)
     states = {file: _state(file) for file in files}
     for file, state in states.items():

@@ -76,14 +76,7 @@ class BatchInfo:
 def batch_infos(
     records: Sequence[Record], goal: Goal, examples: int, own_optimizer: str = ""
 ) -> list[BatchInfo]:
-    """Return the trainings of a search, smallest batch first, those that failed among them.
-
-    Args:
-        records: All records of a search.
-        goal: The goal of the search.
-        examples: Integer, validation examples.
-        own_optimizer: Name of the optimizer that the user's model was compiled with, if known.
-    """
+    """Return the trainings of a search, smallest batch first, those that failed among them."""
     infos = [
         _info([record], goal, examples, own_optimizer)
         for record in records
@@ -95,13 +88,7 @@ def batch_infos(
 def confirmed_infos(
     records: Sequence[Record], goal: Goal, own_optimizer: str = ""
 ) -> list[BatchInfo]:
-    """Return the confirmed recipes, each once with its means over the fresh seeds.
-
-    Args:
-        records: All records of a search and its confirmation.
-        goal: The goal of the search.
-        own_optimizer: Name of the optimizer that the user's model was compiled with, if known.
-    """
+    """Return the confirmed recipes, each once with its means over the fresh seeds."""
     groups = confirmed(records).values()
     infos = [_info(group, goal, 0, own_optimizer) for group in groups]
     return sorted(infos, key=lambda info: info.batch_size)
@@ -277,13 +264,7 @@ class PanelInfo:
 
 
 def panels(records: Sequence[Record], goal: Goal, best: Record | None) -> list[PanelInfo]:
-    """Return the panels of the confirmation and of the search, without the empty ones.
-
-    Args:
-        records: All records of a search.
-        goal: The goal of the search.
-        best: Record of the best recipe, as `ranking.best_of` gives it.
-    """
+    """Return the panels of the confirmation and of the search, without the empty ones."""
     both = (_confirmation_panel(records, goal, best), _search_panel(records, goal, best))
     return [panel for panel in both if panel.curves]
 
@@ -401,11 +382,7 @@ class SpaceInfo:
 
 
 def space_info(records: Sequence[Record]) -> SpaceInfo:
-    """Return the axes on which the trials of a search differ, and their scores.
-
-    Args:
-        records: All records of a search.
-    """
+    """Return the axes on which the trials of a search differ, and their scores."""
     trials = [record for record in records if record.purpose == "search"]
     trials.sort(key=lambda record: record.score)
     columns: dict[str, list[Any]] = {

@@ -103,14 +103,7 @@ class SearchedSide:
 
 
 def side_of(source: Any) -> SearchedSide:
-    """Read a search as one side of a comparison.
-
-    Args:
-        source: Tuner or folder of the search.
-
-    Raises:
-        RecordError: If there are no records, or they cannot be read.
-    """
+    """Read a search as one side of a comparison."""
     records = load_records(source)
     groups = [tuple(group) for group in confirmed(records).values()]
     trained: dict[str, Trained] = {}

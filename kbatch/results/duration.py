@@ -43,12 +43,7 @@ class Taken:
 
     @classmethod
     def of(cls, record: Record, wall_seconds: float | None = None) -> Taken | None:
-        """Return what a training took; `None` if that is unknown.
-
-        Args:
-            record: `Record` of the training.
-            wall_seconds: Float, what it took with what came before it. Defaults to its total.
-        """
+        """Return what a training took; `None` if that is unknown."""
         outcome = record.outcome
         total = outcome.seconds.get("total") if wall_seconds is None else wall_seconds
         if total is None:
@@ -59,12 +54,7 @@ class Taken:
 
 
 def taken_of(records: Sequence[Record]) -> list[Taken]:
-    """Return what each training took, with what came between it and the one that ended before.
-
-    Args:
-        records: Records of trainings in the order in which they ended; those without seconds are
-            left out.
-    """
+    """Return what each training took, with what came between it and the one that ended before."""
     found, reached = list[Taken | None](), math.inf
     for record in records:
         wall, span = record.outcome.seconds.get("total"), _span(record)
@@ -126,9 +116,6 @@ class Ahead:
         depend on its length (building, tracing, the first step, what lies between two trainings),
         and its share of the horizon with its measurements. The first training of a process warms
         TensorFlow up, so it does not count beside three others.
-
-        Args:
-            taken: What each training took, in their order.
         """
         if not taken or self.trials is None:
             return None
@@ -156,15 +143,7 @@ class Ahead:
 
 
 def race_trainings(looks: Sequence[int], candidates: int) -> list[int]:
-    """Return how many trainings a race makes up to each of its looks, if it goes on to the last.
-
-    Args:
-        looks: Rising integers, the numbers of seeds after which the recipes are compared.
-        candidates: Integer, recipes besides the baseline.
-
-    >>> race_trainings((3, 5), 2)
-    [9, 4]
-    """
+    """Return how many trainings a race makes up to each of its looks, if it goes on to the last."""
     made = []
     for begun, look in zip((0, *looks), looks, strict=False):
         made.append((look - begun) * (1 + candidates))
@@ -177,9 +156,6 @@ def wall_seconds(records: Iterable[Record]) -> float | None:
 
     What lies between two trainings of one run counts, trainings at once count once, and the time
     between a search that was stopped and its next run does not count.
-
-    Args:
-        records: Records of all trainings.
     """
     spans = sorted(span for span in map(_span, records) if span is not None)
     if not spans:
@@ -197,12 +173,6 @@ def finder_seconds(begin: float, probe: float, steps: Sequence[float], confirmed
     """Return the seconds that a finder of the largest batch takes after its first probe.
 
     It usually tries two more sizes, and confirms one in a fresh process.
-
-    Args:
-        begin: Float, seconds until the first probe: a process, the model and its trace.
-        probe: Float, seconds of the first probe.
-        steps: Sequence of floats, the seconds of its steps; the first one traces.
-        confirmed: Integer, steps of the confirmation; 0 for none.
     """
     if not confirmed or not steps:
         return MORE_PROBES * probe
@@ -216,10 +186,6 @@ def alike_seconds(
     """Return the seconds of trainings of several kinds; `None` before one has ended.
 
     Each takes as long as those of its kind that ended; where there is none, as the mean of all.
-
-    Args:
-        taken: The kind of each training that ended, with its seconds.
-        ahead: The kinds of those that are left.
     """
     if not taken:
         return None

@@ -30,15 +30,7 @@ SEEDS = 2**32  # that Keras takes
 
 
 def code_of(source: Any, record: Record) -> str:
-    """Return code that trains the recipe of a training without kbatch, as far as it was trained.
-
-    Args:
-        source: Tuner or folder of the search.
-        record: `Record` of the training.
-
-    Raises:
-        RecordError: If the project has no goal.
-    """
+    """Return code that trains the recipe of a training without kbatch, as far as it was trained."""
     facts = project.load_facts(folder_of(source)) or {}
     run = _run(root_of(source))
     model, data = _model(facts, run, record), _data(facts, run)

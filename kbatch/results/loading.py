@@ -86,14 +86,7 @@ _PLAIN_COLUMNS = [
 
 
 def root_of(source: Any) -> Path:
-    """Return the folder of a tuner, or of a path.
-
-    Args:
-        source: A KerasTuner tuner, or the path of a folder.
-
-    Raises:
-        RecordError: If it is neither.
-    """
+    """Return the folder of a tuner, or of a path."""
     path = getattr(source, "project_dir", source)
     if not isinstance(path, (str, os.PathLike)):
         raise RecordError(
@@ -314,9 +307,6 @@ def uneven_speeds(records: Sequence[Record]) -> list[str]:
 
     The trainings of a confirmation are compared, on each device by itself. A batch that grows is
     left out, since its speed depends on how long it trained.
-
-    Args:
-        records: All records of a search and its confirmation.
     """
     groups: dict[tuple[int, str], list[float]] = {}
     for record in records:

@@ -44,23 +44,13 @@ class Rank:
 
 
 def trainings_of(records: Sequence[Record], first: Record) -> list[Record]:
-    """Return the trainings that a search made of a recipe, one more if it led for a while.
-
-    Args:
-        records: Records of a search.
-        first: Record of a training of the recipe.
-    """
+    """Return the trainings that a search made of a recipe, one more if it led for a while."""
     trials = [record for record in records if record.purpose == "search"]
     return [record for record in trials if record.first_trial == first.first_trial]
 
 
 def mean_score(records: Sequence[Record], first: Record) -> float:
-    """Return the mean score of the trainings that a search made of a recipe.
-
-    Args:
-        records: Records of a search.
-        first: Record of a training of the recipe.
-    """
+    """Return the mean score of the trainings that a search made of a recipe."""
     return statistics.fmean(record.score for record in trainings_of(records, first))
 
 
@@ -80,21 +70,13 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
 
 
 def all_were_stopped(records: Sequence[Record]) -> bool:
-    """Tell whether rungs stopped trials of a search, and none has a score.
-
-    Args:
-        records: Records of a search.
-    """
+    """Tell whether rungs stopped trials of a search, and none has a score."""
     stopped = any(record.outcome.ended == STOPPED for record in records)
     return stopped and not leaders(records, 1)
 
 
 def unranked(records: Sequence[Record]) -> tuple[str, str]:
-    """Say how the trials of a search ended that has no leader, and what to do.
-
-    Args:
-        records: Records of a search.
-    """
+    """Say how the trials of a search ended that has no leader, and what to do."""
     trials = [record for record in records if record.purpose == "search"]
     stopped = sum(record.outcome.ended == STOPPED for record in trials)
     words = {"were stopped at a rung": stopped, "failed": len(trials) - stopped}
@@ -111,12 +93,6 @@ def ranking(
 
     The baseline has no rank. It is one draw that nobody chose, and the highest of many trials is
     not.
-
-    Args:
-        records: Records of a search.
-        goal: The goal of the search.
-        examples: Integer, how many validation examples the metric was measured on.
-        dropped: Sequence of integers, the trials whose recipes left a race.
     """
     baselines = [record for record in records if record.purpose == "baseline"]
     trials = [record for record in records if record.purpose == "search"]
@@ -255,12 +231,7 @@ def best_recipe(tuner_or_directory: Any) -> Recipe:
 
 
 def best_of(records: Sequence[Record], dropped: Sequence[int] = ()) -> Record | None:
-    """Return the trial of the best recipe, or `None` if no trial ended well.
-
-    Args:
-        records: Records of a search, and of its confirmation if there is one.
-        dropped: Sequence of integers, the trials whose recipes dropped out of a race.
-    """
+    """Return the trial of the best recipe, or `None` if no trial ended well."""
     best = confirmed_best(records, dropped)
     if not best:
         return next(iter(leaders(records, 1)), None)
@@ -286,14 +257,7 @@ def _mean_score(records: Sequence[Record], own: Sequence[Record]) -> float:
 
 
 def best_training(source: Any) -> Record:
-    """Return the training of the best recipe, the one that `kbatch.best_recipe` gives.
-
-    Args:
-        source: Tuner or folder of a search.
-
-    Raises:
-        RecordError: If no trial has ended well.
-    """
+    """Return the training of the best recipe, the one that `kbatch.best_recipe` gives."""
     records = load_records(source)
     best = best_of(records, load_race(source).dropped)
     if best is None:
@@ -302,14 +266,7 @@ def best_training(source: Any) -> Record:
 
 
 def baseline_training(source: Any) -> Record:
-    """Return the search's own training of the baseline, or else a confirmation's.
-
-    Args:
-        source: Tuner or folder of a search.
-
-    Raises:
-        RecordError: If there is none.
-    """
+    """Return the search's own training of the baseline, or else a confirmation's."""
     records = load_records(source)
     own = [record for record in records if record.baseline]
     own.sort(key=lambda record: record.purpose != "baseline")
@@ -319,15 +276,7 @@ def baseline_training(source: Any) -> Record:
 
 
 def trial_training(source: Any, number: int) -> Record:
-    """Return the training of a trial.
-
-    Args:
-        source: Tuner or folder of a search.
-        number: Integer, number of the trial, as tables show it.
-
-    Raises:
-        RecordError: If there is no such trial.
-    """
+    """Return the training of a trial."""
     records = load_records(source)
     own = [record for record in records if record.purpose == "search" and record.trial == number]
     if not own:

@@ -56,15 +56,7 @@ def markdown_page(
     claim: Claim | None,
     run: dict[str, Any],
 ) -> str:
-    """Return the report as a page of Markdown.
-
-    Args:
-        records: All records of the search.
-        goal: The goal of the search.
-        ranks: The baseline, then the trials by score.
-        claim: Baseline against best, or `None` without a confirmation.
-        run: Notes of the driver on its run; may be empty.
-    """
+    """Return the report as a page of Markdown."""
     lines = [
         "# What a search with kbatch found",
         "",
@@ -286,13 +278,6 @@ def write(tuner_or_directory: Any) -> list[Path]:
     """Write the tables, the figures and the page of a search into its folder.
 
     The files are `trials.csv`, `confirmations.csv`, `report.md` and two PNG files.
-
-    Args:
-        tuner_or_directory: The tuner, the folder of a search, or the folder that
-            `kbatch cats-vs-dogs` wrote.
-
-    Returns:
-        The files written.
     """
     from kbatch.results.charts.batches import draw_batches
     from kbatch.results.charts.curves import draw_curves

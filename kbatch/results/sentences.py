@@ -46,12 +46,7 @@ Number = Callable[[float, float], str]  # a number as text, with the digits of t
 
 
 def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
-    """Return what may be claimed of the best confirmed recipe, in words.
-
-    Args:
-        claim: The claim, or `None` if nothing was confirmed.
-        goal: The goal of the search.
-    """
+    """Return what may be claimed of the best confirmed recipe, in words."""
     if claim is None:
         return [NOTHING]
     base, best, metric = claim.baseline, claim.best, goal.metric
@@ -257,13 +252,7 @@ UNCONFIRMED = "nothing is claimed before fresh seeds confirm it"
 
 
 def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
-    """Return what a search found, in one sentence.
-
-    Args:
-        records: All records of the search.
-        claim: Baseline against best, or `None` without a confirmation.
-        goal: The goal of the search.
-    """
+    """Return what a search found, in one sentence."""
     if claim is not None:
         return _confirmed(claim, goal)
     trials = [record for record in records if record.purpose == "search"]
@@ -287,13 +276,7 @@ def headline(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
 
 
 def title(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
-    """Return what may be claimed of a search in a few words, as a heading.
-
-    Args:
-        records: All records of the search.
-        claim: Baseline against best, or `None` without a confirmation.
-        goal: The goal of the search.
-    """
+    """Return what may be claimed of a search in a few words, as a heading."""
     if claim is not None:
         base, best = claim.baseline.value.mean, claim.best.value.mean
         return f"{goal.metric} {base:.3f} → {best:.3f}: {TAILS[claim.verdict]}"
@@ -350,13 +333,7 @@ ROOM = 3  # horizons in which a rise in the middle of one can be held; chosen by
 
 
 def learned(records: Sequence[Record], goal: Goal, examples: int) -> list[str]:
-    """Return sentences for a search whose trainings are all at chance; none for any other.
-
-    Args:
-        records: Records of the search.
-        goal: The goal of the search.
-        examples: Integer, validation examples.
-    """
+    """Return sentences for a search whose trainings are all at chance; none for any other."""
     shown = [each for each in records if each.outcome.ended in (*SCORED, STOPPED)]
     trials = [each for each in shown if each.purpose == "search"]
     if not trials or any(each.score > 0 for each in shown):

@@ -51,11 +51,6 @@ def score_error(outcome: Outcome, goal: Goal, examples: int) -> float | None:
     Without a target it is the value's error per second of the horizon. With a target that was
     reached, the score is a time, which has two errors: the distance of two measurements, and the
     time by which a value one standard error lower is reached sooner.
-
-    Args:
-        outcome: What was measured.
-        goal: The goal of the search.
-        examples: Integer, validation examples.
     """
     value, target = value_error(outcome.value, goal.metric, examples), goal.target
     reached = None if target is None else outcomes.seconds_to(outcome.curve, target, goal.direction)
@@ -85,16 +80,7 @@ SAME_EXAMPLES = 0.05
 def interval(first: Any, second: Any, first_error: Any, second_error: Any, recipes: int) -> Any:
     """Return half of the 95 % interval around the difference of two mean scores.
 
-    Args:
-        first: Scores of one recipe, one per seed. Arrays may hold the scores of many confirmations,
-            with seeds along the last axis.
-        second: Scores of the other recipe.
-        first_error: Standard error of measuring one score of `first`.
-        second_error: Standard error of measuring one score of `second`.
-        recipes: Integer, the number of recipes of which the better one was chosen by these scores.
-
-    Returns:
-        A float, or an array of them; `nan` if there are fewer than three seeds.
+    Returns a float, or an array of them; `nan` if there are fewer than three seeds.
     """
     sides = [
         (np.asarray(first), np.square(first_error)),
@@ -139,12 +125,7 @@ def confirmed(records: Sequence[Record]) -> dict[tuple[int, str], list[Record]]:
 
 
 def best_first(groups: Sequence[list[Record]], dropped: Sequence[int] = ()) -> list[list[Record]]:
-    """Return the trainings of recipes by their mean scores, those that left a race behind.
-
-    Args:
-        groups: Sequence of lists, the trainings of each recipe with fresh seeds.
-        dropped: Sequence of integers, the trials whose recipes left a race.
-    """
+    """Return the trainings of recipes by their mean scores, those that left a race behind."""
     return sorted(
         groups,
         key=lambda group: (
@@ -155,12 +136,7 @@ def best_first(groups: Sequence[list[Record]], dropped: Sequence[int] = ()) -> l
 
 
 def parted(records: Sequence[Record], best: Sequence[Record]) -> list[Record]:
-    """Return the trainings of a confirmed recipe with the baseline's own hyperparameters.
-
-    Args:
-        records: Records of a search and its confirmation.
-        best: The trainings of the recipe with fresh seeds.
-    """
+    """Return the trainings of a confirmed recipe with the baseline's own hyperparameters."""
     key, seeds = (best[0].trial, best[0].recipe), {record.seed for record in best}
     own = [record for record in records if record.purpose == PARTED and record.seed in seeds]
     return [record for record in own if (record.trial, record.recipe) == key]

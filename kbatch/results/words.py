@@ -19,11 +19,6 @@ CHANGED = 1e-3  # relative change of a learning rate that is worth telling; chos
 def score_text(score: float, like: float | None = None) -> str:
     """Return a score per second to three digits.
 
-    Args:
-        score: Float.
-        like: Float that decides the digits after the point, so that the numbers of a column line
-            up. Defaults to `score`.
-
     Example:
     >>> score_text(0.035312), score_text(0.0004, like=0.035312), score_text(0.0), score_text(749.2)
     ('0.0353', '0.0004', '0', '749')
@@ -96,10 +91,6 @@ def apart(one: Record, other: Record) -> tuple[dict[str, Any], dict[str, Any]]:
 
     A value that only one of them has is of no effect unless another differs, such as the number of
     layers: then it counts.
-
-    Args:
-        one: Record of a training.
-        other: Record of the other training.
     """
     first, second = own_values(one), own_values(other)
     if all(first[name] == second[name] for name in first.keys() & second.keys()):

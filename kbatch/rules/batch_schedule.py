@@ -16,11 +16,6 @@ PATIENCE = 2  # measurements without a better value before the batch doubles; no
 def first(last: int, factor: float, multiple: int = 1) -> int:
     """Return the batch size that a training begins with.
 
-    Args:
-        last: Integer, the last and largest batch size.
-        factor: Float above 1, the last batch size over the first.
-        multiple: Integer that divides every size, such as the passes per update. Defaults to `1`.
-
     Example:
     >>> first(256, 8), first(256, 8, multiple=64), first(30, 8)
     (32, 64, 4)
@@ -60,11 +55,6 @@ def at(kind: str, progress: float, last: int, factor: float, multiple: int = 1) 
 def first_pass(last: int, factor: float, passes: int) -> int:
     """Return the examples of each pass of the first update.
 
-    Args:
-        last: Integer, the last and largest batch size.
-        factor: Float, the last batch size over the first; 1 for a constant batch.
-        passes: Integer, passes per update.
-
     Example:
     >>> first_pass(64, 8, passes=2), first_pass(64, 1, passes=2)
     (4, 32)
@@ -74,13 +64,6 @@ def first_pass(last: int, factor: float, passes: int) -> int:
 
 def updates(kind: str, examples: float, last: int, factor: float, multiple: int = 1) -> int:
     """Return the number of updates of a batch that grows over so many examples.
-
-    Args:
-        kind: `"linear"`, `"exponential"` or `"steps"`.
-        examples: Number of examples of the whole training, passes over the data included.
-        last: Integer, the last and largest batch size.
-        factor: Float above 1, the last batch size over the first.
-        multiple: Integer that divides every size.
 
     Example:
     >>> updates("exponential", 15360, 256, 8), math.ceil(15360 / 256)
@@ -114,11 +97,6 @@ def plateaus(values: Iterable[float], direction: str = "max", patience: int = PA
 
     Each time the best value so far is not beaten in `patience` measurements in a row, one plateau
     is counted, and the next measurements are counted anew.
-
-    Args:
-        values: Iterable of floats, the measurements in their order.
-        direction: `"max"` or `"min"`, the direction in which the metric should go.
-        patience: Integer, measurements. Defaults to `2`.
 
     Example:
     >>> plateaus([0.5, 0.6, 0.6, 0.5, 0.7]), plateaus([0.9, 0.8, 0.8, 0.8, 0.8, 0.8], "min")

@@ -117,10 +117,6 @@ def dropout_factor(batch_size: int, rule: str) -> float:
 
     A large batch has less gradient noise; more dropout puts noise back.
 
-    Args:
-        batch_size: Integer, examples per weight update.
-        rule: `"sqrt"` (the square root of `batch_size / 32`) or `"constant"`.
-
     Example:
     >>> dropout_factor(128, "sqrt"), dropout_factor(8, "sqrt"), dropout_factor(128, "constant")
     (2.0, 0.5, 1.0)
@@ -217,15 +213,7 @@ def micro_batch_of(batch_size: int, limit: int | None) -> int | None:
 
 
 def check_micro_batches(batch_sizes: Sequence[int], limit: int) -> None:
-    """Refuse batch sizes that need many more passes than the limit requires.
-
-    Args:
-        batch_sizes: Sequence of integers, examples per weight update.
-        limit: Integer, examples per pass at most.
-
-    Raises:
-        SpaceError: If a batch size needs too many; the message suggests another size.
-    """
+    """Refuse batch sizes that need many more passes than the limit requires."""
     for size in batch_sizes:
         passes, fewest = size // (micro_batch_of(size, limit) or size), math.ceil(size / limit)
         if passes > MOST_PASSES * fewest:
@@ -247,14 +235,7 @@ def micro_batch_by_noise(batch_size: int, limit: int | None) -> int | None:
 
 
 def check_halves(batch_sizes: Sequence[int]) -> None:
-    """Refuse batches that cannot be taken in a few passes, for a batch that grows by its noise.
-
-    Args:
-        batch_sizes: Sequence of integers, examples per weight update.
-
-    Raises:
-        SpaceError: If a batch is of one example, or has no divisor near its half.
-    """
+    """Refuse batches that cannot be taken in a few passes, for a batch that grows by its noise."""
     if min(batch_sizes) == 1:
         raise SpaceError(
             "A batch that grows by the noise scale must have two examples or more",
@@ -277,14 +258,7 @@ Drawn = Mapping[str, Any]
 def recipe_fields(
     fields: Mapping[str, Any], drawn: Drawn, rule_of: Callable[[str], str]
 ) -> dict[str, Any]:
-    """Return fields of a recipe, scaled from batch 32 to its batch size.
-
-    Args:
-        fields: Values of the recipe's axes at batch 32; without settings of the optimizer for the
-            one that the model is compiled with.
-        drawn: The value of each axis by name.
-        rule_of: Function from optimizer to its learning-rate rule.
-    """
+    """Return fields of a recipe, scaled from batch 32 to its batch size."""
     optimizer, batch_size = drawn["optimizer"], drawn["batch_size"]
     fields = dict(fields)
     fields["dropout_scale"] *= dropout_factor(batch_size, drawn["dropout_rule"])
@@ -300,13 +274,7 @@ def recipe_fields(
 
 
 def warmup_updates(drawn: Drawn, examples: int, horizon_examples: float | None) -> dict[str, int]:
-    """Return the field of warm-up, in updates; no field for a compiled optimizer.
-
-    Args:
-        drawn: The value of each axis by name.
-        examples: Integer, number of training examples.
-        horizon_examples: Float, examples of a training within its horizon. `None` sets no limit.
-    """
+    """Return the field of warm-up, in updates; no field for a compiled optimizer."""
     if drawn["optimizer"] == COMPILED:
         return {}
     updates = updates_of_warmup(

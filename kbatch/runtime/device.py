@@ -53,9 +53,6 @@ def check_gpu_free() -> None:
     """Refuse to measure a GPU that TensorFlow in this process already uses.
 
     TensorFlow takes nearly all of a GPU's memory when it starts, and never gives it back.
-
-    Raises:
-        MemoryLimitError: If TensorFlow in this process uses a GPU.
     """
     if holds_gpu():
         raise MemoryLimitError(

@@ -36,14 +36,7 @@ def entered_strategy() -> Any:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Refuse a strategy with which a training cannot be measured.
-
-    Args:
-        strategy: A `tf.distribute.Strategy`, or `None`.
-
-    Raises:
-        SearchError: If it is any but a `MirroredStrategy`.
-    """
+    """Refuse a strategy with which a training cannot be measured."""
     if strategy is not None and type(strategy) is not tf.distribute.MirroredStrategy:
         raise SearchError(
             "Several devices must be those of a tf.distribute.MirroredStrategy",
@@ -53,11 +46,7 @@ def check_strategy(strategy: Any) -> None:
 
 
 def check_outside_strategy() -> None:
-    """Refuse a search inside the scope of a strategy, which KerasTuner would leave half-way.
-
-    Raises:
-        SearchError: If a scope is entered.
-    """
+    """Refuse a search inside the scope of a strategy, which KerasTuner would leave half-way."""
     if entered_strategy() is not None:
         raise SearchError(
             "A search must be called outside of a strategy's scope",
@@ -72,14 +61,7 @@ def strategy_scope(strategy: Any) -> AbstractContextManager[Any]:
 
 
 def check_sizes(batch_sizes: list[int]) -> None:
-    """Refuse batches and passes that the devices cannot share equally.
-
-    Args:
-        batch_sizes: List of integers, examples per pass over all devices.
-
-    Raises:
-        SearchError: If one is no multiple of the number of devices.
-    """
+    """Refuse batches and passes that the devices cannot share equally."""
     count = replicas()
     uneven = [size for size in dict.fromkeys(batch_sizes) if size % count]
     if uneven:
@@ -105,9 +87,6 @@ def leave_gpus_to_workers() -> None:
     """Hide the GPUs from TensorFlow in this process, so that worker processes can take them.
 
     TensorFlow takes nearly all of a GPU's memory when it starts, and never gives it back.
-
-    Raises:
-        SearchError: If TensorFlow in this process holds a GPU already.
     """
     if holds_gpu():
         raise SearchError(
@@ -123,11 +102,7 @@ def leave_gpus_to_workers() -> None:
 
 
 def check_gpus_not_left() -> None:
-    """Refuse a training in this process whose GPUs were left to workers.
-
-    Raises:
-        SearchError: If they were.
-    """
+    """Refuse a training in this process whose GPUs were left to workers."""
     if _left:
         raise SearchError(
             "A training must have the GPU of this process",

@@ -475,11 +475,6 @@ def replaced_method(instance: Any, name: str, method: Callable[..., Any]) -> Ite
 
     Afterwards the object has what it had before: the method of its class, or the one of another
     such block around this one.
-
-    Args:
-        instance: Object to change.
-        name: String, name of the method.
-        method: Function to call instead, without `self`.
     """
     before = vars(instance).get(name)
     setattr(instance, name, method)
@@ -498,10 +493,6 @@ def stepping(model: keras.Model, train_step: Callable[[Any], Any]) -> Iterator[N
 
     The method `train_step` is set on the instance. The model object, its layers and its saved file
     stay the same, and the step that it had before is put back.
-
-    Args:
-        model: Compiled `keras.Model`.
-        train_step: Function of one batch, as Keras' `train_step`.
     """
     model.train_function = None  # a step that is compiled already would go on as before
     try:

@@ -60,15 +60,7 @@ def new_buffer(operation: Any, output: Any, index: int, backward: bool) -> Buffe
 def shared_buffer(
     operation: Any, output: Any, holder: dict[int, Buffer], last_read: dict[int, int], index: int
 ) -> Buffer | None:
-    """The input's buffer that an output uses again; `None` if the output needs a new one.
-
-    Args:
-        operation: The operation.
-        output: One of its outputs.
-        holder: Buffers by the `id` of their tensors.
-        last_read: Index of the last operation that reads a tensor, by the tensor's `id`.
-        index: Integer, index of the operation.
-    """
+    """The input's buffer that an output uses again; `None` if the output needs a new one."""
     if operation.type in GIVEN:
         return Buffer(Size(), index, index, False)
     if operation.type in ALIASES or operation.type in LISTS or _sums_nothing(operation, output):
@@ -92,11 +84,6 @@ def filled_lists(loop: Any, body: Any, holder: dict[int, Buffer]) -> dict[int, B
     """The lists that a loop fills or hands on, by the position of the loop's output.
 
     A list that the loop fills holds one tensor for each turn.
-
-    Args:
-        loop: The loop's operation.
-        body: The graph of one turn.
-        holder: Buffers by the `id` of their tensors, for the loop's inputs.
     """
     turns = loop_turns(loop, holder)
     lists = {}
@@ -165,11 +152,7 @@ _BATCH_SIZES = np.unique(np.geomspace(1, 2**20, 400).round())
 
 
 def moments(graph: Any) -> list[Moment]:
-    """The moments of a traced step that are its peak at some batch size.
-
-    Args:
-        graph: `FuncGraph` of a train step traced with a batch of `PRIME`.
-    """
+    """The moments of a traced step that are its peak at some batch size."""
     buffers, inner = buffers_of(graph)
     count = len(graph.get_operations()) + 2
     held = {name: np.zeros((count, 2)) for name in ("gradients", "activations", "workspace")}
@@ -193,9 +176,6 @@ def most_elements(graph: Any) -> float:
 
     Tensors inside of calls and loops count. A shape that a weight has too does not: 61 may divide a
     vocabulary.
-
-    Args:
-        graph: `FuncGraph` of a train step traced with a batch of `PRIME`.
     """
     weights = {shape for kind, shape in _shapes(graph) if kind == "ReadVariableOp"}
     shapes = {shape for _, shape in _shapes(graph)} - weights
@@ -371,12 +351,7 @@ def _largest(graphs: list[Any]) -> Size:
 
 
 def forward_peak(graph: Any, end: int) -> Size:
-    """Peak bytes that the operations before `end` allocate; the graph's inputs are not counted.
-
-    Args:
-        graph: `FuncGraph` traced with a batch of `PRIME`.
-        end: Integer, index among the graph's operations of the first that is not in the half.
-    """
+    """Peak bytes that the operations before `end` allocate; the graph's inputs are not counted."""
     return _peak(graph, 0, _needed_index(graph, needed(graph), end), [])
 
 

@@ -38,12 +38,6 @@ UNITS = {
 def bytes_of(limit: int | float | str) -> int:
     """Return a limit in bytes.
 
-    Args:
-        limit: Bytes as a number, or text such as `"8GB"`, `"900 MB"` or `"7.5GiB"`.
-
-    Raises:
-        MemoryLimitError: If the limit is neither, or not above 0.
-
     Example:
     >>> bytes_of("8GB"), bytes_of("1.5 GiB"), bytes_of(10**9)
     (8000000000, 1610612736, 1000000000)
@@ -63,15 +57,7 @@ def bytes_of(limit: int | float | str) -> int:
 
 
 def checked_limit(limit: int | float | str | None) -> int | None:
-    """Return the limit of a training on this machine in bytes; `None` for no limit.
-
-    Args:
-        limit: See `bytes_of`; `None` for all that the device has.
-
-    Raises:
-        MemoryLimitError: If the limit is not a number of bytes, too small for TensorFlow, or larger
-            than the memory of this machine.
-    """
+    """Return the limit of a training on this machine in bytes; `None` for no limit."""
     if limit is None:
         return None
     size = bytes_of(limit)
@@ -113,8 +99,7 @@ def apply_limit(limit_bytes: int | None) -> int | None:
     A CPU keeps to the limit by its environment (see `environment`), a GPU by a logical device of
     that size.
 
-    Returns:
-        The limit in effect, in bytes; `None` for a CPU without a limit.
+    Returns the limit in effect, in bytes; `None` for a CPU without a limit.
     """
     import tensorflow as tf
 

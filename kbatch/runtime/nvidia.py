@@ -38,12 +38,7 @@ def described_cards() -> tuple[str, ...]:
 
 
 def told(*fields: str, of: str = "") -> list[list[str]]:
-    """Return the values of some fields for each card, or for one; none without a driver.
-
-    Args:
-        *fields: Fields as `nvidia-smi --help-query-gpu` lists them; bytes are in MiB.
-        of: String, the number or UUID of one card. Defaults to all cards.
-    """
+    """Return the values of some fields for each card, or for one; none without a driver."""
     one = [f"--id={of}"] if of else []
     lines = _answer(f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", *one)
     return [[cell.strip() for cell in line.split(",")] for line in lines]
@@ -84,11 +79,7 @@ def unused_card(device: str) -> str:
 
 
 def tell_of_unused_card(device: str) -> None:
-    """Warn, once in a process, of a card that TensorFlow does not see.
-
-    Args:
-        device: String, the training device in words.
-    """
+    """Warn, once in a process, of a card that TensorFlow does not see."""
     words = unused_card(device)
     if words and words not in _told:
         _told.add(words)
@@ -164,9 +155,6 @@ class Sampler:
     """A context manager that samples the load of the first visible NVIDIA GPU.
 
     Without a GPU or without `pynvml` it does nothing.
-
-    Args:
-        interval_seconds: Float, seconds between two samples. Defaults to `0.5`.
 
     Example:
     >>> with Sampler() as sampler:

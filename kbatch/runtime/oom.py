@@ -79,10 +79,6 @@ _SIGNALS = frozenset(
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an error certainly means out of memory.
 
-    Args:
-        error: Any exception. Its causes are searched too, and its contexts unless `from None` hides
-            them.
-
     Example:
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("shape"))
     (True, False)
@@ -92,10 +88,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def is_suspect(error: BaseException) -> bool:
     """Tell whether an error may mean out of memory: if a smaller batch passes in a fresh process.
-
-    Args:
-        error: Any exception; its causes are searched as by `is_out_of_memory`. An error that is
-            certain is not suspect.
 
     Example:
     >>> is_suspect(RuntimeError("No algorithm worked!")), is_suspect(MemoryError())
@@ -112,9 +104,6 @@ def is_full_of_programs(error: BaseException) -> bool:
     TensorFlow keeps each one until the process ends (github.com/tensorflow/tensorflow/issues/64170,
     seen with 2.21.0): a long search fills the GPU, whatever the recipe.
 
-    Args:
-        error: Any exception; its causes are searched as by `is_out_of_memory`.
-
     Example:
     >>> is_full_of_programs(RuntimeError("Failed to load in-memory CUBIN: out of memory"))
     True
@@ -127,9 +116,6 @@ def is_suspect_exit(exit_code: int) -> bool:
     """Tell whether a process with this exit code may have run out of memory.
 
     That is so after an abort, a segmentation fault, a kill, a bus error or an illegal instruction.
-
-    Args:
-        exit_code: Integer, as `subprocess` returns it (-11) or a shell (139).
 
     Example:
     >>> is_suspect_exit(-11), is_suspect_exit(139), is_suspect_exit(1)

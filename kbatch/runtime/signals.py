@@ -48,9 +48,6 @@ def stopping(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     exception and drops it; such a signal is raised again. A second signal within a second is
     dropped. Signals that were ignored before, as SIGHUP is under `nohup`, stay ignored. Outside the
     main thread nothing changes.
-
-    Args:
-        clock: Function that returns the time in seconds. Defaults to `time.monotonic`.
     """
     last: list[float] = []
 
@@ -180,11 +177,7 @@ class Turns:
 
     @contextmanager
     def given(self) -> Iterator[None]:
-        """Hand the turn over inside the `with` block; a thread without it does nothing.
-
-        Raises:
-            Ended: If another thread has ended the search meanwhile.
-        """
+        """Hand the turn over inside the `with` block; a thread without it does nothing."""
         if not getattr(self._own, "has", False):
             yield
             return
@@ -204,11 +197,7 @@ class Turns:
         self._over.set()
 
     def check(self) -> None:
-        """End this thread if another one has ended the search.
-
-        Raises:
-            Ended: If it has.
-        """
+        """End this thread if another one has ended the search."""
         if self._over.is_set():
             raise Ended
 

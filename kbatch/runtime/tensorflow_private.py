@@ -63,9 +63,6 @@ def function_graph(operation: Any, attribute: str) -> Any:
     `Graph._functions`, tensorflow/python/framework/ops.py, TensorFlow 2.21.0: a dict of the
     functions that were added to a graph, each with its `graph`. A function may belong to an outer
     graph.
-
-    Raises:
-        KeyError: If no graph holds the function.
     """
     graph, name = operation.graph, operation.get_attr(attribute).name
     while graph is not None:
@@ -187,15 +184,7 @@ def registered_gradients() -> frozenset[str]:
 
 
 def purge_gradients(before: frozenset[str]) -> int:
-    """Remove the custom gradients that were registered since, and free the models they held.
-
-    Args:
-        before: Frozenset of names, what `registered()` returned before the model was built. The
-            model must not be trained any more.
-
-    Returns:
-        Integer, number of custom gradients that were removed.
-    """
+    """Remove the custom gradients that were registered since, and free the models they held."""
     since = registered_gradients() - before
     forget_custom_gradients(since)
     gc.collect()

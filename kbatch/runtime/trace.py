@@ -76,9 +76,6 @@ def digest_of(graph: Any) -> str:
     """A digest of a graph's operations, their types, shapes and edges.
 
     A graph that calls Python gets another digest each time, since no trace shows what it does.
-
-    Args:
-        graph: `FuncGraph`.
     """
     definition = graph.as_graph_def(add_shapes=True)
     walk = _Walk({function.signature.name: function for function in definition.library.function})
@@ -91,9 +88,6 @@ class _Walk:
 
     Functions are named by the order in which they are met: their own names differ from process to
     process.
-
-    Args:
-        functions: Function definitions by their names.
     """
 
     def __init__(self, functions: dict[str, Any]) -> None:
@@ -232,12 +226,7 @@ ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVa
 
 
 class Reshaped:
-    """A graph's operations and outputs, as far as `liveness` asks for them.
-
-    Args:
-        graph: `tf.Graph` of the step.
-        outputs: Its output tensors.
-    """
+    """A graph's operations and outputs, as far as `liveness` asks for them."""
 
     def __init__(self, graph: tf.Graph, outputs: list[tf.Tensor]) -> None:
         self.outputs = outputs
@@ -250,13 +239,8 @@ def reshaped(concrete: Any, batch_size: int) -> Reshaped | None:
     TensorFlow infers all other shapes from those of the inputs and variables, in a tenth of the
     time of a trace.
 
-    Args:
-        concrete: Concrete function of one step.
-        batch_size: Integer, examples.
-
-    Returns:
-        The graph. `None` if the step calls functions or has loops: their insides would keep their
-        unknown shapes.
+    Returns the graph. `None` if the step calls functions or has loops: their insides would keep
+    their unknown shapes.
     """
     operations = concrete.graph.get_operations()
     if any(operation.type in CALLS | LOOPS | BRANCHES for operation in operations):

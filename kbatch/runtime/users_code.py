@@ -28,12 +28,7 @@ INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class Finder(MetaPathFinder):
-    """Finds modules in the user's folder that he names, or that a module of that folder imports.
-
-    Args:
-        folder: String, path of the folder.
-        named: Names of modules that anybody may import from it.
-    """
+    """Finds modules in the user's folder that he names, or that a module of that folder imports."""
 
     def __init__(self, folder: str, named: Iterable[str] = ()) -> None:
         self.folder, self.named = os.path.realpath(folder), set(named)
@@ -58,12 +53,7 @@ class Finder(MetaPathFinder):
 
 
 def use_folder(folder: str | os.PathLike[str], named: Iterable[str] = ()) -> None:
-    """Let the user's modules be imported from a folder, once.
-
-    Args:
-        folder: The folder.
-        named: Names of modules that anybody may import from it. Optional.
-    """
+    """Let the user's modules be imported from a folder, once."""
     finder = users_finder()
     if finder is not None and finder.folder == os.path.realpath(folder):
         finder.named.update(named)
@@ -125,11 +115,7 @@ PASSED = ("kbatch", "keras_tuner", "contextlib")  # packages through which a cal
 
 
 def warn(words: str) -> None:
-    """Warn at the line outside of kbatch and KerasTuner that made the call.
-
-    Args:
-        words: String, the warning.
-    """
+    """Warn at the line outside of kbatch and KerasTuner that made the call."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and _package(frame) in PASSED:
         frame, level = frame.f_back, level + 1
@@ -157,11 +143,7 @@ class Imported:
         return self.load()(hp)
 
     def load(self) -> Callable[..., Any]:
-        """The function.
-
-        Raises:
-            ModelError: If the module has none of that name.
-        """
+        """The function."""
         found = getattr(importlib.import_module(self.module), self.name, None)
         if not callable(found) or hasattr(found, "train_step"):
             received = "nothing" if found is None else type(found).__name__
@@ -174,11 +156,7 @@ class Imported:
 
 
 def imported(text: str) -> Imported:
-    """The function that `"module:build"` names.
-
-    Raises:
-        ModelError: If it is not of that form or there is no such module.
-    """
+    """The function that `"module:build"` names."""
     module, _, name = text.partition(":")
     if not module or not name.isidentifier():
         raise ModelError(

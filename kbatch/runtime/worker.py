@@ -64,9 +64,6 @@ class Worker:
     Their output goes to a file of the worker. The process ends with `close`, and by itself when its
     parent is gone.
 
-    Args:
-        environment: Mapping, environment variables in addition to the parent's. Defaults to none.
-
     Example:
     >>> with Worker() as worker:
     ...     worker.call(pow, 2, 10, timeout_seconds=60)
@@ -84,18 +81,8 @@ class Worker:
 
         Global variables that the function sets are there in the next call, while the process lives.
 
-        Args:
-            function: The function; or its name, such as `"package.module:function"`, if its module
-                must not be imported in this process.
-            *args: Arguments of the function.
-            timeout_seconds: Float, seconds after which the watchdog ends the process.
-
-        Returns:
-            The result of the function, or the `Death` of the process. After a death the next call
-            starts a new process.
-
-        Raises:
-            Exception: The exception that the function raised.
+        Returns the result of the function, or the `Death` of the process. After a death the next
+        call starts a new process.
         """
         ends_at = time.monotonic() + timeout_seconds
         return self.watched(function, *args, goes_on=lambda: time.monotonic() < ends_at)
@@ -103,19 +90,7 @@ class Worker:
     def watched(
         self, function: Callable[..., Any] | str, *args: Any, goes_on: Callable[[], bool]
     ) -> Any:
-        """Call a function in the worker, and look after it every tenth of a second.
-
-        Args:
-            function: See `call`.
-            *args: Arguments of the function.
-            goes_on: Function that tells whether to wait on. If it does not, the process is ended.
-
-        Returns:
-            See `call`.
-
-        Raises:
-            Exception: The exception that the function raised.
-        """
+        """Call a function in the worker, and look after it every tenth of a second."""
         try:
             ended = self._awaited(self._ready().submit(called, function, args), goes_on)
         except BrokenProcessPool as error:
@@ -135,12 +110,7 @@ class Worker:
         return future.result()
 
     def prepare(self, function: Callable[..., Any] | str, *args: Any) -> None:
-        """Start the process and call a function in it, without waiting for its result.
-
-        Args:
-            function: See `call`.
-            *args: Arguments of the function.
-        """
+        """Start the process and call a function in it, without waiting for its result."""
         self._ready().submit(called, function, args)
 
     @property
@@ -200,11 +170,7 @@ class Worker:
 
 
 def travelling(value: Any) -> bytes:
-    """Return a value as it travels to a worker.
-
-    Raises:
-        Exception: If it cannot travel; its parts raise errors of any kind.
-    """
+    """Return a value as it travels to a worker."""
     return bytes(cloudpickle.dumps(value))
 
 
@@ -323,12 +289,7 @@ def _busy(thread: int) -> float | None:
 
 
 class Heartbeat:
-    """A thread that beats, and the seconds for which this process was stopped since it began.
-
-    Args:
-        now: Function that returns the time in seconds. Defaults to `time.perf_counter`.
-        pulse: Function that returns a `Pulse`. Defaults to that of this process.
-    """
+    """A thread that beats, and the seconds for which this process was stopped since it began."""
 
     def __init__(
         self,

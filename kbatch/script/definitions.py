@@ -43,14 +43,7 @@ class _Module:
 
 
 def copied(wanted: Iterable[Definition]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the texts of definitions and of all that they use, in an order that can be run.
-
-    Args:
-        wanted: The definitions.
-
-    Returns:
-        A tuple of the texts, and the import statement of each name that they import.
-    """
+    """Return the texts of definitions and of all that they use, in an order that can be run."""
     found: dict[Definition, str] = {}
     imports: dict[str, str] = {}
     for definition in wanted:

@@ -71,12 +71,6 @@ INDENT = 4
 def call(function: str, arguments: Sequence[str], before: str = "", indent: int = INDENT) -> str:
     """Return a call on one line if it fits, else with one argument a line.
 
-    Args:
-        function: String, what is called.
-        arguments: The arguments, each as text.
-        before: String before the call, such as `"model = "`.
-        indent: Integer, columns that the text will be indented by. Defaults to `4`.
-
     Example:
     >>> call("keras.optimizers.SGD", ["0.1", "momentum=0.9"], "optimizer = ")
     'optimizer = keras.optimizers.SGD(0.1, momentum=0.9)'
@@ -85,14 +79,7 @@ def call(function: str, arguments: Sequence[str], before: str = "", indent: int 
 
 
 def bracketed(opening: str, items: Sequence[str], closing: str, indent: int = INDENT) -> str:
-    """Return items in brackets, as a formatter breaks them.
-
-    Args:
-        opening: String up to the opening bracket.
-        items: The items, each as text of one line or more.
-        closing: The closing bracket and what follows.
-        indent: Integer, columns that the text will be indented by. Defaults to `4`.
-    """
+    """Return items in brackets, as a formatter breaks them."""
     inside = ", ".join(items)
     flat = f"{opening}{inside}{closing}"
     if indent + len(flat) <= COLUMNS and "\n" not in flat:
@@ -105,10 +92,6 @@ def bracketed(opening: str, items: Sequence[str], closing: str, indent: int = IN
 def comment(text: str, indent: int = INDENT) -> str:
     """Return a sentence as a comment.
 
-    Args:
-        text: The sentence.
-        indent: Integer, columns that the text will be indented by. Defaults to `4`.
-
     Example:
     >>> print(comment("Left out: recompute."))
     # Left out: recompute.
@@ -118,11 +101,7 @@ def comment(text: str, indent: int = INDENT) -> str:
 
 
 def docstring(paragraphs: Sequence[str]) -> str:
-    """Return the docstring of a module.
-
-    Args:
-        paragraphs: Its first line and what follows.
-    """
+    """Return the docstring of a module."""
     told = [textwrap.fill(printable(each), COLUMNS) for each in paragraphs]
     text = "\n\n".join(told).replace('"""', "'''")
     raw = "r" if "\\" in text else ""

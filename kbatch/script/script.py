@@ -89,12 +89,7 @@ OPTIONAL = ("sample_weight=None", "class_weight=None", "callbacks=()")
 
 
 def script(recipe: Any, places: Places) -> str:
-    """Return the code that trains a recipe without kbatch.
-
-    Args:
-        recipe: `Recipe`.
-        places: `Places` for the model and the data.
-    """
+    """Return the code that trains a recipe without kbatch."""
     part = together(write(recipe) for write in SCRIPT_PARTS.values())
     body = _train(recipe, part, places.seed)
     main = _main(places)

@@ -15,21 +15,12 @@ HIGHEST = 1 - 1e-9  # of a place in a range; KerasTuner finds no value at 1
 
 
 def is_fixed(axis: Hyperparameter) -> bool:
-    """Tell whether a hyperparameter has one value only.
-
-    Args:
-        axis: The hyperparameter.
-    """
+    """Tell whether a hyperparameter has one value only."""
     return not _is_range(axis) and len(_choices(axis)) == 1
 
 
 def drawn(space: list[Hyperparameter], draw: Callable[[Hyperparameter], Any]) -> dict[str, Any]:
-    """Return values for all active hyperparameters, in the order of their declaration.
-
-    Args:
-        space: List of hyperparameters, a parent before those that depend on it.
-        draw: Function that returns a value of one.
-    """
+    """Return values for all active hyperparameters, in the order of their declaration."""
     hp = keras_tuner.HyperParameters()
     values = {}
     for axis in space:
@@ -42,12 +33,7 @@ def drawn(space: list[Hyperparameter], draw: Callable[[Hyperparameter], Any]) ->
 
 
 def suggested(trial: Any, axis: Hyperparameter) -> Any:
-    """Return the value that a trial of Optuna suggests for a hyperparameter.
-
-    Args:
-        trial: `optuna.Trial`.
-        axis: The hyperparameter.
-    """
+    """Return the value that a trial of Optuna suggests for a hyperparameter."""
     if _is_range(axis):
         return axis.prob_to_value(trial.suggest_float(axis.name, 0.0, HIGHEST))
     choices = _choices(axis)
@@ -57,12 +43,7 @@ def suggested(trial: Any, axis: Hyperparameter) -> Any:
 
 
 def parameter(axis: Hyperparameter, value: Any) -> tuple[Any, Any]:
-    """Return a value as Optuna keeps it, and its distribution.
-
-    Args:
-        axis: The hyperparameter.
-        value: One of its values.
-    """
+    """Return a value as Optuna keeps it, and its distribution."""
     if _is_range(axis):
         return _place(axis, value), distributions.FloatDistribution(0.0, HIGHEST)
     choices = _choices(axis)
@@ -91,12 +72,7 @@ def check_values(hp: Any) -> None:
 
 
 def can_draw(space: list[Hyperparameter], values: Mapping[str, Any]) -> bool:
-    """Tell whether a space can draw these values, with one for each active hyperparameter.
-
-    Args:
-        space: List of hyperparameters.
-        values: Mapping of values; those of inactive ones are left out.
-    """
+    """Tell whether a space can draw these values, with one for each active hyperparameter."""
     by_name = {axis.name: axis for axis in space}
     active = completed(space, values)
     return all(
@@ -106,12 +82,7 @@ def can_draw(space: list[Hyperparameter], values: Mapping[str, Any]) -> bool:
 
 
 def takes(axis: Hyperparameter, value: Any) -> bool:
-    """Tell whether a value is one that a hyperparameter can have.
-
-    Args:
-        axis: The hyperparameter.
-        value: The value.
-    """
+    """Tell whether a value is one that a hyperparameter can have."""
     if not _is_range(axis):
         return value in _choices(axis)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -119,12 +90,7 @@ def takes(axis: Hyperparameter, value: Any) -> bool:
 
 
 def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of the active hyperparameters, by default where none is given.
-
-    Args:
-        space: List of hyperparameters.
-        values: Mapping of values; those of inactive ones are left out.
-    """
+    """Return values of the active hyperparameters, by default where none is given."""
     return drawn(space, lambda axis: values.get(axis.name, axis.default))
 
 
@@ -132,10 +98,6 @@ def variations(space: list[Hyperparameter], values: Mapping[str, Any]) -> list[d
     """Return the values that differ in one axis whose values have no order.
 
     An axis of two values has none either. What depends on the axis takes its default.
-
-    Args:
-        space: List of hyperparameters.
-        values: Mapping of values; those of inactive ones are left out.
     """
     names = [each.name for each in space if not _is_range(each) and _has_no_order(each)]
     return [found for name in dict.fromkeys(names) for found in others(space, values, name)]
@@ -144,13 +106,7 @@ def variations(space: list[Hyperparameter], values: Mapping[str, Any]) -> list[d
 def others(
     space: list[Hyperparameter], values: Mapping[str, Any], name: str
 ) -> list[dict[str, Any]]:
-    """Return the values that differ in one axis; none if it is not active, or a range.
-
-    Args:
-        space: List of hyperparameters.
-        values: Mapping of values; those of inactive ones are left out.
-        name: String, the name of the axis.
-    """
+    """Return the values that differ in one axis; none if it is not active, or a range."""
     active = completed(space, values)
     return [
         completed(space, {**active, name: other})
@@ -164,13 +120,7 @@ def others(
 def neighbours(
     space: list[Hyperparameter], values: Mapping[str, Any], name: str
 ) -> list[dict[str, Any]]:
-    """Return the values that differ in one axis of numbers, by the next larger or smaller one.
-
-    Args:
-        space: List of hyperparameters.
-        values: Mapping of values; those of inactive ones are left out.
-        name: String, the name of the axis.
-    """
+    """Return the values that differ in one axis of numbers, by the next larger or smaller one."""
     found = sorted(others(space, values, name), key=lambda each: each[name])
     larger = [each for each in found if each[name] > values[name]]
     smaller = [each for each in found if each[name] < values[name]]
@@ -180,13 +130,7 @@ def neighbours(
 def distance(
     space: list[Hyperparameter], one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> float:
-    """Return how far two sets of values are apart, in ranges of their axes.
-
-    Args:
-        space: List of hyperparameters.
-        one: Mapping, the values of the active ones.
-        other: Mapping, other values.
-    """
+    """Return how far two sets of values are apart, in ranges of their axes."""
     total = 0.0
     for axis in space:
         # where one of both is inactive, the axis that it depends on differs, and counts

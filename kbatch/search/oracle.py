@@ -33,11 +33,6 @@ def values_at_rungs(
     """Return what a curve had gained above chance at each rung that it reached.
 
     A rung is judged at the first measurement at or past its mark.
-
-    Args:
-        curve: Sequence of `(train_seconds, value)`.
-        horizon: Float, training seconds of every trial.
-        gain: Function that returns what a curve has gained above chance.
     """
     values = []
     for mark in RUNG_MARKS:
@@ -49,14 +44,7 @@ def values_at_rungs(
 
 
 class Questions:
-    """Asks after each measurement of a trial whether it goes on, if that has reached a rung.
-
-    Args:
-        horizon: Float, training seconds of every trial.
-        gain: Function that returns what a curve has gained above chance.
-        ask: Function of a rung's number and of what the trial had gained there, which tells
-            whether it goes on.
-    """
+    """Asks after each measurement of a trial whether it goes on, if that has reached a rung."""
 
     def __init__(
         self,
@@ -90,12 +78,7 @@ class Standing:
     margin: float = math.inf
 
     def __call__(self, rung: int, value: float) -> bool:
-        """Tell whether the trial is to go on after a rung.
-
-        Args:
-            rung: Integer, which of the rungs, from 0.
-            value: Float, what the trial has gained above chance.
-        """
+        """Tell whether the trial is to go on after a rung."""
         others = [reached[rung] for reached in self.others if len(reached) > rung]
         if self.whole or goes_on(value, others, KEPT_AT_RUNGS[rung], self.margin):
             return True
@@ -160,12 +143,6 @@ class Oracle(keras_tuner.Oracle):
     A recipe that leads after one training only is proposed again, as a repeat with another seed:
     the highest of many noisy scores flatters its recipe. Recipes are ranked by their mean scores.
 
-    Args:
-        start: Mapping, values of the hyperparameters to begin with, such as those of the baseline;
-            those that are missing take their defaults. Optional.
-        **arguments: Arguments of `keras_tuner.Oracle`, such as `objective`, `max_trials` and
-            `seed`.
-
     Attributes:
         most_trials: Integer, after so many trials no other is begun. `None` (the default) sets no
             limit besides `max_trials`, of which KerasTuner makes the names of trials.
@@ -191,26 +168,12 @@ class Oracle(keras_tuner.Oracle):
         trained_apart: bool,
         load: Callable[[Mapping[str, Any]], Load | None] | None = None,
     ) -> None:
-        """Begin at these values of the hyperparameters.
-
-        Args:
-            start: Mapping of values; those that are missing take their defaults.
-            trained_apart: Boolean, whether a training of exactly these values is no trial.
-                `know_start` tells what it gave.
-            load: Function that returns the `Load` of a trial's values, or `None` if they are known
-                not to fit into memory. Such values are never proposed, nor are those of a load
-                above one that ran out of memory. Optional.
-        """
+        """Begin at these values of the hyperparameters."""
         self._start, self._start_apart = dict(start), trained_apart
         self._load = load or _unknown_load
 
     def know_start(self, values: Sequence[float], score: float) -> None:
-        """Take up what the start gave, if it was trained apart.
-
-        Args:
-            values: Sequence of floats, what it had gained above chance at each rung.
-            score: Float, its score.
-        """
+        """Take up what the start gave, if it was trained apart."""
         if self._start_apart:
             start = axis_ranges.completed(self.hyperparameters.space, self._start)
             self._known = Observation(start, tuple(values), score)
@@ -220,9 +183,6 @@ class Oracle(keras_tuner.Oracle):
 
         Proposals follow it. Rungs and the best trials do not, since other data may have been
         trained on.
-
-        Args:
-            observations: Sequence of `Observation`.
         """
         self._earlier = list(observations)
 
@@ -236,22 +196,12 @@ class Oracle(keras_tuner.Oracle):
         return {"status": "STOPPED" if values is None else "RUNNING", "values": values}
 
     def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
-        """Tell whether a trial is to go on after a rung, and keep what it had gained there.
-
-        Args:
-            trial_id: String, KerasTuner's name of the trial.
-            rung: Integer, which of the rungs, from 0.
-            value: Float, what it has gained above chance.
-        """
+        """Tell whether a trial is to go on after a rung, and keep what it had gained there."""
         self._rungs[trial_id] = [*self._rungs.get(trial_id, [])[:rung], value]
         return self.standing(trial_id)(rung, value)
 
     def standing(self, trial_id: str) -> Standing:
-        """Return what the other trials gained by now, which tells whether this one goes on.
-
-        Args:
-            trial_id: String, KerasTuner's name of the trial.
-        """
+        """Return what the other trials gained by now, which tells whether this one goes on."""
         others = [tuple(reached) for other, reached in self._rungs.items() if other != trial_id]
         if self._known is not None:
             others.append(self._known.rungs)
@@ -261,33 +211,18 @@ class Oracle(keras_tuner.Oracle):
         return Standing(tuple(others), is_start or is_repeat, self.margin)
 
     def keep(self, trial_id: str, values: Sequence[float], ended: str) -> None:
-        """Keep how a trial went, which a record of an earlier process may tell.
-
-        Args:
-            trial_id: String, KerasTuner's name of the trial.
-            values: Sequence of floats, what it had gained above chance at each rung that it
-                reached.
-            ended: String, how it ended; see `kbatch.Outcome`.
-        """
+        """Keep how a trial went, which a record of an earlier process may tell."""
         self._rungs[trial_id] = list(values)
         self._ended[trial_id] = ended
 
     def end_trial(self, trial: Any) -> None:
-        """End a trial; KerasTuner calls this. One that was stopped at a rung gets no score.
-
-        Args:
-            trial: KerasTuner's trial.
-        """
+        """End a trial; KerasTuner calls this. One that was stopped at a rung gets no score."""
         if self._ended.get(trial.trial_id) == STOPPED:
             trial.status = "STOPPED"
         super().end_trial(trial)
 
     def get_best_trials(self, num_trials: int = 1) -> list[Any]:
-        """Return the first trials of the best recipes that reached the horizon, best first.
-
-        Args:
-            num_trials: Integer, how many at most. Defaults to `1`.
-        """
+        """Return the first trials of the best recipes that reached the horizon, best first."""
         return [trials[0] for trials in self._leaders()][:num_trials]
 
     def get_state(self) -> dict[str, Any]:

@@ -110,14 +110,7 @@ def check(tuner: Any) -> None:
 
 
 def ahead(tuner: Any, horizon: float, records: Sequence[Record], workers: int) -> Ahead:
-    """Return the trainings that are ahead of a tuner's search.
-
-    Args:
-        tuner: The tuner.
-        horizon: Float, training seconds of a trial that is not stopped.
-        records: Records of the trainings that ended before.
-        workers: Integer, how many are made at once.
-    """
+    """Return the trainings that are ahead of a tuner's search."""
     oracle = tuner.oracle
     limits = [each for each in (oracle.max_trials, getattr(oracle, "most_trials", None)) if each]
     ended = len({record.trial for record in records if record.purpose == "search"})
@@ -156,13 +149,6 @@ def with_batch_of(space: Space, values: Mapping[str, Any]) -> Space:
 
     A project that drew its batch size by `hp` has it there. Other names of kbatch's axes are those
     of an earlier search, whose recipe is a baseline of its own; a warning says so.
-
-    Args:
-        space: `Space`.
-        values: Mapping, the values given.
-
-    Raises:
-        SearchError: If the baseline of the space has another batch size.
     """
     axes = sorted(name for name in values if name in space.reserved)
     if not axes:
@@ -188,12 +174,7 @@ def with_batch_of(space: Space, values: Mapping[str, Any]) -> Space:
 
 
 def said_by(hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> dict[str, Any]:
-    """Return the values that a tuner's `hyperparameters=` fixes or gives as defaults.
-
-    Args:
-        hp: The tuner's hyperparameters before those of `build` are declared.
-        reserved: Frozenset of the names of kbatch's axes.
-    """
+    """Return the values that a tuner's `hyperparameters=` fixes or gives as defaults."""
     own = [each for each in hp.space if each.name not in reserved and each.name in hp.values]
     return {each.name: hp.values[each.name] for each in own if not _is_lowest(each)}
 
@@ -216,14 +197,7 @@ def scope(tuner: Any) -> AbstractContextManager[Any]:
 
 
 def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> None:
-    """Leave a tuner what its devices can train on, before it draws its first trial.
-
-    Args:
-        tuner: The tuner.
-        sizes: Sequence of integers, the batch sizes of the space.
-        kept: List of those that are kept.
-        examples: Integer, number of training examples.
-    """
+    """Leave a tuner what its devices can train on, before it draws its first trial."""
     devices, space = gpus.replicas(), tuner.oracle.hyperparameters
     if devices > 1 and "jit_compile" in space:
         keras_private.fix_hyperparameter(space, "jit_compile", False)
@@ -241,12 +215,7 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
 
 
 def declare(hp: keras_tuner.HyperParameters, found: Mapping[str, Any]) -> None:
-    """Declare the hyperparameters of a trial that `build` declared in another process.
-
-    Args:
-        hp: Hyperparameters of the trial.
-        found: Mapping, `get_config()` of those in the other process; empty for none.
-    """
+    """Declare the hyperparameters of a trial that `build` declared in another process."""
     if found:
         hp.merge(keras_tuner.HyperParameters.from_config(dict(found)), overwrite=False)
 
@@ -259,14 +228,8 @@ def declared(tuner: Any) -> Callable[[], list[Any]]:
 def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[int, float], bool] | None:
     """Return the function that asks the oracle whether a trial goes on after a rung.
 
-    Args:
-        of_trial: The callback that KerasTuner gives to a trial.
-        goal: The goal of the search.
-        baseline: Record of the baseline, which the oracle is told of first.
-
-    Returns:
-        A function of the rung's number and of what the trial had gained there; `None` for the
-        oracle of a stock tuner, whose trials all train to the horizon.
+    Returns a function of the rung's number and of what the trial had gained there; `None` for the
+    oracle of a stock tuner, whose trials all train to the horizon.
     """
     oracle = of_trial.tuner.oracle
     if not isinstance(oracle, Oracle):
@@ -278,13 +241,7 @@ def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[int, floa
 
 
 def tell(of_trial: Any, goal: Goal, record: Record) -> None:
-    """Tell the oracle what a trial gained at its rungs, and how it ended.
-
-    Args:
-        of_trial: The callback that KerasTuner gives to a trial.
-        goal: The goal of the search.
-        record: Record of the trial, perhaps of an earlier process.
-    """
+    """Tell the oracle what a trial gained at its rungs, and how it ended."""
     oracle = of_trial.tuner.oracle
     if isinstance(oracle, Oracle):
         reached = _values_at_rungs(goal, record)
@@ -302,15 +259,7 @@ def begin_at(
     fitted: Callable[[Recipe], Recipe | None],
     today: Mapping[str, Any],
 ) -> None:
-    """Let the oracle of kbatch begin at the baseline, as far as the space can draw it.
-
-    Args:
-        tuner: The tuner; any other oracle is left alone.
-        space: The space of the search.
-        recipe: The recipe of the baseline, which is trained apart.
-        fitted: Function that returns a recipe with passes that fit into memory, or `None`.
-        today: Mapping, the baseline's values of the user's own hyperparameters.
-    """
+    """Let the oracle of kbatch begin at the baseline, as far as the space can draw it."""
     if not isinstance(tuner.oracle, Oracle):
         return
     start, whole = {}, True
@@ -356,13 +305,7 @@ def number(trial: Any) -> int:
 
 
 def bring(project: Path, checkpoint: str, missing: Path) -> None:
-    """Copy the weights of an earlier trial for a trial that was answered from its record.
-
-    Args:
-        project: `Path` of the project.
-        checkpoint: String, path of the weights of the earlier trial, below the project.
-        missing: `Path` of the weights of the answered trial.
-    """
+    """Copy the weights of an earlier trial for a trial that was answered from its record."""
     kept = project / checkpoint
     if not kept.resolve().is_relative_to(project.resolve()):
         return
@@ -377,11 +320,7 @@ BUILD = "`build` failed, and would fail again"
 
 @contextmanager
 def border(what: str = TRIAL) -> Iterator[None]:
-    """Turn every error inside the `with` block into one that ends a KerasTuner search at once.
-
-    Args:
-        what: String, what an error that is not kbatch's means, as a sentence without a full stop.
-    """
+    """Turn every error inside the `with` block into one that ends a KerasTuner search at once."""
     try:
         yield
     except (keras_tuner.errors.FatalError, keras_tuner.errors.FailedTrialError):
@@ -404,15 +343,6 @@ def watch_searches(
 
     KerasTuner calls no method of a hypermodel before the first trial, and none at all in a search
     that has finished already. So its own method has to be wrapped, to check the arguments first.
-
-    Args:
-        kind: Class of hypermodels.
-        around: Function that takes the hypermodel, the tuner, and the positional and keyword
-            arguments of `search`. It returns a context manager, which is entered around the search
-            and gives the arguments by name to search with.
-
-    A tuner with a method `beside`, which takes the same arguments, enters the context manager that
-    it returns around KerasTuner's loop.
     """
     search = keras_tuner.engine.base_tuner.BaseTuner.search
 

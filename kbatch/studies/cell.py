@@ -134,16 +134,7 @@ class Wishes:
         takes: Sequence[str],
         least_image_size: int = LEAST_IMAGE_SIZE,
     ) -> Setting:
-        """Return the setting with these wishes.
-
-        Args:
-            setting: The study's own setting.
-            takes: The names of the wishes that change something in this study.
-            least_image_size: Integer, pixels below which a network of this study has no room.
-
-        Raises:
-            SearchError: If a number is out of range, or would change nothing.
-        """
+        """Return the setting with these wishes."""
         wished = {name: value for name, value in vars(self).items() if value is not None}
         bounds = {**BOUNDS, "image_size": (least_image_size, BOUNDS["image_size"][1])}
         for name, (least, most) in bounds.items():

@@ -46,15 +46,7 @@ def write(
     records: Sequence[Record],
     facts: Sequence[str],
 ) -> list[Path]:
-    """Write the page, its figure and the table of all cells, and return their paths.
-
-    Args:
-        folder: Folder of the study.
-        study: The study.
-        measured: What was measured.
-        records: The records of the cells.
-        facts: Sentences on what cannot be measured, such as the command.
-    """
+    """Write the page, its figure and the table of all cells, and return their paths."""
     files = [folder / CELLS]
     records_files.write(files[0], csv_of(measured.frame))
     charts = charts_of(study, measured.frame)
@@ -68,12 +60,7 @@ def write(
 
 
 def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
-    """Return a chart for each way of comparing: at equal epochs, updates and time.
-
-    Args:
-        study: The study.
-        frame: A row for each cell.
-    """
+    """Return a chart for each way of comparing: at equal epochs, updates and time."""
     if not study.drawn:
         return []
     of_units = {
@@ -96,14 +83,7 @@ def _title(study: Study, unit: str) -> str:
 def markdown(
     study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]
 ) -> str:
-    """Return the page as Markdown.
-
-    Args:
-        study: The study.
-        measured: What was measured.
-        records: The records of the cells.
-        facts: Sentences on what cannot be measured, such as the command.
-    """
+    """Return the page as Markdown."""
     lines = [f"# {study.title}", "", study.question, ""]
     lines += [f"- {fact}" for fact in (*facts, *sentences(measured), *_machine(records))]
     lines += ["", "## What was measured here", ""]
@@ -202,19 +182,7 @@ def run(
     facts: Sequence[str],
     console: Console,
 ) -> list[Path]:
-    """Train the cells that the folder does not have, and write the page; return the files.
-
-    Args:
-        study: The study.
-        setting: Its setting.
-        pictures: The data.
-        folder: Folder of the results.
-        facts: Sentences for the page, such as the command.
-        console: Console to print to.
-
-    Raises:
-        KbatchError: If the folder belongs to other data, another setting or another device.
-    """
+    """Train the cells that the folder does not have, and write the page; return the files."""
     project = Project(folder)
     with project.hold():
         trainings = Trainings(project, setting, pictures)
@@ -259,9 +227,6 @@ def equal_seconds(pairs: Sequence[tuple[Cell, Record]]) -> float:
     """Return the median training seconds of the cells at equal epochs, to three digits.
 
     A cell that ended without a value does not count.
-
-    Args:
-        pairs: Each cell with its record.
     """
     seconds = [
         record.outcome.train_seconds
@@ -279,10 +244,6 @@ def _begun_seconds(project: Project) -> float | None:
 
 class _Line:
     """Prints a line for each cell, and on a terminal a bar with the time left.
-
-    Args:
-        console: Console to print to.
-        cells: All cells.
 
     Attributes:
         left: The cells that are left.

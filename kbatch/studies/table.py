@@ -42,16 +42,7 @@ class StudyTable:
 
 
 def mean_text(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> str:
-    """Return the mean of some values with its standard error, if there are several.
-
-    Args:
-        values: Numbers; NaN are left out.
-        digits: Integer, digits after the point.
-        factor: Float that the values are multiplied by, such as `1e-6` for megabytes.
-
-    >>> mean_text([0.5, 0.7]), mean_text([0.5]), mean_text([])
-    ('0.600 ± 0.100', '0.500', '–')
-    """
+    """Return the mean of some values with its standard error, if there are several."""
     known = pd.Series([float(value) for value in values if not pd.isna(value)]) * factor
     if known.empty:
         return NOTHING
@@ -63,15 +54,7 @@ def mean_text(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> 
 def by_batch(
     frame: pd.DataFrame, column: str, heading: str = "", digits: int = 3, factor: float = 1.0
 ) -> pd.DataFrame:
-    """Return a table with a line for each group and a column for each batch size.
-
-    Args:
-        frame: A row for each cell, with the columns `group` and `batch_size`.
-        column: String, the column whose means are shown.
-        heading: String, heading of the groups.
-        digits: Integer, digits after the point.
-        factor: Float that the values are multiplied by.
-    """
+    """Return a table with a line for each group and a column for each batch size."""
     sizes = sorted(frame.batch_size.unique())
     lines = []
     for group in frame.group.unique():
@@ -160,13 +143,7 @@ class Comparison:
 
 
 def compared(first: Values, second: Values, pairs: int = 1) -> Comparison:
-    """Return the difference of two sizes, with the interval of `kbatch.results.uncertainty`.
-
-    Args:
-        first: Values of one size, all of them known.
-        second: Values of the other size.
-        pairs: Integer, the number of pairs of which these values chose this one (Bonferroni).
-    """
+    """Return the difference of two sizes, with the interval of `kbatch.results.uncertainty`."""
     difference = first.mean - second.mean
     if min(len(first.values), len(second.values)) < FEWEST_SEEDS:
         return Comparison(difference, math.inf)
@@ -177,12 +154,7 @@ def compared(first: Values, second: Values, pairs: int = 1) -> Comparison:
 
 
 def above_chance(values: Values, sizes: int) -> bool:
-    """Return whether an accuracy is above that of guessing by more than noise.
-
-    Args:
-        values: Accuracies of one size.
-        sizes: Integer, the number of sizes of which these accuracies chose this one.
-    """
+    """Return whether an accuracy is above that of guessing by more than noise."""
     guessed = Values(values.size, (CHANCE,) * len(values.values))
     return compared(values, guessed, sizes).answer == "higher"
 
@@ -258,12 +230,7 @@ class Measured:
     sample: Sample
 
     def sizes(self, rows: pd.DataFrame, column: str) -> list[Values]:
-        """Return the values of a column by batch size, the smallest size first.
-
-        Args:
-            rows: Rows of `frame`, such as of one group at equal epochs.
-            column: String, the column.
-        """
+        """Return the values of a column by batch size, the smallest size first."""
         found = []
         for size, own in rows.groupby("batch_size"):
             values = tuple(float(value) for value in own[column].astype(float))
@@ -302,9 +269,6 @@ def frame_of(pairs: Sequence[tuple[Cell, Record]]) -> pd.DataFrame:
     measured on validation data), `best_accuracy`, `best_share` (the share of the training after
     which the best accuracy was measured), `train_seconds`, `step_seconds`, `examples_per_second`,
     `peak_bytes`, `gpu_percent`, `updates` and `recipe`.
-
-    Args:
-        pairs: Each cell with its record.
     """
     return pd.DataFrame([_row(cell, record) for cell, record in pairs])
 

@@ -61,12 +61,7 @@ def _accumulates(name: str) -> bool:
 
 
 def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
-    """Return a cell for each technique and seed, which trains at its largest batch.
-
-    Args:
-        setting: The setting of the study.
-        largest: The largest micro-batch of each technique; at most a quarter of the pictures.
-    """
+    """Return a cell for each technique and seed, which trains at its largest batch."""
     return [
         Cell(
             name,

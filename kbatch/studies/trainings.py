@@ -28,11 +28,7 @@ from kbatch.training.one_recipe import train
 
 
 def resnet50(image_size: int) -> keras.Model:
-    """Return ResNet50 with random weights and one output for two classes.
-
-    Args:
-        image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
-    """
+    """Return ResNet50 with random weights and one output for two classes."""
     inputs = keras.Input((image_size, image_size, 3))
     body = keras.applications.ResNet50(
         include_top=False, weights=None, pooling="avg", input_shape=(image_size, image_size, 3)
@@ -46,12 +42,7 @@ NETWORKS: dict[str, Callable[[int], keras.Model]] = {**MODELS, "resnet50": resne
 
 
 def network(name: str, image_size: int) -> keras.Model:
-    """Return the network of a name.
-
-    Args:
-        name: String, one of `NETWORKS`.
-        image_size: Integer, height and width of the images.
-    """
+    """Return the network of a name."""
     return NETWORKS[name](image_size)
 
 
@@ -65,13 +56,7 @@ TIMEOUT_SECONDS = 4 * 3600.0  # of a training in a process of its own
 
 
 class Trainings:
-    """Makes trainings of a study and keeps their records.
-
-    Args:
-        project: `Project` that keeps the records; it must be held.
-        setting: `Setting` of the study.
-        pictures: The data.
-    """
+    """Makes trainings of a study and keeps their records."""
 
     def __init__(self, project: Project, setting: Setting, pictures: Examples) -> None:
         self._project, self._setting = project, setting
@@ -100,11 +85,7 @@ class Trainings:
         return self._project.trainings.known(cell.job())
 
     def record(self, cell: Cell) -> Record:
-        """Return the record of a cell, which is trained if the project has none.
-
-        Args:
-            cell: The training.
-        """
+        """Return the record of a cell, which is trained if the project has none."""
         job, trainings = cell.job(), self._project.trainings
         record = trainings.known(job)
         if record is not None:
@@ -158,13 +139,7 @@ def trained_within(
 
 
 def trained(cell: Cell, image_size: int, pictures: Examples) -> tuple[Outcome, dict[str, float]]:
-    """Train a cell, and return its outcome and its metrics on test and training data.
-
-    Args:
-        cell: The training.
-        image_size: Integer, height and width of the pictures.
-        pictures: The data.
-    """
+    """Train a cell, and return its outcome and its metrics on test and training data."""
     registered = tensorflow_private.registered_gradients()
     try:
         return _trained(cell, image_size, pictures)
@@ -212,12 +187,7 @@ def _score(outcome: Outcome) -> float:
 
 
 def first_of_each(pictures: Examples, per_class: int) -> Examples:
-    """Return the first pictures of each class: so many to train, a third of that elsewhere.
-
-    Args:
-        pictures: The data, with test pictures.
-        per_class: Integer, the most pictures of each class to train on.
-    """
+    """Return the first pictures of each class: so many to train, a third of that elsewhere."""
     third = max(per_class // 3, 1)
     return dataclasses.replace(
         pictures,
@@ -243,11 +213,6 @@ def with_crops(
 
     Each is resized to 1.25 times its height and width, of which a part of the old size is cut, as
     in the published augmentation: 200 px, resized to 250, random crop of 200.
-
-    Args:
-        images: Array of uint8, shape `(n, size, size, 3)`.
-        labels: Array of shape `(n,)`.
-        seed: Integer, seed of the crops.
     """
     from PIL import Image
 
@@ -273,19 +238,7 @@ def largest_batches(
     project: Project,
     console: Console,
 ) -> dict[str, int]:
-    """Return the largest micro-batch of each rung; the project keeps each once it is found.
-
-    Args:
-        rungs: The recipes by name.
-        model: String, name of the network.
-        setting: `Setting` of the study, with its memory limit.
-        examples: Integer, pictures to train on: a batch of accumulated passes is at most these.
-        project: `Project` that keeps the sizes; it must be held.
-        console: Console to print to.
-
-    Raises:
-        NoMemoryLimitError: On a CPU, if the setting has no limit.
-    """
+    """Return the largest micro-batch of each rung; the project keeps each once it is found."""
     size, found = setting.image_size, _known(project)
     for name, recipe in rungs.items():
         if name in found:
@@ -307,11 +260,7 @@ def largest_batches(
 
 
 def ceiling_of(examples: int) -> int:
-    """Return the most pictures of one pass, so that all accumulated passes have enough.
-
-    Args:
-        examples: Integer, pictures to train on.
-    """
+    """Return the most pictures of one pass, so that all accumulated passes have enough."""
     return max(examples // STEPS, 1)
 
 

@@ -104,10 +104,6 @@ def contrast(first: Sequence[Values], second: Sequence[Values]) -> Finding:
     """Return whether the best of some sizes is more accurate than the best of some others.
 
     The interval allows for both being chosen by these same trainings.
-
-    Args:
-        first: Accuracies of the sizes that are claimed to be better.
-        second: Accuracies of the others.
     """
     lacking = missing(first, second)
     if lacking is not None:
@@ -123,10 +119,6 @@ def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> Finding:
 
     It does if it tells its best size from the others, and that size is above all others by the
     other measurement too. It does not if another size is above it there.
-
-    Args:
-        chosen_by: Values by which a size is chosen.
-        judged_by: Accuracies of the same sizes, by which the choice is judged.
     """
     lacking = missing(chosen_by, judged_by)
     if lacking is not None:
@@ -152,14 +144,7 @@ def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> Finding:
 def learned(
     case: Case, sides: tuple[Values, Values], comparison: Comparison, sizes: int
 ) -> Finding:
-    """Return a finding with its numbers; undecided if neither side learned anything.
-
-    Args:
-        case: The case, if something was learned.
-        sides: Accuracies of the two sizes compared.
-        comparison: Their comparison.
-        sizes: Integer, the number of sizes of which these were chosen.
-    """
+    """Return a finding with its numbers; undecided if neither side learned anything."""
     words = f"{sides[0]}, {sides[1]} ({comparison})"
     few = math.isinf(comparison.half_width)
     if few or any(above_chance(side, sizes) for side in sides):
@@ -181,9 +166,6 @@ def sentences(measured: Measured) -> list[str]:
     """Return what ran here: pictures, network, trainings, memory limit, and whether it is quick.
 
     All numbers are those of the setting and the cells, not those that were published.
-
-    Args:
-        measured: What was measured.
     """
     frame, setting, sample = measured.frame, measured.setting, measured.sample
     lengths = dict.fromkeys(zip(frame.length, frame.unit, strict=True))
@@ -224,12 +206,7 @@ def counted(number: float, things: str) -> str:
 
 
 def best_sizes(measured: Measured, heading: str) -> StudyTable:
-    """Return the table of the most accurate batch of each group, at each length.
-
-    Args:
-        measured: What was measured.
-        heading: String, what the groups are.
-    """
+    """Return the table of the most accurate batch of each group, at each length."""
     lines = []
     for (group, unit), own in measured.frame.groupby(["group", "unit"], sort=False):
         length = counted(own.length.iloc[0], str(unit))

@@ -56,30 +56,14 @@ class Table(Protocol):
         """The trainings of each recipe."""
 
     def held(self, training: RecordedTraining) -> float:
-        """Return the value above chance that a training held.
-
-        Args:
-            training: A training of the table.
-        """
+        """Return the value above chance that a training held."""
 
     def gain(self, training: RecordedTraining, seconds: float) -> float:
-        """Return what a training had gained above chance.
-
-        Args:
-            training: A training of the table.
-            seconds: Float, training seconds after which it is stopped.
-        """
+        """Return what a training had gained above chance."""
 
 
 class ReplayedSearch:
-    """Answers the trials of an oracle with the trainings of a table.
-
-    Args:
-        table: The table.
-        oracle: `keras_tuner.Oracle` whose space has the table's dimensions.
-        seeds: Sequence of integers, which of a recipe's trainings its first trial is given, as
-            those of a search all have one seed, and which a repeat is given.
-    """
+    """Answers the trials of an oracle with the trainings of a table."""
 
     def __init__(self, table: Table, oracle: keras_tuner.Oracle, seeds: Sequence[int]) -> None:
         self._table, self._oracle, self._seeds = table, oracle, seeds
@@ -87,11 +71,7 @@ class ReplayedSearch:
         self._given: dict[str, Recipe] = {}
 
     def trials(self, horizons: float) -> list[Replayed]:
-        """Answer trials until the next may be too long, or no recipe is left.
-
-        Args:
-            horizons: Float, training seconds of the search in horizons.
-        """
+        """Answer trials until the next may be too long, or no recipe is left."""
         spent, replayed = 0.0, list[Replayed]()
         while self._untried and spent + 1 <= horizons + LEAST:
             trial = self._oracle.create_trial("tuner0")

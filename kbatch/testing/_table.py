@@ -52,12 +52,7 @@ class RecordedTraining:
     validation_examples: Whole | None = None
 
     def held(self, seconds: float) -> float:
-        """Return the value held above chance within so many training seconds.
-
-        Args:
-            seconds: Float, training seconds. A training that is stopped then ends with a
-                measurement, the next one of the curve.
-        """
+        """Return the value held above chance within so many training seconds."""
         return outcome.score(self._until(seconds), self.horizon, self.chance) * self.horizon
 
     def gain(self, seconds: float) -> float:
@@ -69,11 +64,7 @@ class RecordedTraining:
         return outcome.gain(self._until(seconds), self.chance)
 
     def seconds(self, seconds: float) -> float:
-        """Return the training seconds that it takes until it is stopped; 0 if it failed.
-
-        Args:
-            seconds: Float, training seconds after which it is stopped at the next measurement.
-        """
+        """Return the training seconds that it takes until it is stopped; 0 if it failed."""
         points = self._until(seconds)
         return points[-1][0] if points else 0.0
 
@@ -83,11 +74,7 @@ class RecordedTraining:
 
 
 def read(path: str | os.PathLike[str]) -> list[RecordedTraining]:
-    """Read a table: one line of JSON for each training; `.gz` for a compressed one.
-
-    Raises:
-        RecordError: If there is no such file, a line is no training, or the table has none.
-    """
+    """Read a table: one line of JSON for each training; `.gz` for a compressed one."""
     file = Path(path)
     do = "Pass a file that Replay.save wrote"
     try:
@@ -130,14 +117,7 @@ def _training(row: bytes, where: str) -> RecordedTraining:
 
 
 def of_project(directory: str | os.PathLike[str]) -> list[RecordedTraining]:
-    """Return the trainings of a search and its confirmations, each recipe and seed once.
-
-    Args:
-        directory: Folder of the tuner's project.
-
-    Raises:
-        RecordError: If it has no search, or none with a score to be maximized.
-    """
+    """Return the trainings of a search and its confirmations, each recipe and seed once."""
     project = Path(directory)
     goal = (records_project.load_facts(project / records_project.FOLDER) or {}).get("goal")
     if goal is None or goal["direction"] != "max" or goal.get("target") is not None:
@@ -200,9 +180,6 @@ class RecipePoints:
     """The recipes of a table as points in a space of hyperparameters.
 
     Learning rates are those at batch 32, one dimension for each optimizer, as `Space` draws them.
-
-    Args:
-        recipes: Sequence of `Recipe`, all different.
     """
 
     def __init__(self, recipes: Sequence[Recipe]) -> None:
@@ -213,11 +190,7 @@ class RecipePoints:
         self._values = [self.values(recipe) for recipe in self.recipes]
 
     def declare(self, hp: keras_tuner.HyperParameters) -> None:
-        """Declare the dimensions as hyperparameters.
-
-        Args:
-            hp: `keras_tuner.HyperParameters` to declare them in.
-        """
+        """Declare the dimensions as hyperparameters."""
         several = any(each.name == "optimizer" for each in self.dimensions)
         for each in self.dimensions:
             scope: Any = contextlib.nullcontext()
@@ -232,11 +205,7 @@ class RecipePoints:
                     hp.Choice(each.name, list(each.values))
 
     def values(self, recipe: Recipe) -> dict[str, Any]:
-        """Return the values of the hyperparameters of a recipe of the table.
-
-        Args:
-            recipe: `Recipe` of the table.
-        """
+        """Return the values of the hyperparameters of a recipe of the table."""
         rate = self._rates[self.recipes.index(recipe)]
         values = {}
         for each in self.dimensions:
@@ -247,12 +216,7 @@ class RecipePoints:
         return values
 
     def nearest(self, values: dict[str, Any], among: Iterable[int]) -> int:
-        """Return the number of the recipe nearest to drawn values.
-
-        Args:
-            values: Dict, drawn values of the hyperparameters.
-            among: Iterable of integers, the numbers of the recipes to choose from.
-        """
+        """Return the number of the recipe nearest to drawn values."""
         return min(among, key=lambda number: (self._distance(values, number), number))
 
     def _distance(self, drawn: dict[str, Any], number: int) -> float:

@@ -41,11 +41,7 @@ class ProgressFile:
     times: int = 0
 
     def write(self, train_seconds: float, value: float | None) -> int:
-        """Write the training seconds and the last value measured.
-
-        Returns:
-            Integer, how often this object has written by now.
-        """
+        """Write the training seconds and the last value measured."""
         self.times += 1
         numbers = NUMBERS.pack(self.times, train_seconds, math.nan if value is None else value)
         # in place, so that a reader always finds a file
@@ -124,15 +120,7 @@ def ready() -> None:
 
 
 def begin(payload: bytes) -> None:
-    """Prepare this process for trainings.
-
-    Args:
-        payload: Bytes of the `Setup`.
-
-    Raises:
-        SearchError: If a part of it does not come out of its bytes.
-        DataError: If the data do not work here.
-    """
+    """Prepare this process for trainings."""
     setup: Setup = _received(payload)
     setup.settings.apply()
     for name in setup.pipelines.keys() - set(augmentation.augmentation_names()):
@@ -166,13 +154,7 @@ def _received(payload: bytes) -> Any:
 
 
 def train(payload: bytes, test: Graph | None, progress: ProgressFile) -> Trained:
-    """Make a training in this process, and write its kept weights.
-
-    Args:
-        payload: Bytes of the `Order`, without its test batches.
-        test: `Graph` of them. Optional.
-        progress: `ProgressFile` that tells how it goes.
-    """
+    """Make a training in this process, and write its kept weights."""
     order: Order = _received(payload)
     maker, job, trial = _prepared[0].setup.model_maker, order.job, Trial()
     hp = maker.hyperparameters(job.values)

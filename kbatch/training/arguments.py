@@ -73,11 +73,7 @@ class FitArguments:
 
     @classmethod
     def parse(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FitArguments:
-        """Return the arguments of a `fit(x, y, …)` call.
-
-        Raises:
-            SearchError: If one is refused, unknown or given twice.
-        """
+        """Return the arguments of a `fit(x, y, …)` call."""
         if len(args) > 2:
             raise SearchError(
                 "`fit` must get all but x and y by name",
@@ -112,11 +108,7 @@ class FitArguments:
         return all(getattr(other, name) is value for name, value in vars(self).items())
 
     def data(self, inputs: Inputs = unknown_inputs) -> Data:
-        """Return the data, ready to be streamed and measured on.
-
-        Args:
-            inputs: Function that gives the names and shapes of the model's inputs, or `None`.
-        """
+        """Return the data, ready to be streamed and measured on."""
         validated = (self.validation_data, self.validation_split, self.validation_batch_size)
         data = prepare(self.x, self.y, self.sample_weight, *validated, self.batched, inputs)
         self._check_weights(data.training)
@@ -172,9 +164,6 @@ def facts_of_callbacks(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the names and settings of callbacks, as JSON can hold them.
 
     TensorBoard and kbatch's own callbacks only look on, and may come and go.
-
-    Args:
-        callbacks: The user's callbacks.
     """
     facts = [
         {"name": type(each).__name__, "settings": _settings(each)}
@@ -191,15 +180,7 @@ def callback_names(facts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def agree_on_callbacks(project: Project, callbacks: Sequence[Any]) -> None:
-    """Refuse callbacks other than the project's, by name, and keep those of a new one.
-
-    Args:
-        project: The project.
-        callbacks: The user's callbacks.
-
-    Raises:
-        ProjectChangedError: If one is missing, is new, or has other settings.
-    """
+    """Refuse callbacks other than the project's, by name, and keep those of a new one."""
     before, now = project.facts().get(CALLBACKS_FACT), facts_of_callbacks(callbacks)
     if before is None or (before != now and not project.store.records()):
         project.note({CALLBACKS_FACT: now})

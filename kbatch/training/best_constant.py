@@ -67,16 +67,7 @@ class Columns:
 
 
 def columns_of(parts: Sequence[Part], place: int, shape: Sequence[int | None]) -> Columns:
-    """Return the labels of one output by its columns.
-
-    Args:
-        parts: The validation examples.
-        place: Integer, which output.
-        shape: Shape of the output without the examples' axis.
-
-    Raises:
-        ValueError: If the labels have neither the output's shape nor one class per place.
-    """
+    """Return the labels of one output by its columns."""
     rows, weights, width = [], [], 1
     for part in parts:
         labels = part.labels[place]
@@ -102,13 +93,7 @@ def columns_of(parts: Sequence[Part], place: int, shape: Sequence[int | None]) -
 
 
 def constants(labels: Columns, values: str, ignored: int | None = None) -> dict[str, np.ndarray]:
-    """Return constant answers by what they are, plain ones first.
-
-    Args:
-        labels: The labels of one output.
-        values: String, what the output's values are; see `kbatch.training.outputs`.
-        ignored: Integer, a class that the metric ignores. Optional.
-    """
+    """Return constant answers by what they are, plain ones first."""
     found: dict[bytes, tuple[str, np.ndarray]] = {}
     for name, answer in _all(labels, ignored):
         for how, each in _within(name, answer, values):
@@ -118,12 +103,7 @@ def constants(labels: Columns, values: str, ignored: int | None = None) -> dict[
 
 
 def without_ties(answer: np.ndarray, labels: Columns) -> np.ndarray:
-    """Return an answer whose equal columns differ by a little, the more frequent ones above.
-
-    Args:
-        answer: Array of one or no dimension, a constant answer.
-        labels: The labels of its output.
-    """
+    """Return an answer whose equal columns differ by a little, the more frequent ones above."""
     order = np.argsort(labels.shares(labels.weights), kind="stable")
     ranks = np.empty(labels.columns)
     ranks[order] = np.arange(labels.columns)
@@ -317,11 +297,6 @@ class Best:
 class Labels:
     """The validation labels: all of them, and the part on which constants are tried first.
 
-    Args:
-        parts: The batches of the validation data.
-        outputs: The outputs of the model.
-        measure: Function that gives the metric of a constant for some batches.
-
     Attributes:
         some: Batches to try constants on.
         all: Batches to compare the best few on; joined where that makes no difference.
@@ -360,19 +335,7 @@ def best_constant(
     outputs: Outputs,
     ignored: int | None,
 ) -> tuple[float, list[Best]]:
-    """Return the best value of a metric over constant answers, and the answer of each output.
-
-    Args:
-        model: The constant model, compiled as the user's.
-        name: String, the metric or loss in Keras' logs, without `val_`.
-        direction: `"max"` or `"min"`.
-        parts: The batches of the validation data.
-        outputs: The outputs of the model.
-        ignored: Integer, a class that the metric ignores, or `None`.
-
-    Raises:
-        ValueError: If labels do not fit the outputs, or no constant has a finite value.
-    """
+    """Return the best value of a metric over constant answers, and the answer of each output."""
     answers: list[np.ndarray] = [np.zeros(()) for _ in outputs.shapes]
     tried = {}
     for place in model.places(name):

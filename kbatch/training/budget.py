@@ -11,17 +11,7 @@ SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 def seconds_of(budget: str | float) -> float:
-    """Return the seconds of a budget.
-
-    Args:
-        budget: String such as `"30min"`, or a number of seconds.
-
-    Raises:
-        SearchError: If it is neither.
-
-    >>> seconds_of("30min"), seconds_of("1.5h"), seconds_of("90 s"), seconds_of(20)
-    (1800.0, 5400.0, 90.0, 20.0)
-    """
+    """Return the seconds of a budget."""
     text = str(budget).strip()
     parts = re.fullmatch(r"(.*?)\s*(s|min|h)?", text)
     amount = plain_text.number(parts[1]) if parts and not isinstance(budget, bool) else None

@@ -23,16 +23,7 @@ SPARSE = "sparse_categorical_crossentropy"
 
 
 def check_agreement(model: keras.Model, loss: Any, data: Data) -> None:
-    """Refuse examples that the model cannot take, and labels that its loss cannot.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        loss: Loss of the model.
-        data: Training and validation data.
-
-    Raises:
-        DataError: If they do not agree; the message says which.
-    """
+    """Refuse examples that the model cannot take, and labels that its loss cannot."""
     validation = keras.tree.map_structure(_example_spec, data.validation.element_spec)
     check_agreement_in_training(model, loss, data.training)
     _check_inputs(model, validation[0], "to validate on")
@@ -43,16 +34,7 @@ def check_agreement(model: keras.Model, loss: Any, data: Data) -> None:
 
 
 def check_agreement_in_training(model: keras.Model, loss: Any, training: Source) -> None:
-    """Refuse examples to train on that the model cannot take, and labels that its loss cannot.
-
-    Args:
-        model: `keras.Model`, as `build` returned it.
-        loss: Loss of the model.
-        training: Training examples.
-
-    Raises:
-        DataError: If they do not agree.
-    """
+    """Refuse examples to train on that the model cannot take, and labels that its loss cannot."""
     _check_inputs(model, training.element_spec[0], "to train on")
     classes = _classes(model, loss)
     if classes is not None:
@@ -134,12 +116,6 @@ def rehearse(model_maker: ModelMaker, model: keras.Model, space: Space, problems
     """Note what the model cannot be trained with, though the space may draw it.
 
     A model is made for each value that not every model can take. A default space has none.
-
-    Args:
-        model_maker: Makes the models.
-        model: The model that `build` makes by default.
-        space: `Space` of the search.
-        problems: Problems to add to.
     """
     for recipe in rehearsed_recipes(space):
         problems.of(functools.partial(_made, model_maker, recipe))

@@ -36,17 +36,7 @@ DECIDED = ("better", "worse")  # verdicts of a claim after which no seed is need
 
 
 def looks_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of seeds after which the recipes are compared.
-
-    Args:
-        seeds: Integer, or a rising sequence of integers.
-
-    Raises:
-        SearchError: If it is neither.
-
-    >>> looks_of(3), looks_of([3, 5, 8])
-    ((3,), (3, 5, 8))
-    """
+    """Return the numbers of seeds after which the recipes are compared."""
     given = tuple(seeds) if isinstance(seeds, (list, tuple, range)) else (seeds,)
     looks = tuple(whole_number(look) or 0 for look in given)
     if not looks or looks[0] < 1 or list(looks) != sorted(set(looks)):
@@ -70,13 +60,6 @@ def run_race(
     Where a gain may be claimed, and the best recipe and the baseline have other hyperparameters of
     the user's own, that recipe is trained with the baseline's too. These trainings are kept, and
     not returned.
-
-    Args:
-        search: The search.
-        candidates: Records of the recipes' first trainings.
-        looks: Rising integers, the numbers of seeds after which the recipes are compared.
-        ends_at: Float, time on `time.monotonic` after which no training is begun.
-        test: Batches that the kept weights are evaluated on too. Optional.
     """
     made = _raced(search, candidates, looks, ends_at, test)
     _part(search, candidates, ends_at, test)
@@ -185,10 +168,6 @@ def better_half(candidates: Sequence[Record], made: Sequence[Record]) -> list[Re
     """Return the candidates with the higher mean scores, rounded up, in their order.
 
     Of equal ones the first go on.
-
-    Args:
-        candidates: Records of the recipes' first trainings.
-        made: Records of their trainings with fresh seeds, and of others.
     """
     means = [
         statistics.fmean(

@@ -58,12 +58,6 @@ def crew(
     """Let threads do the same work as the `with` block, each while the others wait.
 
     An error or Ctrl-C in one thread ends all. The block raises the first error of another thread.
-
-    Args:
-        turns: `Turns` that the work hands over where it waits.
-        work: Function of a thread's number, from 1.
-        helpers: Integer, how many threads there are besides the one of the block.
-        done: Function that is called in each thread once it has no more work. Defaults to nothing.
     """
 
     def worked(number: int) -> None:
@@ -97,13 +91,7 @@ def crew(
 def beside(
     trainer: Trainer, work: Callable[[int], None], done: Callable[[], None] = lambda: None
 ) -> AbstractContextManager[None]:
-    """Return a context in which a thread for each further worker of a trainer works too.
-
-    Args:
-        trainer: `Trainer`; one without several workers has no threads.
-        work: Function of a thread's number, from 1.
-        done: See `crew`.
-    """
+    """Return a context in which a thread for each further worker of a trainer works too."""
     if not isinstance(trainer, IsolatedTrainer) or trainer.workers == 1:
         return nullcontext()
     return crew(trainer.turns, work, trainer.workers - 1, done)

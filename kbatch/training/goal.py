@@ -38,17 +38,7 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
     is the same for each example: a class, the class shares, the mean, the median and more, with
     the weights and masks that the metric takes.
 
-    Args:
-        name: String, the metric in Keras' logs, without `val_`.
-        direction: `"max"` or `"min"`.
-        data: Training and validation data.
-        measured: The metrics and losses of the model.
-
-    Returns:
-        A tuple of chance and a sentence, which may be empty.
-
-    Raises:
-        SearchError: If the model does not measure the metric, or chance cannot be measured.
+    Returns a tuple of chance and a sentence, which may be empty.
     """
     try:
         outputs = _outputs(data, measured)
@@ -82,13 +72,6 @@ def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tupl
 
 def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Return the share of the most frequent class, the accuracy of always answering it.
-
-    Args:
-        labels: Array of shape `(n,)` or `(n, 1)` of class numbers, or `(n, classes)` one-hot.
-        weights: Array of `n` weights of the examples. Optional.
-
-    Raises:
-        SearchError: If the labels are not those of one class per example.
 
     Example:
     >>> labels = np.array([0, 1, 1, 1])
@@ -151,11 +134,7 @@ def _compiled(name: str, measured: Measured, outputs: Outputs) -> dict[str, Any]
 
 
 def _logged(name: str, model: ConstantModel, measured: Measured) -> str:
-    """The name of a metric in the logs.
-
-    Raises:
-        SearchError: If the model does not measure it.
-    """
+    """The name of a metric in the logs."""
     prefix, _, bare = measured.split(name)
     for each in (name, f"{prefix}{bare.removeprefix('weighted_')}"):
         if each in model.names:
@@ -282,11 +261,7 @@ def _unmeasured(name: str, measured: Measured, error: Exception) -> SearchError:
 
 
 def horizon_of(seconds: Any) -> float:
-    """Return the training seconds of a trial as a float.
-
-    Raises:
-        SearchError: If they are not a finite number above 0.
-    """
+    """Return the training seconds of a trial as a float."""
     number = _number(seconds)
     if number is None or not 0 < number < math.inf:
         raise SearchError(
@@ -298,20 +273,7 @@ def horizon_of(seconds: Any) -> float:
 
 
 def judged_by(metric: Any, direction: Any, chance: Any, target: Any) -> dict[str, Any]:
-    """Check metric, direction, chance and target as far as that takes no model and no data.
-
-    Args:
-        metric: String that begins with `"val_"`.
-        direction: `"max"`, `"min"`, or `None` to infer it from the metric's name.
-        chance: Number, or `None` to measure it.
-        target: Number or `None`.
-
-    Returns:
-        A dictionary of the four in JSON's own types.
-
-    Raises:
-        SearchError: If something is missing or makes no sense.
-    """
+    """Check metric, direction, chance and target as far as that takes no model and no data."""
     if not isinstance(metric, str) or not metric.startswith("val_"):
         raise SearchError(
             '`metric` must be measured on validation data: "val_" and the name',
@@ -343,20 +305,7 @@ def goal_of(
     data: Data,
     measured: metrics.Measured,
 ) -> Goal:
-    """Return a goal, with direction and chance inferred where the user did not give them.
-
-    Args:
-        seconds: Float above 0, infinite for a training that ends by updates.
-        metric: See `judged_by`. Of a metric with two names, such as `mae`, the model decides which.
-        direction: See `judged_by`.
-        chance: See `judged_by`; measured by `kbatch.training.goal.chance_of`.
-        target: See `judged_by`.
-        data: Training and validation data.
-        measured: The metrics and losses of the model.
-
-    Raises:
-        SearchError: If something is missing or makes no sense.
-    """
+    """Return a goal, with direction and chance inferred where the user did not give them."""
     name = measured.own_name(metric.removeprefix("val_"))
     towards: Direction = "max"
     if (direction or metrics.direction_of(name)) == "min":

@@ -128,12 +128,7 @@ def bounds_of(name: str) -> tuple[float, float]:
 
 
 class Measured:
-    """The metrics and losses of a compiled model, by their names in Keras' logs.
-
-    Args:
-        model: `keras.Model`, compiled or not. Without one (`None`), nothing is known.
-        arguments: Loss and metrics for a model that is not compiled.
-    """
+    """The metrics and losses of a compiled model, by their names in Keras' logs."""
 
     def __init__(self, model: keras.Model | None, arguments: CompileArguments) -> None:
         config = {} if model is None else said_of(model, arguments)

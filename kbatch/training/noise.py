@@ -234,10 +234,6 @@ def noise_scale(
 def split(recipe: Recipe) -> Recipe:
     """Return a recipe that accumulates over equal passes: the recipe itself, or its batch split.
 
-    Raises:
-        RecipeError: If the batch cannot be split, or the recipe does more with a batch than one
-            plain update.
-
     Example:
     >>> split(Recipe(batch_size=96)).micro_batch_size
     12

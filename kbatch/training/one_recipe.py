@@ -147,16 +147,7 @@ def trained(
     length: Mapping[str, Any],
     agree: Callable[[Data], None] = lambda data: None,
 ) -> tuple[keras.Model, Outcome]:
-    """Train one recipe, and return the model and the outcome; see `train`.
-
-    Args:
-        recipe: `Recipe` to follow.
-        spec: `ModelSpec` of the model.
-        arguments: Data, callbacks and the rest.
-        judged: Metric, direction, chance and target, as `goal.judged_by` checked them.
-        length: Mapping of `seconds`, `epochs` and `updates`, of which one is not `None`.
-        agree: Function that refuses data before anything is trained. Optional.
-    """
+    """Train one recipe, and return the model and the outcome; see `train`."""
     check_recipe(recipe)
     device_memory.tell_of_unused_card()
     gpus.check_gpus_not_left()

@@ -77,15 +77,7 @@ class Outputs:
 
 
 def outputs_of(model: keras.Model, x: Any) -> Outputs:
-    """Look at the outputs of a model, which is built by that if it was not.
-
-    Args:
-        model: `keras.Model`, one that is not trained.
-        x: Inputs, a batch of examples.
-
-    Raises:
-        Exception: Whatever layers raise, the user's own among them.
-    """
+    """Look at the outputs of a model, which is built by that if it was not."""
     few = keras.tree.map_structure(lambda part: part[:LOOKED_AT], x)
     called, adds_losses = _called(model, few)
     symbolic = getattr(model, "outputs", None) or []
@@ -196,15 +188,7 @@ def _shapes(arrays: Sequence[Any]) -> set[Any]:
 
 
 def read_labels(data: Data, outputs: Outputs) -> tuple[Part, ...]:
-    """Return the validation labels in batches, evenly spread ones if they are very many.
-
-    Args:
-        data: Training and validation data.
-        outputs: The outputs of the model.
-
-    Raises:
-        ValueError: If there is not one array of labels for each output.
-    """
+    """Return the validation labels in batches, evenly spread ones if they are very many."""
     parts: list[Part] = []
     every = 1
     for number, batch in enumerate(data.validation):
@@ -272,13 +256,7 @@ Answers = Sequence[np.ndarray]
 
 
 class ConstantModel:
-    """A model that gives the same answer to every example, compiled as the user's model is.
-
-    Args:
-        compiled: Mapping of `loss`, `loss_weights`, `metrics` and `weighted_metrics`.
-        outputs: The outputs of the user's model.
-        first: The first validation batch, from whose shapes Keras chooses what `"accuracy"` is.
-    """
+    """A model that gives the same answer to every example, compiled as the user's model is."""
 
     def __init__(self, compiled: Mapping[str, Any], outputs: Outputs, first: Part) -> None:
         self._outputs = outputs
@@ -321,16 +299,7 @@ class ConstantModel:
         return own or list(range(len(self._outputs.shapes)))
 
     def value(self, name: str, answers: Answers, parts: Sequence[Part]) -> float:
-        """Return a metric or loss of constant answers.
-
-        Args:
-            name: String, as in Keras' logs, without `val_`.
-            answers: Array for each output, of its shape or of that of its last axes.
-            parts: The validation examples, batch by batch.
-
-        Raises:
-            Exception: Whatever a metric or loss raises, which may be the user's own.
-        """
+        """Return a metric or loss of constant answers."""
         with tf.device("/CPU:0"):
             if name in self.metrics:
                 return self._metric(name, answers, parts)
@@ -406,9 +375,6 @@ class ConstantModel:
 
 def shape_of(shape: Sequence[int | None], labels: np.ndarray) -> tuple[int, ...]:
     """Return an output's shape for these labels, whose lengths stand for those that vary.
-
-    Raises:
-        ValueError: If the labels have no such axis.
 
     Example:
     >>> shape_of((None, 5), np.zeros((8, 3)))

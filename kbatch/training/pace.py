@@ -66,14 +66,6 @@ class Pace:
     its examples if these end it. The decay of the rate begins after warm-up. The rate of a smaller
     batch follows the usual rule of the optimizer, which a recipe is enough to tell.
 
-    Args:
-        recipe: `Recipe` to follow.
-        of_pass: Integer, examples in a pass over the data.
-        goal: Seconds and metric.
-        options: The examples that end the training, and the rest.
-        clock: `TrainingClock` that counts the updates.
-        curve: Function that returns the measurements so far, `(train_seconds, value)`.
-
     Attributes:
         cuts: `Cuts` of a growing batch; `None` for a constant one.
         share: Float, share of the learning rate that the last update trained at, warm-up aside.
@@ -106,15 +98,7 @@ class Pace:
         return self.cuts.examples(self._clock.updates)
 
     def measure_noise_by(self, noise_meter: NoiseMeter | None, model: keras.Model) -> None:
-        """Take the measurement of the gradient noise, which begins with the training.
-
-        Args:
-            noise_meter: `NoiseMeter`; `None` if the noise of the model is not measured.
-            model: The model.
-
-        Raises:
-            ModelError: If the batch is to grow by it and it is not measured.
-        """
+        """Take the measurement of the gradient noise, which begins with the training."""
         if noise_meter is None and self._recipe.growth.kind == "noise":
             raise ModelError(
                 "A model must have Keras' own train_step, and train on one device, for its batch "
@@ -199,12 +183,7 @@ class Pace:
 
 
 def most_updates(recipe: Recipe, of_pass: int) -> int:
-    """Return the most updates that one pass over the data takes.
-
-    Args:
-        recipe: `Recipe` to follow.
-        of_pass: Integer, examples in a pass over the data.
-    """
+    """Return the most updates that one pass over the data takes."""
     smallest = recipe.batch_size
     if recipe.batch_schedule != CONSTANT:
         smallest = batch_schedule.first(smallest, recipe.growth.factor, recipe.accumulation_steps)

@@ -26,12 +26,6 @@ class Forecast:
     """Tells how long the trainings take that are left, from those that ended.
 
     Each training is told by the thread that waits for it.
-
-    Args:
-        ahead: `Ahead`, the trainings that are left when it begins.
-        earlier: Records of the trainings that ended before.
-        ends_in: Float, seconds after which no training is begun. Optional.
-        clock: Function that returns seconds. Defaults to `time.perf_counter`.
     """
 
     def __init__(
@@ -88,11 +82,7 @@ class Forecast:
         return to_budget if left is None else min(left, to_budget)
 
     def beginning(self, parts: str) -> str:
-        """Return the sentence before the first training.
-
-        Args:
-            parts: String, the trainings in words.
-        """
+        """Return the sentence before the first training."""
         left = self.seconds_left
         if left is not None:
             return f"{parts}: {self._at_most()} {time_words(left)}."
@@ -101,11 +91,7 @@ class Forecast:
         return f"{parts}: {certain}{BEFORE_BASELINE}."
 
     def after(self, record: Record) -> str:
-        """Return what a training took and what is left, in words; empty where that is unknown.
-
-        Args:
-            record: `Record` of the training that ended last.
-        """
+        """Return what a training took and what is left, in words; empty where that is unknown."""
         left = self.words()
         if not left or not self._taken:
             return ""
@@ -148,31 +134,13 @@ class Watcher:
     """
 
     def begins(self, forecast: Forecast, parts: str) -> None:
-        """A search or a confirmation begins.
-
-        Args:
-            forecast: `Forecast` of the seconds that are left, which is to be told of all that
-                `ended` or was `answered`.
-            parts: String, the trainings that are ahead in words.
-        """
+        """A search or a confirmation begins."""
 
     def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
-        """A training begins.
-
-        Args:
-            purpose: `"search"`, `"baseline"` or `"confirmation"`.
-            trial: Integer, number of the trial; -1 for the baseline.
-            recipe: `Recipe` that it follows.
-            seconds: Float, its horizon.
-        """
+        """A training begins."""
 
     def progress(self, train_seconds: float, value: float | None) -> None:
-        """A tenth of a training second has passed.
-
-        Args:
-            train_seconds: Float, seconds on the clock.
-            value: Float, the last value measured, or `None`.
-        """
+        """A tenth of a training second has passed."""
 
     def ended(self, record: Record) -> None:
         """A training ended."""

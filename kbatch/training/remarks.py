@@ -22,17 +22,7 @@ def remarks_of(
     remedy: str,
     rate_share: float = 1.0,
 ) -> tuple[str, ...]:
-    """Return the remarks on one training.
-
-    Args:
-        outcome: Measured outcome.
-        goal: Seconds and metric.
-        recipe: `Recipe` that the training followed.
-        input_seconds: Float, seconds per batch of the input pipeline without training, or `None`.
-        remedy: Advice for a training that waits for its input.
-        rate_share: Float, share of the learning rate that the recipe's own schedules left at the
-            end. Defaults to `1.0`.
-    """
+    """Return the remarks on one training."""
     remarks = (
         _too_slow(outcome, goal),
         _slow_first_step(outcome, goal),

@@ -41,15 +41,7 @@ class Remembered:
 
 
 def searched_by(tuner: Any, what: str) -> tuple[Any, Terms]:
-    """Return the hypermodel of a tuner, and the terms of its search.
-
-    Args:
-        tuner: The tuner.
-        what: String, what needs them, such as `"A confirmation"`.
-
-    Raises:
-        SearchError: If the tuner is not one of kbatch's.
-    """
+    """Return the hypermodel of a tuner, and the terms of its search."""
     hypermodel = getattr(tuner, "hypermodel", None)
     terms = getattr(hypermodel, "terms", None)
     if hypermodel is None or not isinstance(terms, Terms):
@@ -71,13 +63,7 @@ def facts_of(arguments: FitArguments) -> dict[str, Any]:
 def completed_arguments(
     remembered: Remembered | None, project: Project, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return arguments by name, with those of the search where none is given.
-
-    Args:
-        remembered: What the search was given; `None` if this process has not made it.
-        project: The project of the tuner.
-        given: Mapping of the arguments that were given, `None` for none.
-    """
+    """Return arguments by name, with those of the search where none is given."""
     own = {name: value for name, value in given.items() if value is not None}
     known: Mapping[str, Any] = project.facts().get(FACT) or {}
     from_search = {name: known[name] for name in KEPT if name in known}
@@ -92,16 +78,7 @@ def completed_arguments(
 
 
 def check_complete(project: Project, given: Mapping[str, Any], what: str) -> None:
-    """Refuse a call that lacks what the search was given, and say all of it by name.
-
-    Args:
-        project: The project of the tuner.
-        given: Mapping of the arguments that there are.
-        what: String, the function that lacks them, such as `"kbatch.confirm"`.
-
-    Raises:
-        SearchError: If something is missing.
-    """
+    """Refuse a call that lacks what the search was given, and say all of it by name."""
     facts = project.facts()
     names = (facts.get(FACT) or {}).get("names", ["x"])
     missing = {name: f"{name}=…" for name in names if name not in given}

@@ -46,14 +46,6 @@ from kbatch.training.pace import Pace, RunOptions, most_updates
 class Instruments:
     """The callbacks of one training, in their order, and their measurements.
 
-    Args:
-        recipe: `Recipe` to follow.
-        data: Examples to train on and batches to measure on.
-        goal: Seconds and metric.
-        options: The user's callbacks, and the rest.
-        input_seconds: Float, seconds per batch of the input pipeline.
-        entered: Float, when the training was begun, on `time.perf_counter`.
-
     Attributes:
         clock: `TrainingClock`.
         pace: `Pace`.
@@ -109,11 +101,7 @@ class Instruments:
         ]
 
     def outcome(self, ended: str | None) -> Outcome:
-        """Return the measurements, right after the training.
-
-        Args:
-            ended: How the training ended, if by an error; else `None`.
-        """
+        """Return the measurements, right after the training."""
         clock, horizon, used = self.clock, self.horizon, self.sampler.result()
         load = {} if used is None else vars(used)
         first_peak, peak = self._first_times.peak_bytes, device_memory.bytes_peak()
@@ -217,11 +205,7 @@ ENDLESS = 1_000_000  # epochs: the horizon ends a training, not their number
 def recipe_scope(
     model: keras.Model, recipe: Recipe, options: RunOptions
 ) -> Iterator[NoiseMeter | None]:
-    """Set policy, seed, method, augmentation and weights of passes inside the `with` block.
-
-    Yields:
-        The `NoiseMeter` that measures the training meanwhile; `None` without accumulation.
-    """
+    """Set policy, seed, method, augmentation and weights of passes inside the `with` block."""
     with (
         explained(recipe.policy),
         policy_scope(recipe.policy, options.own_policy),
@@ -244,12 +228,6 @@ def fit_arguments(
 
     An epoch is one pass over the data, rounded up to whole updates. Of a growing batch it ends
     earlier, by `kbatch.callbacks.rate`.
-
-    Args:
-        recipe: `Recipe` to follow.
-        data: Examples to train on.
-        options: Seed and the rest.
-        cuts: Sizes of a growing batch. `None` (the default) for a constant one.
     """
     updates_per_epoch = most_updates(recipe, data.training.examples)
     if cuts is None:
@@ -271,13 +249,6 @@ def median_update_seconds(
     """Return the median seconds of some updates, input included; the model is spent afterwards.
 
     A growing batch has its last size from the start here.
-
-    Args:
-        model: Model compiled for the recipe.
-        recipe: `Recipe` to follow.
-        data: Examples to train on.
-        updates: Range of the updates to take, counted from 1.
-        options: Seed and the rest; its callbacks are not called.
     """
     recipe = replace(recipe, batch_schedule=CONSTANT)
     clock = TrainingClock(recipe.steps_per_update)
@@ -302,11 +273,7 @@ class FullOfProgramsError(SearchError):
 
 
 def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
-    """Refuse batch sizes above the number of examples.
-
-    Raises:
-        DataError: If a batch would be larger than the data.
-    """
+    """Refuse batch sizes above the number of examples."""
     examples = data.training.examples
     too_large = [size for size in batch_sizes if size > examples]
     if too_large:
@@ -316,11 +283,7 @@ def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
 
 
 def check_size(batch_size: int, examples: int) -> None:
-    """Refuse one batch size above the number of examples.
-
-    Raises:
-        DataError: If the batch would be larger than the data.
-    """
+    """Refuse one batch size above the number of examples."""
     if batch_size > examples:
         raise _larger_than(examples, [batch_size], "Pass a smaller batch, or more examples")
 
@@ -336,15 +299,7 @@ def _larger_than(examples: int, sizes: Sequence[int], do: str) -> DataError:
 def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: RunOptions) -> Outcome:
     """Train a compiled model for the goal's seconds and measure it.
 
-    Args:
-        model: Model compiled for the recipe; afterwards it holds the weights that were kept.
-        recipe: `Recipe` to follow.
-        data: Examples to train on and batches to measure on.
-        goal: Seconds and metric.
-        options: Seed, callbacks and the rest.
-
-    Returns:
-        The `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
+    Returns the `Outcome`. Out of memory and NaN are outcomes; any other error is raised.
     """
     entered = time.perf_counter()
     device_memory.reset_peak()

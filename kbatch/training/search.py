@@ -78,18 +78,7 @@ class Search:
         test: tf.data.Dataset | None = None,
         ask: Callable[[int, float], bool] | None = None,
     ) -> Record:
-        """Return the record of a training: the one that the project has, or a new one.
-
-        Args:
-            job: The training.
-            trial: `Trial` whose model a tuner has made. Defaults to a new one.
-            callbacks: The user's callbacks for this training. Defaults to copies of those of the
-                search.
-            checkpoint: `Checkpoint` for the kept weights. Optional.
-            test: Batches that the kept weights are evaluated on too. Optional.
-            ask: Function of a rung's number and of what the trial had gained there, which tells
-                whether it goes on. Optional.
-        """
+        """Return the record of a training: the one that the project has, or a new one."""
         with self.project.hold():
             known = self.project.trainings.known(job)
             if known is not None:
@@ -138,12 +127,7 @@ class Search:
         return dict(self.project.facts().get(VALUES) or {})
 
     def baseline(self) -> Record:
-        """Return the record of the baseline, which is trained if the project has none yet.
-
-        Raises:
-            RecomputeError: If the model cannot have a plan of the space. It is raised before
-                anything is trained.
-        """
+        """Return the record of the baseline, which is trained if the project has none yet."""
         recipe = self.baseline_recipe
         job = baseline_job(self.project, self.model_maker, self.space, recipe)
         if self.project.trainings.known(job) is None:
@@ -152,13 +136,7 @@ class Search:
         return self.train(job)
 
     def again(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:
-        """Train a recipe again with a fresh seed, for a confirmation, and return the record.
-
-        Args:
-            record: Record of the recipe's first training.
-            seed: Integer, the fresh seed.
-            test: Batches that the kept weights are evaluated on too. Optional.
-        """
+        """Train a recipe again with a fresh seed, for a confirmation, and return the record."""
         job = Job(
             "confirmation",
             record.trial,
@@ -178,14 +156,7 @@ class Search:
     def parted(
         self, record: Record, baseline: Record, seed: int, test: tf.data.Dataset | None = None
     ) -> Record:
-        """Train a recipe with a fresh seed and the baseline's own hyperparameters; see `again`.
-
-        Args:
-            record: Record of the recipe's first training.
-            baseline: Record of a training of the baseline.
-            seed: Integer, the fresh seed.
-            test: Batches that the kept weights are evaluated on too. Optional.
-        """
+        """Train a recipe with a fresh seed and the baseline's own hyperparameters; see `again`."""
         values = {name: value for name, value in record.values.items() if name in RESERVED}
         values |= own_values(baseline)
         job = Job(PARTED, record.trial, seed, record.recipe, values, record.learning_rate_at_32)
@@ -334,13 +305,6 @@ def seconds_of_epochs(
 
     They are `epochs * ceil(n / batch) * m`, with `m` the median of the baseline's updates 5 to 40,
     input included. `m` is measured once, and then kept with the project.
-
-    Args:
-        project: The project.
-        job: Training of the baseline.
-        examples: Integer, training examples.
-        epochs: Integer.
-        trainer: `Trainer` that measures.
     """
     stored = project.facts().get("measured_horizon_seconds")
     if stored is None:
@@ -351,11 +315,7 @@ def seconds_of_epochs(
 
 
 def check_space(space: Any) -> None:
-    """Refuse anything but a `Space` whose augmentations are registered.
-
-    Raises:
-        SpaceError: If it is anything else.
-    """
+    """Refuse anything but a `Space` whose augmentations are registered."""
     if not isinstance(space, Space):
         raise SpaceError(
             "`space` must be a Space", space, "Pass kbatch.Space(batch_size=(32, 64)), say"

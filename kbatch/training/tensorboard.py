@@ -72,12 +72,7 @@ class Session:
 
     @classmethod
     def of(cls, record: Record, metric: str) -> Session:
-        """Return the session of a record.
-
-        Args:
-            record: `Record` of the training.
-            metric: String, the metric of its search.
-        """
+        """Return the session of a record."""
         run = name_of(record.purpose, record.trial, record.seed)
         row = run
         if record.purpose == "confirmation":
@@ -125,14 +120,7 @@ class Session:
 
 
 def experiment(declared: Sequence[Any], sessions: Sequence[Session], metric: str) -> list[Event]:
-    """Return the event that tells the HParams tab its columns and their domains.
-
-    Args:
-        declared: Sequence of KerasTuner's hyperparameters.
-        sessions: Sequence of the `Session`s so far. Their values belong to the domains too: the tab
-            hides a row with a value that is in no domain, such as the baseline's.
-        metric: String, the metric of the search.
-    """
+    """Return the event that tells the HParams tab its columns and their domains."""
     columns = dict(OWN_COLUMNS)
     for name in dict.fromkeys(each.name for each in declared):
         same_name = [each for each in declared if each.name == name]
@@ -204,33 +192,18 @@ EVENT_FORMAT = "brain.Event:2"  # the first event of a file
 
 
 def event_file_name(kind: str, at: float, key: str) -> str:
-    """Return the name of a file of events; of the same events it is the same.
-
-    Args:
-        kind: `"experiment"` or `"session"`.
-        at: Float, Unix time of the events; TensorBoard reads files in this order.
-        key: String, tells files of one kind and second apart.
-    """
+    """Return the name of a file of events; of the same events it is the same."""
     return f"events.out.tfevents.{int(at):010d}.kbatch-{kind}.{key}"
 
 
 def event_files(folder: str, kind: str) -> set[str]:
-    """Return the names of the files of one kind in a folder, or in none.
-
-    Args:
-        folder: Folder of a run.
-        kind: As in `name_of`.
-    """
+    """Return the names of the files of one kind in a folder, or in none."""
     found = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
     return {name for name in found if f".kbatch-{kind}." in name and not name.endswith(".tmp")}
 
 
 def write_events(path: str, events: Iterable[Event]) -> None:
-    """Write a file of events, unless it is there with these very events.
-
-    Raises:
-        SearchError: If it cannot be written.
-    """
+    """Write a file of events, unless it is there with these very events."""
     content = io.BytesIO()
     writer = RecordWriter(content)
     for event in (Event(wall_time=0.0, file_version=EVENT_FORMAT), *events):
@@ -246,11 +219,7 @@ def write_events(path: str, events: Iterable[Event]) -> None:
 
 
 def make_log_folder(folder: str) -> None:
-    """Make a folder, if it is not there.
-
-    Raises:
-        SearchError: If it cannot be made.
-    """
+    """Make a folder, if it is not there."""
     with _explained():
         tf.io.gfile.makedirs(folder)
 
@@ -281,10 +250,6 @@ class Board(Watcher):
 
     What is written follows from the records, so that a resumed search adds nothing twice, and
     brings what an earlier run without TensorBoard left out.
-
-    Args:
-        search: `Search` whose callbacks have the folders to write to.
-        declared: Function that returns KerasTuner's hyperparameters.
     """
 
     def __init__(self, search: Search, declared: Callable[[], Sequence[Any]]) -> None:
@@ -354,23 +319,14 @@ class Board(Watcher):
 
 
 def shown_search(search: Search, declared: Callable[[], Sequence[Any]]) -> Search:
-    """Return a search whose trainings TensorBoard shows, if its callbacks ask for that.
-
-    Args:
-        search: `Search` with the user's callbacks.
-        declared: Function that returns KerasTuner's hyperparameters.
-    """
+    """Return a search whose trainings TensorBoard shows, if its callbacks ask for that."""
     if not user_callbacks.log_dirs(search.arguments.callbacks):
         return search
     return replace(search, watcher=Board(search, declared))
 
 
 def checked_callbacks(callbacks: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the user's callbacks, once the folders of TensorBoard are made.
-
-    Raises:
-        SearchError: If one cannot be made.
-    """
+    """Return the user's callbacks, once the folders of TensorBoard are made."""
     for folder in user_callbacks.log_dirs(callbacks):
         make_log_folder(folder)
     return tuple(callbacks)
@@ -383,15 +339,7 @@ def write_training(
     metric: str,
     values: Mapping[str, Any],
 ) -> None:
-    """Write one training outside of a search, for each callback of TensorBoard.
-
-    Args:
-        callbacks: The user's callbacks.
-        recipe: `Recipe` of the training.
-        outcome: `Outcome` of the training.
-        metric: String, the metric of the training.
-        values: Values of the user's hyperparameters.
-    """
+    """Write one training outside of a search, for each callback of TensorBoard."""
     own = {name: value for name, value in values.items() if name not in RESERVED}
     for folder in user_callbacks.log_dirs(callbacks):
         session = Session(

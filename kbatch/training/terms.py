@@ -99,19 +99,6 @@ class Terms:
 
         Data are prepared and checksummed, the model is made once, and all facts are compared with
         the project's.
-
-        Args:
-            project: The project, old or new.
-            args: `x` and `y`, as for `search`.
-            kwargs: The other arguments of `search`.
-            watcher: `Watcher` that is told of every training. Defaults to a progress bar, unless
-                `verbose=` is passed.
-            problems: Problems that were found before, which the error lists too. Optional.
-
-        Raises:
-            ProjectChangedError: If the project was begun with another space, data, metric, horizon,
-                model or seed.
-            KbatchError: If anything else cannot be used; one error lists all problems.
         """
         device_memory.tell_of_unused_card()
         problems = problems or Problems()
@@ -195,12 +182,7 @@ class Terms:
         return self.max_batch is not None or any(size is not None for size in sizes)
 
     def subject(self, arguments: FitArguments, data: Data) -> Subject:
-        """Return what checks look at.
-
-        Args:
-            arguments: The arguments of the search.
-            data: Training and validation data, which the arguments give.
-        """
+        """Return what checks look at."""
         return Subject.of_search(
             self.model_maker,
             data,
@@ -324,9 +306,6 @@ class PreparedSearch:
 
     `tuner.search` and `kbatch.confirm` take it instead of preparing the data again. The data must
     not change in between: they are not checked again.
-
-    Args:
-        terms: `Terms` of the search.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -335,13 +314,7 @@ class PreparedSearch:
         self._device = ""
 
     def open(self, project: Project, *args: Any, **kwargs: Any) -> Search:
-        """Open and keep a search.
-
-        Args:
-            project: Project of the tuner to come.
-            *args: `x` and `y`, as for `tuner.search`.
-            **kwargs: The other arguments of `tuner.search`.
-        """
+        """Open and keep a search."""
         self._search, self._device = (
             self._terms.open(project, args, kwargs),
             device_memory.device_words(),
@@ -355,14 +328,7 @@ class PreparedSearch:
         kwargs: Mapping[str, Any],
         watcher: Watcher | None,
     ) -> Search | None:
-        """Return the search that was opened for these arguments, or `None`.
-
-        Args:
-            project: Project of the tuner.
-            args: `x` and `y`.
-            kwargs: The other arguments of `tuner.search`.
-            watcher: `Watcher` that is told of every training from now on. Optional.
-        """
+        """Return the search that was opened for these arguments, or `None`."""
         search = self._search
         if search is None or search.project.directory != project.directory:
             return None

@@ -186,14 +186,7 @@ class Order:
         on_progress: Callable[[float, float | None], None],
         checkpoint_callbacks: Sequence[Any] = (),
     ) -> RunOptions:
-        """Return the options of the training.
-
-        Args:
-            model_maker: Maker of the models of the search.
-            goal: Goal of the search.
-            on_progress: Function of the training seconds and the last value measured.
-            checkpoint_callbacks: Callbacks that come last at the end of an epoch.
-        """
+        """Return the options of the training."""
         asked = None if self.ask is None else Questions(goal.seconds, goal.gain, self.ask)
         return RunOptions(
             seed=self.job.seed,
@@ -240,23 +233,11 @@ class Trainer(Protocol):
     ) -> Trained | Death:
         """Make a training.
 
-        Args:
-            order: The training.
-            watcher: `Watcher` that is told that it begins, and how it goes.
-            trial: `Trial` whose model a tuner has made. Optional.
-            checkpoint: `Checkpoint` for the kept weights. Optional.
-
-        Returns:
-            What was measured; or the `Death` of the process that trained.
+        Returns what was measured; or the `Death` of the process that trained.
         """
 
     def update_seconds(self, job: Job, updates: range) -> float:
-        """Return the median seconds of some updates of a recipe, input included.
-
-        Args:
-            job: The training; it says the recipe.
-            updates: Range of the updates that count, from 1.
-        """
+        """Return the median seconds of some updates of a recipe, input included."""
 
     def close(self) -> None:
         """Give back what the trainer holds; a later training takes it again."""
@@ -311,12 +292,7 @@ class LocalTrainer:
 
 
 def new_trial(job: Job, model_maker: ModelMaker) -> Trial:
-    """Return a trial outside KerasTuner, with its model.
-
-    Args:
-        job: The training.
-        model_maker: `ModelMaker` of the search.
-    """
+    """Return a trial outside KerasTuner, with its model."""
     trial = Trial()
     trial.make(
         model_maker.with_seed(job.seed),
@@ -332,12 +308,7 @@ REPEAT_SEED = (
 
 
 def maker_of_repeat(model_maker: ModelMaker, hp: keras_tuner.HyperParameters) -> ModelMaker:
-    """Return the maker of a trial's model: the search's, with another seed for a repeat.
-
-    Args:
-        model_maker: Maker of the models of the search.
-        hp: Hyperparameters of the trial.
-    """
+    """Return the maker of a trial's model: the search's, with another seed for a repeat."""
     seed = model_maker.seed + REPEAT_SEED * (REPEAT in hp.values)
     return dataclasses.replace(model_maker, seed=seed)
 
@@ -350,16 +321,7 @@ def job_of_repeat(
     rate: float | None,
     remarks: tuple[str, ...],
 ) -> Job:
-    """Return the training of a trial.
-
-    Args:
-        hp: Hyperparameters of the trial.
-        model_maker: Maker of the models of the search.
-        number: Integer, number of the trial.
-        recipe: `Recipe` that was drawn.
-        rate: Float, its learning rate at batch 32, or `None`.
-        remarks: Sentences on the recipe.
-    """
+    """Return the training of a trial."""
     values = {name: value for name, value in hp.values.items() if name != REPEAT}
     seed = maker_of_repeat(model_maker, hp).seed
     first = hp.values.get(REPEAT)

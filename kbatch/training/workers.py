@@ -72,11 +72,7 @@ class Executor(Protocol):
         """Integer, how many trainings are made at once."""
 
     def worker(self, number: int) -> TrainingWorker:
-        """Return a worker, whose process starts when it is first called.
-
-        Args:
-            number: Integer, which of the workers, from 0.
-        """
+        """Return a worker, whose process starts when it is first called."""
 
 
 @made_in_one_frame
@@ -190,14 +186,7 @@ def checked_workers(workers: Any) -> int:
 
 
 def executor_of(executor: Any) -> Executor:
-    """Return the executor of a tuner's argument.
-
-    Args:
-        executor: `"local"`, `"ray"` or an `Executor`.
-
-    Raises:
-        SearchError: If it is anything else, or cannot be used here.
-    """
+    """Return the executor of a tuner's argument."""
     if executor == "local":
         return LocalExecutor()
     if executor == "ray":
@@ -244,14 +233,6 @@ class IsolatedTrainer:
 
     A training that kills its process ends that process only. Each of several threads trains in a
     worker of its own, and hands the turn over while it waits for it.
-
-    Args:
-        model_maker: `ModelMaker` that makes the models.
-        data: Training and validation data.
-        names: Tuple of strings, the augmentation pipelines of the space.
-        goal: `Goal` of every trial; `None` before its seconds are known.
-        folder: Folder of the project's records, where files of the data lie meanwhile.
-        executor: `Executor` that has the workers.
 
     Attributes:
         workers: Integer, how many trainings can be made at once.
@@ -308,11 +289,7 @@ class IsolatedTrainer:
         return cast(Trained | Death, made)
 
     def update_seconds(self, job: Job, updates: range) -> float:
-        """Return the median seconds of some updates of a recipe; see `Trainer.update_seconds`.
-
-        Raises:
-            SearchError: If the process dies.
-        """
+        """Return the median seconds of some updates of a recipe; see `Trainer.update_seconds`."""
         with self._seat() as seat:
             median = self._call(seat, "update_seconds", job, updates)
         if isinstance(median, Death):
@@ -428,11 +405,7 @@ def _end(seats: Sequence[_Seat], folder: Path) -> None:
 
 
 def _bytes_of(value: Any, words: str) -> bytes:
-    """Return a value as it travels to a worker.
-
-    Raises:
-        SearchError: If it cannot.
-    """
+    """Return a value as it travels to a worker."""
     try:
         return travelling(value)
     except Exception as error:  # the user's objects raise errors of any kind
@@ -444,15 +417,7 @@ def _bytes_of(value: Any, words: str) -> bytes:
 
 
 def check_travels(callbacks: Sequence[Any], arguments: CompileArguments) -> None:
-    """Refuse callbacks, losses and metrics that would not arrive as they are, by name.
-
-    Args:
-        callbacks: The user's callbacks.
-        arguments: Loss and metrics beside `build`.
-
-    Raises:
-        SearchError: If one would not.
-    """
+    """Refuse callbacks, losses and metrics that would not arrive as they are, by name."""
     own = filter(None, keras.tree.flatten([arguments.loss, arguments.metrics]))
     for part in [*callbacks, *own]:
         try:

@@ -67,11 +67,6 @@ def score_charts(
 
     A chart is left out where all recipes are of one group, unless it would be the only one. There
     is none where all trainings failed.
-
-    Args:
-        infos: Points of `chart_data.batch_infos`.
-        confirmations: Points of `chart_data.confirmed_infos`.
-        goal: The goal of the search.
     """
     everything = [*infos, *confirmations]
     charts: list[Chart] = []
@@ -87,12 +82,7 @@ def score_charts(
 
 
 def cost_charts(infos: Sequence[BatchInfo], goal: Goal) -> list[Chart]:
-    """Return examples per second over batch size, and the peak of memory where it is known.
-
-    Args:
-        infos: Points of `chart_data.batch_infos`.
-        goal: The goal of the search.
-    """
+    """Return examples per second over batch size, and the peak of memory where it is known."""
     ran = measured(infos)
     charts = [_speed_chart(ran, goal)] if ran else []
     told = [info for info in infos if info.peak_bytes is not None]
@@ -104,13 +94,7 @@ def cost_charts(infos: Sequence[BatchInfo], goal: Goal) -> list[Chart]:
 
 
 def draw_batches(infos: Sequence[BatchInfo], goal: Goal, path: str | Path) -> None:
-    """Draw the results and the examples per second over the batch size into a PNG file.
-
-    Args:
-        infos: Points of `chart_data.batch_infos`.
-        goal: The goal of the search.
-        path: The file.
-    """
+    """Draw the results and the examples per second over the batch size into a PNG file."""
     ran = measured(infos)
     save([_result_chart(ran, goal), _speed_chart(ran, goal)], path)
 

@@ -121,15 +121,7 @@ def under_pointer(name: str, field: str) -> alt.Parameter:
 
 
 def hit_areas(lines: alt.Chart, x: str, y: str, line: str, order: str) -> alt.Chart:
-    """Return invisible bars along lines, since a line itself is only touched near its points.
-
-    Args:
-        lines: Chart with one row a point.
-        x: Name of the field along the axis.
-        y: Name of the field of the height.
-        line: Name of the field that tells lines apart.
-        order: Name of the field that the points of a line are sorted by.
-    """
+    """Return invisible bars along lines, since a line itself is only touched near its points."""
     return (
         lines.transform_window(
             next_x=f"lead({x})",
@@ -151,13 +143,7 @@ def groups(names: Iterable[str]) -> list[str]:
 
 
 def scale_of(names: Sequence[str], first: int = 0) -> alt.Scale:
-    """Return the colours of groups.
-
-    Args:
-        names: The groups.
-        first: Integer, which colour comes first, so that what is not alike has other colours in the
-            next chart. Defaults to `0`.
-    """
+    """Return the colours of groups."""
     places = [(first + place) % len(GROUP_COLOURS) for place in range(len(names))]
     return alt.Scale(domain=list(names), range=[GROUP_COLOURS[place] for place in places])
 

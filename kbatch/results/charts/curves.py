@@ -75,26 +75,13 @@ class _Point:
 
 
 def curve_charts(panels: Sequence[PanelInfo], goal: Goal, examples: int) -> list[Chart]:
-    """Return a chart of the confirmation and one of the search, without the empty ones.
-
-    Args:
-        panels: Panels of `chart_data.panels`.
-        goal: The goal of the search.
-        examples: Integer, validation examples, which decide the error of one measurement.
-    """
+    """Return a chart of the confirmation and one of the search, without the empty ones."""
     found = [_chart(panel, goal, examples) for panel in panels]
     return found or [_chart(PanelInfo(SEARCH, "The search: each trial", ()), goal, examples)]
 
 
 def draw_curves(panels: Sequence[PanelInfo], goal: Goal, examples: int, path: str | Path) -> None:
-    """Draw the charts of curves side by side into a PNG file.
-
-    Args:
-        panels: Panels of `chart_data.panels`.
-        goal: The goal of the search.
-        examples: Integer, validation examples, which decide the error of one measurement.
-        path: The file.
-    """
+    """Draw the charts of curves side by side into a PNG file."""
     save(curve_charts(panels, goal, examples), path)
 
 

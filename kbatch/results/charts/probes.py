@@ -56,13 +56,7 @@ class _Point:
 
 
 def plan_chart(infos: Sequence[PlanInfo], title: str, room_bytes: float | None = None) -> Chart:
-    """Return the chart of the peak of each plan over the time that it costs.
-
-    Args:
-        infos: Plans, the fastest first.
-        title: Title of the chart.
-        room_bytes: Float, the bytes of a memory limit that weights and optimizer leave. Optional.
-    """
+    """Return the chart of the peak of each plan over the time that it costs."""
     rows = [_Point(info.name, 100 * info.extra, info.peak_bytes / 1e6) for info in infos]
     room = (room_bytes or 0.0) / 1e6
     highest, longest = max(row.megabytes for row in rows), max(row.percent for row in rows)
@@ -91,14 +85,7 @@ def plan_chart(infos: Sequence[PlanInfo], title: str, room_bytes: float | None =
 def draw_plans(
     infos: Sequence[PlanInfo], title: str, path: str | Path, room_bytes: float | None = None
 ) -> None:
-    """Draw the peak of each plan over the time that it costs into a PNG file.
-
-    Args:
-        infos: Plans, the fastest first.
-        title: Title of the figure.
-        path: The file.
-        room_bytes: Float, the bytes of a memory limit that weights and optimizer leave. Optional.
-    """
+    """Draw the peak of each plan over the time that it costs into a PNG file."""
     save([plan_chart(infos, title, room_bytes)], path)
 
 
@@ -121,12 +108,7 @@ class SpeedInfo:
 def speed_infos(
     measured: Iterable[tuple[int, float]], fitted: Callable[[int], float] | None
 ) -> list[SpeedInfo]:
-    """Return the points of a throughput chart.
-
-    Args:
-        measured: Pairs of batch size and examples per second.
-        fitted: Function that gives the fitted examples per second at a batch size, or `None`.
-    """
+    """Return the points of a throughput chart."""
     return [
         SpeedInfo(batch_size, speed, fitted(batch_size) if fitted else None)
         for batch_size, speed in measured
@@ -134,12 +116,7 @@ def speed_infos(
 
 
 def throughput_chart(infos: Sequence[SpeedInfo], smallest_fast: int) -> Chart:
-    """Return the chart of examples per second over batch sizes.
-
-    Args:
-        infos: Points of `speed_infos`.
-        smallest_fast: Integer, the smallest batch size within 5 % of the best speed.
-    """
+    """Return the chart of examples per second over batch sizes."""
     axis = "examples per second"
     x, y = batch_axis([info.at for info in infos]), alt.Y("examples_per_second:Q", title=axis)
     base = alt.Chart(table(infos)).encode(x=x)
@@ -161,13 +138,7 @@ def throughput_chart(infos: Sequence[SpeedInfo], smallest_fast: int) -> Chart:
 
 
 def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | Path) -> None:
-    """Draw examples per second over batch sizes into a PNG file.
-
-    Args:
-        infos: Points of `speed_infos`.
-        smallest_fast: Integer, the smallest batch size within 5 % of the best speed.
-        path: The file.
-    """
+    """Draw examples per second over batch sizes into a PNG file."""
     save([throughput_chart(infos, smallest_fast)], path)
 
 
@@ -196,12 +167,7 @@ class GroupPoint:
 
 
 def group_points(frame: pd.DataFrame, column: str) -> list[GroupPoint]:
-    """Return the points of a column, without those that have no value.
-
-    Args:
-        frame: A row for each cell, with the columns `group` and `batch_size`.
-        column: String, the column that is drawn.
-    """
+    """Return the points of a column, without those that have no value."""
     points = []
     for (group, size), own in frame.groupby(["group", "batch_size"], sort=False):
         known = own[column].dropna().astype(float)
@@ -216,11 +182,7 @@ def group_points(frame: pd.DataFrame, column: str) -> list[GroupPoint]:
 
 
 def span_of(points: Sequence[GroupPoint]) -> tuple[float, float]:
-    """Return the least and the greatest value of some points, with their standard errors.
-
-    Args:
-        points: Points of `group_points`, at least one.
-    """
+    """Return the least and the greatest value of some points, with their standard errors."""
     low, high = min(point.low for point in points), max(point.high for point in points)
     if low < high:
         return low, high
@@ -231,16 +193,7 @@ def span_of(points: Sequence[GroupPoint]) -> tuple[float, float]:
 def group_chart(
     points: Sequence[GroupPoint], name: str, title: str, axis: str, span: tuple[float, float]
 ) -> Chart:
-    """Return the chart of means over batch size.
-
-    Args:
-        points: Points of `group_points`.
-        name: String, the name of the chart's file.
-        title: String.
-        axis: String, title of the vertical axis, with its unit.
-        span: Tuple of the least and the greatest value on the vertical axis. It is that of all
-            charts side by side, so that noise in one does not look like an effect in another.
-    """
+    """Return the chart of means over batch size."""
     names = list(dict.fromkeys(point.group for point in points))
     rounds = [divmod(index, len(GROUP_COLOURS)) for index in range(len(names))]
     colours = alt.Scale(domain=names, range=[GROUP_COLOURS[place] for _, place in rounds])

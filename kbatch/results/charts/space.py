@@ -40,11 +40,7 @@ class _Label:
 
 
 def space_chart(info: SpaceInfo) -> Chart:
-    """Return the parallel view of a space.
-
-    Args:
-        info: What `chart_data.space_info` gives.
-    """
+    """Return the parallel view of a space."""
     names = _names(info)
     x = _axes(names)
     y = alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[-0.04, 1.04], nice=False))

@@ -5,6 +5,7 @@ import gc
 import importlib
 import os
 import re
+import signal
 import sys
 import time
 
@@ -21,6 +22,12 @@ collect_ignore = ["fake_gpu"]  # Python imports it by itself, under a name that 
 GRADIENTS = "kbatch.runtime.tensorflow_private"
 SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
+
+
+def pytest_configure():
+    """Take Ctrl-C as in a foreground shell: one in the background has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not ask for

@@ -26,6 +26,8 @@ class Interrupted:
 @pytest.fixture(autouse=True)
 def default_handlers():
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:  # a shell in the background, or nohup, ignores some
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for number, handler in before.items():

@@ -59,6 +59,7 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("python", "tensorflow"), ENVIRONMENTS)
 def test_the_wheel_leaves_tensorflow_alone_and_searches(python, tensorflow, wheel, tmp_path):
     of([interpreter(python), "-m", "venv", tmp_path / "venv"], tmp_path)

@@ -525,4 +525,4 @@ class Margins:
         return max(1, min(int((1 - self.kept_free) * whole), whole - 1)) * MIB
 
 
-MARGINS = Margins()
+MARGINS: Margins = Margins()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 from kbatch.errors import SearchError
 from kbatch.memory._max_batch import Table
@@ -14,7 +14,7 @@ from kbatch.space import Combination, Space, combinations
 # Passes per update, chosen by hand: more save no memory that counts, and cost time.
 MOST_STEPS = 16
 
-MaxBatches = int | Table | None
+MaxBatches: TypeAlias = int | Table | None
 
 
 def check(limits: Any, space: Space) -> MaxBatches:

@@ -1,0 +1,57 @@
+"""Public names of kbatch, each once: lazy_loader and type checkers read them here."""
+
+from . import callbacks, errors, memory, recompute, results, testing
+from .advice.evidence import Advice
+from .advice.inquiry import advise, starting_recipe
+from .data.augmentation import CutMix, MixUp, register_augmentation
+from .hypermodel import HyperModel, objective
+from .memory._estimate import throughput
+from .memory._find import find_max_batch
+from .memory._table import max_batches
+from .model_spec import ModelSpec
+from .outcome import Outcome, score
+from .recipe import Recipe
+from .results.ranking import best_recipe
+from .results.report import report
+from .space import Space
+from .training.confirmation import confirm
+from .training.noise import noise_scale
+from .training.one_recipe import retrain, train
+from .training.workers import LocalExecutor, RayExecutor
+from .tuner import Tuner
+
+__version__: str
+
+__all__ = [
+    "Advice",
+    "CutMix",
+    "HyperModel",
+    "LocalExecutor",
+    "MixUp",
+    "ModelSpec",
+    "Outcome",
+    "RayExecutor",
+    "Recipe",
+    "Space",
+    "Tuner",
+    "advise",
+    "best_recipe",
+    "callbacks",
+    "confirm",
+    "errors",
+    "find_max_batch",
+    "max_batches",
+    "memory",
+    "noise_scale",
+    "objective",
+    "recompute",
+    "register_augmentation",
+    "report",
+    "results",
+    "retrain",
+    "score",
+    "starting_recipe",
+    "testing",
+    "throughput",
+    "train",
+]

@@ -1,0 +1,18 @@
+"""Public names of kbatch.memory, each once: lazy_loader and type checkers read them here."""
+
+from ._estimate import Estimate, Speed, Throughput, estimate
+from ._find import FinderArguments
+from ._max_batch import MaxBatch, Row, Table
+from ._probe import Probe
+
+__all__ = [
+    "Estimate",
+    "FinderArguments",
+    "MaxBatch",
+    "Probe",
+    "Row",
+    "Speed",
+    "Table",
+    "Throughput",
+    "estimate",
+]

@@ -283,7 +283,7 @@ def read_json(form: type[Value], fields: Any, refuse: Refuse) -> Value:
 
 
 def fits_json(fields: Any, form: Any) -> bool:
-    """Whether `read` would read a typed value of this form.
+    """Whether `read_json` would read a typed value of this form.
 
     Example:
     >>> [fits_json([1.0, 2], list[float]), fits_json({"a": None}, dict[str, int | None])]

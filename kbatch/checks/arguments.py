@@ -33,7 +33,7 @@ def look_at_class_weights(subject: Subject) -> Finding | None:
 
 
 def check_class_weights(weights: Any, source: Source, model: keras.Model, loss: Any) -> int:
-    """Return the number of classes, or refuse class weights; see `look`."""
+    """Return the number of classes, or refuse class weights; see `look_at_class_weights`."""
     _check_weights(weights)
     output = (getattr(model, "outputs", None) or [None])[0]
     shape = None if output is None else tuple(output.shape)

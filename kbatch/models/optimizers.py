@@ -197,9 +197,8 @@ class PerUpdate(Schedule):
     """A learning-rate schedule that counts weight updates under gradient accumulation.
 
     Keras calls a schedule with the number of passes, and an accumulating optimizer takes several
-    passes per update. This wrapper is used only for schedules that `in_passes` cannot convert: a
-    model saved with it loads only where kbatch can be imported. Older versions of kbatch saved
-    every warm-up under accumulation in it.
+    passes per update. This wrapper is used only for schedules that `schedule_in_passes` cannot
+    convert: a model saved with it loads only where kbatch can be imported.
     """
 
     def __init__(self, schedule: Schedule, accumulation_steps: int) -> None:

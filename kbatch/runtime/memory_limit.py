@@ -96,8 +96,8 @@ def limit_environment(limit_bytes: int | None) -> dict[str, str]:
 def apply_limit(limit_bytes: int | None) -> int | None:
     """Set the memory limit of this process, in which TensorFlow has not started yet.
 
-    A CPU keeps to the limit by its environment (see `environment`), a GPU by a logical device of
-    that size.
+    A CPU keeps to the limit by its environment (see `limit_environment`), a GPU by a logical device
+    of that size.
 
     Returns the limit in effect, in bytes; `None` for a CPU without a limit.
     """

@@ -265,7 +265,6 @@ LAYERS = {
     "contrast": 'keras.layers.RandomContrast(0.3, value_range=(0, 255), dtype="float32")',
 }
 MIXTURES = {"mixup": "mix_up", "cutmix": "cut_mix"}
-# Whether the size of a batch follows from the share of the training that is behind it.
 
 
 def batch_size(recipe: Any) -> Part:

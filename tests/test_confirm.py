@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from kbatch.memory._approach import confirmed
 from kbatch.memory._next_size import any_size, power_of_two
 from kbatch.memory._probe import Probe
-from kbatch.memory._search import confirmed
 
 
 def confirmer(most, log=None, phase="training"):

@@ -2,10 +2,10 @@
 
 import pytest
 
+from kbatch.memory._approach import first_confirmed
 from kbatch.memory._max_batch import SearchResult
 from kbatch.memory._next_size import any_size, power_of_two
 from kbatch.memory._probe import Probe
-from kbatch.memory._search import first_confirmed
 
 USABLE = 950
 

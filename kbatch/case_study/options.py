@@ -16,7 +16,7 @@ CHANCE = 0.5  # of two classes of equal size
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseOptions(options.Options):
+class CaseOptions(options.CommonOptions):
     """The options of `kbatch cats-vs-dogs`, which `--help` explains."""
 
     data: Annotated[

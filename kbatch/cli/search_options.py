@@ -55,7 +55,7 @@ VALUES = typer.Option(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(options.Options):
+class SearchOptions(options.CommonOptions):
     """The options of `kbatch search`, which `--help` explains."""
 
     data: Annotated[str, DATA]

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from kbatch.data.examples import Examples
 from kbatch.driver import limits
 from kbatch.driver.live import announce, announce_horizon, number_of_trials, trainings_ahead
-from kbatch.driver.options import PROJECT, Options
+from kbatch.driver.options import PROJECT, CommonOptions
 from kbatch.driver.task import Searched, Task
 from kbatch.errors import DataError, SearchError
 from kbatch.memory._micro_batch import MaxBatches
@@ -63,7 +63,7 @@ def ready(out: str) -> Path:
     return folder
 
 
-def run(options: Options, task: Task, console: Console) -> None:
+def run(options: CommonOptions, task: Task, console: Console) -> None:
     """Search, confirm and report."""
     options.check()
     options.space()
@@ -147,7 +147,7 @@ def load(task: Task, console: Console) -> Examples:
 
 
 def _without_large_batches(
-    space: Space, data: Examples, options: Options, console: Console
+    space: Space, data: Examples, options: CommonOptions, console: Console
 ) -> Space:
     """The space without the default batch sizes that are larger than the data.
 
@@ -180,7 +180,7 @@ def _leave_gpus_to_workers() -> None:
 
 
 def _search_and_confirm(
-    options: Options,
+    options: CommonOptions,
     task: Task,
     space: Space,
     max_batch: MaxBatches,
@@ -244,7 +244,7 @@ def _tensorboard(folder: Path) -> Any:
 
 
 def _hypermodel(
-    options: Options, space: Space, max_batch: MaxBatches, searched: Searched
+    options: CommonOptions, space: Space, max_batch: MaxBatches, searched: Searched
 ) -> HyperModel:
     from kbatch.hypermodel import HyperModel
     from kbatch.training.workers import LocalExecutor, RayExecutor
@@ -268,7 +268,7 @@ def _hypermodel(
 
 def _open_search(
     hypermodel: HyperModel,
-    options: Options,
+    options: CommonOptions,
     searched: Searched,
     fit_arguments: dict[str, Any],
     folder: Path,
@@ -292,7 +292,7 @@ def _open_search(
     return hypermodel.prepared.open(project, *searched.examples.train, **fit_arguments)
 
 
-def _note_run(options: Options, task: Task, examples: Examples, folder: Path) -> None:
+def _note_run(options: CommonOptions, task: Task, examples: Examples, folder: Path) -> None:
     """Keep the command and the data for the report, which `kbatch report` may write again."""
     flags = []
     for name, value in options.told().items():

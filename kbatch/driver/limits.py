@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kbatch.driver.options import PROJECT, Options
+from kbatch.driver.options import PROJECT, CommonOptions
 from kbatch.driver.task import Task
 from kbatch.errors import NoMemoryLimitError
 from kbatch.memory._max_batch import Row, Table
@@ -20,7 +20,7 @@ from kbatch.space import Space
 
 
 def of_options(
-    options: Options, task: Task, space: Space, folder: Path, console: Console
+    options: CommonOptions, task: Task, space: Space, folder: Path, console: Console
 ) -> MaxBatches:
     """Return the limit of `--max-batch`: none, a number, or a table that is measured once."""
     if options.max_batch != "auto":

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from kbatch.driver.options import PROJECT, Options
+from kbatch.driver.options import PROJECT, CommonOptions
 from kbatch.recipe import Recipe
 from kbatch.records import project, store
 from kbatch.records.store import BASELINE_TRIAL, FRESH, PARTED, Record
@@ -140,7 +140,7 @@ class Live(Watcher):
             self._best = record
 
 
-def announce(options: Options, space: Space, folder: Path, console: Console) -> None:
+def announce(options: CommonOptions, space: Space, folder: Path, console: Console) -> None:
     """Print how many trainings a search takes, and how many minutes."""
     trials, trainings = number_of_trials(options, space), number_of_trainings(options, space)
     if options.tuner == "grid":
@@ -167,7 +167,11 @@ def announce(options: Options, space: Space, folder: Path, console: Console) -> 
 
 
 def announce_horizon(
-    options: Options, space: Space, seconds: float, records: Sequence[Record], console: Console
+    options: CommonOptions,
+    space: Space,
+    seconds: float,
+    records: Sequence[Record],
+    console: Console,
 ) -> None:
     """Print the horizon that the epochs were found to take, and how long all trainings take."""
     forecast = Forecast(trainings_ahead(options, space, seconds, records), records)
@@ -175,7 +179,7 @@ def announce_horizon(
 
 
 def trainings_ahead(
-    options: Options,
+    options: CommonOptions,
     space: Space,
     seconds: float,
     earlier: Sequence[Record] = (),
@@ -195,7 +199,7 @@ def trainings_ahead(
     )
 
 
-def _confirmed(options: Options, earlier: Sequence[Record], trials_ahead: int) -> int:
+def _confirmed(options: CommonOptions, earlier: Sequence[Record], trials_ahead: int) -> int:
     """How many confirmations of earlier runs are kept: trials to come may change the leaders."""
     chosen = {BASELINE_TRIAL}
     if not trials_ahead:
@@ -205,17 +209,17 @@ def _confirmed(options: Options, earlier: Sequence[Record], trials_ahead: int) -
     return sum(min(seeds[trial], most) for trial in chosen)
 
 
-def _print(sentence: str, options: Options, console: Console) -> None:
+def _print(sentence: str, options: CommonOptions, console: Console) -> None:
     stops = " Poor trials are stopped." if options.tuner == "kbatch" else ""
     console.print(f"{sentence}{stops}", highlight=False, soft_wrap=True)
 
 
-def number_of_trials(options: Options, space: Space) -> int:
+def number_of_trials(options: CommonOptions, space: Space) -> int:
     """Return how many trials the search makes: no more than the space holds recipes."""
     return min(options.trials, space.size() or options.trials)
 
 
-def number_of_trainings(options: Options, space: Space) -> int:
+def number_of_trainings(options: CommonOptions, space: Space) -> int:
     """Return how many trainings the command makes: baseline, trials and confirmations.
 
     A race may end before; in each of its parts the better half of the recipes goes on.

@@ -1,4 +1,4 @@
-"""The options that every search from the command line has, checked before anything slow begins."""
+"""The options that every search from the command line has, checked before it begins."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ JIT = {
 AXIS_OPTIONS = AxisOptions({axis.name: axis.option for axis in AXES if axis.option is not None})
 
 
-Own = TypeVar("Own", bound="Options")
+Own = TypeVar("Own", bound="CommonOptions")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CommonOptions:
     """The options of every search, which `--help` of its command explains.
 
     A command's own class says again those that it explains in other words. `axes` holds the texts

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.errors import MemoryLimitError, SearchError, in_one_frame
 from kbatch.memory import _cache
-from kbatch.memory._max_batch import MARGINS, Margins, MaxBatch
-from kbatch.memory._next_size import ALLOWED
-from kbatch.memory._probe import Probe, Probing, shown_lines
-from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
-from kbatch.memory._search import (
+from kbatch.memory._approach import (
     Prediction,
     SearchOptions,
     approach,
@@ -22,6 +18,10 @@ from kbatch.memory._search import (
     nothing_fits,
     predict,
 )
+from kbatch.memory._max_batch import MARGINS, Margins, MaxBatch
+from kbatch.memory._next_size import ALLOWED
+from kbatch.memory._probe import Probe, Probing, shown_lines
+from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, check_names, shows
 from kbatch.recipe import Recipe

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.errors import MemoryLimitError, ModelError, NoMemoryLimitError, in_one_frame
 from kbatch.memory import _cache
-from kbatch.memory._find import FinderArguments, WorkerOptions, check_size, lower_size, parted, room
-from kbatch.memory._max_batch import MARGINS, Margins, Row, SearchResult, Table, recipe_of
-from kbatch.memory._micro_batch import MOST_STEPS
-from kbatch.memory._next_size import SpeedBound
-from kbatch.memory._probe import SUSPECTS, Probing, shown_lines
-from kbatch.memory._prober import Prober
-from kbatch.memory._search import (
+from kbatch.memory._approach import (
     Approach,
     Prediction,
     SearchOptions,
@@ -26,6 +20,12 @@ from kbatch.memory._search import (
     nothing_fits,
     predict,
 )
+from kbatch.memory._find import FinderArguments, WorkerOptions, check_size, lower_size, parted, room
+from kbatch.memory._max_batch import MARGINS, Margins, Row, SearchResult, Table, recipe_of
+from kbatch.memory._micro_batch import MOST_STEPS
+from kbatch.memory._next_size import SpeedBound
+from kbatch.memory._probe import SUSPECTS, Probing, shown_lines
+from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe

@@ -24,7 +24,7 @@ STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "segments", "manual
 
 
 @dataclass(frozen=True)
-class Options:
+class PlanOptions:
     """A strategy and its arguments, as `plan` takes them.
 
     Attributes:
@@ -118,7 +118,7 @@ class Options:
         return ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
 
 
-def segments_of(predictor: Predictor, options: Options) -> Sequence[Span]:
+def segments_of(predictor: Predictor, options: PlanOptions) -> Sequence[Span]:
     """The segments that a strategy cuts a model into."""
     graph = predictor.graph
     if options.strategy == "none":
@@ -143,7 +143,7 @@ def whole(graph: OpGraph) -> list[Span]:
     return [Span(0, len(graph.nodes), False)]
 
 
-def _within_budget(predictor: Predictor, options: Options) -> list[Span]:
+def _within_budget(predictor: Predictor, options: PlanOptions) -> list[Span]:
     """The segments of the least extra work within the budget."""
     plain = predictor.predict(whole(predictor.graph))
     kept_share = options.kept_share or float("inf")
@@ -263,7 +263,7 @@ def plan(
     2
     >>> recompute.apply(model, plan)
     """
-    options = Options(strategy, peak_bytes, kept_share, layers, count)
+    options = PlanOptions(strategy, peak_bytes, kept_share, layers, count)
     options.check()
     predictor = _predictor(model, batch_size)
     result = _plan(predictor, strategy, segments_of(predictor, options))
@@ -278,7 +278,7 @@ def plan_for(
     batch_size: int,
 ) -> Plan:
     """Plan a model for one batch size, and give the plan's bytes for another."""
-    options = Options(strategy.name, kept_share=strategy.kept_share, count=strategy.count)
+    options = PlanOptions(strategy.name, kept_share=strategy.kept_share, count=strategy.count)
     options.check()
     predictor = _predictor(model, planned_batch_size)
     resized = Predictor(predictor.graph, predictor.costs, batch_size)

@@ -102,7 +102,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CellComparison:
     """The mean of one size less that of another.
 
     Attributes:
@@ -127,8 +127,8 @@ class Comparison:
     def answer(self) -> Answer:
         """Whether the first is `"higher"`, `"lower"`, or not told from the second by these seeds.
 
-        >>> Comparison(0.2, 0.1).answer, Comparison(-0.2, 0.1).answer, Comparison(0.1, 0.1).answer
-        ('higher', 'lower', 'within noise')
+        >>> [CellComparison(apart, 0.1).answer for apart in (0.2, -0.2, 0.1)]
+        ['higher', 'lower', 'within noise']
         """
         if not abs(self.difference) > self.half_width:
             return "within noise"
@@ -142,15 +142,15 @@ class Comparison:
         )
 
 
-def compared(first: Values, second: Values, pairs: int = 1) -> Comparison:
+def compared(first: Values, second: Values, pairs: int = 1) -> CellComparison:
     """Return the difference of two sizes, with the interval of `kbatch.results.uncertainty`."""
     difference = first.mean - second.mean
     if min(len(first.values), len(second.values)) < FEWEST_SEEDS:
-        return Comparison(difference, math.inf)
+        return CellComparison(difference, math.inf)
     if not any((first.error, second.error, _spread(first), _spread(second))):
-        return Comparison(difference, 0.0)  # without any spread there is no t
+        return CellComparison(difference, 0.0)  # without any spread there is no t
     width = interval(first.values, second.values, first.error, second.error, pairs)
-    return Comparison(difference, float(width))
+    return CellComparison(difference, float(width))
 
 
 def above_chance(values: Values, sizes: int) -> bool:

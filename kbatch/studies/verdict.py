@@ -14,7 +14,7 @@ from kbatch.results.uncertainty import FEWEST_SEEDS
 from kbatch.studies.table import (
     NOTHING,
     Answer,
-    Comparison,
+    CellComparison,
     Measured,
     StudyTable,
     Values,
@@ -142,7 +142,7 @@ def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> Finding:
 
 
 def learned(
-    case: Case, sides: tuple[Values, Values], comparison: Comparison, sizes: int
+    case: Case, sides: tuple[Values, Values], comparison: CellComparison, sizes: int
 ) -> Finding:
     """Return a finding with its numbers; undecided if neither side learned anything."""
     words = f"{sides[0]}, {sides[1]} ({comparison})"

@@ -1,4 +1,4 @@
-"""Search for the largest batch: predict it, probe near it, confirm it."""
+"""Approach to the largest batch: predict it, probe near it, confirm it."""
 
 from __future__ import annotations
 

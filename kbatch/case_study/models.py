@@ -27,7 +27,12 @@ def cnn(image_size: int, classes: int = 2) -> keras.Model:
 
 
 def small_resnet(image_size: int, classes: int = 2) -> keras.Model:
-    """Return a residual network with batch normalization and about 180,000 weights."""
+    """Return a residual network with batch normalization and about 180,000 weights.
+
+    Args:
+        image_size: Integer, height and width of the images, whose pixels run from 0 to 255.
+        classes: Integer, the number of classes; two share one output. Defaults to `2`.
+    """
     inputs = keras.Input((image_size, image_size, 3))
     x = layers.Rescaling(1 / 255)(inputs)
     x = _normed(layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False)(x))

@@ -22,7 +22,13 @@ FIFTHS = (3, 1, 1)
 
 
 def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Examples:
-    """Cut each class's images into three fifths to train, one to validate and one to test."""
+    """Cut each class's images into three fifths to train, one to validate and one to test.
+
+    Args:
+        name: String, the data in words.
+        by_class: For each class, the same number of uint8 images of shape `(n, size, size, 3)`.
+        skipped: Names of the files that could not be read.
+    """
     fifth = min(map(len, by_class.values())) // sum(FIFTHS)
 
     def part(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
@@ -157,6 +163,15 @@ def drawn_pets(
 
     Pose, colours, size, background, occlusion, light and noise vary. Only ears, snout and eyes tell
     a cat from a dog.
+
+    Args:
+        examples: Integer, images of each class.
+        image_size: Integer, height and width in pixels. Defaults to `64`.
+        seed: Integer; the same seed draws the same images. Defaults to `0`.
+        on_progress: Function called with the number of images drawn so far. Optional.
+
+    Returns:
+        For `"cat"` and `"dog"`, uint8 images of shape `(examples, image_size, image_size, 3)`.
 
     Example:
     >>> pets = drawn_pets(examples=2, image_size=32)

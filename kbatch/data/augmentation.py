@@ -194,6 +194,16 @@ class RandomShift(keras.layers.Layer):
     `keras.layers.RandomTranslation` uses an operation that XLA cannot compile
     (ImageProjectiveTransform, Keras 3.15.1). This layer gathers rows and columns, so that it also
     runs under `jit_compile=True`.
+
+    Args:
+        factor: Float, the largest shift as a share of the height and of the width. Defaults to
+            `0.1`.
+
+    Call arguments:
+        images: Tensor of shape `(batch, height, width, channels)`; or a dict of `"images"`, and
+            perhaps `"segmentation_masks"` of the same batch, height and width, which move alike.
+            What else is in it stays as it is.
+        training: Boolean, whether to shift the images.
     """
 
     def __init__(self, factor: float = 0.1, **layer_arguments: Any) -> None:
@@ -348,7 +358,13 @@ def inside(planes: Any) -> tf.Tensor:
 
 
 def moved(labels: Any, pictures: Any, planes: Any) -> Any:
-    """Return labels of which those with places are moved; they are 0 where nothing is known."""
+    """Return labels of which those with places are moved; they are 0 where nothing is known.
+
+    Args:
+        labels: Structure of labels and weights of a batch.
+        pictures: The pictures, before or after.
+        planes: What `placed` returned, after it was moved with the pictures.
+    """
     digits = tf.cast(tf.round(tf.cast(planes[..., :4], "float32")), "int32")
     rows, columns = (digits[..., at] * DIGITS + digits[..., at + 1] for at in (0, 2))
     known = inside(planes)

@@ -74,6 +74,10 @@ def groups_of(channels: int, positions: float) -> int:
 
     A group holds at least 16 numbers of an example, or is all of them.
 
+    Args:
+        channels: Integer, number of channels.
+        positions: Number of positions that each channel has in an example, such as the pixels.
+
     Example:
     >>> groups_of(64, 8 * 8), groups_of(48, 8 * 8), groups_of(64, 1), groups_of(10, 1)
     (32, 24, 4, 1)

@@ -16,6 +16,11 @@ PATIENCE = 2  # measurements without a better value before the batch doubles; no
 def first(last: int, factor: float, multiple: int = 1) -> int:
     """Return the batch size that a training begins with.
 
+    Args:
+        last: Integer, the last and largest batch size.
+        factor: Float above 1, the last batch size over the first.
+        multiple: Integer that divides every size, such as the passes per update. Defaults to `1`.
+
     Example:
     >>> first(256, 8), first(256, 8, multiple=64), first(30, 8)
     (32, 64, 4)

@@ -272,6 +272,10 @@ class CountingClock:
 
     Each example counts as one second, so that the training ends with the update that reaches the
     last example. All other attributes are those of the training clock.
+
+    Args:
+        clock: `TrainingClock` of the training.
+        examples: Function that returns the number of examples trained on so far.
     """
 
     def __init__(self, clock: TrainingClock, examples: Callable[[], int]) -> None:
@@ -305,6 +309,10 @@ class GrowingClock:
     """A clock for a `Horizon` that expects the next update to take as long as its batch is large.
 
     All attributes but the median are those of the training clock.
+
+    Args:
+        clock: `TrainingClock` of the training.
+        size: Function from the number of an update, counted from 0, to its batch size.
     """
 
     def __init__(self, clock: TrainingClock, size: Callable[[int], int]) -> None:

@@ -36,6 +36,9 @@ class RayWorker:
     """A process of a Ray cluster that starts when it is first needed, and again after it died.
 
     It is called as `kbatch.runtime.worker.Worker` is.
+
+    Args:
+        resources: Mapping, `num_gpus` and `num_cpus` that Ray reserves.
     """
 
     def __init__(self, resources: Mapping[str, float]) -> None:

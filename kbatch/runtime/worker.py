@@ -64,6 +64,9 @@ class Worker:
     Their output goes to a file of the worker. The process ends with `close`, and by itself when its
     parent is gone.
 
+    Args:
+        environment: Mapping, environment variables in addition to the parent's. Defaults to none.
+
     Example:
     >>> with Worker() as worker:
     ...     worker.call(pow, 2, 10, timeout_seconds=60)
@@ -81,8 +84,18 @@ class Worker:
 
         Global variables that the function sets are there in the next call, while the process lives.
 
-        Returns the result of the function, or the `Death` of the process. After a death the next
-        call starts a new process.
+        Args:
+            function: The function; or its name, such as `"package.module:function"`, if its module
+                must not be imported in this process.
+            *args: Arguments of the function.
+            timeout_seconds: Float, seconds after which the watchdog ends the process.
+
+        Returns:
+            The result of the function, or the `Death` of the process. After a death the next call
+            starts a new process.
+
+        Raises:
+            Exception: The exception that the function raised.
         """
         ends_at = time.monotonic() + timeout_seconds
         return self.watched(function, *args, goes_on=lambda: time.monotonic() < ends_at)
@@ -90,7 +103,19 @@ class Worker:
     def watched(
         self, function: Callable[..., Any] | str, *args: Any, goes_on: Callable[[], bool]
     ) -> Any:
-        """Call a function in the worker, and look after it every tenth of a second."""
+        """Call a function in the worker, and look after it every tenth of a second.
+
+        Args:
+            function: See `call`.
+            *args: Arguments of the function.
+            goes_on: Function that tells whether to wait on. If it does not, the process is ended.
+
+        Returns:
+            See `call`.
+
+        Raises:
+            Exception: The exception that the function raised.
+        """
         try:
             ended = self._awaited(self._ready().submit(called, function, args), goes_on)
         except BrokenProcessPool as error:
@@ -110,7 +135,12 @@ class Worker:
         return future.result()
 
     def prepare(self, function: Callable[..., Any] | str, *args: Any) -> None:
-        """Start the process and call a function in it, without waiting for its result."""
+        """Start the process and call a function in it, without waiting for its result.
+
+        Args:
+            function: See `call`.
+            *args: Arguments of the function.
+        """
         self._ready().submit(called, function, args)
 
     @property

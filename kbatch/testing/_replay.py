@@ -56,10 +56,19 @@ class Table(Protocol):
         """The trainings of each recipe."""
 
     def held(self, training: RecordedTraining) -> float:
-        """Return the value above chance that a training held."""
+        """Return the value above chance that a training held.
+
+        Args:
+            training: A training of the table.
+        """
 
     def gain(self, training: RecordedTraining, seconds: float) -> float:
-        """Return what a training had gained above chance."""
+        """Return what a training had gained above chance.
+
+        Args:
+            training: A training of the table.
+            seconds: Float, training seconds after which it is stopped.
+        """
 
 
 class ReplayedSearch:

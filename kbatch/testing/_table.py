@@ -52,7 +52,12 @@ class RecordedTraining:
     validation_examples: Whole | None = None
 
     def held(self, seconds: float) -> float:
-        """Return the value held above chance within so many training seconds."""
+        """Return the value held above chance within so many training seconds.
+
+        Args:
+            seconds: Float, training seconds. A training that is stopped then ends with a
+                measurement, the next one of the curve.
+        """
         return outcome.score(self._until(seconds), self.horizon, self.chance) * self.horizon
 
     def gain(self, seconds: float) -> float:
@@ -64,7 +69,11 @@ class RecordedTraining:
         return outcome.gain(self._until(seconds), self.chance)
 
     def seconds(self, seconds: float) -> float:
-        """Return the training seconds that it takes until it is stopped; 0 if it failed."""
+        """Return the training seconds that it takes until it is stopped; 0 if it failed.
+
+        Args:
+            seconds: Float, training seconds after which it is stopped at the next measurement.
+        """
         points = self._until(seconds)
         return points[-1][0] if points else 0.0
 

@@ -72,7 +72,11 @@ class Executor(Protocol):
         """Integer, how many trainings are made at once."""
 
     def worker(self, number: int) -> TrainingWorker:
-        """Return a worker, whose process starts when it is first called."""
+        """Return a worker, whose process starts when it is first called.
+
+        Args:
+            number: Integer, which of the workers, from 0.
+        """
 
 
 @made_in_one_frame

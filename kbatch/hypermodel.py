@@ -17,11 +17,10 @@ from kbatch.errors import Problems, SearchError, in_one_frame
 from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch import Table
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
-from kbatch.models import idle
+from kbatch.models import maker as models_maker
 from kbatch.models.compilation import lacking
-from kbatch.models.idle import compilable
 from kbatch.models.losses import check_smoothed_metric
-from kbatch.models.maker import ModelMaker
+from kbatch.models.maker import ModelMaker, compilable
 from kbatch.recipe_words import COMPILED
 from kbatch.records.project import Job, Project
 from kbatch.runtime import gpus, keras_private, users_code
@@ -32,9 +31,15 @@ from kbatch.training import tensorboard
 from kbatch.training import trial as training_trial
 from kbatch.training.goal import horizon_of, judged_by
 from kbatch.training.progress import Forecast, Watcher
-from kbatch.training.remembered import FACT, Remembered, completed_arguments, facts_of
 from kbatch.training.search import IDLE, Search, check_space
-from kbatch.training.terms import PreparedSearch, Terms
+from kbatch.training.terms import (
+    FACT,
+    PreparedSearch,
+    Remembered,
+    Terms,
+    completed_arguments,
+    facts_of,
+)
 from kbatch.training.trial import Checkpoint, Trial, largest_bytes
 from kbatch.training.workers import Executor, LocalExecutor
 
@@ -339,9 +344,9 @@ class HyperModel(keras_tuner.HyperModel):
             users_code.warn(f"The baseline has {unsaid}.")
         names: tuple[str, ...] = ()
         if COMPILED not in self.space.optimizer:
-            names = idle.idle(self.terms.model_maker, self.space.baseline.policy, axes)
+            names = models_maker.idle(self.terms.model_maker, self.space.baseline.policy, axes)
         if names:
-            users_code.warn(idle.idle_sentence(names, search.own_values))
+            users_code.warn(models_maker.idle_sentence(names, search.own_values))
         search.project.note({IDLE: list(names)})
 
     def _open(self, tuner: Any, args: Any, kwargs: Any) -> Search:

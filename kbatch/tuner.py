@@ -20,18 +20,18 @@ from kbatch.hypermodel import objective as the_objective
 from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.recipe_words import whole_number
-from kbatch.records import files, project, tuner_files
+from kbatch.records import files, project
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_records
 from kbatch.runtime import keras_private
-from kbatch.search import axis_ranges
+from kbatch.search import proposals
 from kbatch.search.oracle import Oracle, values_at_rungs
 from kbatch.search.proposals import Observation
 from kbatch.search.tuner_border import border
 from kbatch.space import Space
-from kbatch.training import crew
-from kbatch.training.budget import seconds_of
+from kbatch.training import workers
+from kbatch.training.arguments import seconds_of
 from kbatch.training.workers import executor_of
 
 SAME = ("signature", "metric", "direction")  # facts that must be those of the earlier search
@@ -78,7 +78,7 @@ def observation(record: Record, goal: Goal, space: list[Any]) -> Observation:
     outcome = dataclasses.replace(record.outcome, curve=tuple(curve))
     whole = record.outcome.train_seconds * LATE >= goal.seconds or goal.target is not None
     return Observation(
-        axis_ranges.completed(space, record.values),
+        proposals.completed(space, record.values),
         values_at_rungs(curve, goal.seconds, goal.gain),
         goal.score(outcome) if whole and outcome.ended in SCORED else None,
     )
@@ -86,7 +86,7 @@ def observation(record: Record, goal: Goal, space: list[Any]) -> Observation:
 
 def _is_sound(record: Record, space: list[Any]) -> bool:
     ended = record.outcome.ended in (*SCORED, STOPPED)
-    return ended and axis_ranges.can_draw(space, record.values)
+    return ended and proposals.can_draw(space, record.values)
 
 
 UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name
@@ -229,7 +229,7 @@ class Tuner(keras_tuner.Tuner):
             keras_private.search_as(self, name, args, fit_arguments)
 
         keras_private.unlock(self.oracle)
-        return crew.beside(search.trainer, work, search.trainer.close_idle)
+        return workers.beside(search.trainer, work, search.trainer.close_idle)
 
     def run_trial(self, trial: Any, *args: Any, **fit_arguments: Any) -> Any:
         """Build and train a trial; KerasTuner calls this."""
@@ -244,7 +244,7 @@ class Tuner(keras_tuner.Tuner):
     def reload(self) -> None:
         """Take up an earlier search where it ended; KerasTuner calls this."""
         project = Path(self.project_dir)
-        broken = tuner_files.first_broken(project)
+        broken = files.first_broken(project)
         if broken is not None:
             raise _broken(broken)
         try:
@@ -270,11 +270,11 @@ def go_through(oracle: keras_tuner.Oracle, hypermodel: HyperModel) -> None:
     hypermodel.declare_hyperparameters(declared)
     oracle.update_space(declared)
     for axis in oracle.get_space().space:
-        axis_ranges.check(axis)
+        proposals.check(axis)
     for name in (*oracle.start_order, *oracle.end_order):
         values = oracle.trials[name].hyperparameters
         hypermodel.space.recipe(values)
-        axis_ranges.check_values(values)
+        proposals.check_values(values)
     oracle.get_best_trials(1)
 
 

@@ -24,7 +24,7 @@ import keras_tuner
 
 import kbatch
 from kbatch.case_study import pictures, task
-from kbatch.search import axis_ranges
+from kbatch.search import proposals
 from kbatch.testing import Replay
 
 RATE = "learning_rate"
@@ -34,7 +34,7 @@ def variations(table):
     """Return the recipes that differ from the baseline in one axis without an order."""
     hp, baseline = keras_tuner.HyperParameters(), table.recipes[0]
     table.points.declare(hp)
-    found = axis_ranges.variations(hp.space, table.points.values(baseline))
+    found = proposals.variations(hp.space, table.points.values(baseline))
     return [varied(baseline, values) for values in found]
 
 

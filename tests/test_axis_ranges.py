@@ -4,7 +4,7 @@ import keras_tuner
 import optuna
 import pytest
 
-from kbatch.search import axis_ranges
+from kbatch.search import proposals
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def space():
 def values_of(space, seed):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
     trial = study.ask()
-    return axis_ranges.drawn(space, lambda axis: axis_ranges.suggested(trial, axis)), trial
+    return proposals.drawn(space, lambda axis: proposals.suggested(trial, axis)), trial
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -37,11 +37,11 @@ def test_drawn_values_are_of_active_axes_and_travel_both_ways(space, seed):
     other = {"sgd": "rate_adam", "adam": "rate_sgd"}[values["optimizer"]]
     assert values.keys() == {axis.name for axis in space} - {other}
     for axis in space:
-        if axis.name in values and not axis_ranges.is_fixed(axis):
-            place, distribution = axis_ranges.parameter(axis, values[axis.name])
+        if axis.name in values and not proposals.is_fixed(axis):
+            place, distribution = proposals.parameter(axis, values[axis.name])
             assert distribution == trial.distributions[axis.name]
             assert distribution._contains(distribution.to_internal_repr(place))
-            if distribution != optuna.distributions.FloatDistribution(0, axis_ranges.HIGHEST):
+            if distribution != optuna.distributions.FloatDistribution(0, proposals.HIGHEST):
                 assert place == trial.params[axis.name]
     hp = keras_tuner.HyperParameters()
     hp.merge(space)
@@ -50,13 +50,13 @@ def test_drawn_values_are_of_active_axes_and_travel_both_ways(space, seed):
 
 
 def test_fixed_axes_are_those_of_one_value(space):
-    fixed = [axis.name for axis in space if axis_ranges.is_fixed(axis)]
+    fixed = [axis.name for axis in space if proposals.is_fixed(axis)]
     assert fixed == ["version", "only"]
 
 
 def test_variations_differ_in_one_axis_without_an_order(space):
-    start = axis_ranges.completed(space, {"optimizer": "adam", "rate_adam": 0.005, "layers": 5})
-    found = axis_ranges.variations(space, start)
+    start = proposals.completed(space, {"optimizer": "adam", "rate_adam": 0.005, "layers": 5})
+    found = proposals.variations(space, start)
     by_optimizer = {**start, "optimizer": "sgd", "rate_sgd": 1e-3}
     del by_optimizer["rate_adam"]
     assert found == [by_optimizer, {**start, "jit": True}]
@@ -66,12 +66,12 @@ def test_an_axis_of_two_numbers_has_variations():
     hp = keras_tuner.HyperParameters()
     hp.Choice("label_smoothing", [0.0, 0.1])
     hp.Choice("batch_size", [16, 32, 64])
-    found = axis_ranges.variations(hp.space, {})
+    found = proposals.variations(hp.space, {})
     assert found == [{"label_smoothing": 0.1, "batch_size": 16}]
 
 
 def test_given_values_are_completed_by_defaults(space):
-    values = axis_ranges.completed(space, {"batch_size": 32, "rate_sgd": 0.05, "rate_adam": 0.005})
+    values = proposals.completed(space, {"batch_size": 32, "rate_sgd": 0.05, "rate_adam": 0.005})
     assert values["batch_size"] == 32
     assert values["rate_sgd"] == 0.05
     assert "rate_adam" not in values  # inactive
@@ -79,10 +79,10 @@ def test_given_values_are_completed_by_defaults(space):
 
 
 def test_distance_is_of_the_scale_that_is_drawn_on(space):
-    one = axis_ranges.completed(space, {"optimizer": "sgd", "rate_sgd": 1e-3})
+    one = proposals.completed(space, {"optimizer": "sgd", "rate_sgd": 1e-3})
     middle = {**one, "rate_sgd": 1e-2}
-    assert axis_ranges.distance(space, one, one) == 0
-    assert axis_ranges.distance(space, one, middle) == pytest.approx(0.5, abs=0.01)
-    assert axis_ranges.distance(space, middle, one) == axis_ranges.distance(space, one, middle)
+    assert proposals.distance(space, one, one) == 0
+    assert proposals.distance(space, one, middle) == pytest.approx(0.5, abs=0.01)
+    assert proposals.distance(space, middle, one) == proposals.distance(space, one, middle)
     both = {**middle, "batch_size": 128}
-    assert axis_ranges.distance(space, one, both) == pytest.approx((0.25 + 1) ** 0.5, abs=0.01)
+    assert proposals.distance(space, one, both) == pytest.approx((0.25 + 1) ** 0.5, abs=0.01)

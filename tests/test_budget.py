@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kbatch.training.budget import seconds_of
+from kbatch.training.arguments import seconds_of
 
 
 def test_seconds_of_a_budget():

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kbatch.runtime.signals import Ended, Turns
-from kbatch.training.crew import crew
+from kbatch.training.workers import crew
 
 
 def waited(turns, seconds=0.01):

@@ -3,8 +3,7 @@
 import keras
 import keras_tuner
 
-from kbatch.models.idle import idle, idle_sentence
-from kbatch.models.maker import ModelMaker
+from kbatch.models.maker import ModelMaker, idle, idle_sentence
 
 
 def build(hp):

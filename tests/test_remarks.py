@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kbatch import Outcome, Recipe
-from kbatch.training import remarks
+from kbatch.training import run
 
 GOAL = SimpleNamespace(seconds=10.0)
 FINE = {
@@ -22,7 +22,7 @@ RECIPE = {"optimizer": "sgd", "learning_rate": 0.1, "warmup_updates": 5}
 
 def made(input_seconds=None, recipe=None, **changes):
     outcome = Outcome(**{**FINE, **changes})
-    return remarks.remarks_of(
+    return run.remarks_of(
         outcome, GOAL, Recipe(**{**RECIPE, **(recipe or {})}), input_seconds, "Do."
     )
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from kbatch.driver.tuners import set_aside
-from kbatch.records.tuner_files import first_broken
+from kbatch.records.files import first_broken
 
 HYPERPARAMETERS = {"space": [], "values": {}}
 ORACLE = {

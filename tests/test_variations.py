@@ -6,7 +6,7 @@ import keras_tuner
 import pytest
 
 from kbatch.runtime import keras_private
-from kbatch.search import axis_ranges
+from kbatch.search import proposals
 from kbatch.search.oracle import AT_ONCE, REPEAT, Oracle
 from kbatch.search.proposals import Load, Observation
 
@@ -40,11 +40,11 @@ def ended(oracle, score):
 
 
 def active(oracle, values):
-    return axis_ranges.completed(oracle.hyperparameters.space, values)
+    return proposals.completed(oracle.hyperparameters.space, values)
 
 
 def is_variation(oracle, values, of):
-    return active(oracle, values) in axis_ranges.variations(oracle.hyperparameters.space, of)
+    return active(oracle, values) in proposals.variations(oracle.hyperparameters.space, of)
 
 
 def flat(values):
@@ -56,7 +56,7 @@ def test_those_of_the_start_come_first(tmp_path, seed):
     oracle = oracle_in(tmp_path, seed=seed)
     found = [active(oracle, ended(oracle, flat)) for _ in range(5)]
     assert found[0] == START
-    variations = axis_ranges.variations(oracle.hyperparameters.space, START)
+    variations = proposals.variations(oracle.hyperparameters.space, START)
     at_start = [{**values, "batch_size": START["batch_size"]} for values in found]
     assert sorted(map(str, at_start[1:4])) == sorted(map(str, variations))
     assert found[4] not in variations
@@ -171,7 +171,7 @@ def test_the_default_is_varied_where_no_start_is_given(tmp_path):
 
 def test_those_known_from_an_earlier_search_are_left_out(tmp_path):
     oracle = oracle_in(tmp_path)
-    known = axis_ranges.variations(oracle.hyperparameters.space, START)[:2]
+    known = proposals.variations(oracle.hyperparameters.space, START)[:2]
     oracle.know_earlier([Observation(values, (), 0.1) for values in known])
     found = [active(oracle, ended(oracle, flat)) for _ in range(3)]
     assert is_variation(oracle, found[1], START)

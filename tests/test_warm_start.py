@@ -12,7 +12,7 @@ from short_searches import SECONDS, SPACE, build
 import kbatch
 from kbatch import tuner
 from kbatch.errors import RecordError, SearchError
-from kbatch.search import axis_ranges
+from kbatch.search import proposals
 
 
 def space_of(sizes=(16, 32)):
@@ -39,7 +39,7 @@ FITTING = {
 @pytest.mark.parametrize("kind", FITTING)
 def test_only_values_that_the_space_draws_are_of_use(kind):
     values, drawn = FITTING[kind]
-    assert axis_ranges.can_draw(space_of(), values) == drawn
+    assert proposals.can_draw(space_of(), values) == drawn
 
 
 def test_a_curve_is_scored_at_the_new_horizon():

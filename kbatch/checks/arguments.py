@@ -16,8 +16,7 @@ from kbatch.checks.check import EXAMPLES, Check, Finding, Subject
 from kbatch.data.streams import Source
 from kbatch.errors import DataError
 from kbatch.model_spec import text_of_values
-from kbatch.models.idle import idle
-from kbatch.models.maker import own_values, unsaid_values
+from kbatch.models.maker import idle, own_values, unsaid_values
 from kbatch.recipe_words import COMPILED
 
 GIVE_WEIGHTS = "Pass a weight for each class by its number: class_weight={0: 1.0, 1: 3.0}"

@@ -16,7 +16,7 @@ from kbatch.driver.options import PROJECT
 from kbatch.errors import KbatchError, ModelError, SearchError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.model_spec import ModelSpec
-from kbatch.records import files, tuner_files
+from kbatch.records import files
 from kbatch.training.metrics import Measured, exactly
 from kbatch.tuner import Tuner, go_through
 
@@ -65,8 +65,8 @@ def opened(
     same trials again, which the records answer.
     """
     project = folder / PROJECT
-    aside = None if tuner_files.first_broken(project) is None else set_aside(project)
-    if aside is None and tuner_files.found(project):
+    aside = None if files.first_broken(project) is None else set_aside(project)
+    if aside is None and files.found(project):
         # KerasTuner raises errors of any kind on states that it did not write.
         with contextlib.suppress(Exception):
             tuner = tuner_of(kind, hypermodel, trials, folder, seed)
@@ -84,7 +84,7 @@ def set_aside(project: Path) -> Path:
         number += 1
         aside = project / f"{name}-{number}"
     try:
-        for file in tuner_files.found(project):
+        for file in files.found(project):
             target = aside / file.relative_to(project)
             target.parent.mkdir(parents=True, exist_ok=True)
             file.replace(target)

@@ -13,7 +13,7 @@ from typing import Any
 import keras_tuner
 
 from kbatch.outcome import SCORED, STOPPED, Curve, marks
-from kbatch.search import axis_ranges
+from kbatch.search import proposals
 from kbatch.search.proposals import Load, Observation, propose
 
 # Marks of the curve (see `kbatch.outcome.marks`) after which a trial may be stopped: a ninth and a
@@ -175,7 +175,7 @@ class Oracle(keras_tuner.Oracle):
     def know_start(self, values: Sequence[float], score: float) -> None:
         """Take up what the start gave, if it was trained apart."""
         if self._start_apart:
-            start = axis_ranges.completed(self.hyperparameters.space, self._start)
+            start = proposals.completed(self.hyperparameters.space, self._start)
             self._known = Observation(start, tuple(values), score)
 
     def know_earlier(self, observations: Sequence[Observation]) -> None:
@@ -241,7 +241,7 @@ class Oracle(keras_tuner.Oracle):
         """The start, if it was not tried yet."""
         if self.start_order or self._start_apart:
             return None
-        return axis_ranges.completed(self.hyperparameters.space, self._start)
+        return proposals.completed(self.hyperparameters.space, self._start)
 
     def _leaders(self) -> list[list[Any]]:
         """The trials of each recipe with a score, the highest mean score first."""
@@ -272,7 +272,7 @@ class Oracle(keras_tuner.Oracle):
         leaders = [trials[0] for trials in self._leaders() if self._is_sound(trials[0])]
         best = self._active(leaders[0]) if leaders else tried[0]
         for varied in filter(None, (self._variation(), best)):
-            found = axis_ranges.neighbours(self.hyperparameters.space, varied, BATCH_SIZE)
+            found = proposals.neighbours(self.hyperparameters.space, varied, BATCH_SIZE)
             values = self._untried(found)
             if values is not None:
                 return values
@@ -282,7 +282,7 @@ class Oracle(keras_tuner.Oracle):
         """An untried variation of the start, or of the leader."""
         space = self.hyperparameters.space
         for varied in self._varied_ones():
-            values = self._untried(axis_ranges.variations(space, varied))
+            values = self._untried(proposals.variations(space, varied))
             if values is not None:
                 self._varied.append(dict(values))  # the trial's own may be changed
                 return values
@@ -294,14 +294,14 @@ class Oracle(keras_tuner.Oracle):
         for values in found:
             known = values in self._varied or self._is_tried(values) or self._is_earlier(values)
             # the space may have been narrowed
-            drawable = axis_ranges.can_draw(self.hyperparameters.space, values)
+            drawable = proposals.can_draw(self.hyperparameters.space, values)
             if drawable and not known and self._may_fit(values):
                 return values
         return None
 
     def _varied_ones(self) -> list[dict[str, Any]]:
         """What is varied now: the start at first, then the leader too, at every second trial."""
-        start = axis_ranges.completed(self.hyperparameters.space, self._start)
+        start = proposals.completed(self.hyperparameters.space, self._start)
         at_once = len(self._varied) < AT_ONCE
         repeats = sum(REPEAT in trial.hyperparameters.values for trial in self._in_order())
         if (len(self.start_order) - repeats) % 2 == 0:
@@ -346,7 +346,7 @@ class Oracle(keras_tuner.Oracle):
     def _is_tried(self, values: dict[str, Any]) -> bool:
         tried = [self._active(trial) for trial in self.trials.values()]
         if self._start_apart:
-            tried.append(axis_ranges.completed(self.hyperparameters.space, self._start))
+            tried.append(proposals.completed(self.hyperparameters.space, self._start))
         return values in tried
 
     def _is_earlier(self, values: dict[str, Any]) -> bool:
@@ -367,7 +367,7 @@ class Oracle(keras_tuner.Oracle):
 
     def _active(self, trial: Any) -> dict[str, Any]:
         """The values of the active hyperparameters of a trial."""
-        return axis_ranges.completed(self.hyperparameters.space, trial.hyperparameters.values)
+        return proposals.completed(self.hyperparameters.space, trial.hyperparameters.values)
 
 
 def _mean(trials: Sequence[Any]) -> float:

@@ -1,17 +1,180 @@
-"""Proposals: what to try next, by a model of what was seen."""
+"""Proposals: recipes to try next, and the values that each axis can take."""
 
 from __future__ import annotations
 
 import functools
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras_tuner
 import optuna
+from keras_tuner.engine import hyperparameters as kinds
+from optuna import distributions
 from optuna.trial import TrialState
 
-from kbatch.search import axis_ranges
+Hyperparameter = Any  # keras_tuner's base class has no public name
+HIGHEST = 1 - 1e-9  # of a place in a range; KerasTuner finds no value at 1
+
+
+def is_fixed(axis: Hyperparameter) -> bool:
+    """Tell whether a hyperparameter has one value only."""
+    return not _is_range(axis) and len(_choices(axis)) == 1
+
+
+def drawn(space: list[Hyperparameter], draw: Callable[[Hyperparameter], Any]) -> dict[str, Any]:
+    """Return values for all active hyperparameters, in the order of their declaration."""
+    hp = keras_tuner.HyperParameters()
+    values = {}
+    for axis in space:
+        hp.merge([axis])
+        if hp.is_active(axis):
+            hp.values[axis.name] = values[axis.name] = (
+                axis.default if is_fixed(axis) else draw(axis)
+            )
+    return values
+
+
+def suggested(trial: Any, axis: Hyperparameter) -> Any:
+    """Return the value that a trial of Optuna suggests for a hyperparameter."""
+    if _is_range(axis):
+        return axis.prob_to_value(trial.suggest_float(axis.name, 0.0, HIGHEST))
+    choices = _choices(axis)
+    if _is_ordered(axis):
+        return choices[trial.suggest_int(axis.name, 0, len(choices) - 1)]
+    return choices[trial.suggest_categorical(axis.name, list(range(len(choices))))]
+
+
+def parameter(axis: Hyperparameter, value: Any) -> tuple[Any, Any]:
+    """Return a value as Optuna keeps it, and its distribution."""
+    if _is_range(axis):
+        return _place(axis, value), distributions.FloatDistribution(0.0, HIGHEST)
+    choices = _choices(axis)
+    if _is_ordered(axis):
+        return choices.index(value), distributions.IntDistribution(0, len(choices) - 1)
+    every = list(range(len(choices)))
+    return choices.index(value), distributions.CategoricalDistribution(every)
+
+
+def check(axis: Hyperparameter) -> None:
+    """Raise an error of any kind for a hyperparameter, read from a file, that cannot be drawn."""
+    if not isinstance(axis.name, str):
+        raise TypeError(axis.name)
+    for value in (axis.default, axis.random_sample(0)):
+        if not takes(axis, value):
+            raise ValueError(value)
+        parameter(axis, value)
+
+
+def check_values(hp: Any) -> None:
+    """Raise an error for hyperparameters, read from a file, with a value that none can have."""
+    for name in {axis.name for axis in hp.space} & hp.values.keys():
+        # of one name there may be several, each under a condition of its own
+        if not any(takes(axis, hp.values[name]) for axis in hp.space if axis.name == name):
+            raise ValueError(name, hp.values[name])
+
+
+def can_draw(space: list[Hyperparameter], values: Mapping[str, Any]) -> bool:
+    """Tell whether a space can draw these values, with one for each active hyperparameter."""
+    by_name = {axis.name: axis for axis in space}
+    active = completed(space, values)
+    return all(
+        is_fixed(by_name[name]) or (name in values and takes(by_name[name], values[name]))
+        for name in active
+    )
+
+
+def takes(axis: Hyperparameter, value: Any) -> bool:
+    """Tell whether a value is one that a hyperparameter can have."""
+    if not _is_range(axis):
+        return value in _choices(axis)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and axis.min_value <= value <= axis.max_value
+
+
+def completed(space: list[Hyperparameter], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of the active hyperparameters, by default where none is given."""
+    return drawn(space, lambda axis: values.get(axis.name, axis.default))
+
+
+def variations(space: list[Hyperparameter], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the values that differ in one axis whose values have no order.
+
+    An axis of two values has none either. What depends on the axis takes its default.
+    """
+    names = [each.name for each in space if not _is_range(each) and _has_no_order(each)]
+    return [found for name in dict.fromkeys(names) for found in others(space, values, name)]
+
+
+def others(
+    space: list[Hyperparameter], values: Mapping[str, Any], name: str
+) -> list[dict[str, Any]]:
+    """Return the values that differ in one axis; none if it is not active, or a range."""
+    active = completed(space, values)
+    return [
+        completed(space, {**active, name: other})
+        for axis in space
+        if axis.name == name and name in active and not _is_range(axis)
+        for other in _choices(axis)
+        if other != active[name]
+    ]
+
+
+def neighbours(
+    space: list[Hyperparameter], values: Mapping[str, Any], name: str
+) -> list[dict[str, Any]]:
+    """Return the values that differ in one axis of numbers, by the next larger or smaller one."""
+    found = sorted(others(space, values, name), key=lambda each: each[name])
+    larger = [each for each in found if each[name] > values[name]]
+    smaller = [each for each in found if each[name] < values[name]]
+    return [*larger[:1], *smaller[-1:]]
+
+
+def distance(
+    space: list[Hyperparameter], one: Mapping[str, Any], other: Mapping[str, Any]
+) -> float:
+    """Return how far two sets of values are apart, in ranges of their axes."""
+    total = 0.0
+    for axis in space:
+        # where one of both is inactive, the axis that it depends on differs, and counts
+        if axis.name in one and axis.name in other:
+            total += _apart(axis, one[axis.name], other[axis.name]) ** 2
+    return math.sqrt(total)
+
+
+def _apart(axis: Hyperparameter, one: Any, other: Any) -> float:
+    if one == other:
+        return 0.0
+    if _is_range(axis):
+        return abs(_place(axis, one) - _place(axis, other))
+    if not _is_ordered(axis):
+        return 1.0
+    choices = _choices(axis)
+    return abs(choices.index(one) - choices.index(other)) / (len(choices) - 1)
+
+
+def _is_range(axis: Hyperparameter) -> bool:
+    return isinstance(axis, (kinds.Float, kinds.Int))
+
+
+def _is_ordered(axis: Hyperparameter) -> bool:
+    return bool(getattr(axis, "ordered", False))
+
+
+def _has_no_order(axis: Hyperparameter) -> bool:
+    return not _is_ordered(axis) or len(_choices(axis)) == 2
+
+
+def _choices(axis: Hyperparameter) -> list[Any]:
+    """The values of a hyperparameter that is no range."""
+    return list(axis.values)
+
+
+def _place(axis: Hyperparameter, value: Any) -> float:
+    """Where a value is in its range, on the scale that it is drawn on, from 0 to below 1."""
+    return min(max(float(axis.value_to_prob(value)), 0.0), HIGHEST)
 
 
 @dataclass(frozen=True)
@@ -82,17 +245,17 @@ def propose(space: list[Any], observations: Sequence[Observation], seed: int) ->
     try:
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.add_trials([_as_optuna(space, each) for each in observations])
-        suggest = functools.partial(axis_ranges.suggested, study.ask())
-        return axis_ranges.drawn(space, suggest)
+        suggest = functools.partial(suggested, study.ask())
+        return drawn(space, suggest)
     finally:
         optuna.logging.set_verbosity(level)
 
 
 def _as_optuna(space: list[Any], observation: Observation) -> optuna.trial.FrozenTrial:
     known = {
-        axis.name: axis_ranges.parameter(axis, observation.values[axis.name])
+        axis.name: parameter(axis, observation.values[axis.name])
         for axis in space
-        if axis.name in observation.values and not axis_ranges.is_fixed(axis)
+        if axis.name in observation.values and not is_fixed(axis)
     }
     state = TrialState.PRUNED if observation.score is None else TrialState.COMPLETE
     if observation.running:

@@ -28,7 +28,7 @@ from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.uncertainty import widest_difference
 from kbatch.runtime import gpus, keras_private, users_code
-from kbatch.search import axis_ranges
+from kbatch.search import proposals
 from kbatch.search.oracle import Oracle, values_at_rungs
 from kbatch.search.proposals import Load
 from kbatch.space import Combination, Space
@@ -272,7 +272,7 @@ def begin_at(
             if drawable:
                 start[axis.name] = held
     for own in (each for each in tuner.oracle.get_space().space if each.name in today):
-        drawable = axis_ranges.takes(own, today[own.name])
+        drawable = proposals.takes(own, today[own.name])
         whole = whole and drawable
         if drawable:
             start[own.name] = today[own.name]

@@ -1,4 +1,4 @@
-"""Arguments of `fit` and `search`, and the facts of the callbacks among them."""
+"""Arguments of `fit` and `search`, the facts of the callbacks among them, and a budget."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import json
 import operator
 import os
+import re
 import types
 import zlib
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Any
 
 import keras
 
+from kbatch import plain_text
 from kbatch.callbacks.user_callbacks import belongs_to_trial
 from kbatch.data.streams import Inputs, Source, training_source, unknown_inputs
 from kbatch.data.validation import Data, prepare
@@ -259,3 +261,20 @@ def _parts(code: types.CodeType) -> tuple[Any, ...]:
         _parts(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts
     ]
     return (code.co_code.hex(), code.co_names, constants)
+
+
+SECONDS = {"s": 1, "min": 60, "h": 3600}
+
+
+def seconds_of(budget: str | float) -> float:
+    """Return the seconds of a budget."""
+    text = str(budget).strip()
+    parts = re.fullmatch(r"(.*?)\s*(s|min|h)?", text)
+    amount = plain_text.number(parts[1]) if parts and not isinstance(budget, bool) else None
+    if parts is None or amount is None or amount <= 0:
+        raise SearchError(
+            "`budget` must be a time above 0, in s, min or h",
+            repr(budget),
+            'Pass "90s", "30min", "2h" or a number of seconds',
+        )
+    return amount * SECONDS[parts[2] or "s"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kbatch.training.outputs import (
+from kbatch.training.metrics import (
     ANY,
     BOTH,
     POSITIVE,

@@ -27,8 +27,10 @@ from kbatch.results.uncertainty import FEWEST_SEEDS, confirmed_best
 from kbatch.results.words import apart
 from kbatch.runtime import gpus
 from kbatch.search import tuner_border
-from kbatch.training import crew, remembered, tensorboard
-from kbatch.training.budget import seconds_of
+from kbatch.training import tensorboard
+from kbatch.training import terms as training_terms
+from kbatch.training import workers as training_workers
+from kbatch.training.arguments import seconds_of
 from kbatch.training.progress import Forecast
 from kbatch.training.search import Search
 
@@ -145,7 +147,7 @@ def _train(
             ended[place] = asked[place]()
 
     try:
-        with crew.beside(search.trainer, work):
+        with training_workers.beside(search.trainer, work):
             work(0)
     finally:
         made += [ended[place] for place in sorted(ended)]
@@ -250,7 +252,7 @@ def confirm(
     if (whole_number(top) or 0) < 1:
         raise SearchError("`top` must be a whole number of at least 1", top, "Pass 3, say")
     ends_at = time.monotonic() + (math.inf if budget is None else seconds_of(budget))
-    hypermodel, terms = remembered.searched_by(tuner, "A confirmation")
+    hypermodel, terms = training_terms.searched_by(tuner, "A confirmation")
     project = Project(tuner.project_dir)
     project.check_complete()
     records = project.store.records()
@@ -263,8 +265,8 @@ def confirm(
     if terms.seconds_per_trial is None:
         fit_arguments.setdefault("epochs", project.facts().get("epochs"))
     passed = {"x": x, "y": y, "validation_data": validation_data, **fit_arguments}
-    arguments = remembered.completed_arguments(hypermodel.remembered, project, passed)
-    remembered.check_complete(project, arguments, "kbatch.confirm")
+    arguments = training_terms.completed_arguments(hypermodel.remembered, project, passed)
+    training_terms.check_complete(project, arguments, "kbatch.confirm")
     gpus.check_outside_strategy()
     with project.hold(), tuner_border.scope(tuner):
         search = hypermodel.prepared.matching(project, (), arguments, hypermodel.watcher)

@@ -16,9 +16,10 @@ from kbatch.models.policies import explained
 from kbatch.outcome import Direction, Goal
 from kbatch.training import metrics
 from kbatch.training.best_constant import best_constant
-from kbatch.training.metrics import LOSS, Measured
-from kbatch.training.outputs import (
+from kbatch.training.metrics import (
+    LOSS,
     ConstantModel,
+    Measured,
     Outputs,
     Part,
     of_one_value,

@@ -35,7 +35,8 @@ from kbatch.runtime import device_memory, gpus, users_code
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.search import tuner_border
 from kbatch.training import arguments as training_arguments
-from kbatch.training import checks, remembered, tensorboard
+from kbatch.training import checks, tensorboard
+from kbatch.training import terms as training_terms
 from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
 from kbatch.training.metrics import Measured
@@ -339,12 +340,12 @@ def retrain(
     model.save("best.keras")
     ```
     """
-    hypermodel, terms = remembered.searched_by(tuner, "kbatch.retrain")
+    hypermodel, terms = training_terms.searched_by(tuner, "kbatch.retrain")
     project = Project(tuner.project_dir)
     best, facts = _best(project), project.facts()
     passed = {"x": x, "y": y, "validation_data": validation_data, **fit_arguments}
-    given = remembered.completed_arguments(hypermodel.remembered, project, passed)
-    remembered.check_complete(project, given, "kbatch.retrain")
+    given = training_terms.completed_arguments(hypermodel.remembered, project, passed)
+    training_terms.check_complete(project, given, "kbatch.retrain")
     arguments = FitArguments.parse((), given)
     training_arguments.agree_on_callbacks(project, arguments.callbacks)
     _agreed(lambda: project.agree({"class_weight": described(arguments.class_weight)}))

@@ -29,7 +29,7 @@ from kbatch.rules import scaling
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
-from kbatch.training import remarks
+from kbatch.training import run
 from kbatch.training.arguments import FitArguments
 from kbatch.training.progress import Watcher
 from kbatch.training.trial import Checkpoint, Order, Trained, Trainer, Trial, new_trial
@@ -260,10 +260,8 @@ class Search:
         """The remarks of a training without that on first steps, if an earlier one has it."""
         records = self.project.store.records()
         earlier = [each for record in records for each in record.outcome.remarks]
-        told = any(each.startswith(remarks.FIRST_STEP) for each in earlier)
-        return [
-            each for each in outcome.remarks if not (told and each.startswith(remarks.FIRST_STEP))
-        ]
+        told = any(each.startswith(run.FIRST_STEP) for each in earlier)
+        return [each for each in outcome.remarks if not (told and each.startswith(run.FIRST_STEP))]
 
     def _relative_path(self, checkpoint: Checkpoint | None) -> str:
         """The checkpoint's path from the project's folder; empty if none was written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -60,7 +61,7 @@ def strategy_scope(strategy: Any) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
-def check_sizes(batch_sizes: list[int]) -> None:
+def check_sizes(batch_sizes: Sequence[int]) -> None:
     """Refuse batches and passes that the devices cannot share equally."""
     count = replicas()
     uneven = [size for size in dict.fromkeys(batch_sizes) if size % count]

@@ -3,23 +3,67 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.data import augmentation
 from kbatch.data.streams import Source, fits_inputs
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, KbatchError, ModelError, Problems
 from kbatch.models.maker import ModelMaker
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED, FLOAT8, FLOAT16, measures_noise
+from kbatch.runtime import gpus
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
 
 SPARSE = "sparse_categorical_crossentropy"
+
+
+def check_sizes(batch_sizes: Sequence[int], examples: int) -> None:
+    """Refuse batch sizes above the number of examples."""
+    too_large = [size for size in batch_sizes if size > examples]
+    if too_large:
+        raise _larger_than(
+            examples, too_large, "Take these sizes out of the space, or train on more examples"
+        )
+
+
+def check_size(batch_size: int, examples: int) -> None:
+    """Refuse one batch size above the number of examples."""
+    if batch_size > examples:
+        raise _larger_than(examples, [batch_size], "Pass a smaller batch, or more examples")
+
+
+def _larger_than(examples: int, sizes: Sequence[int], do: str) -> DataError:
+    return DataError(
+        f"`batch_size` must be at most the number of training examples, {examples}",
+        ", ".join(map(str, sizes)),
+        do,
+    )
+
+
+def check_batches(
+    problems: Problems,
+    source: Source,
+    sizes: Sequence[int],
+    passes: Sequence[int],
+    augmentations: Sequence[str],
+    smallest_step: int,
+) -> None:
+    """Note the sizes of batches and passes that these data or devices cannot make.
+
+    `smallest_step` is the number of examples of the smallest train step on one device.
+    """
+    problems.of(lambda: check_sizes(sizes, source.examples))
+    for part in augmentation.mixing(augmentations):
+        problems.of(functools.partial(part.check_examples, source.element_spec[0]))
+        problems.of(functools.partial(part.check_count, smallest_step))
+    problems.of(lambda: gpus.check_sizes(passes))
 
 
 def check_agreement(model: keras.Model, loss: Any, data: Data) -> None:

@@ -30,7 +30,7 @@ from kbatch.training import checks
 from kbatch.training.arguments import FitArguments
 from kbatch.training.one_recipe import check_augmentation
 from kbatch.training.pace import RunOptions
-from kbatch.training.run import check_size, recipe_scope
+from kbatch.training.run import recipe_scope
 from kbatch.training.trial import Trial
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def noise_scale(
     spec = ModelSpec.of(build, **model_arguments)
     maker = ModelMaker.of(spec)
     source = arguments.training(lambda: inputs_of(maker.raw(recipe.policy)))
-    check_size(recipe.batch_size, source.examples)
+    checks.check_size(recipe.batch_size, source.examples)
     hp = maker.hyperparameters()
     trial = Trial()
     try:

@@ -17,7 +17,7 @@ from kbatch.checks.check import Found, Subject
 from kbatch.data import augmentation
 from kbatch.data.streams import inputs_of
 from kbatch.data.validation import Data
-from kbatch.errors import ProjectChangedError, RecipeError, SearchError, in_one_frame
+from kbatch.errors import Problems, ProjectChangedError, RecipeError, SearchError, in_one_frame
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.models import replicas
 from kbatch.models.losses import check_smoothed_metric
@@ -41,7 +41,7 @@ from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
 from kbatch.training.metrics import Measured
 from kbatch.training.pace import RunOptions
-from kbatch.training.run import check_sizes, run
+from kbatch.training.run import run
 from kbatch.training.terms import Terms
 from kbatch.training.trial import Trial
 
@@ -231,11 +231,10 @@ def _found(subject: Subject) -> list[Found]:
 
 def _check_passes(recipe: Recipe, data: Data) -> None:
     """Refuse a recipe whose passes these data or replicas cannot make."""
-    check_sizes([recipe.batch_size], data)
-    for part in augmentation.mixing([recipe.augmentation]):
-        part.check_examples(data.training.element_spec[0])
-        part.check_count(_first_step(recipe) // gpus.replicas())
-    gpus.check_sizes([recipe.examples_per_pass])
+    problems, step = Problems(), _first_step(recipe) // gpus.replicas()
+    sizes, passes = [recipe.batch_size], [recipe.examples_per_pass]
+    checks.check_batches(problems, data.training, sizes, passes, [recipe.augmentation], step)
+    problems.raise_all()
 
 
 def check_augmentation(recipe: Recipe) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from kbatch.data import augmentation
 from kbatch.data.arrays import Cuts
 from kbatch.data.streams import weighed as weighed_by_class
 from kbatch.data.validation import Data
-from kbatch.errors import DataError, SearchError
+from kbatch.errors import SearchError
 from kbatch.models.accumulation import accumulation_remarks, weighed_passes
 from kbatch.models.call_passes import called_in_passes
 from kbatch.models.gradient_noise import NoiseMeter, measured
@@ -269,30 +269,6 @@ MESSAGE_LENGTH = 2000  # characters of an error that a record keeps
 
 class FullOfProgramsError(SearchError):
     """A GPU that has no room for one more program of XLA, which only a new process empties."""
-
-
-def check_sizes(batch_sizes: Sequence[int], data: Data) -> None:
-    """Refuse batch sizes above the number of examples."""
-    examples = data.training.examples
-    too_large = [size for size in batch_sizes if size > examples]
-    if too_large:
-        raise _larger_than(
-            examples, too_large, "Take these sizes out of the space, or train on more examples"
-        )
-
-
-def check_size(batch_size: int, examples: int) -> None:
-    """Refuse one batch size above the number of examples."""
-    if batch_size > examples:
-        raise _larger_than(examples, [batch_size], "Pass a smaller batch, or more examples")
-
-
-def _larger_than(examples: int, sizes: Sequence[int], do: str) -> DataError:
-    return DataError(
-        f"`batch_size` must be at most the number of training examples, {examples}",
-        ", ".join(map(str, sizes)),
-        do,
-    )
 
 
 def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: RunOptions) -> Outcome:

@@ -31,6 +31,7 @@ from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
 from kbatch.training import run
 from kbatch.training.arguments import FitArguments
+from kbatch.training.pace import RunOptions
 from kbatch.training.progress import Watcher
 from kbatch.training.trial import Checkpoint, Order, Trained, Trainer, Trial, new_trial
 
@@ -190,16 +191,15 @@ class Search:
             callbacks = user_callbacks.copies_of_callbacks(
                 self.arguments.callbacks, name_of(job.purpose, job.trial, job.seed)
             )
-        return Order(
-            job,
+        options = RunOptions(
+            job.seed,
+            self.model_maker.own_policy,
             callbacks,
-            self.arguments.class_weight,
-            self.arguments.verbose or 0,
-            self.project.largest_passed(),
-            None if checkpoint is None else checkpoint.path,
-            test,
-            ask,
+            class_weight=self.arguments.class_weight,
+            verbose=self.arguments.verbose or 0,
+            largest_passed=self.project.largest_passed(),
         )
+        return Order(job, options, None if checkpoint is None else checkpoint.path, test, ask)
 
     def _record(
         self, job: Job, trained: Trained | Death, checkpoint: Checkpoint | None

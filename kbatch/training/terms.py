@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,6 @@ from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import goal_of
 from kbatch.training.metrics import Measured
 from kbatch.training.progress import Watcher, bars_of
-from kbatch.training.run import check_sizes
 from kbatch.training.search import VALUES, Search, baseline_job, baseline_recipe, seconds_of_epochs
 from kbatch.training.trial import LocalTrainer, Trainer
 from kbatch.training.workers import Executor, IsolatedTrainer
@@ -162,19 +160,16 @@ class Terms:
         data: Data | None = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
         if data is not None:
             sizes = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
-            problems.of(lambda: check_sizes(sizes, data))
-            mixing = augmentation.mixing(self.space.augmentation)
-            for part in mixing:
-                problems.of(functools.partial(part.check_examples, data.training.element_spec[0]))
-                problems.of(functools.partial(part.check_count, self._smallest_step(sizes[:-1])))
-            problems.of(lambda: gpus.check_sizes([self._pass(size) for size in sizes]))
+            passes, smallest = [self._pass(size) for size in sizes], self._smallest_step(sizes[:-1])
+            names = self.space.augmentation
+            checks.check_batches(problems, data.training, sizes, passes, names, smallest)
             if model is not None:
                 loss = said_of(model, self.model_maker.arguments).get("loss")
                 problems.of(lambda: checks.check_agreement(model, loss, data))
                 problems.of(lambda: replicas.check_metric(model, self.judged_by["metric"]))
                 if loss is not None:
                     problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
-                if mixing:
+                if augmentation.mixing(names):
                     problems.of(lambda: losses.check_mixed_labels(model, loss))
         return data
 

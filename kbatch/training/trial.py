@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -160,10 +160,7 @@ class Order:
 
     Attributes:
         job: The training.
-        callbacks: The user's callbacks for this training.
-        class_weight: Mapping from class to weight, or `None`.
-        verbose: Keras' `verbose`.
-        largest_passed: Integer, the largest micro-batch that has trained in the project.
+        options: `RunOptions` of it; a trainer adds what only it knows.
         checkpoint: Path of the file for the kept weights. Optional.
         test: Batches that the kept weights are evaluated on too. Optional.
         ask: Function of a rung's number and of what the trial had gained there, which tells
@@ -171,34 +168,14 @@ class Order:
     """
 
     job: Job
-    callbacks: Sequence[Any] = ()
-    class_weight: Mapping[int, float] | None = None
-    verbose: Any = 0
-    largest_passed: int = 0
+    options: RunOptions
     checkpoint: Path | None = None
     test: tf.data.Dataset | None = None
     ask: Callable[[int, float], bool] | None = None
 
-    def options(
-        self,
-        model_maker: ModelMaker,
-        goal: Goal,
-        on_progress: Callable[[float, float | None], None],
-        checkpoint_callbacks: Sequence[Any] = (),
-    ) -> RunOptions:
-        """Return the options of the training."""
-        asked = None if self.ask is None else Questions(goal.seconds, goal.gain, self.ask)
-        return RunOptions(
-            seed=self.job.seed,
-            own_policy=model_maker.own_policy,
-            callbacks=self.callbacks,
-            checkpoint_callbacks=checkpoint_callbacks,
-            class_weight=self.class_weight,
-            verbose=self.verbose,
-            on_progress=on_progress,
-            largest_passed=self.largest_passed,
-            goes_on=asked,
-        )
+    def asked(self, goal: Goal) -> Questions | None:
+        """Return what asks after each measurement whether the training goes on."""
+        return None if self.ask is None else Questions(goal.seconds, goal.gain, self.ask)
 
 
 @dataclass(frozen=True)
@@ -267,8 +244,12 @@ class LocalTrainer:
         """Make a training; see `Trainer.train`."""
         job, goal = order.job, cast(Goal, self.goal)  # known once trainings begin
         trial = trial or new_trial(job, self.model_maker)
-        writing = () if checkpoint is None else checkpoint.callbacks
-        options = order.options(self.model_maker, goal, watcher.progress, writing)
+        options = replace(
+            order.options,
+            checkpoint_callbacks=() if checkpoint is None else checkpoint.callbacks,
+            on_progress=watcher.progress,
+            goes_on=order.asked(goal),
+        )
         watcher.started(job.purpose, job.trial, job.recipe, goal.seconds)
         outcome = trial.failure or run(trial.model, job.recipe, self.data, goal, options)
         outcome = trial.measured(outcome)

@@ -1,8 +1,6 @@
 """Public names of kbatch, each once: lazy_loader and type checkers read them here."""
 
 from . import callbacks, errors, memory, recompute, results, testing
-from .advice.evidence import Advice
-from .advice.inquiry import advise, starting_recipe
 from .data.augmentation import CutMix, MixUp, register_augmentation
 from .hypermodel import HyperModel, objective
 from .memory._estimate import throughput
@@ -11,6 +9,8 @@ from .memory._table import max_batches
 from .model_spec import ModelSpec
 from .outcome import Outcome, score
 from .recipe import Recipe
+from .results._advice_evidence import Advice
+from .results.advice import advise, starting_recipe
 from .results.ranking import best_recipe
 from .results.report import report
 from .space import Space

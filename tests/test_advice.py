@@ -14,10 +14,10 @@ from result_records import keep, record
 
 import kbatch
 from kbatch import Recipe, advise, errors
-from kbatch.advice.inquiry import evidence_of
-from kbatch.advice.rulebook import RULES, unchecked
 from kbatch.memory._max_batch import Row, Table
 from kbatch.records import project
+from kbatch.results._advice_rules import RULES, unchecked
+from kbatch.results.advice import evidence_of
 from kbatch.results.loading import load, rows
 from kbatch.runtime import precision
 from kbatch.space import Combination

@@ -8,7 +8,7 @@ import pytest
 
 import kbatch
 from kbatch import advise, errors, starting_recipe
-from kbatch.advice.inquiry import AIMS, RATES
+from kbatch.results.advice import AIMS, RATES
 from kbatch.rules import scaling
 
 

@@ -12,6 +12,7 @@ import altair
 import pytest
 from result_records import GOAL, confirmation, failed, record
 
+from kbatch import canvas
 from kbatch.results.chart_data import (
     band,
     batch_infos,
@@ -21,7 +22,7 @@ from kbatch.results.chart_data import (
     sizes,
     space_info,
 )
-from kbatch.results.charts import batches, canvas, curves, probes
+from kbatch.results.charts import batches, curves
 from kbatch.results.charts.space import space_chart
 from kbatch.results.ranking import best_of
 from kbatch.results.uncertainty import score_error
@@ -363,31 +364,31 @@ def test_files_are_written_however_little_there_is(kind, tmp_path):
 
 def test_every_plan_is_labelled_and_the_limit_is_a_line(tmp_path):
     infos = [
-        probes.PlanInfo("none", 100e6, 0.0),
-        probes.PlanInfo("minimal", 60e6, 0.05),
-        probes.PlanInfo("budget:0.50", 40e6, 0.3),
+        canvas.PlanInfo("none", 100e6, 0.0),
+        canvas.PlanInfo("minimal", 60e6, 0.05),
+        canvas.PlanInfo("budget:0.50", 40e6, 0.3),
     ]
-    plain = probes.plan_chart(infos, "model")
+    plain = canvas.plan_chart(infos, "model")
     drawn = [(row["name"], row["percent"], row["megabytes"]) for row in rows_of(plain)]
     assert ("minimal", 5.0, 60.0) in drawn
     assert plain.note == ""
-    limited = probes.plan_chart(infos, "model", room_bytes=70e6)
+    limited = canvas.plan_chart(infos, "model", room_bytes=70e6)
     assert "what the limit leaves, 70 MB" in limited.note
     assert [row for row in rows_of(limited) if row["megabytes"] == 70.0]
     # a limit far above all peaks would press them to the ground
-    assert not [row for row in rows_of(probes.plan_chart(infos, "m", 1e9)) if not row["name"]]
-    probes.draw_plans(infos, "model", tmp_path / "a.png", room_bytes=70e6)
+    assert not [row for row in rows_of(canvas.plan_chart(infos, "m", 1e9)) if not row["name"]]
+    canvas.draw_plans(infos, "model", tmp_path / "a.png", room_bytes=70e6)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_throughput_has_the_measured_points_and_the_line(tmp_path):
-    infos = probes.speed_infos([(2, 10.0), (4, 18.0)], lambda size: 4.6 * size)
-    chart = probes.throughput_chart(infos, 4)
+    infos = canvas.speed_infos([(2, 10.0), (4, 18.0)], lambda size: 4.6 * size)
+    chart = canvas.throughput_chart(infos, 4)
     rows = [(row["at"], row["examples_per_second"], row["fitted"]) for row in rows_of(chart)]
     assert {(2, 10.0, 9.2), (4, 18.0, 18.4)} <= set(rows)
     assert "within 5 % of the best from 4" in chart.note
-    assert "Line" not in probes.throughput_chart(probes.speed_infos([(2, 10.0)], None), 2).note
-    probes.draw_throughput(infos, 4, tmp_path / "a.png")
+    assert "Line" not in canvas.throughput_chart(canvas.speed_infos([(2, 10.0)], None), 2).note
+    canvas.draw_throughput(infos, 4, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -10,7 +10,7 @@ import pytest
 import kbatch
 
 ROOT = Path(kbatch.__file__).parent
-CHARTS = {f"results.charts.{name}" for name in ("batches", "canvas", "curves", "probes", "space")}
+CHARTS = {"canvas", *(f"results.charts.{name}" for name in ("batches", "curves", "space"))}
 ONLY_IN = {
     "keras_tuner": {
         "search.tuner_border",
@@ -26,8 +26,8 @@ ONLY_IN = {
         "training.trial",
     },
     "altair": CHARTS,
-    "vl_convert": {"results.charts.canvas"},
-    "jinja2": {"page.page"},
+    "vl_convert": {"canvas"},
+    "jinja2": {"results.page"},
     "tensorflow.python": {"runtime.tensorflow_private"},
     "keras.src": {"runtime.keras_private"},
     "keras_tuner.src": {"runtime.keras_private"},

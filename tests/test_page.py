@@ -8,13 +8,12 @@ import pytest
 from result_records import GOAL, confirmation, failed, keep, record
 
 from kbatch.errors import RecordError
-from kbatch.page import page as page_page
-from kbatch.page.page import MOST_TRIALS, LivePage, at_rest, contents_of, html_of
-from kbatch.page.tables import recipe_table
 from kbatch.records.files import Lock, is_locked
+from kbatch.results import page as page_page
+from kbatch.results.page import MOST_TRIALS, at_rest, contents_of, html_of, recipe_table
 from kbatch.results.ranking import ranking
 from kbatch.results.report import RUN_FILE
-from kbatch.training.progress import Watcher
+from kbatch.training.progress import LivePage, Watcher
 
 ODD = '<script>alert("x")</script>&'
 LIBRARY = "window.vegaEmbed = 1;"

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from result_records import confirmation, failed, keep, record
 
-from kbatch.page import page
+from kbatch.results import page
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -12,7 +12,7 @@ from kbatch.cli.app import app
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("kbatch.page.page.vega", lambda: "window.vegaEmbed = 1;")
+    monkeypatch.setattr("kbatch.results.page.vega", lambda: "window.vegaEmbed = 1;")
     records = [record(-1, 0.2, "baseline"), record(1, 0.3), *confirmation({-1: 0.2, 1: 0.3}, 3)]
     return keep(tmp_path / "a [b]", records)
 

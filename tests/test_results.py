@@ -10,12 +10,12 @@ from result_records import GOAL, confirmation, failed, keep, record
 
 import kbatch
 from kbatch import Recipe, outcome
-from kbatch.advice.past import results_of
 from kbatch.errors import RecipeError, RecordError
-from kbatch.page.page import contents_of
 from kbatch.records import project as records_project
 from kbatch.results import report
+from kbatch.results._advice_evidence import results_of
 from kbatch.results.comparison import side_of
+from kbatch.results.page import contents_of
 from kbatch.results.ranking import all_were_stopped, best_training, leaders, ranking
 from kbatch.results.words import ended_text, score_text
 from kbatch.space import Combination

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from study_frames import joined, measured, rows
 
-from kbatch.results.charts.probes import group_points
 from kbatch.studies import (
     augmentation,
     generalisation,
@@ -14,7 +13,7 @@ from kbatch.studies import (
     throughput,
 )
 from kbatch.studies.cell import CROPPED
-from kbatch.studies.study_run import STUDIES
+from kbatch.studies.study_run import STUDIES, group_points
 
 LARGEST = dict.fromkeys(techniques.RUNGS, 8)
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from kbatch.advice.evidence import Advice
-from kbatch.advice.inquiry import evidence_of
-from kbatch.advice.rulebook import advice_on, unchecked
 from kbatch.cli.options import AdviseOptions
 from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
 from kbatch.recipe import Recipe
+from kbatch.results._advice_evidence import Advice
+from kbatch.results._advice_rules import advice_on, unchecked
+from kbatch.results.advice import evidence_of
 from kbatch.results.loading import load_race, load_records
 from kbatch.results.ranking import best_of
 from kbatch.runtime import signals, streams, users_code

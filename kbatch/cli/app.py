@@ -115,7 +115,7 @@ def report(
     """Write the page, tables and figures of a search again. Needs no TensorFlow."""
     with told_plainly():
         with signals.at_once():
-            from kbatch.page import page
+            from kbatch.results import page
             from kbatch.results.report import report as report_of
             from kbatch.results.report import write
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from rich.console import Console
 
 from kbatch import text_table
+from kbatch.canvas import PlanInfo, draw_plans
 from kbatch.cli.options import RecomputeOptions
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
 from kbatch.models.maker import ModelMaker
@@ -26,7 +27,6 @@ from kbatch.recipe import Recipe
 from kbatch.recompute._plan import Plan, megabytes
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import files
-from kbatch.results.charts.probes import PlanInfo, draw_plans
 from kbatch.runtime import memory_limit, users_code
 from kbatch.runtime.users_code import imported
 

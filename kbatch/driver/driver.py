@@ -21,14 +21,14 @@ from kbatch.driver.options import PROJECT, CommonOptions
 from kbatch.driver.task import Searched, Task
 from kbatch.errors import DataError, SearchError
 from kbatch.memory._micro_batch import MaxBatches
-from kbatch.page import page
-from kbatch.page.page import LivePage, at_rest
 from kbatch.records import files, project
 from kbatch.records.files import Lock
-from kbatch.results import report
+from kbatch.results import page, report
+from kbatch.results.page import at_rest
 from kbatch.results.ranking import all_were_stopped
 from kbatch.runtime import signals, streams
 from kbatch.space import Space
+from kbatch.training.progress import LivePage
 
 if TYPE_CHECKING:
     from kbatch.hypermodel import HyperModel

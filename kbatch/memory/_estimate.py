@@ -216,7 +216,7 @@ class Throughput:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Draw examples per second over batch sizes into a PNG file."""
-        from kbatch.results.charts.probes import draw_throughput, speed_infos
+        from kbatch.canvas import draw_throughput, speed_infos
 
         measured = [(row.batch_size, row.examples_per_second) for row in self.rows]
         fitted = self.line.examples_per_second if self.line else None

@@ -15,16 +15,15 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from kbatch.canvas import Chart, group_chart, group_points, save, span_of
 from kbatch.data.examples import Examples
 from kbatch.outcome import SCORED
-from kbatch.page.page import rendered, vega
 from kbatch.plain_text import csv_of
 from kbatch.records import files as records_files
 from kbatch.records.project import Project
 from kbatch.records.store import Record
-from kbatch.results.charts.canvas import Chart, save
-from kbatch.results.charts.probes import group_chart, group_points, span_of
 from kbatch.results.duration import alike_seconds, time_words
+from kbatch.results.page import rendered, vega
 from kbatch.runtime import device_memory
 from kbatch.studies import augmentation, generalisation, optimizers, techniques, throughput
 from kbatch.studies.cell import Cell, Setting

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from kbatch import plain_text
 from kbatch.recipe import Recipe
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
+from kbatch.results import page
 from kbatch.results.duration import Ahead, Taken, taken_of, time_words
 from kbatch.results.words import ended_by, own_words, score_text
 from kbatch.text_table import PlainConsole
@@ -298,3 +300,57 @@ def _bars(console: Console) -> Progress:
         TextColumn("{task.completed:.0f} of {task.total:.0f} s {task.fields[value]}", markup=False),
     )
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+class LivePage(Watcher):
+    """Tells another watcher of every training, and writes the page of the search after each one.
+
+    The page is written between two trainings, so no clock counts it. If it cannot be written, a
+    warning says so once, and the search goes on.
+
+    Example:
+    ```python
+    from kbatch.training.progress import LivePage, ProgressBar
+
+    hypermodel.watcher = LivePage("runs/pets", ProgressBar())
+    ```
+    """
+
+    def __init__(self, directory: Any, watcher: Watcher) -> None:
+        self._directory = directory
+        self._watcher = watcher
+        self._warned = False
+
+    def begins(self, forecast: Forecast, parts: str) -> None:
+        """Tell that a search or a confirmation begins."""
+        self._watcher.begins(forecast, parts)
+
+    def started(self, purpose: str, trial: int, recipe: Recipe, seconds: float) -> None:
+        """Tell that a training begins."""
+        self._watcher.started(purpose, trial, recipe, seconds)
+
+    def progress(self, train_seconds: float, value: float | None) -> None:
+        """Tell that time has passed."""
+        self._watcher.progress(train_seconds, value)
+
+    def answered(self, record: Record) -> None:
+        """Tell that a record answered a training."""
+        self._watcher.answered(record)
+
+    def ended(self, record: Record) -> None:
+        """Tell that a training ended, and write the page."""
+        self._watcher.ended(record)
+        try:
+            page.write_live(self._directory)
+        except Exception as error:  # whatever it is, the record of the training is safe
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        warnings.warn(
+            f"The page {page.FILE} could not be written, and the search goes on: {words}",
+            stacklevel=3,
+        )

@@ -9,9 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from kbatch.outcome import Goal
-from kbatch.results.chart_data import BatchInfo, measured
-from kbatch.results.charts.canvas import (
+from kbatch.canvas import (
     GREY,
     LEGEND,
     OTHERS,
@@ -22,6 +20,8 @@ from kbatch.results.charts.canvas import (
     scale_of,
     table,
 )
+from kbatch.outcome import Goal
+from kbatch.results.chart_data import BatchInfo, measured
 
 BASELINE, ONCE, CONFIRMED, FAILED = "baseline", "trained once", "mean of fresh seeds", "failed"
 MISSED, CUT_SHORT = "target not held", "stopped at a rung"

@@ -9,18 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from kbatch.outcome import Goal
-from kbatch.results.chart_data import (
-    BASELINE,
-    BEST,
-    OTHER,
-    SEARCH,
-    Band,
-    CurveInfo,
-    PanelInfo,
-    band,
-)
-from kbatch.results.charts.canvas import (
+from kbatch.canvas import (
     BLUE,
     GREEN,
     GREY,
@@ -32,6 +21,17 @@ from kbatch.results.charts.canvas import (
     table,
     under_pointer,
     wrapped,
+)
+from kbatch.outcome import Goal
+from kbatch.results.chart_data import (
+    BASELINE,
+    BEST,
+    OTHER,
+    SEARCH,
+    Band,
+    CurveInfo,
+    PanelInfo,
+    band,
 )
 
 COLOURS = {BASELINE: BLUE, BEST: RED, OTHER: GREY}

@@ -7,9 +7,9 @@ from typing import Any
 
 import altair as alt
 
+from kbatch.canvas import BLUE, GREY, ORANGE, Chart, hit_areas, table, under_pointer
 from kbatch.outcome import STOPPED
 from kbatch.results.chart_data import SpaceAxis, SpaceInfo
-from kbatch.results.charts.canvas import BLUE, GREY, ORANGE, Chart, hit_areas, table, under_pointer
 
 HEIGHT = 300
 AXIS_WIDTH = 105  # pixels from one axis to the next, at least

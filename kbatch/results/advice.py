@@ -7,13 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch.advice.evidence import Advice, Evidence, traits_of
-from kbatch.advice.past import ProjectFacts, Results, facts_of
-from kbatch.advice.rulebook import advice_on
 from kbatch.errors import DataError, RecipeError, SearchError, in_one_frame
 from kbatch.memory._max_batch import MaxBatch, Table
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_words import BY_PROGRESS, CONSTANT, is_number, whole_number
+from kbatch.results._advice_evidence import (
+    Advice,
+    Evidence,
+    ProjectFacts,
+    Results,
+    facts_of,
+    traits_of,
+)
+from kbatch.results._advice_rules import advice_on
 from kbatch.rules import batch_schedule, scaling
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import precision

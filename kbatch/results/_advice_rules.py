@@ -1,14 +1,16 @@
-"""Rules on validity and speed."""
+"""Rules on validity and speed, and the table of all rules."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
-from kbatch.advice import evidence as advice_evidence
-from kbatch.advice.evidence import Advice, Evidence
-from kbatch.advice.past import PastTraining
+from kbatch.recipe_words import COMPILED, measures_noise
+from kbatch.results import _advice_batch
+from kbatch.results import _advice_evidence as advice_evidence
+from kbatch.results._advice_evidence import Advice, Evidence, PastTraining
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import precision
 
@@ -209,3 +211,165 @@ def _this_slow_device() -> str:
     from kbatch.runtime import device_memory
 
     return "" if "mixed_float16" in precision.fast_policies() else device_memory.device_words()
+
+
+# What a rule may need to know, in words, by the name that `Rule.needs` gives it.
+KNOWN: dict[str, Callable[[Evidence], bool]] = {
+    "results": lambda evidence: evidence.results is not None,
+    "model": lambda evidence: evidence.model is not None,
+    "largest_batch": lambda evidence: evidence.largest_batch is not None,
+    "updates": lambda evidence: evidence.updates is not None,
+    "model and updates": lambda evidence: None not in (evidence.model, evidence.updates),
+    "data": lambda evidence: evidence.shared is not None,
+    "space": lambda evidence: bool(evidence.space),
+    "rate": lambda evidence: evidence.learning_rate is not None,
+    "fine-tuning": lambda evidence: evidence.is_fine_tuning is not None,
+    "own results": lambda evidence: bool(evidence.own_trainings),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that a colleague looks at in a recipe.
+
+    Attributes:
+        name: String, stable name.
+        topic: String, what it looks for, as a noun phrase.
+        find: Function from `Evidence` to `Advice`, or to `None` where there is nothing to say.
+        needs: Tuple of names of `KNOWN`, one of which must be known to judge; empty for a rule that
+            the recipe alone suffices for.
+        concerns: Function that tells whether the topic can arise for a recipe at all.
+    """
+
+    name: str
+    topic: str
+    find: Callable[[Evidence], Advice | None]
+    needs: tuple[str, ...] = ()
+    concerns: Callable[[Evidence], bool] = lambda evidence: True
+
+    def advice(self, evidence: Evidence) -> Advice | None:
+        """Return the advice under the rule's name; `None` where there is nothing to say."""
+        found = self.find(evidence)
+        return None if found is None else dataclasses.replace(found, rule=self.name)
+
+    def is_checked(self, evidence: Evidence) -> bool:
+        """Tell whether the evidence suffices to judge."""
+        if not self.concerns(evidence) or not self.needs:
+            return True
+        return any(KNOWN[need](evidence) for need in self.needs)
+
+
+# First what makes all numbers worthless, then what costs most.
+RULES = (
+    Rule(
+        "evaluated_on_training_data",
+        "whether validation examples are training examples too",
+        evaluated_on_training_data,
+        ("data",),
+    ),
+    Rule(
+        "largest_not_best",
+        "whether a smaller batch is better",
+        _advice_batch.largest_not_best,
+        ("results", "largest_batch"),
+    ),
+    Rule(
+        "rate_not_scaled",
+        "whether the learning rate suits the batch",
+        _advice_batch.not_scaled,
+        ("rate",),
+    ),
+    Rule("no_warmup", "whether a raised learning rate is warmed up", _advice_batch.no_warmup),
+    Rule(
+        "long_warmup",
+        "whether warm-up ends in time",
+        _advice_batch.long_warmup,
+        ("updates",),
+        lambda evidence: evidence.recipe.warmup_updates > 0,
+    ),
+    Rule(
+        "too_few_updates",
+        "whether the training has enough updates",
+        _advice_batch.too_few_updates,
+        ("updates",),
+    ),
+    Rule(
+        "generalisation_gap",
+        "whether larger batches lose accuracy",
+        _advice_batch.generalisation_gap,
+        ("results",),
+    ),
+    Rule(
+        "needless_accumulation",
+        "whether the batch fits in one pass",
+        _advice_batch.needless_accumulation,
+        ("results", "largest_batch"),
+        lambda evidence: (
+            evidence.recipe.accumulation_steps > 1
+            and not measures_noise(evidence.recipe.batch_schedule)
+        ),
+    ),
+    Rule(
+        "small_micro_batch",
+        "whether a pass is too small for BatchNormalization",
+        _advice_batch.small_micro_batch,
+        ("model",),
+        lambda evidence: evidence.examples_per_pass < _advice_batch.FEWEST_EXAMPLES,
+    ),
+    Rule(
+        "fine_tuning",
+        "whether the model is fine-tuned",
+        fine_tuning,
+        ("fine-tuning",),
+    ),
+    Rule(
+        "input_bound",
+        "whether the input is fast enough",
+        input_bound,
+        ("own results",),
+    ),
+    Rule(
+        "slow_mixed_policy",
+        "whether the mixed policy is faster here",
+        slow_mixed_policy,
+    ),
+    Rule(
+        "long_average",
+        "whether the moving average is shorter than the training",
+        long_average,
+        ("updates",),
+        lambda evidence: evidence.recipe.ema is not None,
+    ),
+    Rule(
+        "slow_statistics",
+        "whether the statistics of BatchNormalization follow",
+        slow_statistics,
+        ("model and updates",),
+        lambda evidence: evidence.model is None or evidence.model.momentum > 0,
+    ),
+    Rule(
+        "edge_of_rates",
+        "whether the learning rates of the search are wide enough",
+        _advice_batch.edge_of_rates,
+        ("space",),
+        lambda evidence: evidence.results is not None and evidence.recipe.optimizer != COMPILED,
+    ),
+    Rule(
+        "edge_of_batch_sizes",
+        "whether the batch sizes of the search are wide enough",
+        _advice_batch.edge_of_batch_sizes,
+        ("space",),
+        lambda evidence: evidence.results is not None,
+    ),
+)
+
+
+def advice_on(evidence: Evidence) -> list[Advice]:
+    """Return what the rules have to say, in the order of the table."""
+    found = (rule.advice(evidence) for rule in RULES)
+    return [advice for advice in found if advice is not None]
+
+
+def unchecked(evidence: Evidence) -> list[str]:
+    """Return the topics that the evidence does not suffice to judge, in words."""
+    return [rule.topic for rule in RULES if not rule.is_checked(evidence)]

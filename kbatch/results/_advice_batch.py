@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from kbatch.advice import evidence as advice_evidence
-from kbatch.advice.evidence import Advice, Evidence
-from kbatch.advice.past import PastTraining, Results, best, most_held
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED, measures_noise
+from kbatch.results import _advice_evidence as advice_evidence
+from kbatch.results._advice_evidence import Advice, Evidence, PastTraining, Results, best, most_held
 from kbatch.rules import scaling
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 

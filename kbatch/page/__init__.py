@@ -1,1 +1,0 @@
-"""The page of a search: one HTML file that opens from the disk, without a network."""

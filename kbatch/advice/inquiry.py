@@ -16,7 +16,7 @@ from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_words import BY_PROGRESS, CONSTANT, is_number, whole_number
 from kbatch.rules import batch_schedule, scaling
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
-from kbatch.runtime import precision
+from kbatch.runtime import device
 from kbatch.space import Combination
 
 if TYPE_CHECKING:
@@ -355,7 +355,7 @@ def _for_accuracy(means: Means) -> Recipe:
 
 def _for_speed(means: Means) -> Recipe:
 
-    policy = precision.fast_policies()[-1]
+    policy = device.fast_policies()[-1]
     return means.recipe(means.batch_of(FAST_BATCH), RATES, "adam", policy=policy)
 
 

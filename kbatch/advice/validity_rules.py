@@ -10,7 +10,7 @@ from kbatch.advice import evidence as advice_evidence
 from kbatch.advice.evidence import Advice, Evidence
 from kbatch.advice.past import PastTraining
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
-from kbatch.runtime import precision
+from kbatch.runtime import device
 
 # Fine-tuning takes batches of 16 or 32 (Devlin et al. 2019) to 256 (Li et al. 2020). Kolesnikov et
 # al. 2020 take 512, for 500 updates or more also where examples are few.
@@ -208,4 +208,4 @@ def _this_slow_device() -> str:
     """The device of this machine in words if float16 is not fast on it, else an empty string."""
     from kbatch.runtime import device_memory
 
-    return "" if "mixed_float16" in precision.fast_policies() else device_memory.device_words()
+    return "" if "mixed_float16" in device.fast_policies() else device_memory.device_words()

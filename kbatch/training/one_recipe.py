@@ -31,7 +31,7 @@ from kbatch.results.claim import Race
 from kbatch.results.ranking import best_of, unranked
 from kbatch.results.words import own_values
 from kbatch.rules import batch_schedule
-from kbatch.runtime import device_memory, gpus, users_code
+from kbatch.runtime import device, device_memory, users_code
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.search import tuner_border
 from kbatch.training import arguments as training_arguments
@@ -150,8 +150,8 @@ def trained(
     """Train one recipe, and return the model and the outcome; see `train`."""
     check_recipe(recipe)
     device_memory.tell_of_unused_card()
-    gpus.check_gpus_not_left()
-    gpus.check_strategy(gpus.entered_strategy())
+    device.check_gpus_not_left()
+    device.check_strategy(device.entered_strategy())
     counts, seconds = _length(length), length.get("seconds")
     check_growth(recipe, length.get("updates"))
     horizon = math.inf if seconds is None else horizon_of(seconds)
@@ -233,8 +233,8 @@ def _check_passes(recipe: Recipe, data: Data) -> None:
     check_sizes([recipe.batch_size], data)
     for part in augmentation.mixing([recipe.augmentation]):
         part.check_examples(data.training.element_spec[0])
-        part.check_count(_first_step(recipe) // gpus.replicas())
-    gpus.check_sizes([recipe.examples_per_pass])
+        part.check_count(_first_step(recipe) // device.replicas())
+    device.check_sizes([recipe.examples_per_pass])
 
 
 def check_augmentation(recipe: Recipe) -> None:

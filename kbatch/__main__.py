@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kbatch.runtime import signals, streams, users_code
+from kbatch.runtime import signals, users_code
 
 
 def main() -> None:
     """Run the command line; a Ctrl-C during its imports ends it without a traceback."""
-    streams.open_missing()
+    signals.open_missing()
     users_code.leave_path()
     with signals.at_once():
         from kbatch.cli.app import app

@@ -23,7 +23,7 @@ from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, compilable
 from kbatch.recipe_words import COMPILED
 from kbatch.records.project import Job, Project
-from kbatch.runtime import gpus, keras_private, users_code
+from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import tuner_border
 from kbatch.search.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 from kbatch.space import Space
@@ -195,7 +195,7 @@ class HyperModel(keras_tuner.HyperModel):
     def train_in(self, executor: Executor) -> None:
         """Let an executor's workers make the trainings from now on."""
         self._replace(executor=executor)
-        gpus.leave_gpus_to_workers()
+        device.leave_gpus_to_workers()
 
     def _replace(self, **changed: Any) -> None:
         self.terms = dataclasses.replace(self.terms, **changed)
@@ -296,7 +296,7 @@ class HyperModel(keras_tuner.HyperModel):
         Raises:
             KbatchError: If something cannot be used; one error lists all of it.
         """
-        gpus.check_outside_strategy()
+        device.check_outside_strategy()
         project = Project(tuner.project_dir)
         with project.hold():
             with tuner_border.scope(tuner):

@@ -34,7 +34,7 @@ from kbatch.recipe_words import (
 )
 from kbatch.rules import batch_schedule, scaling
 from kbatch.rules.scaling import DEFAULT_LEARNING_RATE_RULES, recipe_fields, warmup_updates
-from kbatch.runtime import precision
+from kbatch.runtime import device
 
 
 def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any]) -> None:
@@ -242,7 +242,7 @@ class Space:
 
         Only if `policy` is `None`, TensorFlow is imported and asked for the GPU.
         """
-        return precision.fast_policies() if self.policy is None else self.policy
+        return device.fast_policies() if self.policy is None else self.policy
 
     @property
     def compilations(self) -> tuple[bool, ...]:
@@ -253,7 +253,7 @@ class Space:
         if self.jit_compile is not None:
             return self.jit_compile  # type: ignore[no-any-return]
         # XLA compiles every batch size anew
-        return precision.compilations() if self._is_of_constant_batches() else (False,)
+        return device.compilations() if self._is_of_constant_batches() else (False,)
 
     def _is_of_constant_batches(self) -> bool:
         return tuple(self.batch_schedule) == (CONSTANT,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbatch.memory._next_size import Need
 from kbatch.memory._probe import ModelFacts, Probe
-from kbatch.runtime.size import ALLOCATOR_SLACK, Moment, Size
+from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment, Size
 from kbatch.space import Combination
 
 LIMIT = 1000 << 20

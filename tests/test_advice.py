@@ -19,7 +19,7 @@ from kbatch.records import project
 from kbatch.results._advice_rules import RULES, unchecked
 from kbatch.results.advice import evidence_of
 from kbatch.results.loading import load, rows
-from kbatch.runtime import precision
+from kbatch.runtime import device
 from kbatch.space import Combination
 
 EXAMPLES = 2000  # on which a value of 0.8 has a standard error of 0.009
@@ -614,7 +614,7 @@ def test_a_search_on_other_data_is_not_accused(searched):
 
 @pytest.mark.parametrize(("fast", "speaks"), [(("float32",), True), (MIXED_TOO, False)])
 def test_without_results_this_machine_is_asked(fast, speaks, monkeypatch):
-    monkeypatch.setattr(precision, "fast_policies", lambda: fast)
+    monkeypatch.setattr(device, "fast_policies", lambda: fast)
     assert ("slow_mixed_policy" in said(on(MIXED))) == speaks
 
 

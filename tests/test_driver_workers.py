@@ -9,7 +9,7 @@ from kbatch.case_study.options import CaseOptions
 from kbatch.driver.driver import _hypermodel
 from kbatch.driver.task import Searched
 from kbatch.results.loading import load_records
-from kbatch.runtime import gpus
+from kbatch.runtime import device
 
 MODEL = """
 import os
@@ -71,7 +71,7 @@ def test_the_same_search_goes_on_without_workers(done, project, monkeypatch):
 
 
 def test_the_hypermodel_is_told_how_many(monkeypatch):
-    monkeypatch.setattr(gpus, "leave_gpus_to_workers", lambda: None)
+    monkeypatch.setattr(device, "leave_gpus_to_workers", lambda: None)
     fields = {**dict.fromkeys(CaseOptions.__dataclass_fields__), "seconds_per_trial": 1.0}
     spec = ModelSpec(lambda: None, loss="mse", metrics=["accuracy"])
     searched = Searched(spec, None)

@@ -18,8 +18,7 @@ import kbatch
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 from kbatch.runtime import device
-from kbatch.runtime.ray_worker import RayWorker
-from kbatch.runtime.worker import Death
+from kbatch.runtime.worker import Death, RayWorker
 from kbatch.training.workers import LocalExecutor, RayExecutor, executor_of
 
 WAIT_SECONDS = 120
@@ -261,7 +260,7 @@ def test_workers_share_the_cores_or_have_a_gpu_each(monkeypatch):
     own = executor.worker(1).environment
     assert int(own["OMP_NUM_THREADS"]) == max(len(os.sched_getaffinity(0)) // 2, 1)
     assert LocalExecutor().worker(0).environment == {}
-    monkeypatch.setattr("kbatch.runtime.gpus.gpus_of_trainings", lambda: GPUS)
+    monkeypatch.setattr("kbatch.runtime.device.gpus_of_trainings", lambda: GPUS)
     assert [LocalExecutor().worker(n).environment for n in (0, 1)] == [
         {"CUDA_VISIBLE_DEVICES": "0"},
         {"CUDA_VISIBLE_DEVICES": "1"},

@@ -14,8 +14,8 @@ from kbatch.results.loading import load_records
 
 CODE = """
 import tensorflow as tf
-from kbatch.runtime import device_memory, memory_limit
-limit = memory_limit.apply_limit({limit})
+from kbatch.runtime import device_memory
+limit = device_memory.apply_limit({limit})
 print(len(tf.config.list_physical_devices("GPU")), limit, device_memory.device())
 """
 
@@ -68,7 +68,7 @@ sys.path.insert(0, {tests!r})
 import keras, memory_models, numpy as np
 import kbatch
 from kbatch.runtime import device_memory
-memory_limit.apply_limit(200 << 20)
+device_memory.apply_limit(200 << 20)
 x = np.random.default_rng(0).normal(size=(600, 16)).astype("float32")
 y = (x[:, 0] > 0).astype("int32")
 def build():
@@ -140,7 +140,7 @@ def test_on_a_cpu_nothing_is_compiled_by_default():
 def test_a_default_table_has_rows_with_xla_where_it_compiles(on_fake_gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("FAKE_GPUS", "2")
     monkeypatch.setenv("FAKE_GPU_LOG", str(tmp_path / "log"))
-    monkeypatch.setattr("kbatch.runtime.precision.compilations", lambda: (False, True))
+    monkeypatch.setattr("kbatch.runtime.device.compilations", lambda: (False, True))
     space = Space(optimizer="sgd", policy="float32")
     found = [
         max_batches(build, (16,), space=space, memory_limit=LIMIT, ceiling=16)

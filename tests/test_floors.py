@@ -37,7 +37,7 @@ ONLY_IN = {
         "driver.options",
         *(f"cli.{name}" for name in ("app", "command", "doctor", "options", "search_options")),
     },
-    "optuna": {"search.proposals", "search.proposals"},
+    "optuna": {"search.proposals"},
     "loky": {"runtime.worker", "runtime.loky_private"},
     "msgspec": {"plain_text"},
     "pynvml": {"runtime.nvidia"},

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kbatch.runtime.worker import MOST_FAULTS, Heartbeat, Pulse
+from kbatch.callbacks.clock import MOST_FAULTS, Heartbeat, Pulse
 from kbatch.testing import FakeTime
 
 CORES = os.cpu_count() or 1
@@ -65,7 +65,7 @@ def child(work, niceness=0):
     """A process that works under a heartbeat, and says for how long it was stopped."""
     program = f"""
     import os, sys, time
-    from kbatch.runtime.worker import Heartbeat
+    from kbatch.callbacks.clock import Heartbeat
     os.nice({niceness})
     with Heartbeat() as heartbeat:
         print("begun", flush=True)

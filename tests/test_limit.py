@@ -3,7 +3,7 @@
 import pytest
 
 from kbatch.errors import MemoryLimitError
-from kbatch.runtime import memory_limit
+from kbatch.runtime import device_memory
 
 
 @pytest.mark.parametrize(
@@ -22,34 +22,34 @@ from kbatch.runtime import memory_limit
 def test_bytes_of(text, size):
     if size is None:
         with pytest.raises(MemoryLimitError, match="Received"):
-            memory_limit.bytes_of(text)
+            device_memory.bytes_of(text)
     else:
-        assert memory_limit.bytes_of(text) == size
+        assert device_memory.bytes_of(text) == size
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, float("inf"), float("nan"), None, "GB", "1.2.3GB"])
 def test_nonsense_is_refused(wrong):
     with pytest.raises(MemoryLimitError, match="`memory_limit` must be bytes above 0"):
-        memory_limit.bytes_of(wrong)
+        device_memory.bytes_of(wrong)
 
 
 def test_a_cpu_has_a_limit_only_if_both_variables_say_so(monkeypatch):
-    monkeypatch.setenv(memory_limit.CPU_LIMIT, "300")
-    monkeypatch.setenv(memory_limit.CPU_BFC, "true")
-    assert memory_limit.cpu_limit() == 300 << 20
-    monkeypatch.setenv(memory_limit.CPU_BFC, "false")
-    assert memory_limit.cpu_limit() is None  # TensorFlow does not mind the limit then
-    monkeypatch.setenv(memory_limit.CPU_BFC, "1")
-    monkeypatch.setenv(memory_limit.CPU_LIMIT, "much")
-    assert memory_limit.cpu_limit() is None
+    monkeypatch.setenv(device_memory.CPU_LIMIT, "300")
+    monkeypatch.setenv(device_memory.CPU_BFC, "true")
+    assert device_memory.cpu_limit() == 300 << 20
+    monkeypatch.setenv(device_memory.CPU_BFC, "false")
+    assert device_memory.cpu_limit() is None  # TensorFlow does not mind the limit then
+    monkeypatch.setenv(device_memory.CPU_BFC, "1")
+    monkeypatch.setenv(device_memory.CPU_LIMIT, "much")
+    assert device_memory.cpu_limit() is None
 
 
 def test_the_environment_of_a_limit():
-    assert memory_limit.limit_environment(300 << 20) == {
-        memory_limit.CPU_BFC: "true",
-        memory_limit.CPU_LIMIT: "300",
+    assert device_memory.limit_environment(300 << 20) == {
+        device_memory.CPU_BFC: "true",
+        device_memory.CPU_LIMIT: "300",
     }
-    assert memory_limit.limit_environment(None) == {memory_limit.CPU_BFC: "true"}
+    assert device_memory.limit_environment(None) == {device_memory.CPU_BFC: "true"}
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_the_environment_of_a_limit():
 )
 def test_a_limit_too_small_for_any_trial_is_refused(wrong, says):
     with pytest.raises(MemoryLimitError, match=f"`memory_limit` must be {says}"):
-        memory_limit.checked_limit(wrong)
+        device_memory.checked_limit(wrong)
 
 
 def test_limits_that_this_machine_can_keep_are_taken():
-    assert memory_limit.checked_limit(None) is None
-    assert memory_limit.checked_limit("100MB") == 10**8
-    assert memory_limit.checked_limit(memory_limit.most_bytes()) == memory_limit.most_bytes()
+    assert device_memory.checked_limit(None) is None
+    assert device_memory.checked_limit("100MB") == 10**8
+    assert device_memory.checked_limit(device_memory.most_bytes()) == device_memory.most_bytes()

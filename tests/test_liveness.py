@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch.runtime.liveness import moments
-from kbatch.runtime.size import Size
-from kbatch.runtime.trace import PRIME
+from kbatch.runtime.trace import PRIME, Size
 
 
 def traced(function, *shapes):

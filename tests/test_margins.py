@@ -3,7 +3,7 @@
 import pytest
 
 from kbatch.memory._max_batch import MARGINS
-from kbatch.runtime.memory_limit import MIB
+from kbatch.runtime.device_memory import MIB
 
 
 @pytest.mark.parametrize("mebibytes", [4, 10, 33, 34, 400, 80_000])

@@ -70,11 +70,10 @@ def test_a_limited_process_sees_one_card(fake_gpu, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "2")
     for limit_bytes in (None, 100 << 20):
         code = (
-            "from kbatch.runtime import device_memory, memory_limit\n"
-            f"memory_limit.apply_limit({limit_bytes})\n"
+            f"from kbatch.runtime import device_memory\ndevice_memory.apply_limit({limit_bytes})\n"
         )
         said = forked.code(
-            code + "print(device_memory.device_words(), memory_limit.gpu_limit() >> 20)"
+            code + "print(device_memory.device_words(), device_memory.gpu_limit() >> 20)"
         ).stdout
         assert said == f"FAKE GPU {400 if limit_bytes is None else 100}\n"
 

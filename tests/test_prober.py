@@ -12,10 +12,10 @@ from kbatch.memory._probe import TOO_LARGE, ModelFacts, Probe, Refusal
 from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
-from kbatch.runtime import memory_limit
+from kbatch.runtime import device_memory
 from kbatch.runtime.worker import Death
 
-LIMIT = 400 * memory_limit.MIB
+LIMIT = 400 * device_memory.MIB
 
 
 class FakeWorker:
@@ -27,7 +27,7 @@ class FakeWorker:
     refused_with = Refusal("", "", "InvalidArgumentError: tensor size <= int32 max", "")
 
     def __init__(self, environment):
-        self.mebibytes = int(environment[memory_limit.CPU_LIMIT])
+        self.mebibytes = int(environment[device_memory.CPU_LIMIT])
         self.alive, self.calls, self.timeouts, self.prepared = False, [], [], []
         FakeWorker.every.append(self)
 
@@ -40,7 +40,7 @@ class FakeWorker:
         self.calls.append(function)
         self.timeouts.append(timeout_seconds)
         if function == f"{WORKER}:begin":
-            return ModelFacts(self.mebibytes * memory_limit.MIB, "CPU", 0, 0, 0, 0)
+            return ModelFacts(self.mebibytes * device_memory.MIB, "CPU", 0, 0, 0, 0)
         FakeWorker.sizes.append(arguments[0])
         if arguments[0] >= FakeWorker.refused_from:
             return FakeWorker.refused_with

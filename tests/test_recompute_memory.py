@@ -9,7 +9,7 @@ import tensorflow as tf
 from recompute_plans import compiled
 
 from kbatch import recompute
-from kbatch.runtime.size import ALLOCATOR_SLACK
+from kbatch.runtime.trace import ALLOCATOR_SLACK
 from kbatch.runtime.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("own_policy")

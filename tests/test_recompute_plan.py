@@ -18,7 +18,7 @@ from kbatch.recompute._costs import ModelCosts, OpCost
 from kbatch.recompute._plan import Plan
 from kbatch.recompute._planner import apply_recipe
 from kbatch.recompute._solver import Budget
-from kbatch.runtime.size import Size
+from kbatch.runtime.trace import Size
 
 
 class Node:

@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch.runtime.liveness import most_elements
-from kbatch.runtime.size import Moment, Size
-from kbatch.runtime.trace import PRIME, size_of
+from kbatch.runtime.trace import PRIME, Moment, Size, size_of
 
 FIRST, SECOND, THIRD = Size(10.0, 3.0), Size(0.5, 0.0), Size(0.0, 7.0)
 

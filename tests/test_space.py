@@ -10,7 +10,7 @@ import pytest
 from kbatch import Recipe, Space
 from kbatch.errors import SpaceError
 from kbatch.rules import scaling
-from kbatch.runtime import precision
+from kbatch.runtime import device
 from kbatch.space import combinations
 
 
@@ -300,7 +300,7 @@ def test_the_default_policies_are_fast_on_the_machine(capability, policies, monk
         tf.config, "get_visible_devices", lambda kind: [] if capability is None else ["GPU:0"]
     )
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
-    precision.fast_policies.cache_clear()
+    device.fast_policies.cache_clear()
     try:
         space = Space()
         assert (space.policies, space.policy) == (policies, None)
@@ -310,7 +310,7 @@ def test_the_default_policies_are_fast_on_the_machine(capability, policies, monk
         # named, it is taken on any machine
         assert Space(policy="mixed_float16").policies == ("mixed_float16",)
     finally:
-        precision.fast_policies.cache_clear()
+        device.fast_policies.cache_clear()
 
 
 def test_a_space_is_a_value_that_asks_no_device():

@@ -6,14 +6,14 @@ import tensorflow as tf
 from kbatch import Recipe, Space
 from kbatch.errors import ModelError, SearchError
 from kbatch.models import replicas
-from kbatch.runtime import device_memory, gpus
+from kbatch.runtime import device, device_memory
 
 distribute = tf.distribute
 
 
 @pytest.fixture
 def three(monkeypatch):
-    monkeypatch.setattr(gpus, "replicas", lambda: 3)
+    monkeypatch.setattr(device, "replicas", lambda: 3)
 
 
 @pytest.mark.parametrize(
@@ -28,40 +28,40 @@ def three(monkeypatch):
 )
 def test_other_strategies_are_refused_by_name(kind):
     with pytest.raises(SearchError, match=f"MirroredStrategy.*Received: {kind.__name__}"):
-        gpus.check_strategy(object.__new__(kind))
+        device.check_strategy(object.__new__(kind))
 
 
 @pytest.mark.parametrize("given", [None, object.__new__(distribute.MirroredStrategy)])
 def test_no_strategy_and_a_mirrored_one_are_taken(given):
-    assert gpus.check_strategy(given) is None
+    assert device.check_strategy(given) is None
 
 
 def test_without_a_strategy_one_device_trains():
-    assert gpus.replicas() == 1
-    assert gpus.strategy_devices() == ()
+    assert device.replicas() == 1
+    assert device.strategy_devices() == ()
     assert device_memory.devices() == (device_memory.device(),)
-    assert gpus.entered_strategy() is None
-    gpus.check_outside_strategy()
+    assert device.entered_strategy() is None
+    device.check_outside_strategy()
 
 
 def test_a_strategy_of_one_device_is_one_device():
     with distribute.MirroredStrategy(["CPU:0"]).scope():
-        assert gpus.strategy_devices() == ()
+        assert device.strategy_devices() == ()
         assert " x " not in device_memory.device_words()
-        gpus.check_strategy(gpus.entered_strategy())
+        device.check_strategy(device.entered_strategy())
         with pytest.raises(SearchError, match="distribution_strategy="):
-            gpus.check_outside_strategy()
+            device.check_outside_strategy()
 
 
 def test_sizes_must_be_shared_equally(three):
-    gpus.check_sizes([3, 48])
+    device.check_sizes([3, 48])
     with pytest.raises(SearchError, match="multiples of the 3 devices.*Received: 32, 64.*as 33"):
-        gpus.check_sizes([32, 48, 64, 32])
+        device.check_sizes([32, 48, 64, 32])
 
 
 @pytest.mark.parametrize(("size", "more"), [(1, 3), (3, 3), (32, 33)])
 def test_the_next_size_that_can_be_shared(size, more, three):
-    assert gpus.even_size(size) == more
+    assert device.even_size(size) == more
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from kbatch.models import accumulation
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import EXACT, MEAN, measures_noise
-from kbatch.runtime import gpus, keras_private
+from kbatch.runtime import device, keras_private
 from kbatch.runtime.keras_private import compiled_by_user, replaced_method
 
 NAME = "accumulation"
@@ -66,7 +66,7 @@ class Compared:
 
 def look(subject: Subject) -> Finding | None:
     """Compare the loss of batches with the weighted mean over their parts."""
-    devices = gpus.replicas()
+    devices = device.replicas()
     if not subject.accumulates and devices == 1:
         return None
     smoothing = max(each.label_smoothing for each in subject.recipes)

@@ -14,7 +14,7 @@ from kbatch.results._advice_rules import advice_on, unchecked
 from kbatch.results.advice import evidence_of
 from kbatch.results.loading import load_race, load_records
 from kbatch.results.ranking import best_of
-from kbatch.runtime import signals, streams, users_code
+from kbatch.runtime import signals, users_code
 from kbatch.runtime.users_code import imported
 
 NOTHING = "Nothing speaks against it."
@@ -72,7 +72,7 @@ def _model(build: str, policy: str) -> Any:
     """The model that a function returns, made under a policy."""
     users_code.use_folder(os.getcwd())
     named = imported(build)
-    with signals.at_once(), streams.turned_away():
+    with signals.at_once(), signals.turned_away():
         from kbatch.models.maker import ModelMaker
     try:
         return ModelMaker(named.load()).raw(policy)

@@ -22,8 +22,7 @@ from kbatch.command_option import WHOLE
 from kbatch.errors import RecordError, SearchError
 from kbatch.records import files
 from kbatch.records.store import Record
-from kbatch.runtime import memory_limit as runtime_memory_limit
-from kbatch.runtime import signals, streams
+from kbatch.runtime import device_memory, signals
 from kbatch.studies.cell import Wishes
 
 
@@ -66,9 +65,9 @@ def recompute(options: RecomputeOptions) -> None:
     nothing is trained. Without a limit the plan of the lowest peak is shown in words.
     """
     with told_plainly():
-        from kbatch.runtime import streams
+        from kbatch.runtime import signals
 
-        with signals.at_once(), streams.turned_away():
+        with signals.at_once(), signals.turned_away():
             from kbatch.cli.recompute_answer import answer
         answer(options, new_console())
 
@@ -214,10 +213,10 @@ def study(
     with told_plainly(stopped=f" What was trained is kept in {out}: the same command goes on."):
         folder = Path(out)
         case_study_pictures.check(data)
-        limit_bytes = None if memory_limit is None else runtime_memory_limit.bytes_of(memory_limit)
+        limit_bytes = None if memory_limit is None else device_memory.bytes_of(memory_limit)
         wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         _make(folder)
-        with signals.at_once(), streams.turned_away():
+        with signals.at_once(), signals.turned_away():
             from kbatch.driver.driver import import_tensorflow, start_tensorflow
             from kbatch.studies import study_run
             from kbatch.studies.study_run import STUDIES

@@ -73,7 +73,7 @@ def onednn():
 try:
     import tensorflow as tf
     told["tensorflow"] = tf.__version__
-    from kbatch.runtime import device_memory, device
+    from kbatch.runtime import device, device_memory
     told["gpus"] = [gpu_name(gpu) for gpu in tf.config.list_physical_devices("GPU")]
 except BaseException as error:
     told["error"] = f"{type(error).__name__}: {error}"

@@ -27,7 +27,7 @@ from kbatch.recipe import Recipe
 from kbatch.recompute._plan import Plan, megabytes
 from kbatch.recompute._planner import front, resizer
 from kbatch.records import files
-from kbatch.runtime import memory_limit, users_code
+from kbatch.runtime import device_memory, users_code
 from kbatch.runtime.users_code import imported
 
 CAUTION = (
@@ -146,7 +146,7 @@ def answer(options: RecomputeOptions, console: Console) -> None:
     # No bytes depend on the rate: 1e-3 stands for any.
     recipe = Recipe(options.batch_size, options.optimizer, 1e-3, policy=options.policy)
     limit_bytes = (
-        None if options.memory_limit is None else memory_limit.bytes_of(options.memory_limit)
+        None if options.memory_limit is None else device_memory.bytes_of(options.memory_limit)
     )
     with console.status("Making the model …") as status:
         with _errors_of_the_user():

@@ -17,7 +17,7 @@ from kbatch.driver import driver
 from kbatch.driver.task import Searched
 from kbatch.errors import DataError, ModelError
 from kbatch.model_spec import ModelSpec, values_of_text
-from kbatch.runtime import signals, streams, users_code
+from kbatch.runtime import signals, users_code
 from kbatch.runtime.nvidia import may_use_card
 from kbatch.runtime.users_code import Imported, imported
 
@@ -39,7 +39,7 @@ def task_of(options: SearchOptions) -> tuple[SearchOptions, OwnTask]:
     users_code.use_folder(os.getcwd())
     options.check()
     if may_use_card():  # then the space asks TensorFlow for the GPU, which takes none of its memory
-        with signals.at_once(), streams.turned_away():
+        with signals.at_once(), signals.turned_away():
             import tensorflow  # noqa: F401
     build = None if options.model in NAMED else imported(options.model)
     found = sources.look(options.data, options.image_size, shares_of(options.split), options.seed)

@@ -26,7 +26,7 @@ from kbatch.records.files import Lock
 from kbatch.results import page, report
 from kbatch.results.page import at_rest
 from kbatch.results.ranking import all_were_stopped
-from kbatch.runtime import signals, streams
+from kbatch.runtime import signals
 from kbatch.space import Space
 from kbatch.training.progress import LivePage
 
@@ -95,7 +95,7 @@ def run(options: CommonOptions, task: Task, console: Console) -> None:
 def import_tensorflow() -> None:
     """Import TensorFlow and all that a search needs, quietly."""
     warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
-    with signals.at_once(), streams.turned_away():
+    with signals.at_once(), signals.turned_away():
         import tensorflow as tf  # noqa: F401
 
         import kbatch.hypermodel  # noqa: F401
@@ -110,7 +110,7 @@ def start_tensorflow() -> None:
 
     from kbatch.runtime import device_memory
 
-    with signals.at_once(), streams.turned_away():
+    with signals.at_once(), signals.turned_away():
         if not tf.config.list_physical_devices("GPU"):
             # TensorFlow reads it when it makes its first allocator
             os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
@@ -174,9 +174,9 @@ def _without_large_batches(
 def _leave_gpus_to_workers() -> None:
     """Hide the GPUs before the first operation of TensorFlow, such as of the user's data."""
 
-    from kbatch.runtime import gpus
+    from kbatch.runtime import device
 
-    gpus.leave_gpus_to_workers()
+    device.leave_gpus_to_workers()
 
 
 def _search_and_confirm(

@@ -14,7 +14,7 @@ from kbatch.memory._max_batch import Row, Table
 from kbatch.memory._micro_batch import MaxBatches
 from kbatch.memory._table import max_batches
 from kbatch.records import project
-from kbatch.runtime import memory_limit
+from kbatch.runtime import device_memory
 from kbatch.runtime.nvidia import may_use_card
 from kbatch.space import Space
 
@@ -73,4 +73,4 @@ def _table(task: Task, space: Space, console: Console) -> Table:
 
 def has_limit() -> bool:
     """Return whether the training device has a memory limit, without asking TensorFlow."""
-    return may_use_card() or os.environ.get(memory_limit.CPU_LIMIT, "").isdigit()
+    return may_use_card() or os.environ.get(device_memory.CPU_LIMIT, "").isdigit()

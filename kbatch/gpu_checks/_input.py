@@ -14,7 +14,7 @@ from kbatch.data.streams import training_source
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
-from kbatch.runtime import device_memory, memory_limit
+from kbatch.runtime import device_memory
 
 LARGE_BYTES, MOST_BYTES = 6 * 10**9, 10**8
 FED = 0.7  # share of the speed without a pipeline, below which a remark must say so
@@ -23,7 +23,7 @@ LOSS = "binary_crossentropy"
 
 def prepared(scale: Scale) -> Result:
     """D1: prepare more data than the GPU may hold."""
-    memory_limit.apply_limit(scale.limit_bytes)
+    device_memory.apply_limit(scale.limit_bytes)
     side = scale.image_size
     x = np.zeros((LARGE_BYTES // (side * side * 3), side, side, 3), "uint8")
     y = np.zeros((len(x), 1), "float32")
@@ -40,7 +40,7 @@ def prepared(scale: Scale) -> Result:
 
 def speed(scale: Scale) -> Result:
     """D2: compare the examples per second with those of data that are on the GPU already."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     side, build = scale.image_size, builder("cnn", scale)
     x, y = noise((side, side, 3), 20 * scale.batch_size)
     recipe = kbatch.Recipe(scale.batch_size, "sgd", 0.001)

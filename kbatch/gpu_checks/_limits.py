@@ -16,7 +16,7 @@ from kbatch.errors import MemoryLimitError
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
-from kbatch.runtime import device_memory, memory_limit
+from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Worker
 
@@ -27,7 +27,7 @@ RESERVED = int(1.8 * (1 << 30))  # TensorFlow leaves so much of a card to CUDA a
 NEAR, ALL_BUT = 0.03, 0.97
 BACK_SECONDS = 5.0
 HOST_BYTES = 2 << 30
-HELD_SLACK = 64 * memory_limit.MIB
+HELD_SLACK = 64 * device_memory.MIB
 HOLD = "kbatch.gpu_checks._limits:hold"
 PARENT = """
 import sys, time
@@ -40,8 +40,8 @@ time.sleep(600)
 
 def limited(scale: Scale) -> Result:
     """L1: keep to a limit, run out of it, and go on."""
-    asked = scale.limit_bytes // memory_limit.MIB * memory_limit.MIB
-    applied = memory_limit.apply_limit(scale.limit_bytes)
+    asked = scale.limit_bytes // device_memory.MIB * device_memory.MIB
+    applied = device_memory.apply_limit(scale.limit_bytes)
     fits = _allocates(FITS * asked)
     began = time.perf_counter()
     error = _error(TOO_MUCH * asked)
@@ -50,7 +50,7 @@ def limited(scale: Scale) -> Result:
     certain = error is not None and is_out_of_memory(error)
     measured = {
         "applied_bytes": applied,
-        "bytes_limit": memory_limit.gpu_limit(),
+        "bytes_limit": device_memory.gpu_limit(),
         "asked_bytes": asked,
         "fits": fits,
         "seconds_until_refused": seconds,
@@ -65,7 +65,7 @@ def limited(scale: Scale) -> Result:
 def whole(scale: Scale) -> Result:
     """L2: take all of the card, and hold one block of nearly all of that."""
     free = _nvidia_smi.free_bytes()
-    applied = memory_limit.apply_limit(None) or 0
+    applied = device_memory.apply_limit(None) or 0
     fits = applied > 0 and _allocates(ALL_BUT * applied)
     expected = None if free is None else free - RESERVED
     measured = {"applied_bytes": applied, "expected_bytes": expected, "block_fits": fits}
@@ -81,8 +81,8 @@ def more_than_there_is(scale: Scale) -> Result:
     total = _nvidia_smi.total_bytes()
     asked = max(200 * 10**9, 2 * (total or 0))
     try:
-        memory_limit.checked_limit(asked)
-        applied = memory_limit.apply_limit(asked)
+        device_memory.checked_limit(asked)
+        applied = device_memory.apply_limit(asked)
     except MemoryLimitError as error:
         return Result(True, {"asked_bytes": asked, "refused": str(error)})
     measured = {"asked_bytes": asked, "applied_bytes": applied, "total_bytes": total}
@@ -91,7 +91,7 @@ def more_than_there_is(scale: Scale) -> Result:
 
 def host(scale: Scale) -> Result:
     """L4: hold more on the host than the GPU may use."""
-    memory_limit.apply_limit(10**9)
+    device_memory.apply_limit(10**9)
     with tf.device("CPU:0"):
         held = tf.zeros((HOST_BYTES // 4,))
     return Result(int(held.shape[0]) == HOST_BYTES // 4, {"device": held.device})
@@ -127,7 +127,7 @@ def killed(scale: Scale) -> Result:
 def hold(size: int) -> int:
     """Take bytes of the device in a worker, and return its process id."""
     global _held
-    memory_limit.apply_limit(2 * size)
+    device_memory.apply_limit(2 * size)
     _held = tf.zeros((size // 4,))
     device_memory.wait()
     return os.getpid()

@@ -14,7 +14,7 @@ from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
-from kbatch.runtime import device_memory, memory_limit
+from kbatch.runtime import device_memory
 
 SIDE, QUEUED = 8192, 20  # matmuls that are queued: 22 seconds' worth of a CPU, half of a GPU
 NEAR, WALL_NEAR = 0.01, 0.02
@@ -23,7 +23,7 @@ QUEUED_SHARE, FASTEST = 0.2, 0.9
 
 def block(scale: Scale) -> Result:
     """M1: hold a tensor of known size, and let it go."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     tf.zeros(1)
     before = device_memory.bytes_now() or 0
     device_memory.reset_peak()
@@ -65,7 +65,7 @@ def wait(scale: Scale) -> Result:
 
 def clock(scale: Scale) -> Result:
     """M3: compare the training clock with the wall clock, and a clocked fit with a plain one."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     wall = _Wall()
     timed = TrainingClock()
     clocked_seconds = _fit_seconds(scale, [wall, timed, wall.after()])

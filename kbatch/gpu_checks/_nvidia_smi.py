@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbatch.runtime import nvidia
-from kbatch.runtime.memory_limit import MIB
+from kbatch.runtime.device_memory import MIB
 
 
 def used_bytes() -> list[int]:

@@ -17,7 +17,7 @@ from kbatch.memory._find import find_max_batch
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
-from kbatch.runtime import memory_limit
+from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.worker import Death, Worker
 
@@ -30,7 +30,7 @@ MOST_ELEMENTS = 2**31 - 1  # that kernels with 32-bit indices can count
 def shortage(scale: Scale, kind: str) -> Result:
     """O1: run out of memory in a worker, in one of the ways of `_shortage.KINDS`."""
     environment = {
-        **memory_limit.limit_environment(scale.small_limit_bytes),
+        **device_memory.limit_environment(scale.small_limit_bytes),
         **_shortage.environment(kind),
     }
     with Worker(environment) as worker:
@@ -50,7 +50,7 @@ def next_batch(scale: Scale) -> Result:
     """O2: run out of memory in a step, then train a smaller batch in the same process."""
     losses = []
     for begins_with_shortage in (True, False):
-        with Worker(memory_limit.limit_environment(scale.small_limit_bytes)) as worker:
+        with Worker(device_memory.limit_environment(scale.small_limit_bytes)) as worker:
             told = worker.call(
                 f"{ROOM}:losses", scale, begins_with_shortage, timeout_seconds=TIMEOUT_SECONDS
             )

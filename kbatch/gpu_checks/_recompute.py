@@ -12,7 +12,7 @@ from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.memory._find import find_max_batch
-from kbatch.runtime import memory_limit
+from kbatch.runtime import device_memory
 
 STRATEGIES = ("minimal", "sqrt", "stages")
 LEAST_SAVED, MOST_TIME = 0.3, 1.4
@@ -24,7 +24,7 @@ LOSS = "binary_crossentropy"
 
 def strategies(scale: Scale, name: str) -> Result:
     """R1: measure peak and seconds of each strategy against none."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     model = builder(name, scale)()
     model.compile(keras.optimizers.SGD(0.001), LOSS, jit_compile=False)
     x, y = noise(model.input_shape[1:], BATCH_SIZE)

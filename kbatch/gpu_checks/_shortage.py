@@ -12,7 +12,7 @@ from keras import layers
 
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.scale import Scale
-from kbatch.runtime import device_memory, memory_limit
+from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
 
 CHANNELS, SIDE = 32, 64
@@ -22,7 +22,7 @@ WIDE_ELEMENTS = WIDE_SIDE**2 * WIDE_CHANNELS  # of one example; 2**31 of them at
 
 def run_out(kind: str, limit_bytes: int) -> tuple[str, str]:
     """Run out of memory, and return how that shows and the text of the error."""
-    memory_limit.apply_limit(limit_bytes)
+    device_memory.apply_limit(limit_bytes)
     try:
         KINDS[kind](limit_bytes)
         device_memory.wait()
@@ -40,7 +40,7 @@ def environment(kind: str) -> dict[str, str]:
 
 def losses(scale: Scale, begins_with_shortage: bool) -> list[Any]:
     """Train three steps on a small batch, after one on far too large a batch or without."""
-    memory_limit.apply_limit(scale.small_limit_bytes)
+    device_memory.apply_limit(scale.small_limit_bytes)
     keras.utils.set_random_seed(0)
     model = builder("cnn", scale)()
     model.compile(keras.optimizers.SGD(0.001), "binary_crossentropy", jit_compile=False)

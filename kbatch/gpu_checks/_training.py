@@ -25,7 +25,7 @@ from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.model_spec import ModelSpec
 from kbatch.models.maker import ModelMaker
-from kbatch.runtime import device_memory, memory_limit
+from kbatch.runtime import device_memory
 from kbatch.space import combinations
 
 LOSS = "binary_crossentropy"
@@ -37,7 +37,7 @@ WARM, TIMED = 3, 10  # steps
 
 def policy(scale: Scale, name: str, jit: str) -> Result:
     """T1: train by a policy, with augmentation, jitted or not, for some seconds."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     more: dict[str, Any] = {"jit_compile": jit == "jit", "augmentation": "flip_shift"}
     recipe = Recipe(scale.batch_size, "adam", 0.001, policy=name, **more)
     _, outcome = _trained(scale, recipe)
@@ -56,7 +56,7 @@ def policy(scale: Scale, name: str, jit: str) -> Result:
 
 def skipped(scale: Scale) -> Result:
     """T2: count the updates that loss scaling skipped."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01, policy="mixed_float16")
     model, outcome = _trained(scale, recipe)
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -76,7 +76,7 @@ def baseline(scale: Scale) -> Result:
 
 def jit_seconds(scale: Scale, name: str) -> Result:
     """T3: store the seconds of a step with and without XLA, and of its compilation."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     measured = {}
     for jit in (False, True):
         model = builder(name, scale)()
@@ -98,7 +98,7 @@ def jit_seconds(scale: Scale, name: str) -> Result:
 
 def twice(scale: Scale) -> Result:
     """T4: train twice with the same seed, and store how far the curves are apart."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01)
     outcomes = [_trained(scale, recipe, epochs=1)[1] for _ in range(2)]
     values = [[value for _, value in outcome.curve] for outcome in outcomes]
@@ -110,7 +110,7 @@ def twice(scale: Scale) -> Result:
 
 def many(scale: Scale) -> Result:
     """T5: search over many short trials, jitted and not; memory must come back after each."""
-    memory_limit.apply_limit(None)
+    device_memory.apply_limit(None)
     side = min(scale.image_size, 64)
     x, y = noise((side, side, 3), 10 * scale.batch_size)
     bytes_now, used, resident = list[int](), list[int](), list[int]()

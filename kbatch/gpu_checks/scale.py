@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from kbatch.runtime.memory_limit import MIB
+from kbatch.runtime.device_memory import MIB
 
 FAKE = "FAKE_GPU"  # the variable that asks for the fake
 

@@ -20,8 +20,8 @@ from kbatch.memory._next_size import (
     speed_bound,
 )
 from kbatch.memory._probe import SUSPECTS, TOO_LARGE, ModelFacts, Probe, Probing
-from kbatch.runtime import memory_limit
-from kbatch.runtime.size import ALLOCATOR_SLACK, Moment
+from kbatch.runtime import device_memory
+from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
 
 MOST_TAKEN_OFF = 0.5  # a step down halves the size at most
 
@@ -200,7 +200,7 @@ def predict(prober: Probing, options: SearchOptions, margins: Margins = MARGINS)
     """Predict the need of the prober's workload from its trace, or from XLA's buffers."""
     model = prober.facts()
     if model.limit_bytes is None:
-        raise memory_limit.no_limit()
+        raise device_memory.no_limit()
     if options.confirmed_steps:
         prober.prepare()
     usable = margins.usable(model.limit_bytes)

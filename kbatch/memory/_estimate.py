@@ -18,9 +18,8 @@ from kbatch.memory._prober import Prober
 from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.runtime import device
-from kbatch.runtime import memory_limit as runtime_memory_limit
-from kbatch.runtime.size import ALLOCATOR_SLACK, Moment
+from kbatch.runtime import device, device_memory
+from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
 
 if TYPE_CHECKING:
     import pandas
@@ -297,7 +296,7 @@ def throughput(
     sizes = _sizes(batch_sizes, examples)
     device.check_gpu_free()
     with Prober(
-        workload, runtime_memory_limit.checked_limit(memory_limit), on_probe=shown_lines(on_probe)
+        workload, device_memory.checked_limit(memory_limit), on_probe=shown_lines(on_probe)
     ) as prober:
         probes = list(_probes(prober, sizes, batch_sizes is None))
     passes = workload.recipe.examples_per_step // workload.recipe.examples_per_pass

@@ -26,8 +26,7 @@ from kbatch.memory._workload import workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, check_names, shows
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import whole_number
-from kbatch.runtime import device, nvidia
-from kbatch.runtime import memory_limit as runtime_memory_limit
+from kbatch.runtime import device, device_memory, nvidia
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -161,7 +160,7 @@ def find_max_batch(
         lower_size(check_size("ceiling", ceiling), examples), sizes, confirmed_steps
     )
     check_options(options)
-    limit_bytes = runtime_memory_limit.checked_limit(memory_limit)
+    limit_bytes = device_memory.checked_limit(memory_limit)
     said = {
         "what": "max_batch",
         **room(limit_bytes),

@@ -17,7 +17,7 @@ from kbatch.memory._probe import Probe
 from kbatch.plain_text import Whole
 from kbatch.recipe import Recipe
 from kbatch.records import project
-from kbatch.runtime.memory_limit import MIB
+from kbatch.runtime.device_memory import MIB
 from kbatch.space import Combination
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from kbatch import errors
 from kbatch.errors import KbatchError, MemoryLimitError, ModelError
 from kbatch.memory._workload import Workload
 from kbatch.runtime.oom import is_suspect_exit
-from kbatch.runtime.size import Moment
+from kbatch.runtime.trace import Moment
 from kbatch.runtime.worker import Death
 
 # TensorFlow 2.21.0 waits up to 10 s for memory before it fails an allocation

@@ -17,9 +17,9 @@ from kbatch.memory._max_batch import MARGINS
 from kbatch.memory._probe import ModelFacts, Patience, Probe, Refusal, death_error
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import text_of_values
-from kbatch.runtime import memory_limit, nvidia, users_code
+from kbatch.runtime import device_memory, nvidia, users_code
 from kbatch.runtime.oom import is_suspect_exit
-from kbatch.runtime.size import Moment
+from kbatch.runtime.trace import Moment
 from kbatch.runtime.worker import Death, Worker
 
 STEPS = 3  # of a probe: the first traces, the second is steady, the third may be higher
@@ -49,7 +49,7 @@ class Prober:
             timeout_seconds,
         )
         self._whole = (
-            None if limit_bytes is None else limit_bytes // memory_limit.MIB * memory_limit.MIB
+            None if limit_bytes is None else limit_bytes // device_memory.MIB * device_memory.MIB
         )
         self._environment = {
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -199,13 +199,15 @@ class Prober:
         """The limit less what an answer leaves free."""
         whole = self._whole if self._whole is not None else self.facts().limit_bytes
         if whole is None:
-            raise memory_limit.no_limit()
+            raise device_memory.no_limit()
         return MARGINS.usable(whole)
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A new process that keeps to a limit."""
         flags = _probe.xla_flags(self._dump.name) if self.workload.recipe.jit_compile else {}
-        return Worker({**self._environment, **memory_limit.limit_environment(limit_bytes), **flags})
+        return Worker(
+            {**self._environment, **device_memory.limit_environment(limit_bytes), **flags}
+        )
 
     def _try(self, function: str, arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
         self.facts()

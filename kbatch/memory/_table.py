@@ -30,8 +30,7 @@ from kbatch.memory._workload import Workload, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import PLAIN
-from kbatch.runtime import device
-from kbatch.runtime import memory_limit as runtime_memory_limit
+from kbatch.runtime import device, device_memory
 from kbatch.space import Combination, Space, combinations
 
 if TYPE_CHECKING:
@@ -335,7 +334,7 @@ def max_batches(
     sample, examples, at = surveyed(x, y, shape)
     own = pipelines(space.augmentation)
     workload = Workload(spec, sample, reserved=space.reserved, pipelines=own, at=at)
-    limit_bytes = runtime_memory_limit.checked_limit(memory_limit)
+    limit_bytes = device_memory.checked_limit(memory_limit)
     most = lower_size(check_size("ceiling", ceiling), examples)
     space, augmentation, models = _models(workload, space, limit_bytes, worker)
     name = _cache.key(

@@ -31,11 +31,10 @@ from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
 from kbatch.models.policies import policy_scope
 from kbatch.models.scopes import augmented
 from kbatch.models.train_step import trained_by_method
-from kbatch.runtime import device_memory, keras_private, liveness, memory_limit, tensorflow_private
+from kbatch.runtime import device_memory, keras_private, liveness, tensorflow_private
 from kbatch.runtime.keras_private import compiled_by_user
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
-from kbatch.runtime.size import Moment
-from kbatch.runtime.trace import PRIME, digest_of, reshaped
+from kbatch.runtime.trace import PRIME, Moment, digest_of, reshaped
 from kbatch.runtime.users_code import Imported
 
 SAY_SHAPE = "Pass a shape such as (224, 224, 3), or --shape 224,224,3"
@@ -359,7 +358,7 @@ def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         if _limit is None:
-            _limit = memory_limit.apply_limit(limit_bytes) or 0
+            _limit = device_memory.apply_limit(limit_bytes) or 0
         if _open is not None:
             _open.close()
             _open = None

@@ -11,7 +11,7 @@ import numpy as np
 from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.rules import batch_schedule
-from kbatch.runtime import gpus, keras_private
+from kbatch.runtime import device, keras_private
 
 MOST_GROUPS = 32  # Wu & He 2018, https://arxiv.org/abs/1803.08494
 # Wu & He also name 16 channels a group. Groups of one number would be normalized to zero.
@@ -34,7 +34,7 @@ def normalized(model: keras.Model, recipe: Recipe) -> keras.Model:
     found = batch_layers(model)
     if recipe.normalization == "group":
         return _grouped(model, found)
-    if gpus.replicas() > 1:
+    if device.replicas() > 1:
         for layer in found:
             layer.synchronized = True
     return model

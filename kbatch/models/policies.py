@@ -15,7 +15,7 @@ from kbatch.models.losses import loss_counts
 from kbatch.models.optimizers import LARS
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED, FLOAT8, FLOAT8_BASE, FLOAT16, policy_of_keras
-from kbatch.runtime import keras_private, precision
+from kbatch.runtime import device, keras_private
 from kbatch.runtime.keras_private import GRADIENT_SUM
 
 KINDS = (keras.layers.Dense, keras.layers.EinsumDense)
@@ -73,7 +73,7 @@ def float8_remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
         f"float8: {in_float8} of {len(layers)} layers with weights multiply in float8, "
         f"the others compute as under {FLOAT8_BASE}"
     ]
-    if not precision.multiplies_float8():
+    if not device.multiplies_float8():
         said.append(
             "float8 is simulated, which costs time: a GPU multiplies it from compute capability "
             "8.9 on (Ada, Hopper)"

@@ -12,7 +12,7 @@ import tensorflow as tf
 from kbatch.errors import ModelError
 from kbatch.models.losses import loss_counts
 from kbatch.recipe import Recipe
-from kbatch.runtime import gpus, keras_private
+from kbatch.runtime import device, keras_private
 from kbatch.runtime.keras_private import replaced_method
 from kbatch.space import Space
 
@@ -27,11 +27,11 @@ ONLY = {
 
 def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
     """Refuse what several devices would train otherwise than one device."""
-    if gpus.replicas() == 1:
+    if device.replicas() == 1:
         return
     for name in ONLY:
         _check_axis(name, (getattr(recipe, name),))
-    gpus.check_sizes([recipe.examples_per_pass])
+    device.check_sizes([recipe.examples_per_pass])
     outside = [each.path for each in model.variables if not _is_shared(each)]
     if outside:
         raise ModelError(
@@ -43,7 +43,7 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
         raise ModelError(
             "A loss on several devices must be a mean over the batch, "
             "not over a count of its own (a mask, ignore_class, mean_with_sample_weight)",
-            f"{model.name} on {gpus.replicas()} devices",
+            f"{model.name} on {device.replicas()} devices",
             "Leave out distribution_strategy",
         )
     for part in keras.tree.flatten(loss):
@@ -61,7 +61,7 @@ def check_space(space: Space) -> None:
 
     What a space leaves to the machine is no such value.
     """
-    if gpus.replicas() > 1:
+    if device.replicas() > 1:
         for name in ONLY:
             _check_axis(name, getattr(space, name) or ())
 
@@ -69,7 +69,7 @@ def check_space(space: Space) -> None:
 def check_metric(model: keras.Model, metric: str) -> None:
     """Refuse a metric that Keras averages over parts of batches, as if all were equally large."""
     losses = [f"val_{name}_loss" for name in keras_private.output_names(model)]
-    if gpus.replicas() > 1 and len(losses) > 1 and metric in losses:
+    if device.replicas() > 1 and len(losses) > 1 and metric in losses:
         raise ModelError(
             "On several devices `metric` must be a metric, or the loss of the whole model",
             f"{metric}, which Keras averages over unequal parts",
@@ -103,7 +103,7 @@ def as_one_device(model: keras.Model) -> Iterator[None]:
     are added up first. Methods are wrapped on the instance: the model, its optimizer and the saved
     file stay the same. With one device nothing is done.
     """
-    if gpus.replicas() == 1:
+    if device.replicas() == 1:
         yield
         return
     outer = model.optimizer

@@ -11,7 +11,7 @@ from kbatch.recompute._costs import ModelCosts
 from kbatch.recompute._cut_points import CutPoints
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Span
-from kbatch.runtime.size import ALLOCATOR_SLACK
+from kbatch.runtime.trace import ALLOCATOR_SLACK
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from kbatch.recompute._order import small_results
 from kbatch.recompute._segment import Context, Scope, read
 from kbatch.runtime.keras_private import mask_of, set_mask, tensorflow_variable
 from kbatch.runtime.liveness import Buffer, backward_peak, body_of, forward_peak, lists_of, needed
-from kbatch.runtime.size import Size
-from kbatch.runtime.trace import ALIASES, LOOPS, PRIME, size_of, size_of_shape
+from kbatch.runtime.trace import ALIASES, LOOPS, PRIME, Size, size_of, size_of_shape
 
 # Units of work of one floating point operation. Fitted by hand to nine measured plans of ResNet50,
 # MobileNetV2 and EfficientNetB0 on a CPU: with about this number predicted and measured seconds

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kbatch.recompute._cost_model import Predictor
 from kbatch.recompute._plan import Span
-from kbatch.runtime.size import ALLOCATOR_SLACK
+from kbatch.runtime.trace import ALLOCATOR_SLACK
 
 # Cut points that are tried, and ways that are remembered at a cut for one set of kept values. With
 # them a plan of ResNet50 takes seconds. Chosen by hand.

@@ -12,7 +12,7 @@ from kbatch.results import _advice_batch
 from kbatch.results import _advice_evidence as advice_evidence
 from kbatch.results._advice_evidence import Advice, Evidence, PastTraining
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
-from kbatch.runtime import precision
+from kbatch.runtime import device
 
 # Fine-tuning takes batches of 16 or 32 (Devlin et al. 2019) to 256 (Li et al. 2020). Kolesnikov et
 # al. 2020 take 512, for 500 updates or more also where examples are few.
@@ -210,7 +210,7 @@ def _this_slow_device() -> str:
     """The device of this machine in words if float16 is not fast on it, else an empty string."""
     from kbatch.runtime import device_memory
 
-    return "" if "mixed_float16" in precision.fast_policies() else device_memory.device_words()
+    return "" if "mixed_float16" in device.fast_policies() else device_memory.device_words()
 
 
 # What a rule may need to know, in words, by the name that `Rule.needs` gives it.

@@ -22,7 +22,7 @@ from kbatch.results._advice_evidence import (
 from kbatch.results._advice_rules import advice_on
 from kbatch.rules import batch_schedule, scaling
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
-from kbatch.runtime import precision
+from kbatch.runtime import device
 from kbatch.space import Combination
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ def _for_accuracy(means: Means) -> Recipe:
 
 def _for_speed(means: Means) -> Recipe:
 
-    policy = precision.fast_policies()[-1]
+    policy = device.fast_policies()[-1]
     return means.recipe(means.batch_of(FAST_BATCH), RATES, "adam", policy=policy)
 
 

@@ -1,19 +1,159 @@
-"""Device memory: the bytes in use, now and at most."""
+"""Device memory: the bytes that a training may take, and those in use, now and at most."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
+import psutil
 
+from kbatch.errors import MemoryLimitError, NoMemoryLimitError
 from kbatch.runtime import device as runtime_device
-from kbatch.runtime import gpus as runtime_gpus
-from kbatch.runtime import nvidia
-from kbatch.runtime.memory_limit import cpu_counts
+from kbatch.runtime import nvidia, tensorflow_private
+
+MIB = 1 << 20
+
+# TensorFlow allocates whole MiB, in which the need of a tiny model cannot be seen. A search under
+# 5 MB took minutes and killed its workers. 32 was chosen by hand, not tuned.
+LEAST_BYTES = 32 * MIB
+
+CPU_BFC, CPU_LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+
+UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
+
+
+def bytes_of(limit: int | float | str) -> int:
+    """Return a limit in bytes.
+
+    Example:
+    >>> bytes_of("8GB"), bytes_of("1.5 GiB"), bytes_of(10**9)
+    (8000000000, 1610612736, 1000000000)
+    """
+    parts = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
+    size = 0.0
+    if parts and not isinstance(limit, bool):
+        with contextlib.suppress(KeyError, ValueError):  # no such unit, or no number
+            size = float(parts.group(1)) * UNITS[parts.group(2)]
+    if not 0 < size < math.inf:
+        raise MemoryLimitError(
+            "`memory_limit` must be bytes above 0",
+            limit,
+            'Pass a number of bytes, or text such as "8GB" or "900MiB"',
+        )
+    return int(size)
+
+
+def checked_limit(limit: int | float | str | None) -> int | None:
+    """Return the limit of a training on this machine in bytes; `None` for no limit."""
+    if limit is None:
+        return None
+    size = bytes_of(limit)
+    if size < LEAST_BYTES:
+        raise MemoryLimitError(
+            f"`memory_limit` must be at least {LEAST_BYTES // MIB} MiB, or TensorFlow has no room",
+            limit,
+            "Raise the limit",
+        )
+    most = most_bytes()
+    if size > most:
+        raise MemoryLimitError(
+            f"`memory_limit` must be at most what this machine has, {most / 1e9:.1f} GB",
+            limit,
+            "Lower the limit: batch sizes are trained, not computed",
+        )
+    return size
+
+
+def most_bytes() -> int:
+    """Return the memory of the first GPU in bytes; without a GPU, that of the machine."""
+    card = nvidia.memory_bytes()
+    return int(psutil.virtual_memory().total) if card is None else card[0]
+
+
+def limit_environment(limit_bytes: int | None) -> dict[str, str]:
+    """Return the environment variables that make a CPU count its bytes and keep to a limit.
+
+    They do not affect a GPU.
+    """
+    if limit_bytes is None:
+        return {CPU_BFC: "true"}
+    return {CPU_BFC: "true", CPU_LIMIT: str(max(1, limit_bytes // MIB))}
+
+
+def apply_limit(limit_bytes: int | None) -> int | None:
+    """Set the memory limit of this process, in which TensorFlow has not started yet.
+
+    A CPU keeps to the limit by its environment (see `limit_environment`), a GPU by a logical device
+    of that size.
+
+    Returns the limit in effect, in bytes; `None` for a CPU without a limit.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return cpu_limit()
+    # The allocator of every visible card takes all of its memory at the first operation there. A
+    # module of the user's may have begun TensorFlow while it was imported.
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices(gpus[:1], "GPU")
+    for name in (CPU_BFC, CPU_LIMIT):
+        # with a GPU they would limit the memory of the host, where batches wait
+        os.environ.pop(name, None)
+    if limit_bytes is None:
+        # makes the allocator as training does, so that it can be asked
+        tf.config.list_logical_devices("GPU")
+        return gpu_limit()
+    mebibytes = max(1, limit_bytes // MIB)
+    tf.config.set_logical_device_configuration(
+        gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=mebibytes)]
+    )
+    return mebibytes * MIB
+
+
+def cpu_counts() -> bool:
+    """Tell whether a CPU counts every byte; the allocator of oneDNN counts large blocks only."""
+    return os.environ.get(CPU_BFC, "").lower() in ("true", "1")
+
+
+def cpu_limit() -> int | None:
+    """Return the limit that the environment sets for a CPU, or `None`.
+
+    TensorFlow reads it only together with `TF_CPU_ALLOCATOR_USE_BFC`.
+    """
+    said = os.environ.get(CPU_LIMIT, "")
+    return int(said) * MIB if cpu_counts() and said.isdigit() and int(said) > 0 else None
+
+
+def gpu_limit() -> int | None:
+    """Return the bytes that TensorFlow's allocator has of the first GPU, or `None`."""
+    found = tensorflow_private.memory_limits("GPU")
+    return found[0] if found and found[0] else None
+
+
+def no_limit() -> NoMemoryLimitError:
+    """Return the error for a device that has no limit, or does not report it."""
+    return NoMemoryLimitError(
+        "A device must have a memory limit",
+        "a device that reports none, such as a CPU without a limit",
+        f'Pass memory_limit="8GB", say (--memory-limit 8GB), or set {CPU_LIMIT}',
+    )
+
 
 TF32 = (8, 0)  # compute capability of Ampere, the first GPUs with it
 
@@ -21,12 +161,14 @@ TF32 = (8, 0)  # compute capability of Ampere, the first GPUs with it
 @functools.cache
 def device() -> str:
     """Return the device that Keras trains on: `"GPU:0"` if there is a GPU, else `"CPU:0"`."""
+    import tensorflow as tf
+
     return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
 
 
 def devices() -> tuple[str, ...]:
     """Return the devices that train: those of the strategy whose scope is entered, or `device`."""
-    return runtime_gpus.strategy_devices() or (device(),)
+    return runtime_device.strategy_devices() or (device(),)
 
 
 def device_words() -> str:
@@ -40,7 +182,9 @@ def device_words() -> str:
 
 
 def _one_device() -> str:
-    cards = runtime_gpus.gpus_of_trainings()
+    import tensorflow as tf
+
+    cards = runtime_device.gpus_of_trainings()
     if cards:
         details = tf.config.experimental.get_device_details(cards[0])
         name = details.get("device_name", "GPU")
@@ -51,6 +195,8 @@ def _one_device() -> str:
 
 def tell_of_unused_card() -> None:
     """Warn, once in a process, if the machine has a card that TensorFlow does not see."""
+    import tensorflow as tf
+
     if not tf.config.list_physical_devices("GPU"):  # one that the user hides is seen
         nvidia.tell_of_unused_card(device_words())
 
@@ -71,6 +217,8 @@ def bytes_peak() -> int | None:
 def reset_peak() -> None:
     """Start a new peak at the bytes in use now, if the device reports them."""
     if bytes_now() is not None:
+        import tensorflow as tf
+
         for name in devices():
             tf.config.experimental.reset_memory_stats(name)
 
@@ -90,6 +238,8 @@ def wait() -> None:
     Only training devices are asked: an operation on another GPU takes all of its memory.
     """
     if device() != "CPU:0":
+        import tensorflow as tf
+
         for name in devices():
             with tf.device(name):
                 tf.raw_ops.SyncDevice()
@@ -97,6 +247,8 @@ def wait() -> None:
 
 def _has_tf32(details: Mapping[str, Any]) -> bool:
     """Whether a GPU multiplies float32 as TF32."""
+    import tensorflow as tf
+
     capable = details.get("compute_capability", (0, 0)) >= TF32
     return capable and tf.config.experimental.tensor_float_32_execution_enabled()
 
@@ -104,6 +256,8 @@ def _has_tf32(details: Mapping[str, Any]) -> bool:
 def _info(which: str) -> int | None:
     if device() == "CPU:0" and not cpu_counts():
         return None
+    import tensorflow as tf
+
     try:
         return max(int(tf.config.experimental.get_memory_info(name)[which]) for name in devices())
     except (ValueError, tf.errors.OpError):

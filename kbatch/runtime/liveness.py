@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbatch.runtime.size import Moment, Size
 from kbatch.runtime.tensorflow_private import function_graph
 from kbatch.runtime.trace import (
     ALIASES,
@@ -22,6 +21,8 @@ from kbatch.runtime.trace import (
     LOOPS,
     PRIME,
     SHAPES,
+    Moment,
+    Size,
     size_of,
     size_of_shape,
 )

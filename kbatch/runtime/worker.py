@@ -1,20 +1,17 @@
-"""Worker: a disposable process that calls functions, and may die without harm."""
+"""Worker: a disposable process, here or in a Ray cluster, that calls functions and may die."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import pickle
-import resource
 import sys
 import tempfile
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +19,7 @@ import cloudpickle
 from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool
 
+from kbatch.errors import SearchError
 from kbatch.runtime import loky_private, users_code
 
 ORPHAN_CHECK_SECONDS = 0.5  # chosen by hand, not tuned
@@ -259,120 +257,107 @@ def _begin(
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-try:
-    import resource
-except ImportError:  # Windows has none
-    resource = None  # type: ignore[assignment]
+def lost_a_machine(error: Exception) -> bool:
+    """Tell whether an actor ended because its machine was lost, or could not be reached.
 
-TICK = 0.05  # seconds from one beat to the next; chosen by hand
-BEAT_LATE = 0.25  # seconds that a beat must be late; a starved thread of nice 19 was late by 0.1
-# Of a stop, this share at most may be explained otherwise. Chosen by hand.
-BEAT_EXPLAINED = 0.3
-MOST_FAULTS = (
-    64  # pages read from disk: a gather of a mapped file has many, a process going on has few
-)
+    "The actor died because its node has died", the message of an `ActorDiedError`, or an
+    `ActorUnavailableError`, ray/exceptions.py, Ray 2.60.0.
+    """
+    return type(error).__name__ == "ActorUnavailableError" or "its node has died" in str(error)
 
 
-@dataclass(frozen=True)
-class Pulse:
-    """What a process has used up to a moment.
+def ray_cluster() -> dict[str, float]:
+    """Return the resources of the Ray cluster, which is started on this machine if there is none.
 
-    Attributes:
-        seconds: Float, the moment.
-        busy: Mapping from a thread to the seconds that it has run, or waited for a processor.
-        process: Float, seconds of all processors.
-        faults: Integer, pages that were read from disk.
+    Raises:
+        SearchError: If Ray is not installed.
+    """
+    ray = _ray()
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+    return dict(ray.cluster_resources())
+
+
+class RayWorker:
+    """A process of a Ray cluster that starts when it is first needed, and again after it died.
+
+    It is called as `Worker` is.
+
+    Args:
+        resources: Mapping, `num_gpus` and `num_cpus` that Ray reserves.
     """
 
-    seconds: float
-    busy: dict[int, float] = field(default_factory=dict)
-    process: float = 0.0
-    faults: int = 0
+    def __init__(self, resources: Mapping[str, float]) -> None:
+        self._resources = dict(resources)
+        self._actor: Any = None
 
-    def stopped(self, later: Pulse) -> float:
-        """For how many seconds the process was stopped between this pulse and a later one."""
-        late = later.seconds - self.seconds - TICK
-        if late < BEAT_LATE or later.faults - self.faults > MOST_FAULTS:
-            return 0.0
-        shared = self.busy.keys() & later.busy.keys()
-        busiest = max((later.busy[each] - self.busy[each] for each in shared), default=0.0)
-        # All processors may have run for the tick; a thread unknown to Python may have run on.
-        process = later.process - self.process - TICK * (os.cpu_count() or 1)
-        return late if max(busiest - TICK, process) < BEAT_EXPLAINED * late else 0.0
+    @property
+    def alive(self) -> bool:
+        """Boolean, whether there is a process, with what earlier calls left in it."""
+        return self._actor is not None
+
+    def watched(
+        self, function: Callable[..., Any] | str, *args: Any, goes_on: Callable[[], bool]
+    ) -> Any:
+        """Call a function in the worker; see `Worker.watched`."""
+        ray = _ray()
+        if self._actor is None:
+            # without restarts: a new process would lack the data
+            actor = ray.remote(max_restarts=0, max_task_retries=0, **self._resources)(_Process)
+            self._actor = actor.remote(list(sys.path), users_code.travelling())
+        ended = self._actor.call.remote(function, args)
+        try:
+            while not ray.wait([ended], timeout=LOOK_SECONDS)[0]:
+                if not goes_on():
+                    self.close()
+                    return Death(None, "")
+            result = ray.get(ended)
+        except ray.exceptions.RayActorError as error:
+            self.close()
+            lost = lost_a_machine(error)
+            return Death(loky_private.UNKNOWN_EXIT_CODE, str(error), is_of_machine=lost)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            self.close()
+            of_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
+            said = f"out of memory: {error}" if of_memory else str(error)
+            return Death(loky_private.UNKNOWN_EXIT_CODE, said, is_of_machine=not of_memory)
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        if isinstance(result, Death):
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """End the process at once."""
+        if self._actor is not None:
+            actor, self._actor = self._actor, None
+            if _ray().is_initialized():
+                _ray().kill(actor)
 
 
-def taken(now: Callable[[], float], threads: Iterable[int]) -> Pulse:
-    """Take the pulse of this process, with these threads."""
-    faults = 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-    busy = {thread: seconds for thread in threads if (seconds := _busy(thread)) is not None}
-    return Pulse(now(), busy, time.process_time(), faults)
+class _Process:
+    """What Ray keeps in the process: nothing but its import path."""
+
+    def __init__(self, path: list[str], users: tuple[str, list[str]] | None) -> None:
+        sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
+        if users is not None:
+            users_code.use_folder(*users)
+
+    def call(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> Any:
+        return called(function, args)
 
 
-def _busy(thread: int) -> float | None:
-    """Seconds that a thread has run or waited for a processor; `None` where nothing tells."""
+def _ray() -> Any:
     try:
-        with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
-            run, waited, _ = file.read().split()
-    except (OSError, ValueError):
-        return None
-    return (int(run) + int(waited)) / 1e9
-
-
-class Heartbeat:
-    """A thread that beats, and the seconds for which this process was stopped since it began."""
-
-    def __init__(
-        self,
-        now: Callable[[], float] = time.perf_counter,
-        pulse: Callable[[], Pulse] | None = None,
-    ) -> None:
-        self._now, self._pulse = now, pulse or functools.partial(_own_pulse, now)
-        self._lock = threading.Lock()
-        self._last: Pulse | None = None
-        self._thread: threading.Thread | None = None
-        self._stopped = 0.0
-
-    def __enter__(self) -> Heartbeat:
-        self._last = self._pulse()
-        # The thread must not keep alive what an error has left behind.
-        self._thread = threading.Thread(target=_beat, args=(weakref.ref(self),), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stopped_seconds()
-        with self._lock:
-            self._last = self._thread = None
-
-    def beats_in(self, thread: threading.Thread) -> bool:
-        """Whether it was begun with this thread, and has not ended."""
-        return self._thread is thread
-
-    def stopped_seconds(self) -> float:
-        """The seconds for which the process was stopped, those up to this moment included."""
-        last = self._last
-        if last is not None and self._now() - last.seconds > BEAT_LATE:
-            self.beat()
-        return self._stopped
-
-    def beat(self) -> None:
-        """Take the pulse, and note a stop since the last one."""
-        with self._lock:
-            if self._last is None:
-                return
-            pulse = self._pulse()
-            self._stopped += self._last.stopped(pulse)
-            self._last = pulse
-
-
-def _own_pulse(now: Callable[[], float]) -> Pulse:
-    known = (thread.native_id for thread in threading.enumerate())
-    return taken(now, [each for each in known if each is not None])
-
-
-def _beat(heartbeat: weakref.ref[Heartbeat]) -> None:
-    own = threading.current_thread()
-    while (living := heartbeat()) is not None and living.beats_in(own):
-        living.beat()
-        del living
-        time.sleep(TICK)
+        import ray
+        import ray.exceptions  # a folder named ray passes for a module, and has none
+    except ImportError as error:
+        raise SearchError(
+            "Ray must be installed for trainings on a Ray cluster",
+            "no module ray",
+            'Use pip install "keras-kbatch[ray]"',
+        ) from error
+    return ray

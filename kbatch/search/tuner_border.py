@@ -27,7 +27,7 @@ from kbatch.records.store import Record
 from kbatch.results.duration import Ahead
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.uncertainty import widest_difference
-from kbatch.runtime import gpus, keras_private, users_code
+from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import proposals
 from kbatch.search.oracle import Oracle, values_at_rungs
 from kbatch.search.proposals import Load
@@ -91,7 +91,7 @@ def check(tuner: Any) -> None:
             tuner.executions_per_trial,
             "Use kbatch.confirm for more seeds",
         )
-    gpus.check_strategy(strategy_of(tuner))
+    device.check_strategy(strategy_of(tuner))
     overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
     if overriding:
         raise SearchError(
@@ -192,13 +192,13 @@ def strategy_of(tuner: Any) -> Any:
 
 def scope(tuner: Any) -> AbstractContextManager[Any]:
     """Return the scope of a tuner's strategy, once `check` can pass it."""
-    gpus.check_strategy(strategy_of(tuner))
-    return gpus.strategy_scope(strategy_of(tuner))
+    device.check_strategy(strategy_of(tuner))
+    return device.strategy_scope(strategy_of(tuner))
 
 
 def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> None:
     """Leave a tuner what its devices can train on, before it draws its first trial."""
-    devices, space = gpus.replicas(), tuner.oracle.hyperparameters
+    devices, space = device.replicas(), tuner.oracle.hyperparameters
     if devices > 1 and "jit_compile" in space:
         keras_private.fix_hyperparameter(space, "jit_compile", False)
     left_out = [size for size in sizes if size not in kept]

@@ -20,7 +20,7 @@ from kbatch.outcome import SCORED, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.project import Project
 from kbatch.records.store import Record
-from kbatch.runtime import memory_limit, tensorflow_private
+from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.worker import Death, Worker
 from kbatch.studies.cell import CROPPED, STEPS, Cell, Setting
 from kbatch.studies.table import TRAIN, Sample
@@ -115,7 +115,7 @@ class Trainings:
         # the data come on top. On a GPU these variables have no effect.
         beside = DATA_COPIES * self._data_bytes()
         allowed = None if cell.memory_limit is None else cell.memory_limit + beside
-        environment = {**memory_limit.limit_environment(allowed), **cell.environment}
+        environment = {**device_memory.limit_environment(allowed), **cell.environment}
         with Worker(environment) as worker:
             answer = worker.call(
                 "kbatch.studies.trainings:trained_within",
@@ -134,7 +134,7 @@ def trained_within(
     cell: Cell, image_size: int, pictures: Examples
 ) -> tuple[Outcome, dict[str, float]]:
     """Train a cell in this new process, within its memory limit."""
-    memory_limit.apply_limit(cell.memory_limit)
+    device_memory.apply_limit(cell.memory_limit)
     return trained(cell, image_size, pictures)
 
 

@@ -17,7 +17,7 @@ from kbatch.errors import DataError, KbatchError, ModelError, Problems
 from kbatch.models.maker import ModelMaker
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED, FLOAT8, FLOAT16, measures_noise
-from kbatch.runtime import gpus
+from kbatch.runtime import device
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
 
@@ -63,7 +63,7 @@ def check_batches(
     for part in augmentation.mixing(augmentations):
         problems.of(functools.partial(part.check_examples, source.element_spec[0]))
         problems.of(functools.partial(part.check_count, smallest_step))
-    problems.of(lambda: gpus.check_sizes(passes))
+    problems.of(lambda: device.check_sizes(passes))
 
 
 def check_agreement(model: keras.Model, loss: Any, data: Data) -> None:

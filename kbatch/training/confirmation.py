@@ -25,7 +25,7 @@ from kbatch.results.loading import load_validation_examples, rows
 from kbatch.results.ranking import leaders, unranked
 from kbatch.results.uncertainty import FEWEST_SEEDS, confirmed_best
 from kbatch.results.words import apart
-from kbatch.runtime import gpus
+from kbatch.runtime import device
 from kbatch.search import tuner_border
 from kbatch.training import tensorboard
 from kbatch.training import terms as training_terms
@@ -267,7 +267,7 @@ def confirm(
     passed = {"x": x, "y": y, "validation_data": validation_data, **fit_arguments}
     arguments = training_terms.completed_arguments(hypermodel.remembered, project, passed)
     training_terms.check_complete(project, arguments, "kbatch.confirm")
-    gpus.check_outside_strategy()
+    device.check_outside_strategy()
     with project.hold(), tuner_border.scope(tuner):
         search = hypermodel.prepared.matching(project, (), arguments, hypermodel.watcher)
         if search is None:

@@ -31,7 +31,7 @@ from kbatch.results.claim import Race
 from kbatch.results.ranking import best_of, unranked
 from kbatch.results.words import own_values
 from kbatch.rules import batch_schedule
-from kbatch.runtime import device_memory, gpus, users_code
+from kbatch.runtime import device, device_memory, users_code
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.search import tuner_border
 from kbatch.training import arguments as training_arguments
@@ -151,8 +151,8 @@ def trained(
     """Train one recipe, and return the model and the outcome; see `train`."""
     check_recipe(recipe)
     device_memory.tell_of_unused_card()
-    gpus.check_gpus_not_left()
-    gpus.check_strategy(gpus.entered_strategy())
+    device.check_gpus_not_left()
+    device.check_strategy(device.entered_strategy())
     counts, seconds = _length(length), length.get("seconds")
     check_growth(recipe, length.get("updates"))
     horizon = math.inf if seconds is None else horizon_of(seconds)
@@ -231,7 +231,7 @@ def _found(subject: Subject) -> list[Found]:
 
 def _check_passes(recipe: Recipe, data: Data) -> None:
     """Refuse a recipe whose passes these data or replicas cannot make."""
-    problems, step = Problems(), _first_step(recipe) // gpus.replicas()
+    problems, step = Problems(), _first_step(recipe) // device.replicas()
     sizes, passes = [recipe.batch_size], [recipe.examples_per_pass]
     checks.check_batches(problems, data.training, sizes, passes, [recipe.augmentation], step)
     problems.raise_all()

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.callbacks.clock import CountingClock, TrainingClock
+from kbatch.callbacks.clock import CountingClock, Heartbeat, TrainingClock
 from kbatch.callbacks.horizon import EpochEnd, Horizon, scaled_updates
 from kbatch.callbacks.rate import MovingAverage
 from kbatch.callbacks.user_callbacks import UserCallback
@@ -38,7 +38,6 @@ from kbatch.recompute._apply import applied
 from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.nvidia import Sampler
 from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory, is_suspect
-from kbatch.runtime.worker import Heartbeat
 from kbatch.training.pace import Pace, RunOptions, most_updates
 
 

@@ -31,7 +31,7 @@ from kbatch.recipe import Recipe
 from kbatch.recipe_words import whole_number
 from kbatch.records.project import Project
 from kbatch.rules import scaling
-from kbatch.runtime import device_memory, gpus
+from kbatch.runtime import device, device_memory
 from kbatch.runtime.keras_private import compiled_by_user, has_schedule
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.space import Space
@@ -78,13 +78,13 @@ class Terms:
     def fitted(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a micro-batch that fits into memory; `None` if none does."""
         return _micro_batch.fitted(
-            recipe, self.max_batch, self.max_accumulation_steps, gpus.replicas()
+            recipe, self.max_batch, self.max_accumulation_steps, device.replicas()
         )
 
     def why_not(self, recipe: Recipe) -> str:
         """Return the sentence for a recipe that does not fit."""
         return _micro_batch.why_not(
-            recipe, self.max_batch, self.max_accumulation_steps, gpus.replicas()
+            recipe, self.max_batch, self.max_accumulation_steps, device.replicas()
         )
 
     def open(
@@ -131,7 +131,7 @@ class Terms:
         if not self.space.default_sizes:
             return sizes
         return [
-            size for size in sizes if size <= examples and not self._pass(size) % gpus.replicas()
+            size for size in sizes if size <= examples and not self._pass(size) % device.replicas()
         ]
 
     def _pass(self, batch_size: int) -> int:
@@ -141,14 +141,14 @@ class Terms:
     def _smallest_step(self, batch_sizes: Sequence[int]) -> int:
         """Examples of the smallest train step on one device."""
         smallest = spaces.smallest_step(self.space, batch_sizes)
-        return smallest // gpus.replicas()
+        return smallest // device.replicas()
 
     def _checked(
         self, arguments: FitArguments, model: keras.Model | None, problems: Problems
     ) -> Data | None:
         """Return the data, and note the problems of all arguments."""
         problems.of(lambda: self._check_horizon(arguments))
-        problems.of(lambda: gpus.check_strategy(gpus.entered_strategy()))
+        problems.of(lambda: device.check_strategy(device.entered_strategy()))
         problems.of(lambda: replicas.check_space(self.space))
         if self.executor is not None:
             own = self.model_maker.arguments

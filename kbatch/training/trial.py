@@ -24,7 +24,7 @@ from kbatch.models.start import Start
 from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.project import Job
-from kbatch.runtime import device_memory, gpus, keras_private, tensorflow_private
+from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Death
 from kbatch.search.oracle import REPEAT, Questions
@@ -236,7 +236,7 @@ class LocalTrainer:
     goal: Goal | None
 
     def __post_init__(self) -> None:
-        gpus.check_gpus_not_left()
+        device.check_gpus_not_left()
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None

@@ -29,10 +29,9 @@ from kbatch.outcome import Goal
 from kbatch.recipe_words import whole_number
 from kbatch.records import files
 from kbatch.records.project import Job
-from kbatch.runtime import device, device_memory, gpus, ray_worker, signals, users_code
-from kbatch.runtime.ray_worker import RayWorker
+from kbatch.runtime import device, device_memory, signals, users_code
 from kbatch.runtime.signals import Ended, Turns
-from kbatch.runtime.worker import Death, Worker, travelling
+from kbatch.runtime.worker import Death, RayWorker, Worker, ray_cluster, travelling
 from kbatch.training._isolated_worker import ProgressFile, Settings, Setup
 from kbatch.training.progress import Watcher
 from kbatch.training.run import FullOfProgramsError
@@ -105,7 +104,7 @@ class LocalExecutor:
 
     def __init__(self, workers: int | None = None) -> None:
         # "/physical_device:GPU:3" is the fourth that TensorFlow sees
-        self._gpus = [int(gpu.name.rsplit(":", 1)[1]) for gpu in gpus.gpus_of_trainings()]
+        self._gpus = [int(gpu.name.rsplit(":", 1)[1]) for gpu in device.gpus_of_trainings()]
         self.workers = len(self._gpus) or 1 if workers is None else checked_workers(workers)
         if self._gpus and self.workers > len(self._gpus):
             raise SearchError(
@@ -165,7 +164,7 @@ class RayExecutor:
         gpus_per_worker: float | None = None,
         cpus_per_worker: float = 1,
     ) -> None:
-        has = ray_worker.cluster()
+        has = ray_cluster()
         gpus_of_cluster = has.get("GPU", 0)
         self.workers = int(gpus_of_cluster) or 1 if workers is None else checked_workers(workers)
         needed = float(gpus_of_cluster > 0) if gpus_per_worker is None else gpus_per_worker

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,20 +84,21 @@ class Chart:
         return {**spec, "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
-def table(rows: Iterable[Any]) -> alt.InlineData:
-    """Return the data of a chart: a frozen dataclass a row; what is not finite becomes nothing.
+Row = dict[str, Any]  # one mark of a chart: its values by the names of their fields
+
+
+def table(rows: Iterable[Mapping[Any, Any]]) -> alt.InlineData:
+    """Return the data of a chart; what is not finite becomes nothing.
 
     Rows are one text of JSON, since altair would check each of their values.
     """
-    text = json.dumps([_row(row) for row in rows], separators=(",", ":"))
+    text = json.dumps([_value(row) for row in rows], separators=(",", ":"))
     return alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
 
 
-def _row(row: Any) -> dict[str, Any]:
-    return {field.name: _value(getattr(row, field.name)) for field in dataclasses.fields(row)}
-
-
 def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _value(each) for name, each in value.items()}
     if isinstance(value, (tuple, list)):
         return [_value(each) for each in value]
     if isinstance(value, float):
@@ -206,34 +206,19 @@ PEAK = "peak in addition to weights and optimizer (MB)"
 
 @dataclass(frozen=True)
 class PlanInfo:
-    """One point of the recompute chart.
-
-    Attributes:
-        name: String, the plan.
-        peak_bytes: Float, not counting weights and optimizer.
-        extra: Float, extra time as a share of a plain step's.
-    """
+    """A plan: its peak without weights and optimizer, and its extra time as a share of a step."""
 
     name: str
     peak_bytes: float
     extra: float
 
 
-@dataclass(frozen=True)
-class _Point:
-    """A plan in the units of the chart."""
-
-    name: str
-    percent: float
-    megabytes: float
-
-
 def plan_chart(infos: Sequence[PlanInfo], title: str, room_bytes: float | None = None) -> Chart:
     """Return the chart of the peak of each plan over the time that it costs."""
-    rows = [_Point(info.name, 100 * info.extra, info.peak_bytes / 1e6) for info in infos]
+    rows = [_plan(info.name, 100 * info.extra, info.peak_bytes / 1e6) for info in infos]
     room = (room_bytes or 0.0) / 1e6
-    highest, longest = max(row.megabytes for row in rows), max(row.percent for row in rows)
-    drawn = [_Point("", 0.0, room)] if 0 < room < FAR * highest else []
+    highest, longest = (max(row[name] for row in rows) for name in ("megabytes", "percent"))
+    drawn = [_plan("", 0.0, room)] if 0 < room < FAR * highest else []
     top = 1.15 * max(highest, room if drawn else 0.0)
     # the names stand to the right of their points
     right = max(LEAST_EXTRA, 1.22 * longest)
@@ -245,7 +230,7 @@ def plan_chart(infos: Sequence[PlanInfo], title: str, room_bytes: float | None =
         "plans",
         title,
         f"Dashed: what the limit leaves, {room:,.0f} MB." if room > 0 else "",
-        f"{PEAK} of {len(rows)} plans over {TIME}, from {rows[0].name} to {rows[-1].name}.",
+        f"{PEAK} of {len(rows)} plans over {TIME}, from {infos[0].name} to {infos[-1].name}.",
         alt.layer(
             base.mark_line(interpolate="step-after", color=GREY),
             base.mark_point(filled=True, size=60, color=BLUE, opacity=1),
@@ -255,6 +240,10 @@ def plan_chart(infos: Sequence[PlanInfo], title: str, room_bytes: float | None =
     )
 
 
+def _plan(name: str, percent: float, megabytes: float) -> Row:
+    return {"name": name, "percent": percent, "megabytes": megabytes}
+
+
 def draw_plans(
     infos: Sequence[PlanInfo], title: str, path: str | Path, room_bytes: float | None = None
 ) -> None:
@@ -262,45 +251,31 @@ def draw_plans(
     save([plan_chart(infos, title, room_bytes)], path)
 
 
-@dataclass(frozen=True)
-class SpeedInfo:
-    """One point of the throughput chart.
-
-    Attributes:
-        at: Integer, the batch size.
-        examples_per_second: Float, measured.
-        fitted: Float, the examples per second of the fitted line at this batch size, or `None`
-            if no line was fitted.
-    """
-
-    at: int
-    examples_per_second: float
-    fitted: float | None
-
-
-def speed_infos(
+def speed_rows(
     measured: Iterable[tuple[int, float]], fitted: Callable[[int], float] | None
-) -> list[SpeedInfo]:
-    """Return the points of a throughput chart."""
-    return [
-        SpeedInfo(batch_size, speed, fitted(batch_size) if fitted else None)
-        for batch_size, speed in measured
-    ]
+) -> list[Row]:
+    """Return the points of a throughput chart, with the speed of the fitted line at each size."""
+    return [_speed(size, speed, fitted(size) if fitted else None) for size, speed in measured]
 
 
-def throughput_chart(infos: Sequence[SpeedInfo], smallest_fast: int) -> Chart:
+def _speed(size: int, speed: float, fitted: float | None) -> Row:
+    return {"at": size, "examples_per_second": speed, "fitted": fitted}
+
+
+def throughput_chart(rows: Sequence[Row], smallest_fast: int) -> Chart:
     """Return the chart of examples per second over batch sizes."""
     axis = "examples per second"
-    x, y = batch_axis([info.at for info in infos]), alt.Y("examples_per_second:Q", title=axis)
-    base = alt.Chart(table(infos)).encode(x=x)
+    x = batch_axis([row["at"] for row in rows])
+    y = alt.Y("examples_per_second:Q", title=axis)
+    base = alt.Chart(table(rows)).encode(x=x)
     line = base.mark_line(color=BLUE).encode(y=alt.Y("fitted:Q", title=axis))
     points = base.mark_point(filled=True, size=60, color=RED, opacity=1).encode(y=y)
-    fast = alt.Chart(table([SpeedInfo(smallest_fast, 0.0, None)])).encode(x=x)
+    fast = alt.Chart(table([_speed(smallest_fast, 0.0, None)])).encode(x=x)
     notes = ["Points: the median of steady steps."]
-    if any(info.fitted is not None for info in infos):
+    if any(row["fitted"] is not None for row in rows):
         notes.append("Line, fitted: a fixed time a step, and a time per example.")
     notes.append(f"Dotted: within 5 % of the best from {smallest_fast}.")
-    best = max((info.examples_per_second for info in infos), default=0.0)
+    best = max((row["examples_per_second"] for row in rows), default=0.0)
     return Chart(
         "throughput",
         "What a larger batch buys in speed",
@@ -310,53 +285,39 @@ def throughput_chart(infos: Sequence[SpeedInfo], smallest_fast: int) -> Chart:
     )
 
 
-def draw_throughput(infos: Sequence[SpeedInfo], smallest_fast: int, path: str | Path) -> None:
+def draw_throughput(rows: Sequence[Row], smallest_fast: int, path: str | Path) -> None:
     """Draw examples per second over batch sizes into a PNG file."""
-    save([throughput_chart(infos, smallest_fast)], path)
+    save([throughput_chart(rows, smallest_fast)], path)
 
 
 SHAPES = ("circle", "square", "triangle-up")  # of each run through the colours
 
 
-@dataclass(frozen=True)
-class GroupPoint:
-    """One point of the chart: the mean over the seeds of a group at a batch size.
+def group_points(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the means of a column over the seeds of each group and batch size.
 
-    Attributes:
-        group: String, the line that it belongs to.
-        at: Integer, the batch size.
-        mean: Float.
-        low: Float, the mean less its standard error.
-        high: Float, the mean and its standard error.
-        seeds: Integer, how many values the mean is of.
+    `low` and `high` are one standard error away. What has no value has no row.
     """
-
-    group: str
-    at: int
-    mean: float
-    low: float
-    high: float
-    seeds: int
-
-
-def group_points(frame: pd.DataFrame, column: str) -> list[GroupPoint]:
-    """Return the points of a column, without those that have no value."""
-    points = []
-    for (group, size), own in frame.groupby(["group", "batch_size"], sort=False):
-        known = own[column].dropna().astype(float)
-        if known.empty:
-            continue
-        mean = float(known.mean())
-        error = float(known.std()) / math.sqrt(len(known)) if len(known) > 1 else 0.0
-        points.append(
-            GroupPoint(str(group), int(str(size)), mean, mean - error, mean + error, len(known))
-        )
-    return points
+    known = frame.assign(**{column: frame[column].astype(float)})
+    groups = known.groupby(["group", "batch_size"], sort=False)[column]
+    points = groups.agg(["mean", "sem", "count"]).reset_index()
+    points = points[points["count"] > 0]
+    error = points["sem"].fillna(0.0)
+    return pd.DataFrame(
+        {
+            "group": points["group"],
+            "at": points["batch_size"],
+            "mean": points["mean"],
+            "low": points["mean"] - error,
+            "high": points["mean"] + error,
+            "seeds": points["count"],
+        }
+    )
 
 
-def span_of(points: Sequence[GroupPoint]) -> tuple[float, float]:
+def span_of(points: pd.DataFrame) -> tuple[float, float]:
     """Return the least and the greatest value of some points, with their standard errors."""
-    low, high = min(point.low for point in points), max(point.high for point in points)
+    low, high = float(points["low"].min()), float(points["high"].max())
     if low < high:
         return low, high
     room = 0.1 * abs(low) or 0.1  # Vega labels an axis of one value wrongly
@@ -364,15 +325,15 @@ def span_of(points: Sequence[GroupPoint]) -> tuple[float, float]:
 
 
 def group_chart(
-    points: Sequence[GroupPoint], name: str, title: str, axis: str, span: tuple[float, float]
+    points: pd.DataFrame, name: str, title: str, axis: str, span: tuple[float, float]
 ) -> Chart:
     """Return the chart of means over batch size."""
-    names = list(dict.fromkeys(point.group for point in points))
+    names = list(points["group"].unique())
     rounds = [divmod(index, len(GROUP_COLOURS)) for index in range(len(names))]
     colours = alt.Scale(domain=names, range=[GROUP_COLOURS[place] for _, place in rounds])
     shapes = alt.Scale(domain=names, range=[SHAPES[turn % len(SHAPES)] for turn, _ in rounds])
-    sizes = sorted({point.at for point in points})
-    base = alt.Chart(table(points)).encode(
+    sizes = sorted(map(int, points["at"].unique()))
+    base = alt.Chart(table(points.to_dict("records"))).encode(
         x=batch_axis(sizes),
         color=alt.Color("group:N", scale=colours, legend=alt.Legend(title=None)),
     )

@@ -13,6 +13,7 @@ import pytest
 from result_records import GOAL, confirmation, failed, record
 
 from kbatch import canvas
+from kbatch.results import charts
 from kbatch.results.chart_data import (
     band,
     batch_infos,
@@ -22,8 +23,7 @@ from kbatch.results.chart_data import (
     sizes,
     space_info,
 )
-from kbatch.results.charts import batches, curves
-from kbatch.results.charts.space import space_chart
+from kbatch.results.charts import space_chart
 from kbatch.results.ranking import best_of
 from kbatch.results.uncertainty import score_error
 
@@ -53,9 +53,9 @@ def trials(goal=GOAL, level=0.3):
 def charts_of(records, goal, examples=400):
     infos = batch_infos(records, goal, examples)
     return [
-        *curves.curve_charts(shown(records, goal), goal, examples),
-        *batches.score_charts(infos, confirmed_infos(records, goal), goal),
-        *batches.cost_charts(infos, goal),
+        *charts.curve_charts(shown(records, goal), goal, examples),
+        *charts.score_charts(infos, confirmed_infos(records, goal), goal),
+        *charts.cost_charts(infos, goal),
         space_chart(space_info(records)),
     ]
 
@@ -111,7 +111,7 @@ def test_noise_is_that_of_a_share_and_unknown_for_others():
 
 
 def test_the_lines_of_a_chart_are_the_curves_of_the_records():
-    (chart,) = curves.curve_charts(shown(trials(), GOAL), GOAL, 400)
+    (chart,) = charts.curve_charts(shown(trials(), GOAL), GOAL, 400)
     lines = {row["recipe"]: row for row in rows_of(chart) if "opacity" in row}
     for one in trials()[1:4]:
         line = lines[f"trial {one.trial}: {one.recipe}"]
@@ -126,7 +126,7 @@ def test_the_lines_of_a_chart_are_the_curves_of_the_records():
 
 def test_a_confirmation_draws_each_seed_and_says_so():
     records = [*trials(), *confirmation({-1: 0.2, 0: 0.35}, 3)]
-    chart, search = curves.curve_charts(shown(records, GOAL), GOAL, 400)
+    chart, search = charts.curve_charts(shown(records, GOAL), GOAL, 400)
     assert len([row for row in rows_of(chart) if "opacity" in row]) == 2 * (3 + 1)
     assert "± 1 standard deviation" in chart.note
     assert {chart.name, search.name} == {"curves-confirmation", "curves-search"}
@@ -137,7 +137,7 @@ def test_with_a_target_the_axis_ends_where_the_last_one_did():
         record(number, 0.45, speed=6 + number, goal=TARGET, batch_size=32 * 2**number)
         for number in range(3)
     ]
-    (chart,) = curves.curve_charts(shown(runs, TARGET), TARGET, 400)
+    (chart,) = charts.curve_charts(shown(runs, TARGET), TARGET, 400)
     furthest = max(one.outcome.train_seconds for one in runs)
     assert furthest < 5
     assert f"'domain': [0, {furthest}]" in str(chart.spec())
@@ -151,9 +151,9 @@ def test_with_a_target_the_axis_ends_where_the_last_one_did():
 
 def test_a_target_that_was_missed_is_drawn_at_the_horizon(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr(batches, "save", lambda charts, path: saved.extend(charts))
+    monkeypatch.setattr(charts, "save", lambda charts, path: saved.extend(charts))
     infos = batch_infos([record(3, 0.1, goal=TARGET)], TARGET, 400)
-    batches.draw_batches(infos, TARGET, tmp_path / "b.png")
+    charts.draw_batches(infos, TARGET, tmp_path / "b.png")
     (row,) = rows_of(saved[0])
     assert (row["shape"], row["y"]) == ("target not held", TARGET.seconds)
     assert "training seconds until val_accuracy 0.8 is held" in str(saved[0].spec())
@@ -163,7 +163,7 @@ def test_what_a_rung_stopped_is_marked_where_it_was_judged():
     stopped = record(4, 0.2, ended="stopped")
     runs = [*trials(), dataclasses.replace(stopped, score=GOAL.score(stopped.outcome))]
     infos = batch_infos(runs, GOAL, 400)
-    scores, speeds = batches.score_charts(infos, [], GOAL)[0], batches.cost_charts(infos, GOAL)[0]
+    scores, speeds = charts.score_charts(infos, [], GOAL)[0], charts.cost_charts(infos, GOAL)[0]
     row = next(row for row in rows_of(scores) if row["name"] == "trial 4")
     assert (row["shape"], row["lower"]) == ("stopped at a rung", None)
     assert row["y"] == pytest.approx(GOAL.score(stopped.outcome), rel=1e-4)
@@ -173,14 +173,14 @@ def test_what_a_rung_stopped_is_marked_where_it_was_judged():
     # its speed is measured as that of any other
     row = next(row for row in rows_of(speeds) if row["name"] == "trial 4")
     assert row["shape"] == "trained once"
-    assert "rung" not in speeds.note + batches.score_charts(infos[:2], [], GOAL)[0].note
+    assert "rung" not in speeds.note + charts.score_charts(infos[:2], [], GOAL)[0].note
 
 
 def test_what_a_rung_stopped_before_the_target_did_not_miss_it(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr(batches, "save", lambda charts, path: saved.extend(charts))
+    monkeypatch.setattr(charts, "save", lambda charts, path: saved.extend(charts))
     infos = batch_infos([record(3, 0.1, goal=TARGET, ended="stopped")], TARGET, 400)
-    batches.draw_batches(infos, TARGET, tmp_path / "b.png")
+    charts.draw_batches(infos, TARGET, tmp_path / "b.png")
     (row,) = rows_of(saved[0])
     assert (row["shape"], row["y"]) == ("stopped at a rung", TARGET.seconds)
 
@@ -196,7 +196,7 @@ def test_points_over_batch_size_are_the_scores_of_the_records():
     ]
     assert infos[0].optimizer == "compiled"
     assert batch_infos(trials(), GOAL, 400, "AdamW")[0].optimizer == "compiled (AdamW)"
-    chart = batches.score_charts(infos, [], GOAL)[0]
+    chart = charts.score_charts(infos, [], GOAL)[0]
     rows = {row["name"]: row for row in rows_of(chart)}
     for one in trials():
         name = "baseline" if one.baseline else f"trial {one.trial}"
@@ -219,19 +219,19 @@ def test_a_confirmed_recipe_is_its_mean_and_error_over_seeds():
     once = confirmed_infos(confirmation({-1: 0.2, 0: 0.3}, 1), GOAL)
     assert [info.score_error for info in once] == [None, None]
     assert not confirmed_infos(confirmation({0: 0.3}, 1), GOAL)  # the baseline has not had the seed
-    chart = batches.score_charts([], [*infos.values()], GOAL)[0]
+    chart = charts.score_charts([], [*infos.values()], GOAL)[0]
     assert {row["shape"] for row in rows_of(chart)} == {"mean of fresh seeds"}
 
 
 def test_scores_are_shown_by_what_differs():
-    assert [chart.name for chart in batches.score_charts(batch_infos(trials(), GOAL, 9), [], GOAL)]
+    assert [chart.name for chart in charts.score_charts(batch_infos(trials(), GOAL, 9), [], GOAL)]
     many = [
         record(0, 0.3, policy="mixed_bfloat16"),
         record(1, 0.3, augmentation="flip", optimizer="sgd"),
     ]
-    names = [chart.name for chart in batches.score_charts(batch_infos(many, GOAL, 400), [], GOAL)]
+    names = [chart.name for chart in charts.score_charts(batch_infos(many, GOAL, 400), [], GOAL)]
     assert names == ["score-optimizer", "score-policy", "score-augmentation"]
-    alike = batches.score_charts(batch_infos(many[:1], GOAL, 400), [], GOAL)
+    alike = charts.score_charts(batch_infos(many[:1], GOAL, 400), [], GOAL)
     assert [chart.name for chart in alike] == ["score-optimizer"]
 
 
@@ -240,18 +240,18 @@ def test_groups_beyond_the_colours_are_one():
     assert canvas.groups(names[:6]) == names[:6]
     assert canvas.groups(names) == [*names[:5], "others"]
     runs = [record(number, 0.3, augmentation=name) for number, name in enumerate(names)]
-    chart = batches.score_charts(batch_infos(runs, GOAL, 400), [], GOAL)[-1]
+    chart = charts.score_charts(batch_infos(runs, GOAL, 400), [], GOAL)[-1]
     assert {row["group"] for row in rows_of(chart)} == {*names[:5], "others"}
 
 
 def test_memory_is_shown_in_megabytes_where_it_is_known():
-    speed, memory = batches.cost_charts(batch_infos(trials(), GOAL, 400), GOAL)
+    speed, memory = charts.cost_charts(batch_infos(trials(), GOAL, 400), GOAL)
     assert {row["y"] for row in rows_of(memory)} == {100.0}
     one = record(0, 0.3)
     measured_speeds = [each.outcome.examples_per_second for each in trials()[:4]]
     assert [row["y"] for row in rows_of(speed)] == pytest.approx(measured_speeds, rel=1e-4)
     silent = dataclasses.replace(one, outcome=replace(one.outcome, peak_bytes=None))
-    assert len(batches.cost_charts(batch_infos([silent], GOAL, 400), GOAL)) == 1
+    assert len(charts.cost_charts(batch_infos([silent], GOAL, 400), GOAL)) == 1
 
 
 def test_parallel_axes_are_those_on_which_trials_differ():
@@ -302,7 +302,7 @@ def test_the_rates_of_each_optimizer_have_their_own_axis():
 
 def test_bars_and_bands_stay_where_the_metric_can_be():
     infos = batch_infos([record(0, 0.001), record(1, 0.499, batch_size=64)], GOAL, 20)
-    rows = rows_of(batches.score_charts(infos, [], GOAL)[0])
+    rows = rows_of(charts.score_charts(infos, [], GOAL)[0])
     assert min(row["lower"] for row in rows) >= 0
     edges = band(((1.0, 0.99), (2.0, 0.01)), "val_accuracy", 20)
     assert all(0 <= low <= high <= 1 for _, low, high in edges)
@@ -349,15 +349,15 @@ def test_every_kind_of_search_is_drawn(records, goal, examples):
         assert chart.description
         assert "NaN" not in json.dumps(chart.spec())
     if not any(one.outcome.curve for one in records):
-        chart = curves.curve_charts(shown(records, goal), goal, examples)[0]
+        chart = charts.curve_charts(shown(records, goal), goal, examples)[0]
         assert "Nothing was measured yet" in chart.note
 
 
 @pytest.mark.parametrize("kind", ["nothing", "failed", "not a number"])
 def test_files_are_written_however_little_there_is(kind, tmp_path):
     records, goal, examples = KINDS[kind]
-    curves.draw_curves(shown(records, goal), goal, examples, tmp_path / "curves.png")
-    batches.draw_batches(batch_infos(records, goal, examples), goal, tmp_path / "batches.png")
+    charts.draw_curves(shown(records, goal), goal, examples, tmp_path / "curves.png")
+    charts.draw_batches(batch_infos(records, goal, examples), goal, tmp_path / "batches.png")
     for name in ("curves.png", "batches.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -382,12 +382,12 @@ def test_every_plan_is_labelled_and_the_limit_is_a_line(tmp_path):
 
 
 def test_throughput_has_the_measured_points_and_the_line(tmp_path):
-    infos = canvas.speed_infos([(2, 10.0), (4, 18.0)], lambda size: 4.6 * size)
+    infos = canvas.speed_rows([(2, 10.0), (4, 18.0)], lambda size: 4.6 * size)
     chart = canvas.throughput_chart(infos, 4)
     rows = [(row["at"], row["examples_per_second"], row["fitted"]) for row in rows_of(chart)]
     assert {(2, 10.0, 9.2), (4, 18.0, 18.4)} <= set(rows)
     assert "within 5 % of the best from 4" in chart.note
-    assert "Line" not in canvas.throughput_chart(canvas.speed_infos([(2, 10.0)], None), 2).note
+    assert "Line" not in canvas.throughput_chart(canvas.speed_rows([(2, 10.0)], None), 2).note
     canvas.draw_throughput(infos, 4, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 

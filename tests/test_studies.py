@@ -305,13 +305,13 @@ def test_a_chart_has_means_with_their_standard_errors():
     charts = study_run.charts_of(STUDIES["optimizers"], frame)
     assert [chart.name for chart in charts] == ["optimizers-epochs", "optimizers-seconds"]
     points = group_points(frame[frame.unit == "epochs"], "val_accuracy")
-    assert [(point.group, point.at, point.seeds) for point in points] == [
+    assert list(zip(points.group, points["at"], points.seeds, strict=True)) == [
         ("sgd", 16, 2),
         ("sgd", 64, 1),
         ("adam", 16, 1),
     ]
-    assert points[0].mean == pytest.approx(0.6005)
-    assert points[0].high - points[0].mean == pytest.approx(0.0005)  # 0.001 / sqrt(2) / sqrt(2)
+    assert points["mean"][0] == pytest.approx(0.6005)
+    assert points.high[0] - points["mean"][0] == pytest.approx(0.0005)  # 0.001 / sqrt(2) / sqrt(2)
     assert study_run.charts_of(STUDIES["techniques"], frame) == []
 
 

@@ -215,12 +215,11 @@ class Throughput:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Draw examples per second over batch sizes into a PNG file."""
-        from kbatch.canvas import draw_throughput, speed_infos
+        from kbatch.canvas import draw_throughput, speed_rows
 
         measured = [(row.batch_size, row.examples_per_second) for row in self.rows]
         fitted = self.line.examples_per_second if self.line else None
-        infos = speed_infos(measured, fitted)
-        draw_throughput(infos, self.smallest_fast, os.fspath(path))
+        draw_throughput(speed_rows(measured, fitted), self.smallest_fast, os.fspath(path))
 
     def _repr_html_(self) -> str:
         return plain_text.html_table(HEADINGS, self._cells(), [self._sentence()])

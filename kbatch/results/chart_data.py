@@ -22,54 +22,34 @@ from kbatch.results.words import SCORE, ended_text, own_values, score_text
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """One recipe as a point over its batch size.
+    """One recipe as a point over its batch size."""
 
-    Attributes:
-        trial: Integer, number of the trial; -1 for the baseline.
-        recipe: The recipe in words.
-        optimizer: Name of the optimizer, or words for the model's own.
-        policy: Keras dtype policy.
-        augmentation: Name of the augmentation pipeline.
-        kind: What decides speed and memory besides the batch: policy, XLA, recompute, in words.
-        batch_size: Integer.
-        seeds: Integer, trainings that the point stands for; 1 for a training of the search.
-        score: Float, score per second; the mean over the seeds.
-        score_error: Float, standard error of the score, or `None`.
-        value: The metric held. With a target, the seconds to it. `None` if there is none.
-        error: Float, standard error of the value, or `None`.
-        examples_per_second: Float.
-        peak_bytes: Integer, or `None` if the device does not tell.
-        ended: How the training ended, in words.
-        failed: Boolean, whether the training ended in an error, NaN or a crash.
-        stopped: Boolean, whether a rung stopped it, so that it might have become better.
-    """
-
-    trial: int
-    recipe: str
-    optimizer: str
+    trial: int  # -1 for the baseline
+    recipe: str  # in words
+    optimizer: str  # or words for the model's own
     policy: str
     augmentation: str
-    kind: str
+    kind: str  # what decides speed and memory besides the batch, in words
     batch_size: int
-    seeds: int
-    score: float
+    seeds: int  # trainings that the point stands for; 1 for a training of the search
+    score: float  # per second; the mean over the seeds
     score_error: float | None
-    value: float | None
-    error: float | None
+    value: float | None  # the metric held; with a target, the seconds to it
+    error: float | None  # of the value
     examples_per_second: float
-    peak_bytes: int | None
-    ended: str
-    failed: bool
-    stopped: bool
+    peak_bytes: int | None  # `None` if the device does not tell
+    ended: str  # in words
+    failed: bool  # by an error, NaN or a crash
+    stopped: bool  # at a rung, so that it might have become better
 
     @property
     def baseline(self) -> bool:
-        """Boolean, whether this is the baseline."""
+        """Whether this is the baseline."""
         return self.trial == BASELINE_TRIAL
 
     @property
     def name(self) -> str:
-        """String, the recipe's trial in words."""
+        """The recipe's trial in words."""
         return "baseline" if self.baseline else f"trial {self.trial}"
 
 
@@ -195,19 +175,12 @@ SEARCH, CONFIRMATION = "search", "confirmation"
 
 @dataclass(frozen=True)
 class CurveInfo:
-    """The curves of one recipe's trainings.
+    """The curves of one recipe's trainings."""
 
-    Attributes:
-        label: The recipe in words.
-        role: `"baseline"`, `"best"` or `"other"`.
-        curves: Tuple of each training's `(train_seconds, value)` points.
-        held: Tuple of the points whose values are held, one per training that held any.
-    """
-
-    label: str
+    label: str  # the recipe in words
     role: str
-    curves: tuple[Points, ...]
-    held: Points
+    curves: tuple[Points, ...]  # of each training
+    held: Points  # whose values are held, one per training that held any
 
     @property
     def mean(self) -> Points:
@@ -242,17 +215,11 @@ class CurveInfo:
 
 @dataclass(frozen=True)
 class PanelInfo:
-    """Curves that share their axes: those of the search, or those of its confirmation.
-
-    Attributes:
-        name: `"search"` or `"confirmation"`.
-        title: Title of the panel.
-        curves: Tuple of `CurveInfo`. The important ones come last, so that they are drawn on top.
-    """
+    """Curves that share their axes: those of the search, or those of its confirmation."""
 
     name: str
     title: str
-    curves: tuple[CurveInfo, ...]
+    curves: tuple[CurveInfo, ...]  # the important ones last, so that they are drawn on top
 
     @property
     def seconds(self) -> float:
@@ -353,32 +320,20 @@ class Tick:
 
 @dataclass(frozen=True)
 class SpaceAxis:
-    """One axis on which the trials differ.
-
-    Attributes:
-        name: String, in words.
-        ticks: Tuple of `Tick`.
-        places: Tuple of floats from 0 to 1, one a line.
-        values: Tuple of texts, one a line.
-    """
+    """One axis on which the trials differ."""
 
     name: str
     ticks: tuple[Tick, ...]
-    places: tuple[float, ...]
-    values: tuple[str, ...]
+    places: tuple[float, ...]  # from 0 to 1, one a trial
+    values: tuple[str, ...]  # one a trial
 
 
 @dataclass(frozen=True)
 class SpaceInfo:
-    """The parallel view of a space.
+    """The parallel view of a space."""
 
-    Attributes:
-        records: Tuple of the trials, one line each, lowest score first, so that the best is on top.
-        axes: Tuple of `SpaceAxis`; the last one is the score.
-    """
-
-    records: tuple[Record, ...]
-    axes: tuple[SpaceAxis, ...]
+    records: tuple[Record, ...]  # one line each, lowest score first, so that the best is on top
+    axes: tuple[SpaceAxis, ...]  # the last one is the score
 
 
 def space_info(records: Sequence[Record]) -> SpaceInfo:

@@ -30,9 +30,7 @@ from kbatch.results._advice_evidence import Advice, ProjectFacts, facts_of
 from kbatch.results._advice_rules import advice_on, unchecked
 from kbatch.results.advice import evidence_of
 from kbatch.results.chart_data import batch_infos, confirmed_infos, panels, sizes, space_info
-from kbatch.results.charts.batches import cost_charts, score_charts
-from kbatch.results.charts.curves import curve_charts
-from kbatch.results.charts.space import space_chart
+from kbatch.results.charts import cost_charts, curve_charts, score_charts, space_chart
 from kbatch.results.claim import Mean
 from kbatch.results.duration import spent_words
 from kbatch.results.loading import folder_of, load_own_optimizer, root_of

@@ -279,8 +279,7 @@ def write(tuner_or_directory: Any) -> list[Path]:
 
     The files are `trials.csv`, `confirmations.csv`, `report.md` and two PNG files.
     """
-    from kbatch.results.charts.batches import draw_batches
-    from kbatch.results.charts.curves import draw_curves
+    from kbatch.results.charts import draw_batches, draw_curves
 
     search, root = report(tuner_or_directory), root_of(tuner_or_directory)
     records_files.check_no_linked_files(root, (".csv", ".md", ".png"))

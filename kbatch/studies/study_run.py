@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Hashable, Sequence
@@ -65,10 +64,10 @@ def charts_of(study: Study, frame: pd.DataFrame) -> list[Chart]:
     of_units = {
         unit: group_points(frame[frame.unit == unit], study.drawn) for unit in frame.unit.unique()
     }
-    known = {unit: points for unit, points in of_units.items() if points}
+    known = {unit: points for unit, points in of_units.items() if len(points)}
     if not known:
         return []
-    span = span_of(list(itertools.chain(*known.values())))
+    span = span_of(pd.concat(known.values()))
     return [
         group_chart(points, f"{study.name}-{unit}", _title(study, unit), study.axis, span)
         for unit, points in known.items()

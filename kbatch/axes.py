@@ -54,7 +54,7 @@ def _rates(optimizer: str, title: str, searched: str) -> Axis:
         None,
         option,
         in_recipe=False,
-        only_if=("optimizer", optimizer),
+        only_if=("optimizer", (optimizer,)),
         of="learning_rate",
     )
 

@@ -252,11 +252,11 @@ class Axis:
         in_recipe: Boolean, whether a recipe has a field, and results a column, of this name.
         decides_memory: Boolean, whether the setting changes the memory of a step of a given batch
             size.
-        only_if: Tuple of another axis' name and the value that it must have; `None` if the axis is
-            always drawn.
+        only_if: Tuple of another axis' name and the values of it with which the axis is drawn;
+            `None` if it always is.
         preferred: The value that a tuner starts with, if it is in the search.
-        of: String, name of the argument of `Space` that holds the values, by the value of the other
-            axis; empty if the argument has the name of the axis.
+        of: String, name of the argument of `Space` that holds the values, by the one value of the
+            other axis; empty if the argument has the name of the axis.
         like_in_memory: Function from a value to the one that stands for all values with the same
             memory.
         absent: The value that KerasTuner holds for `None`, which it cannot hold; `None` if the axis
@@ -273,7 +273,7 @@ class Axis:
     option: Option | None = None
     in_recipe: bool = True
     decides_memory: bool = False
-    only_if: tuple[str, Any] | None = None
+    only_if: tuple[str, tuple[Any, ...]] | None = None
     preferred: Any = None
     of: str = ""
     like_in_memory: Callable[[Any], Any] = itself
@@ -292,6 +292,10 @@ class Axis:
         if not _are_different(checked):  # in other spellings
             raise self._repeated(given)
         return checked
+
+    def is_drawn(self, drawn: Mapping[str, Any]) -> bool:
+        """Tell whether the axis is drawn, by the values of the axes before it."""
+        return self.only_if is None or drawn[self.only_if[0]] in self.only_if[1]
 
     def _repeated(self, given: Any) -> SpaceError:
         return SpaceError(
@@ -382,7 +386,8 @@ def count(searched: Sequence[tuple[Axis, tuple[Any, ...] | Range]]) -> int | Non
         if isinstance(values, Range):
             return None
         if axis.only_if is not None:
-            below[axis.only_if] = below.get(axis.only_if, 1) * len(values)
+            name, others = axis.only_if
+            below |= {(name, each): below.get((name, each), 1) * len(values) for each in others}
     for axis, values in searched:
         if axis.only_if is None and not isinstance(values, Range):
             total *= sum(below.get((axis.name, value), 1) for value in values)

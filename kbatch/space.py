@@ -13,6 +13,7 @@ from typing import Any
 from kbatch.axes import AXES, AXIS, RATED, RESERVED
 from kbatch.axis import (
     Axis,
+    Range,
     RateAxis,
     batch_size_of,
     by_optimizer,
@@ -289,7 +290,7 @@ class Space:
         drawn = self.drawn(hp)
         compiled = drawn["optimizer"] == COMPILED
         axes = [axis for axis in AXES if axis.in_recipe and not (compiled and axis.of_optimizer)]
-        at_32 = {axis.name: drawn[axis.name] for axis in axes}
+        at_32 = {axis.name: drawn[axis.name] for axis in axes if axis.is_drawn(drawn)}
         fields = recipe_fields(at_32, drawn, self._rule)
         schedule = fields.get("batch_schedule", CONSTANT)
         fields["micro_batch_size"] = self.micro_batch(drawn["batch_size"], schedule)
@@ -310,7 +311,7 @@ class Space:
         """
         drawn: dict[str, Any] = {}
         for axis, values in self.searched():
-            if axis.only_if is None or drawn[axis.only_if[0]] == axis.only_if[1]:
+            if axis.is_drawn(drawn):
                 drawn[axis.name] = axis.drawn(hp, values)
         return drawn
 
@@ -319,8 +320,14 @@ class Space:
         for axis in AXES:
             if axis.only_if is None:
                 yield axis, self._values(axis)
-            elif axis.only_if[1] in getattr(self, axis.only_if[0]):
-                yield axis, rates_of(axis.only_if[1], getattr(self, axis.of)[axis.only_if[1]])
+                continue
+            name, others = axis.only_if
+            if not set(others).isdisjoint(self._values(AXIS[name])):
+                yield axis, self._values(axis) if not axis.of else self._rates(axis, *others)
+
+    def _rates(self, axis: Axis, optimizer: str) -> tuple[float, ...] | Range:
+        """The learning rates of an optimizer."""
+        return rates_of(optimizer, getattr(self, axis.of)[optimizer])
 
     def _values(self, axis: Axis) -> tuple[Any, ...]:
         """The values of an axis, where the space leaves them open those of this machine."""
@@ -330,8 +337,8 @@ class Space:
         """Return the scope to declare an axis in: below the value that it depends on, if any."""
         if axis.only_if is None or is_fixed(self._values(AXIS[axis.only_if[0]])):
             return contextlib.nullcontext()
-        parent, value = axis.only_if
-        return hp.conditional_scope(parent, [value])
+        parent, values = axis.only_if
+        return hp.conditional_scope(parent, list(values))
 
     def size(self) -> int | None:
         """Count the recipes, without `build`'s own values; `None` if a rate is from a range."""

@@ -203,10 +203,11 @@ class CommonOptions:
             if text is None:
                 continue
             values = axis.option.read(f"--{axis.option.name}", text)
-            if axis.only_if is None:
+            if not axis.of or axis.only_if is None:
                 arguments[axis.name] = values
             else:
-                arguments.setdefault(axis.of, {})[axis.only_if[1]] = self._drawn_from(values)
+                optimizer = axis.only_if[1][0]
+                arguments.setdefault(axis.of, {})[optimizer] = self._drawn_from(values)
         return Space(**arguments, micro_batch_size=self.micro_batch_size)
 
     def default_of(self, axis: Axis) -> str | None:

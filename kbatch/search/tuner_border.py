@@ -264,8 +264,8 @@ def begin_at(
         return
     start, whole = {}, True
     for axis, values in space.searched():
-        if axis.only_if in (None, ("optimizer", recipe.optimizer)) and not is_fixed(values):
-            own = space.rate_at_32(recipe) if axis.only_if else getattr(recipe, axis.name, None)
+        if axis.is_drawn({"optimizer": recipe.optimizer}) and not is_fixed(values):
+            own = space.rate_at_32(recipe) if axis.of else getattr(recipe, axis.name, None)
             held = axis.absent if own is None else own
             drawable = held is not None and _holds(values, held)
             whole = whole and drawable

@@ -1,4 +1,4 @@
-"""Replay: recorded trainings in place of new ones."""
+"""Replay: a search over a table of trainings, on a clock that is moved by hand."""
 
 from __future__ import annotations
 
@@ -23,6 +23,41 @@ from kbatch.search.oracle import REPEAT, RUNG_MARKS, Oracle
 from kbatch.search.tuner_border import OBJECTIVE
 from kbatch.testing import _table
 from kbatch.testing._table import RecipePoints, RecordedTraining
+
+__all__ = ["FakeTime"]
+
+
+class FakeTime:
+    """A clock that moves only when a test tells it to.
+
+    Pass it to `TrainingClock(now=…)` and `Horizon(now=…)`, so that a test of callbacks need not
+    wait.
+
+    Args:
+        seconds: Float, the time at first. Defaults to `0.0`.
+
+    Example:
+    >>> now = FakeTime()
+    >>> now.sleep(2.5)
+    >>> now()
+    2.5
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock forward.
+
+        Args:
+            seconds: Float, seconds to pass.
+        """
+        self.seconds += seconds
+
 
 LEAST = 0.01  # horizons that a training costs at least, so that failures come to an end
 

@@ -148,7 +148,7 @@ def hparams_of(record: Record) -> dict[str, Any]:
         hparams[f"learning_rate_{recipe.optimizer}"] = record.learning_rate_at_32
     for name, value in record.values.items():
         below = AXIS[name].only_if if name in AXIS else None
-        if below is None or record.values.get(below[0], below[1]) == below[1]:
+        if below is None or record.values.get(below[0], below[1][0]) in below[1]:
             hparams[name] = value
     return hparams
 

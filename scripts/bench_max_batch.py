@@ -35,13 +35,13 @@ import rows
 from bench_models import build, data, specs
 from finder_ratios import summary
 from fresh_processes import STEPS, fifty, largest_that_survives, spread
-from peer_finders import PEERS
+from peer_finders import PEERS, searched
 
 from kbatch import Recipe, Space, find_max_batch, max_batches
 from kbatch.errors import KbatchError
-from kbatch.memory._next_size import UNBOUNDED
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe
 from kbatch.memory._prober import Prober
+from kbatch.memory._search import UNBOUNDED
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 
@@ -146,7 +146,7 @@ def _peer(workload: Workload, finder: str, limit: int) -> dict[str, object]:
     """The result of a peer's procedure with kbatch's probes; it confirms nothing."""
     began = time.perf_counter()
     with Prober(workload, limit) as prober:
-        found = PEERS[finder](prober.probe, UNBOUNDED)
+        found = searched(PEERS[finder](UNBOUNDED), prober.probe)
     seconds = round(time.perf_counter() - began, 1)
     return {
         **_tried(found.batch_size, found.probes),

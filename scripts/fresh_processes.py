@@ -8,7 +8,7 @@ import statistics
 from bench_models import build, data
 
 from kbatch import Recipe
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kbatch.memory._next_size import Need
-from kbatch.memory._probe import ModelFacts, Probe
+from kbatch.memory._max_batch import Probe
+from kbatch.memory._prober import ModelFacts
+from kbatch.memory._search import Need
 from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment, Size
 from kbatch.space import Combination
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from kbatch.errors import MemoryLimitError
-from kbatch.memory._find import check_size, lower_size
+from kbatch.memory._find import lower_size
+from kbatch.memory._workload import check_size
 
 
 def test_whole_numbers_of_any_kind_are_taken():

@@ -3,7 +3,7 @@
 import forked
 import pytest
 
-from kbatch.memory._bfc_allocator import Allocator, contiguous
+from kbatch.runtime.device_memory import Allocator, contiguous
 
 MIB = 1 << 20
 

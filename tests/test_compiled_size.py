@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kbatch.memory._approach import compiled_size
-from kbatch.memory._probe import TOO_LARGE, ModelFacts
+from kbatch.memory._prober import TOO_LARGE, ModelFacts
+from kbatch.memory._search import compiled_size
 
 GB = 10**9
 

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kbatch.memory._approach import confirmed
-from kbatch.memory._next_size import any_size, power_of_two
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe, SearchResult
+from kbatch.memory._search import any_size, power_of_two, stepping_down, tried
 
 
 def confirmer(most, log=None, phase="training"):
@@ -24,6 +23,10 @@ def confirmer(most, log=None, phase="training"):
         )
 
     return confirm
+
+
+def confirmed(confirm, size, step, allowed):
+    return SearchResult.of((), tried(stepping_down(size, step, allowed), confirm))
 
 
 def alone(*arguments, **named):

@@ -7,8 +7,7 @@ import pytest
 import kbatch
 from kbatch import Recipe
 from kbatch.memory._prober import Prober
-from kbatch.memory._sample import sample_of
-from kbatch.memory._workload import Workload
+from kbatch.memory._workload import Workload, sample_of
 from kbatch.model_spec import ModelSpec
 
 pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")

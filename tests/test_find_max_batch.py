@@ -11,11 +11,10 @@ import pytest
 import kbatch
 from kbatch import Recipe, find_max_batch
 from kbatch.errors import MemoryLimitError
+from kbatch.memory._estimate import UNSTEADY
 from kbatch.memory._max_batch import MARGINS, MaxBatch
-from kbatch.memory._next_size import UNSTEADY
 from kbatch.memory._prober import Prober
-from kbatch.memory._sample import sample_of
-from kbatch.memory._workload import Workload
+from kbatch.memory._workload import Workload, sample_of
 from kbatch.model_spec import ModelSpec
 
 pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers", "no_worker_is_left")

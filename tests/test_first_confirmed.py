@@ -2,10 +2,8 @@
 
 import pytest
 
-from kbatch.memory._approach import first_confirmed
-from kbatch.memory._max_batch import SearchResult
-from kbatch.memory._next_size import any_size, power_of_two
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe, SearchResult
+from kbatch.memory._search import any_size, first_confirmed, power_of_two
 
 USABLE = 950
 

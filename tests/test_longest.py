@@ -9,10 +9,8 @@ import tensorflow as tf
 
 import kbatch
 from kbatch.errors import DataError
-from kbatch.memory import _longest, estimate
-from kbatch.memory._longest import longest_of
-from kbatch.memory._sample import sample_of
-from kbatch.memory._workload import Workload, surveyed
+from kbatch.memory import _workload, estimate
+from kbatch.memory._workload import Workload, longest_of, sample_of, surveyed
 from kbatch.model_spec import ModelSpec
 
 LENGTHS = [3, 5, 4, 2, 6, 3, 17, 5]  # the longest is in the last batches
@@ -157,10 +155,10 @@ def test_what_cannot_be_batched_is_refused(data, says):
 
 def test_a_survey_ends_and_says_what_it_saw(monkeypatch):
     endless = padded().repeat()
-    monkeypatch.setattr(_longest, "ELEMENTS", 3)
+    monkeypatch.setattr(_workload, "ELEMENTS", 3)
     assert surveyed(endless, None, None)[2] == "the longest shape (6,) of the first 6 examples"
     ticks = itertools.count()
-    monkeypatch.setattr(_longest, "SECONDS", 1)
+    monkeypatch.setattr(_workload, "SECONDS", 1)
     found = longest_of(endless, sample_of(endless)[0], clock=lambda: float(next(ticks)))
     assert found.words == "the longest shape (5,) of the first 4 examples"
 

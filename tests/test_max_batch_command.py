@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from kbatch.cli import options as cli_options
 from kbatch.cli.app import app
 from kbatch.cli.max_batch_answer import sentence
-from kbatch.memory._max_batch import MaxBatch, Row, Table
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import MaxBatch, Probe, Row, Table
 from kbatch.recipe import Recipe
 from kbatch.space import Combination
 

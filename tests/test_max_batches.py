@@ -221,7 +221,7 @@ def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path, monkeypa
 def test_the_sample_of_a_dataset_is_that_of_its_arrays():
     import tensorflow as tf
 
-    from kbatch.memory._sample import sample_of
+    from kbatch.memory._workload import sample_of
 
     x, y = np.arange(60, dtype="float32").reshape(20, 3), np.arange(20)
     (of_arrays, count), (of_dataset, other) = (

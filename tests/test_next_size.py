@@ -4,8 +4,16 @@ import random
 
 import pytest
 
-from kbatch.memory._next_size import Need, any_size, jump, multiple_of_8, power_of_two, settle
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe, SearchResult
+from kbatch.memory._search import (
+    Jump,
+    Need,
+    any_size,
+    multiple_of_8,
+    power_of_two,
+    settling,
+    tried,
+)
 
 LIMIT = 1e9
 
@@ -37,6 +45,18 @@ def prober(need, rng=None, noise=0.0, slack=0.0, fails=0.0, log=None):
         )
 
     return probe
+
+
+def searched(probe, sizes):
+    return SearchResult.of(tried(sizes, lambda size: [probe(size)]))
+
+
+def jump(probe, *arguments):
+    return searched(probe, Jump(*arguments).sizes())
+
+
+def settle(probe, *arguments):
+    return searched(probe, settling(*arguments))
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -4,7 +4,8 @@ import io
 
 from rich.console import Console
 
-from kbatch.memory._probe import Probe, printing_lines, shown_lines
+from kbatch.memory._max_batch import Probe
+from kbatch.memory._prober import printing_lines, shown_lines
 
 PROBE = Probe(64, "out_of_memory", 10**8, 12.0, (0.5, 0.5))
 

@@ -8,8 +8,16 @@ import pytest
 
 from kbatch.errors import ModelError, SpaceError
 from kbatch.memory import _prober as module
-from kbatch.memory._probe import TOO_LARGE, ModelFacts, Probe, Refusal
-from kbatch.memory._prober import PATIENCE_SECONDS, SLOWER, WORKER, Prober
+from kbatch.memory._max_batch import Probe
+from kbatch.memory._prober import (
+    PATIENCE_SECONDS,
+    SLOWER,
+    TOO_LARGE,
+    WORKER,
+    ModelFacts,
+    Prober,
+    Refusal,
+)
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 from kbatch.runtime import device_memory
@@ -37,6 +45,8 @@ class FakeWorker:
 
     def call(self, function, *arguments, timeout_seconds):
         self.alive = True
+        if function == f"{WORKER}:answer":
+            function, *arguments = arguments
         self.calls.append(function)
         self.timeouts.append(timeout_seconds)
         if function == f"{WORKER}:begin":
@@ -44,7 +54,7 @@ class FakeWorker:
         FakeWorker.sizes.append(arguments[0])
         if arguments[0] >= FakeWorker.refused_from:
             return FakeWorker.refused_with
-        if function == f"{WORKER}:traced_compiled_bytes":
+        if function == "compiled_bytes":
             return arguments[0] * 1000
         return Probe(arguments[0], "passed", 1, 1.0, (2.0, 0.1, 0.1))
 
@@ -77,9 +87,9 @@ def test_confirmations_are_fresh_processes_with_less_memory(workers):
         probing.confirm(7, 10)
     assert [worker.mebibytes for worker in workers] == [400, 372, 372]
     assert [worker.calls for worker in workers] == [
-        [f"{WORKER}:begin", f"{WORKER}:probe"],
-        [f"{WORKER}:begin", f"{WORKER}:confirm"],
-        [f"{WORKER}:begin", f"{WORKER}:confirm"],
+        [f"{WORKER}:begin", "probe"],
+        [f"{WORKER}:begin", "confirm"],
+        [f"{WORKER}:begin", "confirm"],
     ]
     assert not any(worker.alive for worker in workers)
 
@@ -125,7 +135,7 @@ def test_an_error_that_is_gone_the_second_time_is_forgotten(workers, monkeypatch
 
     def once(worker, function, *arguments, timeout_seconds):
         answer = call(worker, function, *arguments, timeout_seconds=timeout_seconds)
-        first = function == f"{WORKER}:probe" and FakeWorker.sizes == [128]
+        first = arguments[0] == "probe" and FakeWorker.sizes == [128]
         return FakeWorker.refused_with if first else answer
 
     monkeypatch.setattr(FakeWorker, "call", once)

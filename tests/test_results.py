@@ -428,8 +428,7 @@ def test_an_old_project_is_read_reported_on_and_drawn(tmp_path):
 
 def test_values_show_themselves_as_tables_in_a_notebook():
     from kbatch.memory._estimate import Speed, Throughput
-    from kbatch.memory._max_batch import MaxBatch, Row, Table
-    from kbatch.memory._probe import Probe
+    from kbatch.memory._max_batch import MaxBatch, Probe, Row, Table
     from kbatch.recompute._plan import Plan, PlannedSegment
 
     probe = Probe(64, "passed", 10**8, 1.0, (0.1,) * 60)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.memory._sample import ROWS, sample_of
+from kbatch.memory._workload import ROWS, sample_of
 
 X, Y = np.arange(240, dtype="float32").reshape(40, 6), np.arange(40, dtype="int32")
 EXAMPLES = tf.data.Dataset.from_tensor_slices((X, Y))

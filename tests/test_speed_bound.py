@@ -2,8 +2,8 @@
 
 import pytest
 
-from kbatch.memory._next_size import GAIN, SIZES, SpeedBound, speed_bound
-from kbatch.memory._probe import Probe
+from kbatch.memory._estimate import GAIN, SIZES, SpeedBound, speed_bound
+from kbatch.memory._max_batch import Probe
 
 
 def steps_of(fixed, per_example, asked):

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from kbatch.memory._next_size import Line, fitted_line, line_of_probes
-from kbatch.memory._probe import Probe, waited
+from kbatch.memory._estimate import Line, fitted_line, line_of_probes
+from kbatch.memory._max_batch import Probe
+from kbatch.memory._prober import waited
 
 
 @pytest.mark.parametrize(("overhead", "slope"), [(0.01, 0.001), (0.0, 0.002), (0.5, 1e-5)])

@@ -8,11 +8,10 @@ from fake_prober import LIMIT, FakeProber, line, plain
 from kbatch import Recipe
 from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.errors import MemoryLimitError, ModelError
-from kbatch.memory._approach import SearchOptions
 from kbatch.memory._find import find
 from kbatch.memory._max_batch import MARGINS, recipe_of
 from kbatch.memory._micro_batch import MOST_STEPS
-from kbatch.memory._next_size import Need
+from kbatch.memory._search import Need, SearchOptions
 from kbatch.memory._table import TableSearch
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec

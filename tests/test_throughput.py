@@ -3,7 +3,7 @@
 import pytest
 
 from kbatch.memory._estimate import _throughput
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe
 
 
 def probes(seconds):

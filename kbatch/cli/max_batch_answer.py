@@ -15,10 +15,10 @@ from rich.status import Status
 
 from kbatch.cli.options import MaxBatchOptions
 from kbatch.errors import DataError, SearchError
-from kbatch.memory import _next_size, _probe
+from kbatch.memory._estimate import line_of_probes
 from kbatch.memory._find import find_max_batch
-from kbatch.memory._max_batch import MARGINS, MaxBatch, Row
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import MARGINS, MaxBatch, Probe, Row
+from kbatch.memory._prober import Lines
 from kbatch.memory._table import max_batches
 from kbatch.plain_text import example_shape
 from kbatch.recipe import Recipe
@@ -85,7 +85,7 @@ def sentence(largest: MaxBatch) -> str:
     Sizes below the smallest one that was measured are not named.
     """
     probes = [probe for probe in (*largest.probes, *largest.confirmations) if probe.passed]
-    line = _next_size.line_of_probes(probes)
+    line = line_of_probes(probes)
     if line is None:
         return str(largest)
     smallest, fast = min(probe.batch_size for probe in probes), line.smallest(SHARE)
@@ -93,7 +93,7 @@ def sentence(largest: MaxBatch) -> str:
     return f"{largest}; {SHARE:.0%} of the best speed is reached at {reached}"
 
 
-class _ProbeLines(_probe.Lines):
+class _ProbeLines(Lines):
     """Prints every probe and how long the rest takes, and shows what is going on meanwhile."""
 
     def __init__(

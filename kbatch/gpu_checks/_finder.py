@@ -11,8 +11,7 @@ from kbatch.gpu_checks._survival import survival
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.memory._find import find_max_batch
-from kbatch.memory._max_batch import MaxBatch, recipe_of
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import MaxBatch, Probe, recipe_of
 from kbatch.memory._prober import Prober
 from kbatch.memory._table import max_batches
 from kbatch.memory._workload import Workload

@@ -18,7 +18,7 @@ from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.memory import _cache
 from kbatch.memory._find import find_max_batch
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe
 from kbatch.runtime import nvidia
 
 BEFORE_KILL = 2  # trainings that have ended when the search is killed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbatch.memory._probe import Probe
+from kbatch.memory._max_batch import Probe
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload
 

@@ -9,8 +9,7 @@ from kbatch.errors import KbatchError
 from kbatch.gpu_checks._data import builder
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
-from kbatch.memory._probe import TOO_LARGE
-from kbatch.memory._prober import Prober
+from kbatch.memory._prober import TOO_LARGE, Prober
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 

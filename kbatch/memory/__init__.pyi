@@ -2,8 +2,7 @@
 
 from ._estimate import Estimate, Speed, Throughput, estimate
 from ._find import FinderArguments
-from ._max_batch import MaxBatch, Row, Table
-from ._probe import Probe
+from ._max_batch import MaxBatch, Probe, Row, Table
 
 __all__ = [
     "Estimate",

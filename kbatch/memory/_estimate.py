@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch import plain_text, text_table
 from kbatch.errors import MemoryLimitError, in_one_frame
-from kbatch.memory._find import check_size
-from kbatch.memory._next_size import NEARLY, UNSTEADY, Line, fitted_line
-from kbatch.memory._probe import ModelFacts, Probe, shown_lines
-from kbatch.memory._prober import Prober
-from kbatch.memory._workload import workload_of
+from kbatch.memory._max_batch import Probe
+from kbatch.memory._prober import ModelFacts, Prober, shown_lines
+from kbatch.memory._workload import check_size, workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.runtime import device, device_memory
@@ -153,6 +153,131 @@ def _compiled(model: ModelFacts, size: int, whole: int, half: int) -> Estimate:
     return Estimate(
         size, model.weight_bytes, model.slot_bytes, gradients, growing, rest - gradients
     )
+
+
+# steps of a probe that are not counted: the first traces, compiles and fills the input pipeline
+UNSTEADY = 1
+NEARLY = 0.95  # of the best speed: what "as fast" means; chosen by hand
+
+
+@dataclass(frozen=True)
+class Line:
+    """Seconds of a step: `overhead_seconds + seconds_per_example * batch_size`.
+
+    Attributes:
+        overhead_seconds: Float, seconds of a step that do not depend on the batch size.
+        seconds_per_example: Float, seconds that each example adds.
+        largest: Integer, the largest batch size that the line was fitted to.
+    """
+
+    overhead_seconds: float
+    seconds_per_example: float
+    largest: int
+
+    def examples_per_second(self, batch_size: int) -> float:
+        """Speed at a batch size."""
+        return batch_size / (self.overhead_seconds + self.seconds_per_example * batch_size)
+
+    def smallest(self, share: float = NEARLY) -> int:
+        """The smallest batch size with at least that share of the best speed up to `largest`.
+
+        Example:
+        >>> line = Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000)
+        >>> line.smallest(0.95)
+        187
+        """
+        speed = share * self.examples_per_second(self.largest)
+        room = 1 - speed * self.seconds_per_example
+        return min(self.largest, max(1, math.ceil(speed * self.overhead_seconds / room - 1e-9)))
+
+    def flat_from(self, gain: float) -> int:
+        """The batch size from which on twice as many examples gain at most `gain` of speed.
+
+        Example:
+        >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
+        245
+        """
+        return max(
+            1, math.ceil(self.overhead_seconds / self.seconds_per_example * (1 / gain - 1) / 2)
+        )
+
+
+def fitted_line(seconds: Mapping[int, Sequence[float]]) -> Line | None:
+    """Fit a line through the median steps of batch sizes, robust to disturbed ones.
+
+    Args:
+        seconds: Steady seconds of steps, by batch size.
+
+    Returns:
+        The `Line`, or `None` if there are not two sizes. Its slope is the median of those between
+        all pairs (Theil 1950, Sen 1968), each pair weighted by how far apart it is.
+    """
+    medians = {size: statistics.median(steps) for size, steps in seconds.items() if steps}
+    pairs = [(small, large) for small, large in itertools.combinations(sorted(medians), 2)]
+    if not pairs:
+        return None
+    slopes = sorted(
+        ((medians[large] - medians[small]) / (large - small), large - small)
+        for small, large in pairs
+    )
+    slope = max(_weighted_median(slopes), 1e-12)
+    overhead = max(
+        0.0, statistics.median(second - slope * size for size, second in medians.items())
+    )
+    if overhead == 0.0:
+        slope = statistics.median(second / size for size, second in medians.items())
+    return Line(overhead, slope, max(medians))
+
+
+def line_of_probes(probes: Iterable[Probe]) -> Line | None:
+    """The line of probes that passed; `None` if they tried one size only."""
+    seconds: dict[int, list[float]] = {}
+    for probe in probes:
+        if probe.passed:
+            seconds.setdefault(probe.batch_size, []).extend(probe.step_seconds[UNSTEADY:])
+    return fitted_line(seconds)
+
+
+def _weighted_median(values: list[tuple[float, int]]) -> float:
+    half, weight = sum(weight for _, weight in values) / 2, 0
+    for value, own in values:
+        weight += own
+        if weight >= half:
+            return value
+    return values[-1][0]
+
+
+# Chosen by hand. Two sizes give the line of seconds per step; up to the larger one, a batch is
+# worth trying whatever its speed.
+SIZES, STEPS = (512, 4096), 6
+GAIN = 0.02  # of twice as many examples: chosen by hand, about the noise of a step's seconds
+
+
+@dataclass(frozen=True)
+class SpeedBound:
+    """Where larger batches stop being faster."""
+
+    probes: tuple[Probe, ...] = ()  # those that show it
+    # The size from which on twice as many examples gain less than 2 % of speed, if it was measured.
+    flat: int | None = None
+
+    def lowered(self, ceiling: int) -> int:
+        """The ceiling, or the size from which on speed is flat, whichever is lower."""
+        return ceiling if self.flat is None else min(ceiling, self.flat)
+
+
+def speed_bound(steps: Callable[[int, int], Probe], largest: int) -> SpeedBound:
+    """Measure where speed stops rising, if memory allows sizes where that matters.
+
+    A model that needs next to no memory has no other bound on its batch size.
+    """
+    if largest <= SIZES[-1]:
+        return SpeedBound()
+    probes = tuple(steps(size, STEPS) for size in SIZES)
+    line = line_of_probes(probes)
+    if line is None:
+        return SpeedBound(probes)
+    return SpeedBound(probes, max(SIZES[-1], line.flat_from(GAIN)))
 
 
 # Chosen by hand: the whole measurement takes about a minute, and its medians are steady

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch.errors import MemoryLimitError, SearchError, in_one_frame
+from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _cache
-from kbatch.memory._approach import (
+from kbatch.memory._max_batch import MARGINS, Margins, MaxBatch, Probe
+from kbatch.memory._prober import TIMEOUT_SECONDS, Prober, shown_lines
+from kbatch.memory._search import (
+    ALLOWED,
     Prediction,
     SearchOptions,
     approach,
@@ -18,14 +21,9 @@ from kbatch.memory._approach import (
     nothing_fits,
     predict,
 )
-from kbatch.memory._max_batch import MARGINS, Margins, MaxBatch
-from kbatch.memory._next_size import ALLOWED
-from kbatch.memory._probe import Probe, Probing, shown_lines
-from kbatch.memory._prober import TIMEOUT_SECONDS, Prober
-from kbatch.memory._workload import workload_of
+from kbatch.memory._workload import check_size, workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, check_names, shows
 from kbatch.recipe import Recipe
-from kbatch.recipe_words import whole_number
 from kbatch.runtime import device, device_memory, nvidia
 
 if TYPE_CHECKING:
@@ -62,20 +60,6 @@ def parted(build: Any, arguments: FinderArguments) -> tuple[ModelSpec, WorkerOpt
     of_model = {name: value for name, value in arguments.items() if name not in names}
     of_worker = {name: value for name, value in arguments.items() if name in names}
     return ModelSpec.of(build, **of_model), WorkerOptions(**of_worker)  # type: ignore[arg-type]
-
-
-def check_size(name: str, size: int | None) -> int | None:
-    """Return a batch size, or `None` if there is none."""
-    if size is None:
-        return None
-    whole = whole_number(size)
-    if whole is None:
-        raise MemoryLimitError(
-            f"`{name}` must be a whole number of at least 1",
-            size,
-            "Pass a batch size, or leave it out",
-        )
-    return whole
 
 
 def lower_size(one: int | None, other: int | None) -> int | None:
@@ -190,7 +174,7 @@ def find_max_batch(
     return result
 
 
-def find(prober: Probing, options: SearchOptions, margins: Margins = MARGINS) -> MaxBatch:
+def find(prober: Prober, options: SearchOptions, margins: Margins = MARGINS) -> MaxBatch:
     """The largest batch size of the prober's workload."""
     began = time.perf_counter()
     prediction = predict(prober, options, margins)

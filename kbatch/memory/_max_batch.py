@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch import plain_text, text_table
 from kbatch.errors import RecordError
-from kbatch.memory._probe import Probe
 from kbatch.plain_text import Whole
 from kbatch.recipe import Recipe
 from kbatch.records import project
@@ -27,6 +26,39 @@ if TYPE_CHECKING:
 WHY = 160  # characters of an error that are shown
 NODES = re.compile(r"\{\{.*?\}\}|\w+Error: (?=Graph execution)")
 PLACES = re.compile(r"Graph execution error|Detected at|File \"|Stack trace|\[\[|Hint: ")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The result of one batch size.
+
+    Attributes:
+        batch_size: Integer, examples per forward and backward pass.
+        ended: `"passed"` or `"out_of_memory"`. `"suspect"` (an ambiguous error), `"died"` (the
+            process ended) and `"hung"` mean out of memory only if a smaller batch passes.
+        peak_bytes: Integer, peak bytes in use during the steps, or until the failure.
+        seconds: Float, wall-clock seconds of the whole probe.
+        step_seconds: Tuple of floats, of each step that passed; the first one traces and compiles.
+        message: String, the text of the error.
+        phase: `"training"`, or `"validation"` if validation failed after all steps were trained.
+        first_peak_bytes: Integer, peak bytes of the first step where that one is not counted in
+            `peak_bytes`, else 0. On a GPU cuDNN tries its algorithms in the first step, with
+            scratch memory that no later step needs.
+    """
+
+    batch_size: int
+    ended: str
+    peak_bytes: int
+    seconds: float
+    step_seconds: tuple[float, ...] = ()
+    message: str = ""
+    phase: str = "training"
+    first_peak_bytes: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether all steps were trained."""
+        return self.ended == "passed"
 
 
 @dataclass(frozen=True)
@@ -400,6 +432,17 @@ class SearchResult:
     first_failing: int | None
     probes: tuple[Probe, ...] = ()
     confirmations: tuple[Probe, ...] = ()
+
+    @classmethod
+    def of(cls, probes: tuple[Probe, ...], confirmations: tuple[Probe, ...] = ()) -> SearchResult:
+        """The largest size that passed below all that failed, by its confirmations if it has any.
+
+        A size that passed once and failed once is not reliable.
+        """
+        failed = [each.batch_size for each in (*probes, *confirmations) if not each.passed]
+        passed = [each.batch_size for each in confirmations or probes if each.passed]
+        sure = (size for size in passed if not failed or size < min(failed))
+        return cls(max(sure, default=0), min(failed, default=None), probes, confirmations)
 
     @property
     def confirmed_steps(self) -> int:

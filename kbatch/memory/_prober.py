@@ -1,26 +1,209 @@
-"""Prober: the parent's side of a disposable worker that tries one batch size after another."""
+"""Prober: tries one batch size after another in a disposable worker, and tells how they end."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from kbatch.errors import ModelError
-from kbatch.memory import _probe
-from kbatch.memory._max_batch import MARGINS
-from kbatch.memory._probe import ModelFacts, Patience, Probe, Refusal, death_error
+from kbatch import errors
+from kbatch.errors import KbatchError, MemoryLimitError, ModelError
+from kbatch.memory._max_batch import MARGINS, Probe
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import text_of_values
 from kbatch.runtime import device_memory, nvidia, users_code
 from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.trace import Moment
 from kbatch.runtime.worker import Death, Worker
+
+# TensorFlow 2.21.0 waits up to 10 s for memory before it fails an allocation
+# (third_party/xla/xla/tsl/framework/allocator_retry.cc). Half of it, and four times the fastest
+# step, tell such a wait from a slow step. Chosen by hand.
+WAITED_SECONDS, WAITED_TIMES = 5.0, 4.0
+SUSPECTS = ("suspect", "died", "hung")  # out of memory only if a smaller batch passes
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Bytes of a model before it trains.
+
+    Attributes:
+        limit_bytes: Integer, bytes that the device may use, or `None` if the device cannot tell.
+        device: String, the device in words.
+        weight_bytes: Integer, bytes of the model's variables.
+        slot_bytes: Integer, bytes of the optimizer's variables.
+        gradient_bytes: Integer, bytes of one gradient: of the trainable weights.
+        contiguous_bytes: Integer, the largest free block after the variables are made, within the
+            limit less its margin.
+        lowest_values: Own hyperparameters that nobody chose, at their lowest values.
+    """
+
+    limit_bytes: int | None
+    device: str
+    weight_bytes: int
+    slot_bytes: int
+    gradient_bytes: int
+    contiguous_bytes: int
+    lowest_values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of all variables."""
+        return self.weight_bytes + self.slot_bytes
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error of a worker, as three clauses.
+
+    Attributes:
+        kind: Name of the error's class; empty for an error of the user's own code.
+        must: The first clause; empty for an error that is not kbatch's.
+        received: The second clause, or the text of the error.
+        do: The third clause.
+    """
+
+    kind: str
+    must: str
+    received: str
+    do: str
+
+    def error(self, doing: str, limit_bytes: int | None) -> KbatchError:
+        """The error to raise in the parent."""
+        if self.must:
+            kind: type[KbatchError] = getattr(errors, self.kind)
+            return kind(self.must, self.received, self.do)
+        if self.kind == "MemoryLimitError":
+            room = "what the device has" if limit_bytes is None else f"{limit_bytes / 1e6:,.1f} MB"
+            received = f"{room}, in which they do not ({self.received.splitlines()[0]})"
+            return MemoryLimitError(
+                "A model and its optimizer must fit into the memory limit",
+                received,
+                "Raise the limit, or take a smaller model",
+            )
+        return ModelError(
+            doing,
+            self.received,
+            "Train it with model.fit on a few examples first: the same error shows there",
+        )
+
+
+def waited(step_seconds: Sequence[float]) -> bool:
+    """Whether the last step waited for memory to become free, as TensorFlow lets it for 10 s.
+
+    Example:
+    >>> waited([4.0, 0.3, 0.3]), waited([4.0, 0.3, 9.8])
+    (False, True)
+    """
+    return len(step_seconds) > 1 and step_seconds[-1] > max(
+        WAITED_SECONDS, WAITED_TIMES * min(step_seconds)
+    )
+
+
+OF_FAILED = (
+    "the MB of a size that failed are those in use when it failed, without the tensor that found "
+    "no room: they may be fewer than those of a smaller size that passed"
+)
+LONG_SECONDS = 10.0  # of a training that is announced: chosen by hand
+
+
+@runtime_checkable
+class Patience(Protocol):
+    """A listener that is told before a training that may take long."""
+
+    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
+        """A confirmation of `steps` steps begins, which should take about `seconds` seconds."""
+
+
+def shown_lines(on_probe: Callable[[Probe], None] | None) -> Callable[[Probe], None] | None:
+    """The function to call with every probe: the user's own, else one that prints a line.
+
+    Lines are printed in a terminal and in a notebook, since finding a batch size takes a minute.
+    """
+    return on_probe or printing_lines(_watched())
+
+
+def printing_lines(console: Any) -> Callable[[Probe], None] | None:
+    """A function that prints a line for every probe; `None` without a console."""
+    return None if console is None else Lines(console)
+
+
+class Lines:
+    """Prints a line for every probe, and one before a training that takes long."""
+
+    def __init__(self, console: Any) -> None:
+        self._console, self._explained = console, False
+
+    def __call__(self, probe: Probe) -> None:
+        """Print the line of a probe, and once what the bytes of one that failed are."""
+        self._console.print(f"  {probe_line(probe)}", highlight=False, markup=False)
+        if probe.peak_bytes and not probe.passed and not self._explained:
+            self._explained = True
+            self._console.print(f"    {OF_FAILED}", highlight=False, markup=False, soft_wrap=True)
+
+    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
+        """Print what begins, if it will take long."""
+        if seconds >= LONG_SECONDS:
+            how = f"{steps} steps in a fresh process, about {seconds:,.0f} s …"
+            text = f"  batch {batch_size:<6} is confirmed by {how}"
+            self._console.print(text, highlight=False, markup=False)
+
+
+def probe_line(probe: Probe) -> str:
+    """A probe in words."""
+    used = f"{probe.peak_bytes / 1e6:,.0f} MB" if probe.peak_bytes else ""
+    steps = f"{len(probe.step_seconds)} steps"
+    ended = "passed" if probe.passed else probe.ended.replace("_", " ")
+    return f"batch {probe.batch_size:<6} {ended:<14} {used:>10}  {steps:>9} {probe.seconds:6.1f} s"
+
+
+def _watched() -> Any:
+    """The console of standard error, or `None` if nobody sees it."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal or console.is_jupyter else None
+
+
+# The lines that TensorFlow prints when it is imported.
+GREETING = re.compile(r"[IW]\d{4} |WARNING: All log messages before")
+
+
+def death_error(death: Death, limit_bytes: int | None) -> ModelError:
+    """Return the error for a process that ended."""
+    said = [line for line in death.said.strip().splitlines() if not GREETING.match(line)]
+    remedy = "Build and fit it in a process of your own to see why"
+    if limit_bytes is not None and is_suspect_exit(death.exit_code or 0):
+        remedy += f", or raise the limit of {limit_bytes / 1e6:,.0f} MB"
+    return ModelError(
+        "A model must be made, and train a step, without ending its process",
+        f"{death}: {said[-1]}" if said else str(death),
+        remedy,
+    )
+
+
+DUMP = "KBATCH_XLA_DUMP"
+TOO_LARGE = 1 << 60  # bytes of a step that could not be compiled for want of memory
+
+
+def xla_flags(folder: str) -> dict[str, str]:
+    """Environment variables that make XLA write the buffers of train steps to a folder."""
+    own = os.environ.get("XLA_FLAGS", "")
+    dump = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+    steps_only = "--xla_dump_hlo_module_re=.*train_step.*"
+    return {
+        DUMP: folder,
+        "XLA_FLAGS": f"{own} {dump} {steps_only}".strip(),
+    }
+
 
 STEPS = 3  # of a probe: the first traces, the second is steady, the third may be higher
 TIMEOUT_SECONDS = 600.0
@@ -66,7 +249,7 @@ class Prober:
         self._begin_seconds = self._first_seconds = self._slowest_seconds = 0.0
         self._later_seconds: list[float] = []  # of steps after the first
         self._compiled = 0  # bytes of a size that could be compiled
-        self._passed_alone: set[str] = set()  # functions that passed with one example
+        self._passed_alone: set[str] = set()  # methods that passed with one example
 
     def facts(self) -> ModelFacts:
         """Bytes of the model, which is made first; made anew in a new worker."""
@@ -111,11 +294,11 @@ class Prober:
 
     def probe(self, batch_size: int) -> Probe:
         """Train three steps."""
-        return self._try(f"{WORKER}:probe", (batch_size, STEPS), self.timeout_seconds)
+        return self._try("probe", (batch_size, STEPS), self.timeout_seconds)
 
     def steps(self, batch_size: int, steps: int) -> Probe:
         """Train `steps` steps."""
-        return self._try(f"{WORKER}:probe", (batch_size, steps), self.timeout_seconds)
+        return self._try("probe", (batch_size, steps), self.timeout_seconds)
 
     def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
         """Train `steps` steps as `fit` does, and validate."""
@@ -127,7 +310,7 @@ class Prober:
                 self._on_probe.expect(batch_size, steps, self._expected(steps))
         self.facts()
         return self._try(
-            f"{WORKER}:confirm", (batch_size, steps, validation_batch_size or batch_size), timeout
+            "confirm", (batch_size, steps, validation_batch_size or batch_size), timeout
         )
 
     def _expected(self, steps: int) -> float:
@@ -152,40 +335,38 @@ class Prober:
         return self.train(batch_size, steps, validation_batch_size)
 
     def moments(self) -> list[Moment]:
-        """See `_worker.traced_moments`."""
-        return self._ask(f"{WORKER}:traced_moments")
+        """See `Session.moments`."""
+        return self._ask("moments")
 
     def most_elements(self) -> float:
-        """See `_worker.traced_most_elements`."""
-        return self._ask(f"{WORKER}:traced_most_elements")
+        """See `Session.most_elements`."""
+        return self._ask("most_elements")
 
     def digest(self) -> str:
-        """See `_worker.traced_digest`."""
-        return self._ask(f"{WORKER}:traced_digest")
+        """See `Session.digest`."""
+        return self._ask("digest")
 
     def compiled_bytes(self, batch_size: int) -> int:
-        """See `_worker.traced_compiled_bytes`.
+        """See `Session.compiled_bytes`.
 
         A size that cannot be compiled is too large if one example can.
         """
         self.facts()
-        answer = self._worker.call(
-            f"{WORKER}:traced_compiled_bytes", batch_size, timeout_seconds=self.timeout_seconds
-        )
+        answer = self._call("compiled_bytes", batch_size)
         if batch_size > 1 and self._may_be_too_large(answer):
             self._worker.close()
             self._compiled = self._compiled or self.compiled_bytes(1)
-            return _probe.TOO_LARGE
+            return TOO_LARGE
         self._compiled = self._answer(answer)
         return self._compiled
 
     def is_compiled_by_xla(self) -> bool:
         """Whether Keras compiles the model by XLA if nothing is said."""
-        return self._ask(f"{WORKER}:is_compiled_by_xla")
+        return self._ask("is_compiled_by_xla")
 
     def heaviest(self, augmentations: tuple[str, ...]) -> str:
         """The augmentation pipeline with the most layers."""
-        return self._ask(f"{WORKER}:heaviest", augmentations)
+        return self._ask("heaviest", augmentations)
 
     def close(self) -> None:
         """End the process."""
@@ -204,23 +385,28 @@ class Prober:
 
     def _within(self, limit_bytes: int | None) -> Worker:
         """A new process that keeps to a limit."""
-        flags = _probe.xla_flags(self._dump.name) if self.workload.recipe.jit_compile else {}
+        flags = xla_flags(self._dump.name) if self.workload.recipe.jit_compile else {}
         return Worker(
             {**self._environment, **device_memory.limit_environment(limit_bytes), **flags}
         )
 
-    def _try(self, function: str, arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
+    def _call(self, method: str, *arguments: Any, timeout_seconds: float = 0.0) -> Any:
+        """What a method of the worker's session answers: a result, a `Refusal` or a `Death`."""
+        timeout = timeout_seconds or self.timeout_seconds
+        return self._worker.call(f"{WORKER}:answer", method, *arguments, timeout_seconds=timeout)
+
+    def _try(self, method: str, arguments: tuple[int, ...], timeout_seconds: float) -> Probe:
         self.facts()
         began = time.perf_counter()
-        answer = self._worker.call(function, *arguments, timeout_seconds=timeout_seconds)
+        answer = self._call(method, *arguments, timeout_seconds=timeout_seconds)
         if isinstance(answer, Death):
             if answer.exit_code is not None and not is_suspect_exit(answer.exit_code):
                 self._answer(answer)
             ended = "hung" if answer.exit_code is None else "died"
             probe = Probe(arguments[0], ended, 0, time.perf_counter() - began, message=str(answer))
-        elif self._may_be_too_large(answer) and self._passes_alone(function, arguments):
+        elif self._may_be_too_large(answer) and self._passes_alone(method, arguments):
             # an error that is gone the second time was not of the size
-            again = self._worker.call(function, *arguments, timeout_seconds=timeout_seconds)
+            again = self._call(method, *arguments, timeout_seconds=timeout_seconds)
             failed = Probe(arguments[0], "suspect", 0, 0.0, message=answer.received)
             probe = again if isinstance(again, Probe) else failed
             probe = dataclasses.replace(probe, seconds=time.perf_counter() - began)
@@ -234,12 +420,10 @@ class Prober:
         self._on_probe(probe)
         return probe
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
-        """The answer of a function about the model."""
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """The answer to a question about the model."""
         self.facts()
-        return self._answer(
-            self._worker.call(function, *arguments, timeout_seconds=self.timeout_seconds)
-        )
+        return self._answer(self._call(method, *arguments))
 
     def _may_be_too_large(self, answer: Any) -> bool:
         """Whether an answer is an error of the model's or of TensorFlow's own, or a death.
@@ -251,19 +435,17 @@ class Prober:
             return answer.exit_code is None or is_suspect_exit(answer.exit_code)
         return isinstance(answer, Refusal) and not answer.kind
 
-    def _passes_alone(self, function: str, arguments: tuple[int, ...]) -> bool:
+    def _passes_alone(self, method: str, arguments: tuple[int, ...]) -> bool:
         """Whether one example passes in a new process, so that an error is due to the size."""
         if arguments[0] == 1:
             return False
-        if function not in self._passed_alone:
+        if method not in self._passed_alone:
             self._worker.close()
             self.facts()
-            answer = self._worker.call(
-                function, *(1 for _ in arguments), timeout_seconds=self.timeout_seconds
-            )
+            answer = self._call(method, *(1 for _ in arguments))
             if not isinstance(answer, Probe) or not answer.passed:
                 return False
-            self._passed_alone.add(function)
+            self._passed_alone.add(method)
         return True
 
     def _answer(self, answer: Any) -> Any:

@@ -6,12 +6,17 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.errors import MemoryLimitError, ModelError, NoMemoryLimitError, in_one_frame
 from kbatch.memory import _cache
-from kbatch.memory._approach import (
+from kbatch.memory._estimate import SpeedBound
+from kbatch.memory._find import FinderArguments, WorkerOptions, lower_size, parted, room
+from kbatch.memory._max_batch import MARGINS, Margins, Row, SearchResult, Table, recipe_of
+from kbatch.memory._micro_batch import MOST_STEPS
+from kbatch.memory._prober import SUSPECTS, Prober, shown_lines
+from kbatch.memory._search import (
     Approach,
     Prediction,
     SearchOptions,
@@ -20,13 +25,7 @@ from kbatch.memory._approach import (
     nothing_fits,
     predict,
 )
-from kbatch.memory._find import FinderArguments, WorkerOptions, check_size, lower_size, parted, room
-from kbatch.memory._max_batch import MARGINS, Margins, Row, SearchResult, Table, recipe_of
-from kbatch.memory._micro_batch import MOST_STEPS
-from kbatch.memory._next_size import SpeedBound
-from kbatch.memory._probe import SUSPECTS, Probing, shown_lines
-from kbatch.memory._prober import Prober
-from kbatch.memory._workload import Workload, pipelines, surveyed
+from kbatch.memory._workload import Workload, check_size, pipelines, surveyed
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import PLAIN
@@ -37,16 +36,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class TableProbing(Probing, Protocol):
-    """What a table's search asks of `Prober` besides."""
-
-    def another(self, workload: Workload) -> None:
-        """See `Prober.another`."""
-
-    def close(self) -> None:
-        """See `Prober.close`."""
-
-
 class TableSearch:
     """Finds the largest batch of every combination."""
 
@@ -54,7 +43,7 @@ class TableSearch:
         self,
         workload: Workload,
         augmentation: str,
-        make_prober: Callable[[Workload], TableProbing],
+        make_prober: Callable[[Workload], Prober],
         limit_bytes: int | None,
         ceiling: int | None,
         on_row: Callable[[Row], None] | None = None,
@@ -123,7 +112,7 @@ class TableSearch:
         finally:
             prober.close()
 
-    def _approaches(self, prober: TableProbing, recipes: list[Recipe]) -> Iterator[Approach | None]:
+    def _approaches(self, prober: Prober, recipes: list[Recipe]) -> Iterator[Approach | None]:
         """Where each recipe's confirmation begins; `None` if its model itself does not fit."""
         scale: tuple[float, float] | None = None
         for recipe in recipes:
@@ -152,7 +141,7 @@ class TableSearch:
             yield self._with_accumulating(prober, recipe, known, scale)
 
     def _with_accumulating(
-        self, prober: TableProbing, recipe: Recipe, known: Approach, scale: tuple[float, float]
+        self, prober: Prober, recipe: Recipe, known: Approach, scale: tuple[float, float]
     ) -> Approach:
         """An approach with the largest micro-batch that its prediction allows.
 
@@ -206,7 +195,7 @@ class TableSearch:
             size = prediction.compiled.batch_size
         return min(self._options.largest, prediction.most_examples, size)
 
-    def _row(self, recipe: Recipe, known: Approach, prober: TableProbing) -> Row:
+    def _row(self, recipe: Recipe, known: Approach, prober: Prober) -> Row:
         """The row of a recipe, once its size has trained with memory to spare."""
         result = conclude(prober, known, self._options, self._margins)
         self._executed += len(result.confirmations)
@@ -240,16 +229,13 @@ class TableSearch:
         return min(self._largest(corrected, 0), known.ceiling)
 
     def _confirmed_once_more(
-        self, prober: TableProbing, batch_size: int, result: SearchResult
+        self, prober: Prober, batch_size: int, result: SearchResult
     ) -> SearchResult:
         """The result of a larger size; where that fails, the first result."""
         options = self._options
         probe = prober.confirm(batch_size, options.confirmed_steps, options.validation_batch_size)
         self._executed += 1
-        confirmations = (*result.confirmations, probe)
-        if probe.passed:
-            return SearchResult(batch_size, None, result.probes, confirmations)
-        return dataclasses.replace(result, first_failing=batch_size, confirmations=confirmations)
+        return SearchResult.of(result.probes, (*result.confirmations, probe))
 
     def _accumulated(self, known: Approach, batch_size: int) -> int:
         """The largest micro-batch while gradients are accumulated, computed and not confirmed.

@@ -22,9 +22,8 @@ from kbatch.callbacks.rate import averages
 from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
 from kbatch.errors import DataError, KbatchError
-from kbatch.memory import _bfc_allocator
-from kbatch.memory._max_batch import MARGINS
-from kbatch.memory._probe import DUMP, TOO_LARGE, ModelFacts, Probe, Refusal, waited
+from kbatch.memory._max_batch import MARGINS, Probe
+from kbatch.memory._prober import DUMP, TOO_LARGE, ModelFacts, Refusal, waited
 from kbatch.memory._workload import Workload
 from kbatch.models.call_passes import called_in_passes
 from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
@@ -154,8 +153,7 @@ def _zeros(output: Any, loss: str, rows: int) -> np.ndarray:
 
 NO_LIMIT = 1 << 50
 PARTIAL = 7  # examples of the partial validation batch
-_open: Session | None = None
-_limit: int | None = None
+TOTAL = re.compile(r"Total bytes used: (\d+)")
 
 
 class Session:
@@ -240,10 +238,10 @@ class Session:
         every = [(_bytes(variable), len(variable.shape) > 1) for variable in self.model.variables]
         every += [(_bytes(variable), False) for variable in self.model.optimizer.variables]
         space = MARGINS.usable(limit_bytes) if limit_bytes else NO_LIMIT
-        free = _bfc_allocator.contiguous(
+        free = device_memory.contiguous(
             space,
             every,
-            _bfc_allocator.FIRST_REGION if device_memory.device() == "CPU:0" else space,
+            device_memory.FIRST_REGION if device_memory.device() == "CPU:0" else space,
         )
         return ModelFacts(
             limit_bytes,
@@ -345,11 +343,73 @@ class Session:
             trained, ended=ended, peak_bytes=peak, seconds=seconds, message=message, phase=phase
         )
 
+    def is_compiled_by_xla(self) -> bool:
+        """Whether Keras compiles the model by XLA if nothing is said."""
+        return bool(self.maker.raw(self.recipe.policy).jit_compile)
+
+    def heaviest(self, augmentations: tuple[str, ...]) -> str:
+        """The augmentation pipeline with the most layers."""
+        return max(augmentations, key=lambda name: len(augmentation.layers(name)))
+
+    def moments(self) -> list[Moment]:
+        """The moments of the train step that may be its peak; nothing is executed."""
+        return liveness.moments(self._graph())
+
+    def most_elements(self) -> float:
+        """The elements of the train step's largest tensor for each example of the batch."""
+        return liveness.most_elements(self._graph())
+
+    def _graph(self) -> Any:
+        """The graph of a train step with a batch of `PRIME` examples."""
+        graph = reshaped(self.step.get_concrete_function(), PRIME)
+        if graph is not None:
+            return graph
+        return tf.function(self.model.train_step).get_concrete_function(self.specs(PRIME)).graph
+
+    def digest(self) -> str:
+        """A digest of the variables, and of the train step traced for any batch size."""
+        variables = [
+            (list(each.shape), str(each.dtype), each.trainable)
+            for each in (*self.model.variables, *self.model.optimizer.variables)
+        ]
+        return f"{variables} {digest_of(self.step.get_concrete_function().graph)}"
+
+    def compiled_bytes(self, batch_size: int) -> int:
+        """Bytes of all buffers of the train step as XLA compiles it; nothing is executed."""
+        folder, specs = Path(os.environ[DUMP]), self.specs(batch_size)
+
+        # XLA compiles from shapes alone where every argument is one tensor: a whole batch of zeros
+        # may not fit into the memory of the host. The name is what `xla_flags` looks for.
+        @tf.function(jit_compile=True)
+        def train_step(*parts: tf.Tensor) -> Any:
+            return self.step(keras.tree.pack_sequence_as(specs, parts))
+
+        try:
+            text = train_step.experimental_get_compiler_ir(*keras.tree.flatten(specs))
+            text(stage="optimized_hlo_serialized")
+            dumped = sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)
+            return [int(found) for path in dumped for found in TOTAL.findall(path.read_text())][-1]
+        except Exception as error:
+            if is_out_of_memory(error):
+                return TOO_LARGE
+            raise
+        finally:
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
     def close(self) -> None:
         """Forget the model."""
         self._around.close()
         del self.model
         tensorflow_private.purge_gradients(self._registered)
+
+
+_open: Session | None = None
+_limit: int | None = None
+
+
+def prepare() -> None:
+    """Do nothing: calling this function imports the module, and with it TensorFlow."""
 
 
 def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
@@ -368,25 +428,12 @@ def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
         return refusal(error)
 
 
-def current() -> Session:
-    """The session that `begin` made."""
-    if _open is None:
-        raise RuntimeError("the worker has no session: `begin` must be called first")
-    return _open
-
-
-def probe(batch_size: int, steps: int) -> Probe | Refusal:
-    """See `Session.probe`."""
+def answer(method: str, *arguments: Any) -> Any:
+    """What a method of the session that `begin` made returns, or its error as a `Refusal`."""
     try:
-        return current().probe(batch_size, steps)
-    except Exception as error:
-        return refusal(error)
-
-
-def confirm(batch_size: int, steps: int, validation_batch_size: int) -> Probe | Refusal:
-    """See `Session.confirm`."""
-    try:
-        return current().confirm(batch_size, steps, validation_batch_size)
+        if _open is None:
+            raise RuntimeError("the worker has no session: `begin` must be called first")
+        return getattr(_open, method)(*arguments)
     except Exception as error:
         return refusal(error)
 
@@ -424,87 +471,3 @@ def _how(error: Exception) -> str:
 
 def _bytes(variable: Any) -> int:
     return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
-
-
-def prepare() -> None:
-    """Do nothing: calling this function imports the module, and with it TensorFlow."""
-
-
-def is_compiled_by_xla() -> bool:
-    """Whether Keras compiles the session's model by XLA if nothing is said."""
-    now = current()
-    return bool(now.maker.raw(now.recipe.policy).jit_compile)
-
-
-def heaviest(augmentations: tuple[str, ...]) -> str:
-    """The augmentation pipeline with the most layers."""
-    return max(augmentations, key=lambda name: len(augmentation.layers(name)))
-
-
-TOTAL = re.compile(r"Total bytes used: (\d+)")
-
-
-def traced_moments() -> list[Moment] | Refusal:
-    """The moments of the train step that may be its peak; nothing is executed."""
-    try:
-        return liveness.moments(_graph(current()))
-    except Exception as error:
-        return refusal(error)
-
-
-def traced_most_elements() -> float | Refusal:
-    """The elements of the train step's largest tensor for each example of the batch."""
-    try:
-        return liveness.most_elements(_graph(current()))
-    except Exception as error:
-        return refusal(error)
-
-
-def _graph(now: Session) -> Any:
-    """The graph of a train step with a batch of `PRIME` examples."""
-    graph = reshaped(now.step.get_concrete_function(), PRIME)
-    if graph is not None:
-        return graph
-    step = tf.function(now.model.train_step)
-    return step.get_concrete_function(now.specs(PRIME)).graph
-
-
-def traced_digest() -> str | Refusal:
-    """A digest of the model: of its variables, and of its train step traced for any batch size."""
-    try:
-        now = current()
-        variables = [
-            (list(each.shape), str(each.dtype), each.trainable)
-            for each in (*now.model.variables, *now.model.optimizer.variables)
-        ]
-        return f"{variables} {digest_of(now.step.get_concrete_function().graph)}"
-    except Exception as error:
-        return refusal(error)
-
-
-def traced_compiled_bytes(batch_size: int) -> int | Refusal:
-    """Bytes of all buffers of the train step as XLA compiles it; nothing is executed."""
-    folder = Path(os.environ[DUMP])
-    try:
-        now = current()
-        specs = now.specs(batch_size)
-
-        # XLA compiles from shapes alone where every argument is one tensor: a whole batch of zeros
-        # may not fit into the memory of the host. The name is what `_probe.xla_flags` looks for.
-        @tf.function(jit_compile=True)
-        def train_step(*parts: tf.Tensor) -> Any:
-            return now.step(keras.tree.pack_sequence_as(specs, parts))
-
-        text = train_step.experimental_get_compiler_ir(*keras.tree.flatten(specs))
-        text(stage="optimized_hlo_serialized")
-        texts = [
-            path.read_text()
-            for path in sorted(folder.glob("*buffer-assignment.txt"), key=os.path.getmtime)
-        ]
-        totals = [int(found) for text in texts for found in TOTAL.findall(text)]
-        return totals[-1]
-    except Exception as error:
-        return TOO_LARGE if is_out_of_memory(error) else refusal(error)
-    finally:
-        for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()

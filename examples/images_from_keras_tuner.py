@@ -30,7 +30,7 @@ def drawn(folder):
     """Make a folder of 400 drawn cats and dogs, in place of your own."""
     from PIL import Image
 
-    from kbatch.case_study.pictures import drawn_pets
+    from kbatch.data.drawn import drawn_pets
 
     for name, pictures in drawn_pets(200, 64).items():
         (folder / name).mkdir(parents=True, exist_ok=True)

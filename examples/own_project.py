@@ -7,7 +7,7 @@ import keras
 import keras_tuner
 
 import kbatch
-from kbatch.case_study.pictures import pictures
+from kbatch.data.case_study import pictures
 
 data = pictures("drawn", image_size=32)  # your own arrays here
 

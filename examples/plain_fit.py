@@ -6,8 +6,8 @@ Usage: python examples/plain_fit.py
 import tensorflow as tf
 
 import kbatch
-from kbatch.case_study.models import cnn
-from kbatch.case_study.pictures import pictures
+from kbatch.data.case_study import pictures
+from kbatch.models.case_study import cnn
 
 data = pictures("drawn", image_size=32)
 model = cnn(32)

@@ -93,7 +93,7 @@ class Bench:
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from kbatch.case_study.pictures import pictures
+        from kbatch.data.case_study import pictures
 
         self.seconds, self.passes, self.out = options.seconds, options.passes, options.out
         self.horizon = f"{self.passes} passes" if self.seconds is None else f"{self.seconds:g} s"
@@ -172,7 +172,7 @@ def builder(model: str, method: str):
     """Return the function that builds a model of the case study, as a method has it."""
     import keras
 
-    from kbatch.case_study.models import MODELS
+    from kbatch.models.case_study import MODELS
 
     def build():
         made = MODELS[model](SIZE)

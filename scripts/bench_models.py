@@ -21,7 +21,7 @@ def build(name: str):
     }
     loss = "sparse_categorical_crossentropy"
     if name == "cnn":
-        from kbatch.case_study.models import cnn
+        from kbatch.models.case_study import cnn
 
         model, loss = cnn(200), "binary_crossentropy"
     elif name in applications:

@@ -24,7 +24,7 @@ import numpy as np
 import rows
 import tensorflow as tf
 
-from kbatch.case_study.models import MODELS
+from kbatch.models.case_study import MODELS
 from kbatch.models.compilation import CompileArguments
 from kbatch.models.gradient_noise import INTERVAL, measured
 from kbatch.models.maker import ModelMaker

@@ -33,12 +33,12 @@ import numpy as np
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 import kbatch
-from kbatch.case_study.models import cnn
-from kbatch.case_study.pictures import pictures
 from kbatch.checks.catalogue import made
 from kbatch.checks.check import Subject
+from kbatch.data.case_study import pictures
 from kbatch.data.streams import training_source
 from kbatch.data.validation import prepare
+from kbatch.models.case_study import cnn
 from kbatch.models.maker import ModelMaker
 
 ROWS, COLUMNS = 200_000, 20

@@ -256,24 +256,24 @@ def nothing_slow() -> Iterator[None]:
     """Replace slow functions."""
     slow = dict.fromkeys(
         (
-            "driver__driver___search_and_confirm",
-            "cli__search_answer__OwnTask__searched",
-            "cli__max_batch_answer__find_max_batch",
-            "cli__max_batch_answer__max_batches",
-            "cli__recompute_answer__front",
-            "cli__assumptions___found",
+            "cli__search_run___search_and_confirm",
+            "cli__task__OwnTask__searched",
+            "memory___find__find_max_batch",
+            "memory___table__max_batches",
+            "recompute___planner__front",
+            "cli__doctor___found",
             "studies__study_run__run",
         ),
         begin,
     )
     quick = {
-        "driver__driver__import_tensorflow": lambda: None,
-        "driver__driver__start_tensorflow": lambda: None,
+        "cli__search_run__import_tensorflow": lambda: None,
+        "cli__search_run__start_tensorflow": lambda: None,
         "cli__doctor__ask_tensorflow": dict,
-        "case_study__pictures__drawn_pets": few_pets,
-        "driver__limits__has_limit": lambda: False,
+        "data__case_study__drawn_pets": few_pets,
+        "cli__search_run__has_limit": lambda: False,
     }
-    with replaced(**slow, **quick, case_study__pictures__from_tfds=begin):
+    with replaced(**slow, **quick, data__case_study__from_tfds=begin):
         yield
 
 

@@ -90,13 +90,13 @@ def not_trained(model: Any, recipe: Any, data: Any, goal: Any, options: Any) -> 
 @contextmanager
 def nothing_trained() -> Iterator[None]:
     """Replace the training, and leave the driver as it is."""
-    import kbatch.driver.driver
+    import kbatch.cli.search_run
     import kbatch.hypermodel  # noqa: F401  so that its functions can be replaced
 
-    stands = {"training__trial__run": not_trained, "case_study__pictures__drawn_pets": few_pets}
+    stands = {"training__trial__run": not_trained, "data__case_study__drawn_pets": few_pets}
     with replaced(
         **stands,
-        driver__limits__has_limit=lambda: False,
+        cli__search_run__has_limit=lambda: False,
         training__confirmation__held_out_batches=lambda *rest, **named: (None, {}),
     ):
         yield
@@ -240,7 +240,7 @@ def _told() -> Iterator[None]:
 
 def _loaded(folder: Path) -> None:
     """Call `kbatch.results.load` in Python."""
-    from kbatch.results import load, load_confirmations
+    from kbatch.results.loading import load, load_confirmations
 
     with _told():
         load(folder)

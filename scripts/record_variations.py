@@ -23,7 +23,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras_tuner
 
 import kbatch
-from kbatch.case_study import pictures, task
+from kbatch.cli import task
+from kbatch.data import case_study
 from kbatch.search import proposals
 from kbatch.testing import Replay
 
@@ -81,13 +82,13 @@ def main():
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     table = Replay.load(options.table)
-    examples = pictures.pictures(options.data, options.image_size, options.data_seed)
+    examples = case_study.pictures(options.data, options.image_size, options.data_seed)
     baseline, of_baseline = table.recipes[0], table.of[table.recipes[0]]
     seeds = [each.seed for each in of_baseline]
     record = functools.partial(
         recorded,
         like=of_baseline[0],
-        build=functools.partial(task.model, options.model, options.image_size),
+        build=functools.partial(task.named_model, options.model, options.image_size, 2),
         examples=examples,
     )
     again = [record(baseline, seed) for seed in seeds]

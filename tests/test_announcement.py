@@ -7,8 +7,8 @@ import fuzz_project
 import pytest
 from rich.console import Console
 
-from kbatch.case_study.options import CaseOptions
-from kbatch.driver.live import announce, announce_horizon
+from kbatch.cli.live import announce, announce_horizon
+from kbatch.cli.search_options import CaseOptions
 
 
 def said(tmp_path, **given):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.callbacks import BatchSchedule
+from kbatch.callbacks.batch_schedule import BatchSchedule
 from kbatch.errors import DataError, ModelError, RecipeError
 
 N = 100

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 from tensorboard_view import View
 
-from kbatch.case_study.options import CaseOptions
-from kbatch.driver import options as driver_options
-from kbatch.driver.live import number_of_trainings
+from kbatch.cli import search_options
+from kbatch.cli.live import number_of_trainings
+from kbatch.cli.search_options import CaseOptions
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 
@@ -277,7 +277,7 @@ def test_a_grid_takes_three_rates_an_optimizer():
 
 
 def test_default_policies_are_of_the_machine_or_the_project(monkeypatch):
-    monkeypatch.setattr(driver_options, "may_use_card", lambda: False)
+    monkeypatch.setattr(search_options, "may_use_card", lambda: False)
     assert options().space().policy == ("float32",)
     begun = options().as_begun({"space": {"policy": ["float32", "mixed_float16"]}})
     assert begun.space().policy == ("float32", "mixed_float16")
@@ -287,7 +287,7 @@ def test_default_policies_are_of_the_machine_or_the_project(monkeypatch):
         .axes["policy"]
         == "float32"
     )
-    monkeypatch.setattr(driver_options, "may_use_card", lambda: True)
+    monkeypatch.setattr(search_options, "may_use_card", lambda: True)
     assert options().space().policy == ("float32", "mixed_float16")
 
 

@@ -40,7 +40,7 @@ def test_a_confirmation_trains_with_fresh_seeds_and_resumes(searched, points):
 def test_trials_that_failed_are_not_confirmed(searched):
     from dataclasses import replace
 
-    from kbatch.training.confirmation import leaders
+    from kbatch.results.ranking import leaders
 
     records = load_records(searched[1] / "p")
     crashed = [

@@ -224,7 +224,7 @@ def folder(tmp_path, monkeypatch):
     """What the pages take for granted: a model in `mymodel.py`, pictures in `PetImages`."""
     from PIL import Image
 
-    from kbatch.case_study.pictures import drawn_pets
+    from kbatch.data.drawn import drawn_pets
 
     setup = next(block for block in blocks("docs/how-to/largest-batch.md"))
     source = re.search(r'SOURCE = """\n(.*?)"""', setup.text, re.DOTALL)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from kbatch.case_study.pictures import drawn_pets
+from kbatch.data.drawn import drawn_pets
 
 
 def test_the_seed_decides_which_pets_are_drawn():

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from kbatch import ModelSpec, Space
-from kbatch.case_study.options import CaseOptions
-from kbatch.driver.driver import _hypermodel
-from kbatch.driver.task import Searched
+from kbatch.cli.search_options import CaseOptions
+from kbatch.cli.search_run import _hypermodel
+from kbatch.cli.task import Searched
 from kbatch.results.loading import load_records
 from kbatch.runtime import device
 

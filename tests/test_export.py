@@ -13,9 +13,9 @@ import result_records
 from PIL import Image
 from typer.testing import CliRunner
 
-from kbatch.case_study.pictures import read_images
-from kbatch.case_study.pictures import split as split_of_study
 from kbatch.cli.app import app
+from kbatch.data.case_study import read_images
+from kbatch.data.case_study import split as split_of_study
 from kbatch.errors import RecordError
 from kbatch.plain_keras import pictures
 from kbatch.records import project as records_project

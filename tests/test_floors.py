@@ -17,7 +17,8 @@ ONLY_IN = {
         "hypermodel",
         "runtime.keras_private",
         "models.maker",
-        "driver.tuners",
+        "cli.search_run",
+        "gpu_checks._training",
         "search.proposals",
         "search.oracle",
         "tuner",
@@ -32,16 +33,14 @@ ONLY_IN = {
     "keras.src": {"runtime.keras_private"},
     "keras_tuner.src": {"runtime.keras_private"},
     "typer": {
-        "command_option",
-        "case_study.options",
-        "driver.options",
-        *(f"cli.{name}" for name in ("app", "command", "doctor", "options", "search_options")),
+        *(f"cli.{name}" for name in ("advise", "app", "command", "doctor")),
+        *(f"cli.{name}" for name in ("max_batch", "recompute", "search_options")),
     },
     "optuna": {"search.proposals"},
     "loky": {"runtime.worker", "runtime.loky_private"},
     "msgspec": {"plain_text"},
     "pynvml": {"runtime.nvidia"},
-    "tensorflow_datasets": {"case_study.pictures", "data.tfds"},
+    "tensorflow_datasets": {"data.case_study", "data.tfds"},
 }
 MODULES = sorted(
     path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py"

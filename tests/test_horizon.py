@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from kbatch import outcome
-from kbatch.callbacks import Horizon, TrainingClock
-from kbatch.callbacks.horizon import measure_validation
+from kbatch.callbacks.clock import TrainingClock
+from kbatch.callbacks.horizon import Horizon, measure_validation
 from kbatch.errors import ModelError
 from kbatch.testing import FakeTime
 

@@ -16,11 +16,11 @@ from PIL import Image
 
 import kbatch
 from kbatch import Outcome
-from kbatch.case_study.pictures import read_images
+from kbatch.cli import search_run
 from kbatch.data import array_files, sources
 from kbatch.data import pictures as data_pictures
+from kbatch.data.case_study import read_images
 from kbatch.data.examples import Shares
-from kbatch.driver import driver
 from kbatch.errors import DataError, KbatchError, RecordError
 from kbatch.plain_keras import pictures
 from kbatch.plain_text import Below, fits_json
@@ -183,7 +183,7 @@ def test_a_search_of_someone_elses_results_is_no_link(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "search").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RecordError, match="must hold no links"):
-        driver.ready(str(tmp_path / "out"))
+        search_run.ready(str(tmp_path / "out"))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -230,13 +230,13 @@ def test_a_path_below_is_taken(path):
 
 
 def test_pages_are_not_written_through_a_link(tmp_path):
-    from kbatch.driver import driver
+    from kbatch.cli import search_run
 
     (tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.md").symlink_to(tmp_path / "mine.txt")
     with pytest.raises(RecordError, match="must hold no links"):
-        driver.ready(str(tmp_path / "out"))
+        search_run.ready(str(tmp_path / "out"))
     assert Path(tmp_path / "mine.txt").read_text() == "mine"
 
 

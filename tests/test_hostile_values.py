@@ -15,7 +15,7 @@ import pytest
 import kbatch
 from kbatch.errors import KbatchError
 from kbatch.plain_text import CONTROLS, Name, Number, Seconds, fits_json, parse_json
-from kbatch.results import load, load_confirmations
+from kbatch.results.loading import load, load_confirmations
 from kbatch.results.report import write
 
 X = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kbatch.case_study.pictures import collect, decode, pictures, read_images, split
+from kbatch.data.case_study import collect, pictures, read_images, split
+from kbatch.data.pictures import decode
 from kbatch.errors import DataError
 
 

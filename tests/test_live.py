@@ -9,7 +9,7 @@ from result_records import confirmation, record
 from rich.console import Console
 
 from kbatch import Recipe
-from kbatch.driver.live import Live
+from kbatch.cli.live import Live
 from kbatch.results.duration import Ahead
 
 SECONDS = 10.0

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kbatch.cli import options as cli_options
+from kbatch.cli import max_batch as max_batch_command
 from kbatch.cli.app import app
-from kbatch.cli.max_batch_answer import sentence
+from kbatch.cli.max_batch import sentence
 from kbatch.memory._max_batch import MaxBatch, Probe, Row, Table
 from kbatch.recipe import Recipe
 from kbatch.space import Combination
@@ -159,12 +159,12 @@ def test_nonsense_is_one_sentence_and_exit_code_2(here, arguments, says):
 
 
 def test_axes_of_memory_are_options_with_a_plain_recipes_values():
-    options = cli_options.AXIS_OPTIONS.by_axis
+    options = max_batch_command.AXIS_OPTIONS.by_axis
     names = [option.name for option in options.values()]
     of_memory = ["policy", "optimizer", "jit", "recompute", "label-smoothing"]
     assert names == [*of_memory, "training", "ema", "normalizations"]
     texts = {axis: option.default for axis, option in options.items()}
-    values = cli_options.MaxBatchOptions(build="a:b", axes=texts).axis_values()
+    values = max_batch_command.MaxBatchOptions(build="a:b", axes=texts).axis_values()
     assert {len(each) for each in values.values()} == {1}
     plain = Combination(**{axis: each[0] for axis, each in values.items()})
     assert plain == Combination.of(Recipe())

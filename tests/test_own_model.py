@@ -4,8 +4,8 @@ import keras
 import pytest
 from keras import layers
 
+from kbatch.cli import task
 from kbatch.data.sources import Wanted
-from kbatch.driver import tuners
 from kbatch.errors import KbatchError
 from kbatch.model_spec import ModelSpec
 
@@ -18,7 +18,7 @@ def model(*metrics, outputs=3, loss="sparse_categorical_crossentropy"):
 
 
 def measured(made, **arguments):
-    return tuners.measured(made, ModelSpec(lambda: made, **arguments))
+    return task.measured(made, ModelSpec(lambda: made, **arguments))
 
 
 def failing(hp):
@@ -41,12 +41,12 @@ def leaving():
 )
 def test_a_function_that_makes_no_model_is_refused(build, text):
     with pytest.raises(KbatchError, match=text):
-        tuners.made(ModelSpec(build))
+        task.made(ModelSpec(build))
 
 
 def test_a_function_may_take_hyperparameters_or_nothing():
-    assert tuners.made(ModelSpec(lambda: model())).count_params() == 15
-    assert tuners.made(ModelSpec(lambda hp: model(outputs=hp.Int("n", 2, 5)))).count_params() == 10
+    assert task.made(ModelSpec(lambda: model())).count_params() == 15
+    assert task.made(ModelSpec(lambda hp: model(outputs=hp.Int("n", 2, 5)))).count_params() == 10
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_a_function_may_take_hyperparameters_or_nothing():
     ],
 )
 def test_there_must_be_one_loss_that_keras_knows(made, loss, text):
-    tuners.check_loss(model(), None)
-    tuners.check_loss(model(loss=None), "mse")
+    task.check_loss(model(), None)
+    task.check_loss(model(loss=None), "mse")
     with pytest.raises(KbatchError, match=text):
-        tuners.check_loss(made, loss)
+        task.check_loss(made, loss)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_there_must_be_one_loss_that_keras_knows(made, loss, text):
     ],
 )
 def test_an_accuracy_is_scored_first_then_what_there_is(metrics, expected):
-    assert tuners.scored(measured(model(*metrics)), None) == expected
+    assert task.scored(measured(model(*metrics)), None) == expected
 
 
 def test_a_metric_is_known_by_all_of_its_names():
     of = measured(model("mae", "accuracy"))
     for name in ("mae", "val_mae", "mean_absolute_error"):
-        assert tuners.scored(of, name) == "val_mae"
-    assert tuners.scored(of, "loss") == "val_loss"
+        assert task.scored(of, name) == "val_mae"
+    assert task.scored(of, "loss") == "val_loss"
     with pytest.raises(KbatchError, match="Pass one of mae, accuracy, loss"):
-        tuners.scored(of, "auc")
+        task.scored(of, "auc")
 
 
 @pytest.mark.parametrize(
@@ -98,20 +98,20 @@ def test_a_metric_is_known_by_all_of_its_names():
     ],
 )
 def test_a_model_that_is_not_compiled_gets_the_metric(loss, metric, expected):
-    spec = tuners.with_metric(ModelSpec(lambda: None, loss=loss), metric, loss)
+    spec = task.with_metric(ModelSpec(lambda: None, loss=loss), metric, loss)
     assert spec.metrics == expected
 
 
 def test_outputs_are_counted_where_there_is_one_row_an_example():
     sparse = "sparse_categorical_crossentropy"
-    assert tuners.wanted(measured(model()), None) == Wanted(sparse, 3)
+    assert task.wanted(measured(model()), None) == Wanted(sparse, 3)
     pixels = keras.Sequential([keras.Input((4, 4, 1)), layers.Conv2D(2, 1)])
     pixels.compile("adam", sparse)
-    assert tuners.wanted(measured(pixels), "numbers") == Wanted(sparse, None, "numbers")
+    assert task.wanted(measured(pixels), "numbers") == Wanted(sparse, None, "numbers")
     inputs = keras.Input((4,))
     both = keras.Model(inputs, [layers.Dense(1)(inputs), layers.Dense(2)(inputs)])
     both.compile("adam", ["mse", "mse"])
-    assert tuners.wanted(measured(both), None) == Wanted(None, None)
+    assert task.wanted(measured(both), None) == Wanted(None, None)
 
 
 def test_a_loss_of_the_users_own_is_not_known():
@@ -119,4 +119,4 @@ def test_a_loss_of_the_users_own_is_not_known():
         return 0.0
 
     of = measured(model(loss=sparse_categorical_crossentropy_of_mine))
-    assert tuners.wanted(of, None) == Wanted(None, 3)
+    assert task.wanted(of, None) == Wanted(None, 3)

@@ -14,7 +14,7 @@ from kbatch import HyperModel, Recipe, Space
 from kbatch.callbacks import batch_schedule as callbacks_batch_schedule
 from kbatch.errors import ModelError, RecipeError
 from kbatch.models.gradient_noise import NoiseMeter
-from kbatch.recipe import BatchGrowth
+from kbatch.recipe_words import BatchGrowth
 from kbatch.results.loading import load_records
 from kbatch.rules import batch_schedule, scaling
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kbatch import Recipe, recompute
 from kbatch.cli.app import app
-from kbatch.cli.recompute_answer import Choice, static_bytes, table
+from kbatch.cli.recompute import Choice, static_bytes, table
 from kbatch.errors import MemoryLimitError
 from kbatch.recompute._planner import resizer
 

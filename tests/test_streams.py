@@ -96,7 +96,7 @@ def test_checksums_of_numbers_are_those_of_older_projects():
 def test_the_old_project_knows_its_data_again():
     if not OLD_PROJECT.exists():
         pytest.skip(f"no project at {OLD_PROJECT}")
-    from kbatch.case_study.pictures import pictures
+    from kbatch.data.case_study import pictures
 
     found = pictures("drawn", 64)
     data = validation.prepare(*found.train, validation_data=found.validation)

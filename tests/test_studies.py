@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from study_frames import joined, measured, rows
 
+from kbatch.canvas import group_points
 from kbatch.studies import (
     augmentation,
     generalisation,
@@ -13,7 +14,7 @@ from kbatch.studies import (
     throughput,
 )
 from kbatch.studies.cell import CROPPED
-from kbatch.studies.study_run import STUDIES, group_points
+from kbatch.studies.study_run import STUDIES
 
 LARGEST = dict.fromkeys(techniques.RUNGS, 8)
 

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from study_frames import measured, rows
 
-from kbatch.case_study.pictures import split
+from kbatch.data.case_study import split
 from kbatch.errors import KbatchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from kbatch.callbacks import TrainingClock
-from kbatch.callbacks.clock import CountingClock, GrowingClock
+from kbatch.callbacks.clock import CountingClock, GrowingClock, TrainingClock
 from kbatch.testing import FakeTime
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kbatch.driver.tuners import set_aside
+from kbatch.cli.search_run import set_aside
 from kbatch.records.files import first_broken
 
 HYPERPARAMETERS = {"space": [], "values": {}}

@@ -11,7 +11,8 @@ import pytest
 
 import kbatch
 from kbatch import HyperModel, Recipe, Space
-from kbatch.callbacks import TrainingClock, user_callbacks
+from kbatch.callbacks import user_callbacks
+from kbatch.callbacks.clock import TrainingClock
 from kbatch.callbacks.rate import RateCallbacks, warmup_share
 from kbatch.errors import SearchError
 from kbatch.results.loading import load_records

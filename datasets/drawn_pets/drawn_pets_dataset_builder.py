@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow_datasets as tfds
 
-from kbatch.case_study.pictures import pictures
+from kbatch.data.case_study import pictures
 
 IMAGE_SIZE = 64
 

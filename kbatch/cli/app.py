@@ -6,70 +6,32 @@ import dataclasses
 import shlex
 import sys
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 import kbatch
-from kbatch.case_study import pictures as case_study_pictures
-from kbatch.case_study.options import DEFAULT_SECONDS, CaseOptions
-from kbatch.cli.command import PlainGroup, new_console, print_text, told_plainly, with_options
+from kbatch.cli.advise import advise
+from kbatch.cli.command import (
+    WHOLE,
+    PlainGroup,
+    new_console,
+    print_text,
+    told_plainly,
+    with_options,
+)
 from kbatch.cli.doctor import doctor
-from kbatch.cli.options import AdviseOptions, ExportOptions, MaxBatchOptions, RecomputeOptions
-from kbatch.cli.search_options import DEFAULT_EPOCHS, SearchOptions
-from kbatch.command_option import WHOLE
+from kbatch.cli.max_batch import max_batch
+from kbatch.cli.recompute import recompute
+from kbatch.cli.search_options import DEFAULT_EPOCHS, DEFAULT_SECONDS, CaseOptions, SearchOptions
+from kbatch.data import case_study
 from kbatch.errors import RecordError, SearchError
 from kbatch.records import files
 from kbatch.records.store import Record
 from kbatch.runtime import device_memory, signals
 from kbatch.studies.cell import Wishes
-
-
-@with_options(AdviseOptions)
-def advise(options: AdviseOptions) -> None:
-    """Say what a seasoned colleague would about a recipe, with reason and source.
-
-    Of a folder the best recipe and the baseline are looked at; with --recipe, that recipe, by the
-    results of the folder if there is one. TensorFlow is not needed without --build.
-    """
-    with told_plainly():
-        with signals.at_once():
-            from kbatch.cli.advise_answer import answer
-        console = new_console()
-        for line in answer(options):
-            console.print(line, highlight=False, soft_wrap=True)
-
-
-@with_options(MaxBatchOptions)
-def max_batch(options: MaxBatchOptions) -> None:
-    """Find the largest batch that safely trains, by a few probes in a process that may die.
-
-    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again
-    without a probe; --fresh measures again.
-    """
-    with told_plainly(
-        stopped=" Sizes that were tried are not kept: the same command tries them again."
-    ):
-        with signals.at_once():
-            from kbatch.cli.max_batch_answer import answer
-
-        answer(options, new_console())
-
-
-@with_options(RecomputeOptions)
-def recompute(options: RecomputeOptions) -> None:
-    """Show how much memory gradient checkpointing saves in a model, and how much time it costs.
-
-    It also shows where to cut the model. Each operation is traced forward and backward once;
-    nothing is trained. Without a limit the plan of the lowest peak is shown in words.
-    """
-    with told_plainly():
-        from kbatch.runtime import signals
-
-        with signals.at_once(), signals.turned_away():
-            from kbatch.cli.recompute_answer import answer
-        answer(options, new_console())
 
 
 @with_options(SearchOptions)
@@ -83,9 +45,10 @@ def search(options: SearchOptions) -> None:
     if options.seconds_per_trial is None and options.epochs is None:
         options = dataclasses.replace(options, epochs=DEFAULT_EPOCHS)
     with told_plainly(options.out):
-        from kbatch.cli.search_answer import answer
+        from kbatch.cli import search_run
+        from kbatch.cli.task import task_of
 
-        answer(options, new_console())
+        search_run.run(*task_of(options), new_console())
 
 
 @with_options(CaseOptions)
@@ -99,10 +62,10 @@ def cats_vs_dogs(options: CaseOptions) -> None:
     if options.seconds_per_trial is None and options.epochs is None:
         options = dataclasses.replace(options, seconds_per_trial=DEFAULT_SECONDS)
     with told_plainly(options.out):
-        from kbatch.case_study.task import CatsVsDogs
-        from kbatch.driver import driver
+        from kbatch.cli import search_run
+        from kbatch.cli.task import CatsVsDogs
 
-        driver.run(options, CatsVsDogs(options), new_console())
+        search_run.run(options, CatsVsDogs(options), new_console())
 
 
 def report(
@@ -143,6 +106,47 @@ def compare(
         with signals.at_once():
             from kbatch.results.comparison import compare as compared
         print_text(f"{compared(directory_a, directory_b)}\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of `kbatch export`, which `--help` explains."""
+
+    directory: Annotated[str, typer.Argument(help="Folder of a search, or what --out was.")]
+    best: Annotated[
+        bool, typer.Option("--best", help="The best recipe; so it is without an option.")
+    ] = False
+    trial: Annotated[
+        int | None, typer.Option(**WHOLE, help="The recipe of a trial, by its number.")
+    ] = None
+    baseline: Annotated[bool, typer.Option("--baseline", help="The recipe of the baseline.")] = (
+        False
+    )
+    out: Annotated[
+        str | None,
+        typer.Option(
+            show_default="standard output", help="File to write, which must not exist yet."
+        ),
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over the file of --out if it exists.")
+    ] = False
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        named = [
+            *(["--best"] if self.best else []),
+            *([f"--trial {self.trial}"] if self.trial is not None else []),
+            *(["--baseline"] if self.baseline else []),
+        ]
+        if len(named) > 1:
+            raise SearchError(
+                "One recipe must be named to export", " and ".join(named), "Leave the others out"
+            )
+        if self.force and self.out is None:
+            raise SearchError(
+                "--force must come with --out", "--force alone", "Name the file with --out"
+            )
 
 
 @with_options(ExportOptions)
@@ -212,12 +216,12 @@ def study(
     """
     with told_plainly(stopped=f" What was trained is kept in {out}: the same command goes on."):
         folder = Path(out)
-        case_study_pictures.check(data)
+        case_study.check(data)
         limit_bytes = None if memory_limit is None else device_memory.bytes_of(memory_limit)
         wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         _make(folder)
         with signals.at_once(), signals.turned_away():
-            from kbatch.driver.driver import import_tensorflow, start_tensorflow
+            from kbatch.cli.search_run import import_tensorflow, start_tensorflow
             from kbatch.studies import study_run
             from kbatch.studies.study_run import STUDIES
         chosen = STUDIES[name]
@@ -228,7 +232,7 @@ def study(
             import_tensorflow()
             start_tensorflow()
         console = new_console()
-        pictures = case_study_pictures.pictures(data, setting.image_size)
+        pictures = case_study.pictures(data, setting.image_size)
         facts = [f"command: kbatch {shlex.join(sys.argv[1:])}"]
         files = study_run.run(chosen, setting, pictures, folder, facts, console)
         console.print(files[-1].read_text(), highlight=False, soft_wrap=True)

@@ -11,19 +11,78 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kbatch import __version__, distribution
-from kbatch.cli.command import Finding, new_console, told_plainly, with_options
-from kbatch.cli.options import DoctorOptions
-from kbatch.errors import KbatchError
+from kbatch import __version__, distribution, text_table
+from kbatch.cli import search_options
+from kbatch.cli.command import WHOLE, Finding, new_console, told_plainly, with_options
+from kbatch.cli.search_options import SearchOptions
+from kbatch.errors import KbatchError, SearchError
 from kbatch.gpu_checks import command, sight
 from kbatch.gpu_checks.catalogue import QUICK
 from kbatch.gpu_checks.report import Report
 from kbatch.runtime import device, nvidia
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kbatch.checks.check import Found
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """The options of `kbatch doctor`, which `--help` explains."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            show_default=False,
+            help="module:function of your build(hp), importable from here, to check what kbatch "
+            "assumes of it; needs --data.",
+        ),
+    ] = None
+    data: Annotated[str | None, search_options.DATA] = None
+    image_size: Annotated[int | None, search_options.IMAGE_SIZE] = None
+    split: Annotated[str, search_options.SPLIT] = "60,20,20"
+    labels: Annotated[Literal["numbers", "one-hot"] | None, search_options.LABELS] = None
+    values: Annotated[str | None, search_options.VALUES] = None
+    loss: Annotated[str | None, search_options.LOSS] = None
+    metric: Annotated[str | None, search_options.METRIC] = None
+    seed: Annotated[int, typer.Option(**WHOLE, help="Seed of the split and the weights.")] = 0
+    gpu: Annotated[bool, typer.Option("--gpu", help="Check the GPU too: about two minutes.")] = (
+        False
+    )
+
+    def check(self) -> None:
+        """Refuse a model without data, and data without a model."""
+        if (self.model is None) == (self.data is None):
+            return
+        received = f"--data {self.data}" if self.model is None else self.model
+        raise SearchError(
+            "A model must be checked with its data",
+            f"{received} alone",
+            "Pass both: kbatch doctor mymodel:build --data FOLDER",
+        )
+
+    def search(self) -> SearchOptions:
+        """Return the options of the search that is checked; its horizon is of no concern."""
+        return SearchOptions(
+            model=self.model or "",
+            data=self.data or "",
+            image_size=self.image_size,
+            split=self.split,
+            labels=self.labels,
+            values=self.values,
+            loss=self.loss,
+            metric=self.metric,
+            seed=self.seed,
+            epochs=search_options.DEFAULT_EPOCHS,
+            axes={},
+        )
 
 
 def passes_quick_checks() -> bool:
@@ -118,9 +177,7 @@ def _is_well() -> bool:
 
 def _suits(options: DoctorOptions) -> bool:
     """Print what the checks find in a model and data, and tell whether none refuses."""
-    from kbatch.cli.assumptions import answer
-
-    return answer(options.search(), new_console())
+    return passes_checks(options.search(), new_console())
 
 
 def findings() -> list[Finding]:
@@ -314,3 +371,63 @@ def _version(library: str) -> str:
 
 def _one_line(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def passes_checks(options: SearchOptions, console: Console) -> bool:
+    """Check what kbatch assumes, print a table, and return whether no check refuses."""
+    found = _found(options, console)
+    console.print(table(found, console.width), highlight=False, markup=False, soft_wrap=True)
+    refused = [each.check.name for each in found if each.refusal is not None]
+    seconds = sum(each.seconds for each in found)
+    says = f"A search would refuse: {', '.join(refused)}." if refused else "A search would begin."
+    console.print(f"{says} {len(found)} checks took {seconds:.1f} s.", highlight=False)
+    return not refused
+
+
+def table(found: Sequence[Found], width: int) -> str:
+    """Return what checks found as a text, one row per check."""
+    from rich.table import Table
+    from rich.text import Text
+
+    page = Table(show_lines=True)
+    for heading in ("check", "kbatch assumes", "here", "else", "found"):
+        page.add_column(heading, ratio=WIDE.get(heading))
+    page.add_column("s", justify="right")
+    for each in found:
+        cells = (each.check.name, each.check.assumes, each.verdict, each.check.otherwise)
+        row = (*cells, each.sentence, f"{each.seconds:.1f}")
+        page.add_row(*map(Text, row))
+    return text_table.rendered(page, width)
+
+
+WIDE = {"kbatch assumes": 2, "else": 2, "found": 3}  # shares of the width that others leave
+
+
+def _found(options: SearchOptions, console: Console) -> list[Found]:
+    """Make the checks of the search that the options ask for."""
+    from kbatch.cli import search_run
+    from kbatch.cli.task import task_of
+
+    options, task = task_of(options)
+    space = options.space()
+    task.check()
+    search_run.import_tensorflow()
+    search_run.start_tensorflow()
+    from kbatch.checks import catalogue
+    from kbatch.data.streams import inputs_of
+    from kbatch.hypermodel import HyperModel
+    from kbatch.models.maker import check_known_values
+    from kbatch.training.arguments import FitArguments
+
+    searched = task.searched(search_run.load(task, console))
+    console.print(searched.words, highlight=False, soft_wrap=True)
+    terms = HyperModel(searched.spec, space, metric=searched.metric, seconds_per_trial=1).terms
+    maker, policy = terms.model_maker, space.baseline.policy
+    hp = maker.hyperparameters()
+    model = maker.raw(policy, hp)
+    check_known_values(maker.values, hp, lambda other: maker.raw(policy, other))
+    arguments = FitArguments.parse(
+        searched.examples.train, {"validation_data": searched.examples.validation}
+    )
+    data = arguments.data(lambda: inputs_of(model))
+    return catalogue.made(terms.subject(arguments, data))

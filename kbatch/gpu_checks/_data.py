@@ -10,8 +10,8 @@ import keras
 import numpy as np
 from keras import layers
 
-from kbatch.case_study.models import cnn, small_resnet
 from kbatch.gpu_checks.scale import Scale
+from kbatch.models.case_study import cnn, small_resnet
 
 WORDS, LENGTH = 5000, 128
 APPLICATIONS = {"resnet50": "ResNet50", "mobilenetv2": "MobileNetV2"}

@@ -75,7 +75,7 @@ def jitted(scale: Scale) -> Result:
     import numpy as np
     import tensorflow as tf
 
-    from kbatch.case_study.models import cnn
+    from kbatch.models.case_study import cnn
 
     x = tf.random.stateless_normal((1 << 16,), (1, 2))
     gap = float(tf.reduce_max(tf.abs(tf.function(tf.tanh, jit_compile=True)(x) - tf.tanh(x))))

@@ -9,11 +9,11 @@ import keras
 import tensorflow as tf
 
 from kbatch.callbacks.clock import TrainingClock
-from kbatch.case_study.models import cnn
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
+from kbatch.models.case_study import cnn
 from kbatch.runtime import device_memory
 
 SIDE, QUEUED = 8192, 20  # matmuls that are queued: 22 seconds' worth of a CPU, half of a GPU

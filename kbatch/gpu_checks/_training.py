@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import keras_tuner
 import psutil
 import tensorflow as tf
 
 import kbatch
 from kbatch import Outcome, Recipe, Space
-from kbatch.case_study.models import cnn
-from kbatch.case_study.pictures import pictures
-from kbatch.driver.tuners import tuner_of
+from kbatch.data.case_study import pictures
 from kbatch.gpu_checks import _nvidia_smi
 from kbatch.gpu_checks._data import builder, noise
 from kbatch.gpu_checks.check import Result
 from kbatch.gpu_checks.scale import Scale
 from kbatch.model_spec import ModelSpec
+from kbatch.models.case_study import cnn
 from kbatch.models.maker import ModelMaker
 from kbatch.runtime import device_memory
 from kbatch.space import combinations
@@ -126,7 +126,13 @@ def many(scale: Scale) -> Result:
     spec = ModelSpec(build, loss=LOSS, metrics=["accuracy"])
     hypermodel = kbatch.HyperModel(spec, space, seconds_per_trial=scale.seconds / 3)
     folder = Path(tempfile.mkdtemp())
-    tuner = tuner_of("random", hypermodel, scale.trials, folder, seed=0)
+    tuner = keras_tuner.RandomSearch(
+        hypermodel,
+        objective=kbatch.objective(),
+        max_trials=scale.trials,
+        directory=folder,
+        seed=1,
+    )
     tuner.search(x, y, validation_data=(x, y), verbose=0)
     build()
     early = len(bytes_now) // 2  # by then every library has been loaded

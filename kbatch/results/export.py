@@ -23,7 +23,7 @@ from kbatch.script.definitions import Definition
 from kbatch.script.parts import call, comment
 from kbatch.script.script import BUILD, DATA, Places, script
 
-MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.case_study.models
+MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.models.case_study
 CASE_STUDY = ["kbatch", "cats-vs-dogs"]
 MOST = 1000  # pictures of a class
 SEEDS = 2**32  # that Keras takes
@@ -141,7 +141,7 @@ def _model(facts: Mapping[str, Any], run: Mapping[str, Any], record: Record) -> 
     name, size = str(facts.get("model", "")), _image_size(facts)
     values = own_values(record)
     if name in MODELS and size and _command(run)[:2] == CASE_STUDY:
-        copied = Definition("kbatch.case_study.models", MODELS[name])
+        copied = Definition("kbatch.models.case_study", MODELS[name])
         built = _function("build_model", "Return a new model.", f"return {MODELS[name]}({size})")
         return Places(build=built, definitions=(copied,))
     module, _, function = name.partition(":")
@@ -187,7 +187,7 @@ def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
         return Places(data=_told(DATA, f"The search had: {known}.") if known else DATA)
     if source == "drawn":
         seed = plain_text.whole(flags.get("--seed", "0"))
-        drawn = Definition("kbatch.case_study.pictures", "drawn_pets")
+        drawn = Definition("kbatch.data.drawn", "drawn_pets")
         loaded = f"return split(drawn_pets({MOST}, {size}, seed={seed}))"
         return Places(data=_function("load_data", words, loaded), definitions=(drawn, split))
     read = Definition("kbatch.plain_keras.pictures", "photographs")

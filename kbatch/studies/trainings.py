@@ -12,10 +12,10 @@ import numpy as np
 from rich.console import Console
 
 from kbatch import outcome as outcomes
-from kbatch.case_study.models import MODELS
 from kbatch.data.arrays import checksum
 from kbatch.data.examples import Examples, Part
 from kbatch.memory._find import find_max_batch
+from kbatch.models.case_study import MODELS
 from kbatch.outcome import SCORED, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.project import Project

@@ -20,7 +20,7 @@ pytestmark = [
 CODE = """
 import functools, kbatch
 def build(hp=None):
-    from kbatch.case_study.models import cnn
+    from kbatch.models.case_study import cnn
     return cnn(200)
 if __name__ == "__main__":
     recipe = kbatch.Recipe(
@@ -37,7 +37,7 @@ from kbatch import ModelSpec, Recipe
 from kbatch.gpu_checks._survival import survival
 from kbatch.memory._workload import Workload
 def build(hp=None):
-    from kbatch.case_study.models import cnn
+    from kbatch.models.case_study import cnn
     return cnn(200)
 if __name__ == "__main__":
     recipe = Recipe(

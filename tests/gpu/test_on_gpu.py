@@ -5,8 +5,8 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
-from kbatch.case_study.models import cnn
-from kbatch.case_study.pictures import pictures
+from kbatch.data.case_study import pictures
+from kbatch.models.case_study import cnn
 from kbatch.runtime import device_memory
 
 pytestmark = [

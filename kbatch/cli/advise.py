@@ -1,27 +1,94 @@
-"""The answer of `kbatch advise`: the advice on each recipe, and what could not be checked."""
+"""The command `kbatch advise`: the advice on each recipe, and what could not be checked."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from kbatch.cli.options import AdviseOptions
+import typer
+
+from kbatch.cli.command import NUMBER, WHOLE, new_console, told_plainly, with_options
 from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
 from kbatch.recipe import Recipe
-from kbatch.results._advice_evidence import Advice
-from kbatch.results._advice_rules import advice_on, unchecked
-from kbatch.results.advice import evidence_of
-from kbatch.results.loading import load_race, load_records
-from kbatch.results.ranking import best_of
 from kbatch.runtime import signals, users_code
 from kbatch.runtime.users_code import imported
+
+if TYPE_CHECKING:
+    from kbatch.results._advice_evidence import Advice
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviseOptions:
+    """The options of `kbatch advise`, which `--help` explains."""
+
+    directory: Annotated[
+        str | None,
+        typer.Argument(
+            show_default=False,
+            help="Folder of a search. Its best recipe and its baseline are looked at.",
+        ),
+    ] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            show_default="those of the folder",
+            help="Fields of a recipe as JSON, such as '{\"batch_size\": 512}'; others have their "
+            "defaults.",
+        ),
+    ] = None
+    build: Annotated[
+        str | None,
+        typer.Option(
+            help="module:function of the function that returns the model, importable from here."
+        ),
+    ] = None
+    max_batch: Annotated[
+        int | None, typer.Option(**WHOLE, help="Examples that fit in one pass (kbatch max-batch).")
+    ] = None
+    examples: Annotated[
+        int | None,
+        typer.Option(**WHOLE, show_default="the folder's", help="Number of training examples."),
+    ] = None
+    epochs: Annotated[
+        float | None,
+        typer.Option(
+            **NUMBER,
+            show_default="the length of a trial",
+            help="Passes over the data that you plan.",
+        ),
+    ] = None
+    devices: Annotated[
+        int, typer.Option(**WHOLE, help="Devices that share each forward and backward pass.")
+    ] = 1
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="The model has pretrained weights.")
+    ] = False
+
+
+@with_options(AdviseOptions)
+def advise(options: AdviseOptions) -> None:
+    """Say what a seasoned colleague would about a recipe, with reason and source.
+
+    Of a folder the best recipe and the baseline are looked at; with --recipe, that recipe, by the
+    results of the folder if there is one. TensorFlow is not needed without --build.
+    """
+    with told_plainly():
+        console = new_console()
+        for line in answer(options):
+            console.print(line, highlight=False, soft_wrap=True)
+
 
 NOTHING = "Nothing speaks against it."
 
 
 def answer(options: AdviseOptions) -> Iterator[str]:
     """Give the lines of the advice on each recipe."""
+    with signals.at_once():
+        from kbatch.results._advice_rules import advice_on, unchecked
+        from kbatch.results.advice import evidence_of
+
     models: dict[str, Any] = {}
     for name, recipe in _recipes(options).items():
         if options.build is not None and recipe.policy not in models:
@@ -45,6 +112,9 @@ def answer(options: AdviseOptions) -> Iterator[str]:
 
 def _recipes(options: AdviseOptions) -> dict[str, Recipe]:
     """The recipes to look at, by what they are."""
+    from kbatch.results.loading import load_race, load_records
+    from kbatch.results.ranking import best_of
+
     if options.recipe is not None:
         return {"recipe": Recipe.from_json(options.recipe)}
     if options.directory is None:

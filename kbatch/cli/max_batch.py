@@ -1,4 +1,4 @@
-"""The answer of `kbatch max-batch`: one sentence for one recipe, or a table for several."""
+"""The command `kbatch max-batch`: one sentence for one recipe, or a table for several."""
 
 from __future__ import annotations
 
@@ -7,32 +7,158 @@ import os
 import re
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rich.console import Console
-from rich.status import Status
+import typer
 
-from kbatch.cli.options import MaxBatchOptions
+from kbatch.axes import AXES
+from kbatch.axis import Axis, Option, words
+from kbatch.cli.command import (
+    WHOLE,
+    AxisOptions,
+    new_console,
+    told_plainly,
+    with_options,
+)
 from kbatch.errors import DataError, SearchError
-from kbatch.memory._estimate import line_of_probes
-from kbatch.memory._find import find_max_batch
-from kbatch.memory._max_batch import MARGINS, MaxBatch, Probe, Row
-from kbatch.memory._prober import Lines
-from kbatch.memory._table import max_batches
+from kbatch.memory import _prober
 from kbatch.plain_text import example_shape
 from kbatch.recipe import Recipe
-from kbatch.results.duration import alike_seconds, finder_seconds, time_words
-from kbatch.runtime import users_code
+from kbatch.recipe_words import OPTIMIZERS
+from kbatch.runtime import signals, users_code
 from kbatch.runtime.nvidia import has_card
 from kbatch.runtime.users_code import imported
 from kbatch.space import Combination, Space, combinations
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+    from kbatch.memory._max_batch import MaxBatch, Probe, Row
+
+AXES_OF_MEMORY = {axis.name: axis for axis in AXES if axis.decides_memory}
+# A search varies several policies and optimizers; here one is the rule.
+SINGULAR = {"policies": "policy", "optimizers": "optimizer"}
+JIT_WORDS = {False: "off", True: "on"}
+
+
+def _option(axis: Axis, option: Option) -> Option:
+    """The axis' option of this command: its default is the value of a plain recipe."""
+    value = getattr(Recipe(), axis.name)
+    # Without a learning rate to search, the model's own optimizer will do too.
+    known = f"{', '.join(OPTIMIZERS)}." if axis.name == "optimizer" else option.help
+    return replace(
+        option,
+        name=SINGULAR.get(option.name, option.name),
+        help=f"{known} Several make a table.",
+        default=_text_of(axis, value),
+        default_words="",
+        read=words if axis.name == "optimizer" else option.read,
+    )
+
+
+def _text_of(axis: Axis, value: Any) -> str:
+    """The text of an axis' option that stands for a value."""
+    if isinstance(value, bool):
+        return JIT_WORDS[value]
+    return str(axis.absent if value is None else value)
+
+
+AXIS_OPTIONS = AxisOptions(
+    {
+        name: _option(axis, axis.option)
+        for name, axis in AXES_OF_MEMORY.items()
+        if axis.option is not None
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxBatchOptions:
+    """The options of `kbatch max-batch`, which `--help` explains.
+
+    `axes` holds the texts of the axes' options by the name of the axis.
+    """
+
+    build: Annotated[
+        str,
+        typer.Argument(
+            help="module:function of the function that returns the model, importable from here."
+        ),
+    ]
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            show_default="the model's keras.Input", help="Shape of one example, such as 224,224,3."
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None, typer.Option(show_default="float32", help="Type of the examples, with --shape.")
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            show_default="the GPU's memory, or a CPU's set limit", help="Bytes, such as 8GB."
+        ),
+    ] = None
+    ceiling: Annotated[int | None, typer.Option(**WHOLE, help="Largest batch size to try.")] = None
+    loss: Annotated[
+        str | None,
+        typer.Option(help="Loss by Keras' name, if the function does not compile the model."),
+    ] = None
+    accumulation: Annotated[
+        int,
+        typer.Option(
+            **WHOLE, help="Passes per weight update; the answer is the largest micro-batch."
+        ),
+    ] = 1
+    sizes: Annotated[
+        Literal["any", "powers_of_two", "multiples_of_8"],
+        typer.Option(help="Batch sizes that may be answered."),
+    ] = "any"
+    table: Annotated[
+        bool,
+        typer.Option(
+            "--table", help="One row per combination of the axes, also if there is only one."
+        ),
+    ] = False
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+    ] = False
+    axes: Annotated[Mapping[str, str], AXIS_OPTIONS]
+
+    def axis_values(self) -> dict[str, Any]:
+        """Return a tuple of values for each axis."""
+        values = {}
+        for name, text in self.axes.items():
+            option = AXIS_OPTIONS.by_axis[name]
+            values[name] = tuple(option.read(f"--{option.name}", text))
+        return values
+
+
+@with_options(MaxBatchOptions)
+def max_batch(options: MaxBatchOptions) -> None:
+    """Find the largest batch that safely trains, by a few probes in a process that may die.
+
+    Answers are kept in ~/.cache/kbatch (or $KBATCH_CACHE) under the traced model, and given again
+    without a probe; --fresh measures again.
+    """
+    with told_plainly(
+        stopped=" Sizes that were tried are not kept: the same command tries them again."
+    ):
+        answer(options, new_console())
+
 
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
 
 
 def answer(options: MaxBatchOptions, console: Console) -> None:
     """Measure the largest batch, and print it."""
+    with signals.at_once():
+        from kbatch.memory._find import find_max_batch
+        from kbatch.memory._table import max_batches
+
     users_code.use_folder(os.getcwd())
     build, example = imported(options.build), _example(options.shape, options.dtype)
     named = None if example is None else example.shape
@@ -84,6 +210,8 @@ def sentence(largest: MaxBatch) -> str:
 
     Sizes below the smallest one that was measured are not named.
     """
+    from kbatch.memory._estimate import line_of_probes
+
     probes = [probe for probe in (*largest.probes, *largest.confirmations) if probe.passed]
     line = line_of_probes(probes)
     if line is None:
@@ -93,7 +221,7 @@ def sentence(largest: MaxBatch) -> str:
     return f"{largest}; {SHARE:.0%} of the best speed is reached at {reached}"
 
 
-class _ProbeLines(Lines):
+class _ProbeLines(_prober.Lines):
     """Prints every probe and how long the rest takes, and shows what is going on meanwhile."""
 
     def __init__(
@@ -108,6 +236,9 @@ class _ProbeLines(Lines):
 
     def __call__(self, probe: Probe) -> None:
         """Print the line of a probe, and after the first one how long the others take."""
+        from kbatch.memory._max_batch import MARGINS
+        from kbatch.results.duration import finder_seconds, time_words
+
         super().__call__(probe)
         self._probed = (self._probed[1], time.perf_counter())
         if self._rows is None and probe.passed and not self._told:
@@ -119,6 +250,8 @@ class _ProbeLines(Lines):
 
     def row(self, row: Row) -> None:
         """Print a row of the table as soon as it is known, and how long the others take."""
+        from kbatch.results.duration import alike_seconds, time_words
+
         self._console.print(f"{row}", highlight=False)
         self._done.add(row.combination)
         ended = time.perf_counter()

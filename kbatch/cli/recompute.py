@@ -1,34 +1,82 @@
-"""The answer of `kbatch recompute`: a model's plans as a table and a figure, and one in words."""
+"""The command `kbatch recompute`: a model's plans as a table and a figure, and one in words."""
 
 from __future__ import annotations
 
 import bisect
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import keras
-import numpy as np
-import tensorflow as tf
-from rich.console import Console
+import typer
 
 from kbatch import text_table
-from kbatch.canvas import PlanInfo, draw_plans
-from kbatch.cli.options import RecomputeOptions
+from kbatch.cli.command import WHOLE, new_console, told_plainly, with_options
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
-from kbatch.models.maker import ModelMaker
-from kbatch.models.optimizers import optimizer_of
 from kbatch.plain_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._plan import Plan, megabytes
-from kbatch.recompute._planner import front, resizer
 from kbatch.records import files
-from kbatch.runtime import device_memory, users_code
+from kbatch.runtime import device_memory, signals, users_code
 from kbatch.runtime.users_code import imported
+
+if TYPE_CHECKING:
+    import keras
+    from rich.console import Console
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeOptions:
+    """The options of `kbatch recompute`, which `--help` explains."""
+
+    build: Annotated[
+        str,
+        typer.Argument(
+            help="module:function of the function that returns the model, importable from here."
+        ),
+    ]
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Shape of one example, such as 224,224,3, if the model has no keras.Input."
+        ),
+    ] = None
+    policy: Annotated[
+        Literal["float32", "mixed_float16", "mixed_bfloat16"], typer.Option(help="Dtype policy.")
+    ] = "float32"
+    optimizer: Annotated[
+        Literal["sgd", "adam"],
+        typer.Option(
+            help="Optimizer whose slots take memory; of another one, the nearest of these."
+        ),
+    ] = "adam"
+    batch_size: Annotated[
+        int, typer.Option(**WHOLE, help="Examples per step, for which bytes are given.")
+    ] = 32
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Such as 8GB: the fastest plan that fits is shown, and the largest batch of each."
+        ),
+    ] = None
+    figure: Annotated[str, typer.Option(help="PNG file for peak against time.")] = "recompute.png"
+    plan: Annotated[str | None, typer.Option(help="JSON file for the plan that is shown.")] = None
+
+
+@with_options(RecomputeOptions)
+def recompute(options: RecomputeOptions) -> None:
+    """Show how much memory gradient checkpointing saves in a model, and how much time it costs.
+
+    It also shows where to cut the model. Each operation is traced forward and backward once;
+    nothing is trained. Without a limit the plan of the lowest peak is shown in words.
+    """
+    with told_plainly():
+        answer(options, new_console())
+
 
 CAUTION = (
     "predicted; without XLA measured peaks were 0.8 to 1.2 times as high, more where the weights "
@@ -139,6 +187,11 @@ WORTH = 0.05  # of the plain model's peak, below which a plan is not worth its t
 
 def answer(options: RecomputeOptions, console: Console) -> None:
     """Find the plans of a model, print and draw them."""
+    with signals.at_once(), signals.turned_away():
+        from kbatch.canvas import PlanInfo, draw_plans
+        from kbatch.models.maker import ModelMaker
+        from kbatch.recompute._planner import front, resizer
+
     users_code.use_folder(os.getcwd())
     _check_file("--figure", options.figure, ".png")
     if options.plan is not None:
@@ -161,7 +214,12 @@ def answer(options: RecomputeOptions, console: Console) -> None:
             _fixed_batch_size(model),
         )
         title = f"{options.build} at batch {recipe.batch_size}, {recipe.policy}"
-        draw_plans(_points(choice), title, options.figure, choice.room_bytes)
+        plain = choice.plans[0]
+        points = [
+            PlanInfo(name_of(plan, plain), plan.peak_bytes, plan.extra_seconds_ratio)
+            for plan in choice.plans
+        ]
+        draw_plans(points, title, options.figure, choice.room_bytes)
     lines = [table(choice), f"Figure: {options.figure}"]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     chosen = choice.chosen
@@ -183,8 +241,8 @@ def nothing_to_gain(choice: Choice, model: keras.Model) -> str:
     plain, lowest = choice.plans[0], min(choice.plans, key=lambda plan: plan.peak_bytes)
     if lowest.peak_bytes < (1 - WORTH) * plain.peak_bytes:
         return ""
-    frozen = sum(int(np.prod(weight.shape)) for weight in model.non_trainable_variables)
-    weights = sum(int(np.prod(weight.shape)) for weight in model.variables)
+    frozen = sum(math.prod(weight.shape) for weight in model.non_trainable_variables)
+    weights = sum(math.prod(weight.shape) for weight in model.variables)
     why = ""
     if weights and frozen > weights / 2:
         why = (
@@ -196,6 +254,8 @@ def nothing_to_gain(choice: Choice, model: keras.Model) -> str:
 
 def built(model: Any, shape: str | None) -> keras.Model:
     """Return the model with its weights made, from the shape if the model waits for one."""
+    import keras
+
     if not isinstance(model, keras.Model):
         raise RecomputeError(
             "The function must return a keras.Model", type(model).__name__, "Return the model"
@@ -224,21 +284,16 @@ def built(model: Any, shape: str | None) -> keras.Model:
 
 def static_bytes(model: keras.Model, recipe: Recipe) -> int:
     """Return the bytes of the weights and of the slots of the recipe's optimizer."""
+    import tensorflow as tf
+
+    from kbatch.models.optimizers import optimizer_of
+
     optimizer = optimizer_of(recipe, None)
     optimizer.build(model.trainable_variables)
     return sum(
-        int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
+        math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
         for variable in (*model.variables, *optimizer.variables)
     )
-
-
-def _points(choice: Choice) -> list[PlanInfo]:
-    """The plans as points of the figure."""
-    plain = choice.plans[0]
-    return [
-        PlanInfo(name_of(plan, plain), plan.peak_bytes, plan.extra_seconds_ratio)
-        for plan in choice.plans
-    ]
 
 
 def _fits(sizes: tuple[int, ...], own: tuple[int | None, ...]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from kbatch.driver.options import PROJECT, CommonOptions
+from kbatch.cli.search_options import PROJECT, CommonOptions
 from kbatch.recipe import Recipe
 from kbatch.records import project, store
 from kbatch.records.store import BASELINE_TRIAL, FRESH, PARTED, Record

@@ -1,1 +1,0 @@
-"""The driver of a search from the command line: from a task to a claim."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kbatch.data.case_study import collect, pictures, read_images, split
+from kbatch.data.case_study import pictures, read_images, split
 from kbatch.data.pictures import decode
 from kbatch.errors import DataError
 
@@ -113,18 +113,6 @@ def test_a_folder_that_is_none_of_ours_is_refused(make, tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / "Cat" / "0.jpg")
     with pytest.raises(DataError, match=r"Received"):
         read_images(tmp_path / "nowhere" if make == "missing" else tmp_path, 16, 1)
-
-
-def test_tfds_examples_are_taken_in_order_until_enough():
-    def examples(count):
-        for number in range(count):
-            yield {"image": np.full((10, 12, 3), number % 250, "uint8"), "label": number % 2}
-
-    found = collect(examples(5000), ["cat", "dog"], 8)
-    assert found["cat"].shape == (1000, 8, 8, 3)
-    assert found["dog"][0].mean() == 1
-    with pytest.raises(DataError, match="50 of cat, 50 of dog"):
-        collect(examples(100), ["cat", "dog"], 8)
 
 
 def test_the_real_photographs_with_all_their_traps(photographs):

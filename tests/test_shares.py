@@ -43,7 +43,7 @@ def test_the_seed_alone_decides_a_split():
 
 
 def test_data_with_a_test_set_keep_the_ratio_of_the_others():
-    assert THIRDS.without_test() == Shares(75, 25, 0)
+    assert THIRDS.beside(("train", "test")) == Shares(75, 25, 0)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,17 @@ def test_numbers_are_taken_as_they_are():
     assert np.array_equal(found.train[0][:, 0] / 2, found.train[1])
 
 
+def test_the_first_pictures_of_each_class_are_taken_in_order():
+    found = look("tiny_pictures").first(5, lambda count: None)
+    assert list(found) == ["ant", "bee", "cow"]
+    assert found["bee"].shape == (5, 8, 8, 3)
+    stored = tfds.as_numpy(tfds.load("tiny_pictures", split="train"))
+    bees = [int(example["x"].max()) for example in stored if example["y"] == 1]
+    assert found["bee"][:, 0, 0, 0].tolist() == bees[:5]
+    with pytest.raises(DataError, match="20 of ant, 20 of bee, 20 of cow"):
+        look("tiny_pictures").first(21, lambda count: None)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -22,7 +22,7 @@ from kbatch.runtime.nvidia import may_use_card
 from kbatch.runtime.users_code import Imported, imported
 
 if TYPE_CHECKING:
-    from kbatch.data.sources import Source
+    from kbatch.data.sources import NamedData
     from kbatch.training.metrics import Measured
 
 
@@ -127,7 +127,7 @@ class OwnTask:
 
     options: SearchOptions
     build: Imported | None
-    source: Source
+    source: NamedData
 
     @property
     def command(self) -> str:

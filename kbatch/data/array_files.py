@@ -13,8 +13,21 @@ from typing import Any
 import numpy as np
 
 from kbatch.data import examples
-from kbatch.data.examples import FEW_TO_VALIDATE, Examples, Form, Part, Progress, Shares, stratified
-from kbatch.data.pictures import PARTS, TEST, TRAIN, VALIDATION, WHOLE, shown
+from kbatch.data.examples import (
+    FEW_TO_VALIDATE,
+    PARTS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    WHOLE,
+    Examples,
+    Form,
+    Part,
+    Progress,
+    Shares,
+    parted,
+)
+from kbatch.data.pictures import shown
 from kbatch.errors import DataError, ModelError
 from kbatch.runtime.users_code import Imported, imported
 
@@ -120,7 +133,9 @@ def examples_of(arrays: Mapping[str, Any], source: str, shares: Shares, seed: in
         part: (np.asarray(arrays[of_place[part, X]]), labels[part]) for part in labels
     }
     notes: list[str] = []
-    train, validation, test = _parts(read, shares, seed, notes)
+    train, validation, test = parted(
+        read, shares, seed, lambda numbers, shares: _strata(numbers, shares, notes)
+    )
     if len(validation[1]) < FEW_TO_VALIDATE:
         notes.append(f"Only {len(validation[1])} examples to validate on.")
     odd = sum(
@@ -177,27 +192,14 @@ def _text(array: np.ndarray) -> np.ndarray:
     return np.char.decode(array, "utf-8", "backslashreplace")
 
 
-def _parts(
-    read: dict[str, Part], shares: Shares, seed: int, notes: list[str]
-) -> tuple[Part, Part, Part | None]:
-    """Training, validation and test set, split where there is none to validate on."""
-    x, y = read.get(TRAIN, read.get(WHOLE, (np.empty(0), np.empty(0))))
-    if VALIDATION in read:
-        return (x, y), read[VALIDATION], read.get(TEST)
-    shares = shares.without_test() if TEST in read else shares
-    if len(y) < shares.least:
-        raise DataError(
-            f"There must be at least {shares.least} examples to split",
-            len(y),
-            "Pass more examples",
-        )
-    cuts = stratified(_strata(y, shares, notes), shares, seed)
-    train, validation, test = ((x[cut], y[cut]) for cut in cuts)
-    return train, validation, read.get(TEST, test if len(test[1]) else None)
-
-
 def _strata(labels: np.ndarray, shares: Shares, notes: list[str]) -> np.ndarray:
     """The class of each example for the split; one for all where labels are no classes."""
+    if len(labels) < shares.least:
+        raise DataError(
+            f"There must be at least {shares.least} examples to split",
+            len(labels),
+            "Pass more examples",
+        )
     of_one_column = labels.ndim == 1 and labels.dtype.kind in "iu"
     is_one_hot = labels.ndim == 2 and bool(np.isin(labels, (0, 1)).all())
     one = np.zeros(len(labels), "int32")
@@ -227,7 +229,7 @@ IMAGE_AXES, CHANNELS = 3, (1, 3)
 
 @dataclass(frozen=True)
 class NpzSource:
-    """An NPZ file; see `kbatch.data.sources.Source`.
+    """An NPZ file; see `kbatch.data.sources.NamedData`.
 
     Attributes:
         path: The file.
@@ -250,7 +252,7 @@ class NpzSource:
         return len(shape) == IMAGE_AXES and shape[-1] in CHANNELS
 
     def load(self, on_progress: Progress) -> Examples:
-        """Return the examples; see `kbatch.data.sources.Source`."""
+        """Return the examples; see `kbatch.data.sources.NamedData`."""
         try:
             with np.load(self.path, allow_pickle=False) as opened:
                 found = {name: opened[name] for name in opened.files}
@@ -333,7 +335,7 @@ OF_PAIRS = {2: (TRAIN, TEST), 3: (TRAIN, VALIDATION, TEST)}
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function; see `kbatch.data.sources.Source`.
+    """A function; see `kbatch.data.sources.NamedData`.
 
     Attributes:
         function: The function, which is imported when it is called.
@@ -355,7 +357,7 @@ class FunctionSource:
         return f"{self.function.module}:{self.function.name}"
 
     def load(self, on_progress: Progress) -> Examples:
-        """Return the examples; see `kbatch.data.sources.Source`."""
+        """Return the examples; see `kbatch.data.sources.NamedData`."""
         try:
             found = self.function.load()()
         except ModelError as error:

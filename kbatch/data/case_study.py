@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from kbatch.data import tfds
 from kbatch.data.drawn import drawn_pets
-from kbatch.data.examples import Examples, Progress
-from kbatch.data.pictures import Entry, decode, natural, opened
+from kbatch.data.examples import Examples, Part, Progress, Shares, untold
+from kbatch.data.pictures import by_folder, filled, natural, opened
 from kbatch.errors import DataError
 
 PER_CLASS = 1000  # of the case study
 LEAST_PER_CLASS = 100  # a fifth is validated on: fewer than 20 cannot tell two recipes apart
-# To train, to validate and to test: of each class in the case study 600, 200 and 200.
-FIFTHS = (3, 1, 1)
+SHARES = Shares(60.0, 20.0, 20.0)  # of each class in the case study 600, 200 and 200
 
 
 def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] = ()) -> Examples:
@@ -29,18 +26,19 @@ def split(name: str, by_class: dict[str, np.ndarray], skipped: tuple[str, ...] =
         by_class: For each class, the same number of uint8 images of shape `(n, size, size, 3)`.
         skipped: Names of the files that could not be read.
     """
-    fifth = min(map(len, by_class.values())) // sum(FIFTHS)
+    fifths = min(map(len, by_class.values())) // 5
 
-    def part(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    def part(first: int, last: int) -> Part:
         images = np.concatenate([images[first:last] for images in by_class.values()])
         labels = np.repeat(np.arange(len(by_class), dtype="int32"), last - first)
         return images, labels
 
-    cuts = (0, *itertools.accumulate(fifth * share for share in FIFTHS))
+    cuts = (0, *itertools.accumulate(SHARES.sizes(5 * fifths)))
     train, validation, test = (part(first, last) for first, last in itertools.pairwise(cuts))
     return Examples(name, train, validation, test, tuple(by_class), skipped)
 
 
+CLASSES = 2
 CLASS_AND_NAME = 2  # parts of the path of a file that count
 
 
@@ -48,11 +46,10 @@ def read_images(
     path: str | Path,
     image_size: int,
     per_class: int,
-    classes: int = 2,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Progress = untold,
     least: int | None = None,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Read the first readable images of each class, in the order of their numbers.
+    """Read the first readable images of two classes, in the order of their numbers.
 
     Returns a tuple. First a dictionary from class to uint8 images of shape `(n, image_size,
     image_size, 3)`, where `n` is `per_class`, or the size of the smallest class. Then the names of
@@ -63,28 +60,22 @@ def read_images(
     images, skipped = read_images("PetImages", image_size=64, per_class=1000)
     ```
     """
-    with _opened(Path(path)) as entries:
-        by_class: dict[str, list[Entry]] = {}
-        for entry in entries:
-            by_class.setdefault(entry.label, []).append(entry)
-        if len(by_class) != classes:
+    path, skipped = Path(path), list[str]()
+    found: dict[str, np.ndarray] = {}
+    root = path / "PetImages" if (path / "PetImages").is_dir() else path
+    with opened(root, CLASS_AND_NAME) as entries:
+        by_class = by_folder([entry.below(CLASS_AND_NAME) for entry in entries], 0)
+        if len(by_class) != CLASSES:
             raise DataError(
-                f"{path} must hold {classes} folders of images, one per class",
+                f"{path} must hold {CLASSES} folders of images, one per class",
                 f"{sorted(by_class) or 'no images'}",
                 "Pass a folder that holds one folder of photographs per class",
             )
-        found: dict[str, np.ndarray] = {}
-        skipped: list[str] = []
-        for label in sorted(by_class):
-            images, unreadable = _read_class(
-                sorted(by_class[label], key=natural),
-                image_size,
-                per_class,
-                len(found) * per_class,
-                on_progress,
-            )
-            found[label] = images
-            skipped += unreadable
+        for label, files in sorted(by_class.items()):
+            pixels = np.empty((min(per_class, len(files)), image_size, image_size, 3), "uint8")
+            files, before = sorted(files, key=natural), len(found) * per_class
+            count = filled(pixels, files, skipped, on_progress, before)
+            found[label] = pixels[:count]
     least = per_class if least is None else least
     few = {label: len(images) for label, images in found.items() if len(images) < least}
     if few:
@@ -98,45 +89,6 @@ def read_images(
         )
     smallest = min(map(len, found.values()))
     return {label: images[:smallest] for label, images in found.items()}, tuple(skipped)
-
-
-def _read_class(
-    entries: list[Entry],
-    image_size: int,
-    per_class: int,
-    before: int,
-    on_progress: Callable[[int], None] | None,
-) -> tuple[np.ndarray, list[str]]:
-    """Read the images of a class, and name the files that cannot be read.
-
-    Of a class with fewer than twice the files, all are tried, so that all bad ones are named.
-    """
-    images: list[np.ndarray] = []
-    skipped = []
-    for entry in entries:
-        if len(images) == per_class and len(entries) > 2 * per_class:
-            break
-        try:
-            pixels = decode(entry.read(), image_size)
-            if len(images) < per_class:
-                images.append(pixels)
-        except Exception as error:  # decoders raise errors of any kind on broken bytes
-            skipped.append(entry.unreadable(error))
-        if on_progress:
-            on_progress(before + len(images))
-    return np.array(images, "uint8").reshape(-1, image_size, image_size, 3), skipped
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[list[Entry]]:
-    """The image files of a folder or of a zip, as class and name."""
-    root = path / "PetImages" if (path / "PetImages").is_dir() else path
-    with opened(root, CLASS_AND_NAME) as entries:
-        yield [
-            dataclasses.replace(entry, parts=entry.parts[-CLASS_AND_NAME:])
-            for entry in entries
-            if len(entry.parts) >= CLASS_AND_NAME
-        ]
 
 
 DRAWN, TFDS = "drawn", "tfds"
@@ -160,7 +112,7 @@ def check(source: str) -> None:
 
 
 def pictures(
-    source: str, image_size: int, seed: int = 0, on_progress: Progress | None = None
+    source: str, image_size: int, seed: int = 0, on_progress: Progress = untold
 ) -> Examples:
     """Return 2,000 pictures of cats and dogs, or the photographs of two classes in a folder."""
     check(source)
@@ -189,56 +141,7 @@ def pictures(
     return split(f"{count:,} photographs of {Path(source).name}", images, skipped)
 
 
-def from_tfds(image_size: int, on_progress: Progress | None = None) -> dict[str, np.ndarray]:
-    """Return the first 1,000 cats and dogs of TFDS `cats_vs_dogs`, which is downloaded if missing.
-
-    Args:
-        image_size: Integer, height and width in pixels.
-        on_progress: Function called with the number of pictures ready so far. Optional.
-
-    Raises:
-        DataError: If TFDS is not installed or cannot prepare the data.
-    """
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise DataError(
-            "--data tfds needs tensorflow-datasets",
-            "it is not installed",
-            "pip install 'keras-kbatch[tfds]'",
-        ) from error
-    try:
-        dataset, info = tfds.load(
-            "cats_vs_dogs", split="train", shuffle_files=False, with_info=True
-        )
-    except Exception as error:  # TFDS raises the errors of its downloader and its file systems
-        raise DataError(
-            "TFDS must be able to prepare cats_vs_dogs",
-            f"{type(error).__name__}: {str(error)[:300]}",
-            "Check the network, or pass a folder",
-        ) from error
-    names = info.features["label"].names
-    return collect(tfds.as_numpy(dataset), names, image_size, on_progress)
-
-
-def collect(
-    examples: object, names: list[str], image_size: int, on_progress: Progress | None = None
-) -> dict[str, np.ndarray]:
-    """Return the first 1,000 images of each class, out of examples of TFDS."""
-    from PIL import Image
-
-    by_class: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    for example in examples:  # type: ignore[attr-defined]
-        images = by_class[names[int(example["label"])]]
-        if len(images) < PER_CLASS:
-            picture = Image.fromarray(example["image"]).convert("RGB")
-            small = picture.resize((image_size, image_size), Image.Resampling.BILINEAR)
-            images.append(np.asarray(small, "uint8"))
-            if on_progress:
-                on_progress(sum(map(len, by_class.values())))
-        if all(len(images) == PER_CLASS for images in by_class.values()):
-            return {name: np.array(images) for name, images in by_class.items()}
-    counts = ", ".join(f"{len(images)} of {name}" for name, images in by_class.items())
-    raise DataError(
-        f"TFDS must hold {PER_CLASS} images of each class", counts, "Prepare the whole data set"
-    )
+def from_tfds(image_size: int, on_progress: Progress = untold) -> dict[str, np.ndarray]:
+    """Return the first 1,000 cats and dogs of TFDS `cats_vs_dogs`, downloaded if missing."""
+    source = tfds.look("cats_vs_dogs", image_size, SHARES, 0)
+    return source.first(PER_CLASS, on_progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,19 @@ from kbatch.errors import DataError
 
 Progress = Callable[[int], None]  # called with the number of examples that are ready so far
 Part = tuple[np.ndarray, np.ndarray]
+
+
+def untold(count: int) -> None:
+    """Tell nobody how many examples are ready: a `Progress` where none is shown."""
+
+
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+PARTS = {
+    **dict.fromkeys(("train", "training", "train_set", "training_set", "trainset"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation", "val_set", "validation_set"), VALIDATION),
+    **dict.fromkeys(("test", "testing", "test_set", "testing_set", "testset"), TEST),
+}
+WHOLE = ""  # the part of data that are not split yet
 
 
 @dataclass(frozen=True)
@@ -86,8 +99,10 @@ class Shares:
         """The fewest examples of a class that give one to each part."""
         return 3 if self.test else 2
 
-    def without_test(self) -> Shares:
-        """Return the shares of data whose test set is there already."""
+    def beside(self, parts: Container[str]) -> Shares:
+        """Return the shares of data of which these parts are there already."""
+        if TEST not in parts:
+            return self
         both = self.train + self.validation
         return Shares(100 * self.train / both, 100 * self.validation / both, 0.0)
 
@@ -136,6 +151,30 @@ def stratified(
             part.append(positions)
     train, validation, test = (np.sort(np.concatenate(part)) for part in parts)
     return train, validation, test
+
+
+def parted(
+    read: Mapping[str, Part],
+    shares: Shares,
+    seed: int,
+    strata: Callable[[np.ndarray, Shares], np.ndarray],
+) -> tuple[Part, Part, Part | None]:
+    """Return what to train, validate and test on; what is not there yet is split off.
+
+    Args:
+        read: Examples and labels of each part, or of the whole.
+        shares: `Shares` of the whole.
+        seed: Integer, the seed of the split.
+        strata: Function from the labels and the shares that they are split by to the class of each
+            example. It refuses labels that are too few.
+    """
+    x, y = read[TRAIN] if TRAIN in read else read[WHOLE]
+    if VALIDATION in read:
+        return (x, y), read[VALIDATION], read.get(TEST)
+    shares = shares.beside(read)
+    cuts = stratified(strata(y, shares), shares, seed)
+    train, validation, test = ((x[cut], y[cut]) for cut in cuts)
+    return train, validation, read.get(TEST, test if len(test[1]) else None)
 
 
 COPIES = 2  # the whole and its parts; later the parts and TensorFlow's tensors

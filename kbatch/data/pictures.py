@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import os
@@ -9,7 +10,7 @@ import re
 import stat
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,20 @@ import numpy as np
 from PIL import Image
 
 from kbatch.data import examples
-from kbatch.data.examples import FEW_TO_VALIDATE, Examples, Form, Part, Progress, Shares, stratified
+from kbatch.data.examples import (
+    FEW_TO_VALIDATE,
+    PARTS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    WHOLE,
+    Examples,
+    Form,
+    Part,
+    Progress,
+    Shares,
+    parted,
+)
 from kbatch.errors import DataError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
@@ -46,14 +60,13 @@ class Entry:
     read: Callable[[], bytes]
 
     @property
-    def label(self) -> str:
-        """The name of its folder; empty without one."""
-        return self.parts[-2] if len(self.parts) > 1 else ""
-
-    @property
     def name(self) -> str:
         """Its path as a terminal and a report can show it."""
         return shown("/".join(self.parts))
+
+    def below(self, count: int) -> Entry:
+        """Return it with the last parts of its path only."""
+        return dataclasses.replace(self, parts=self.parts[-count:])
 
     def unreadable(self, error: Exception) -> str:
         """Its name among those that could not be read, with the reason where only that tells."""
@@ -152,6 +165,34 @@ def _unzipped(archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(name)
 
 
+def filled(
+    pixels: np.ndarray,
+    entries: Sequence[Entry],
+    skipped: list[str],
+    on_progress: Progress,
+    before: int = 0,
+) -> int:
+    """Decode pictures into the rows of an array until it is full, and return how many they are.
+
+    Files that cannot be read are added to the skipped ones. Of fewer than twice as many files as
+    rows all are tried, so that all bad ones are named.
+    """
+    most, place = len(pixels), 0
+    for entry in entries:
+        if place == most and len(entries) > 2 * most:
+            break
+        try:
+            decoded = decode(entry.read(), pixels.shape[1])
+        except Exception as error:  # decoders raise errors of any kind on broken bytes
+            skipped.append(entry.unreadable(error))
+            continue
+        if place < most:
+            pixels[place] = decoded
+            place += 1
+            on_progress(before + place)
+    return place
+
+
 def shown(name: str) -> str:
     """Return a file's name without letters that a terminal or a report cannot show."""
     return "".join(
@@ -182,13 +223,6 @@ def natural(entry: Entry) -> tuple[int, str]:
     return (int(digits[1]) if digits else 1 << 60, "/".join(entry.parts))
 
 
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
-PARTS = {
-    **dict.fromkeys(("train", "training", "train_set", "training_set", "trainset"), TRAIN),
-    **dict.fromkeys(("val", "valid", "validation", "val_set", "validation_set"), VALIDATION),
-    **dict.fromkeys(("test", "testing", "test_set", "testing_set", "testset"), TEST),
-}
-WHOLE = ""  # the part of data that are not split yet
 HIDDEN = (".", "__MACOSX")  # beginnings of names
 ByClass = dict[str, list[Entry]]
 
@@ -232,7 +266,7 @@ def class_folders(entries: Sequence[Entry], path: str) -> ClassFolders:
         parts = _split(inside, len(above), named, path)
     else:
         _check_classes(inside, len(above), named, path)
-        parts = {WHOLE: _by_class(inside, len(above))}
+        parts = {WHOLE: by_folder(inside, len(above))}
     sorted_in = sum(len(found) for by_class in parts.values() for found in by_class.values())
     folders = ClassFolders(parts, above, tuple(named), len(visible) - sorted_in)
     _check_folders(folders, path)
@@ -266,7 +300,7 @@ def _wrapper(entries: Sequence[Entry]) -> tuple[str, ...]:
         above = (*above, *tops)
 
 
-def _by_class(entries: Sequence[Entry], depth: int) -> ByClass:
+def by_folder(entries: Sequence[Entry], depth: int) -> ByClass:
     """The pictures by the name of the folder at a depth."""
     by_class: ByClass = {}
     for entry in entries:
@@ -316,7 +350,7 @@ def _split(
             "Leave one of the same part out",
         )
     return {
-        part: _by_class([entry for entry in entries if entry.parts[depth] == top], depth + 1)
+        part: by_folder([entry for entry in entries if entry.parts[depth] == top], depth + 1)
         for top, part in sorted(named.items(), key=lambda each: list(PARTS.values()).index(each[1]))
     }
 
@@ -349,7 +383,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True)
 class PictureSource:
-    """A folder or a zip of class folders; see `kbatch.data.sources.Source`.
+    """A folder or a zip of class folders; see `kbatch.data.sources.NamedData`.
 
     Attributes:
         path: The folder or the zip.
@@ -382,7 +416,7 @@ class PictureSource:
         return tuple(map(shown, self.folders.classes))
 
     def load(self, on_progress: Progress) -> Examples:
-        """Return the pictures; see `kbatch.data.sources.Source`."""
+        """Return the pictures; see `kbatch.data.sources.NamedData`."""
         skipped: list[str] = []
         try:
             with opened(self.path, DEPTH) as entries:
@@ -401,7 +435,7 @@ class PictureSource:
             raise _unreadable(error) from error
         self._check_readable(read, skipped)
         count = sum(len(labels) for _, labels in read.values())
-        train, validation, test = self._parts(read)
+        train, validation, test = parted(read, self.shares, self.seed, lambda labels, _: labels)
         name = (
             f"{count:,} pictures of {len(self.classes)} classes ({words_of_classes(self.classes)}) "
             f"in {shown(self.path.absolute().name)}"
@@ -417,21 +451,17 @@ class PictureSource:
         pixels, labels = np.empty((count, *self.form.shape), "uint8"), np.empty(count, "int32")
         place = 0
         for number, label in enumerate(self.folders.classes):
-            for entry in by_class.get(label, ()):
-                try:
-                    pixels[place] = decode(entry.read(), self.image_size)
-                except Exception as error:  # decoders raise errors of any kind on broken bytes
-                    skipped.append(entry.unreadable(error))
-                    continue
-                labels[place] = number
-                place += 1
-                on_progress(before + place)
+            entries = by_class.get(label, ())
+            rows = pixels[place : place + len(entries)]
+            end = place + filled(rows, entries, skipped, on_progress, before + place)
+            labels[place:end] = number
+            place = end
         return pixels[:place], labels[:place]
 
     def _check_readable(self, read: dict[str, Part], skipped: list[str]) -> None:
         """Refuse a class with too few readable pictures, and a part without any."""
         first = next(iter(read))
-        least = _least(read.keys(), self.shares)
+        least = _least(read, self.shares)
         counts = np.bincount(read[first][1], minlength=len(self.classes))
         _check_counts(
             dict(zip(self.classes, counts.tolist(), strict=True)), least, self.path, len(skipped)
@@ -443,21 +473,6 @@ class PictureSource:
                     f"{len(skipped)} files that could not be read",
                     "Repair them, or take the part away",
                 )
-
-    def _parts(self, read: dict[str, Part]) -> tuple[Part, Part, Part | None]:
-        """Training, validation and test set, split where the folders are not."""
-        if WHOLE in read:
-            pixels, labels = read.pop(WHOLE)
-            cuts = stratified(labels, self.shares, self.seed)
-            train, validation, test = ((pixels[cut], labels[cut]) for cut in cuts)
-            return train, validation, test if len(test[1]) else None
-        if VALIDATION in read:
-            return read[TRAIN], read[VALIDATION], read.get(TEST)
-        pixels, labels = read[TRAIN]
-        shares = self.shares.without_test() if TEST in read else self.shares
-        cuts = stratified(labels, shares, self.seed)
-        train, validation, test = ((pixels[cut], labels[cut]) for cut in cuts)
-        return train, validation, read.get(TEST, test if len(test[1]) else None)
 
     def _notes(self, validated: int) -> list[str]:
         """What was left out, and what is few."""
@@ -499,7 +514,7 @@ def look(path: Path, image_size: int, shares: Shares, seed: int) -> PictureSourc
     first = next(iter(folders.parts.values()))
     _check_counts(
         {name: len(found) for name, found in first.items()},
-        _least(folders.parts.keys(), shares),
+        _least(folders.parts, shares),
         path,
         0,
     )
@@ -511,12 +526,9 @@ def look(path: Path, image_size: int, shares: Shares, seed: int) -> PictureSourc
     return PictureSource(path, image_size, shares, seed, folders)
 
 
-def _least(parts: object, shares: Shares) -> int:
+def _least(parts: Container[str], shares: Shares) -> int:
     """The fewest pictures of a class to train on, of which some may be split off."""
-    names = set(parts)  # type: ignore[call-overload]
-    if VALIDATION in names:
-        return 1
-    return shares.without_test().least if TEST in names else shares.least
+    return 1 if VALIDATION in parts else shares.beside(parts).least
 
 
 def _check_counts(counts: dict[str, int], least: int, path: Path, unreadable: int) -> None:

@@ -20,8 +20,8 @@ MUST = (
 )
 
 
-class Source(Protocol):
-    """Examples that were looked at, and are not read yet."""
+class NamedData(Protocol):
+    """Examples that a command names: looked at, and not read yet."""
 
     @property
     def images(self) -> bool:
@@ -43,10 +43,10 @@ class Source(Protocol):
         """Return the examples. The same seed gives the same split."""
 
 
-def look(text: str, image_size: int | None, shares: Shares, seed: int) -> Source:
+def look(text: str, image_size: int | None, shares: Shares, seed: int) -> NamedData:
     """Find the examples that a text names, as far as that is quick. Imports no TensorFlow."""
     pixels = pictures.IMAGE_SIZE if image_size is None else image_size
-    found: Source
+    found: NamedData
     if text.startswith(tfds.PREFIX):
         found = tfds.look(text.removeprefix(tfds.PREFIX), pixels, shares, seed)
     elif _kind(text) == "folder":

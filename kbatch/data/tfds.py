@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kbatch.data import array_files, examples
-from kbatch.data.examples import Examples, Form, Part, Progress, Shares, stratified
-from kbatch.data.pictures import CHANNELS, PARTS, TEST, TRAIN, words_of_classes
+from kbatch.data.examples import PARTS, TRAIN, Examples, Form, Part, Progress, Shares, parted
+from kbatch.data.pictures import CHANNELS, words_of_classes
 from kbatch.errors import DataError
 
 PREFIX = "tfds:"
@@ -21,7 +22,7 @@ LONGEST = 300  # characters of an error of TFDS'
 
 @dataclass(frozen=True)
 class TfdsSource:
-    """A data set of TFDS; see `kbatch.data.sources.Source`.
+    """A data set of TFDS; see `kbatch.data.sources.NamedData`.
 
     Attributes:
         name: String, such as `"mnist"`.
@@ -65,24 +66,15 @@ class TfdsSource:
         return self.builder.info.features[x], self.builder.info.features[y]
 
     def load(self, on_progress: Progress) -> Examples:
-        """Return the examples; see `kbatch.data.sources.Source`."""
-        import tensorflow_datasets as tfds
-
-        try:
+        """Return the examples; see `kbatch.data.sources.NamedData`."""
+        with self._errors_of_tfds():
             self.builder.download_and_prepare()
             named = self._splits()
             self._check_room(named)
             read: dict[str, Part] = {}
             for part, split in named.items():
-                dataset = self.builder.as_dataset(
-                    split=split, as_supervised=True, shuffle_files=False
-                )
                 before = sum(len(labels) for _, labels in read.values())
-                read[part] = self._read(tfds.as_numpy(dataset), before, on_progress)
-        except DataError:
-            raise
-        except Exception as error:  # TFDS raises the errors of its downloader and its file systems
-            raise _unprepared(self.name, error) from error
+                read[part] = self._read(self._pairs(split), before, on_progress)
         if not self.classes:
             by_name = {
                 f"{kind}_{part}": array
@@ -94,24 +86,7 @@ class TfdsSource:
 
     def _of_classes(self, read: dict[str, Part], used: set[str]) -> Examples:
         """Examples with names of classes, split where TFDS does not."""
-        x, y = read[TRAIN]
-        validation, test = read.get("validation"), read.get(TEST)
-        if validation is None:
-            shares = self.shares if test is None else self.shares.without_test()
-            counts = np.bincount(y, minlength=len(self.classes))
-            if counts.min() < shares.least:
-                raise DataError(
-                    f"TFDS {self.name} must hold at least {shares.least} examples of each class",
-                    f"{counts.min()} of {self.classes[int(counts.argmin())]}",
-                    "Take another data set",
-                )
-            train, validation, cut_off = (
-                (x[cut], y[cut]) for cut in stratified(y, shares, self.seed)
-            )
-            if test is None and len(cut_off[1]):
-                test = cut_off
-        else:
-            train = (x, y)
+        train, validation, test = parted(read, self.shares, self.seed, self._enough)
         count = sum(len(part[1]) for part in (train, validation, test) if part is not None)
         name = (
             f"{count:,} examples of {len(self.classes)} classes ({words_of_classes(self.classes)}) "
@@ -120,6 +95,52 @@ class TfdsSource:
         left = sorted(set(self.builder.info.splits) - used)
         notes = (f"Splits that are left out: {', '.join(left)}.",) if left else ()
         return Examples(name, train, validation, test, self.classes, notes=notes)
+
+    def _enough(self, labels: np.ndarray, shares: Shares) -> np.ndarray:
+        """Refuse a class with too few examples to split, and return the labels."""
+        counts = np.bincount(labels, minlength=len(self.classes))
+        if counts.min() < shares.least:
+            raise DataError(
+                f"TFDS {self.name} must hold at least {shares.least} examples of each class",
+                f"{counts.min()} of {self.classes[int(counts.argmin())]}",
+                "Take another data set",
+            )
+        return labels
+
+    def first(self, most: int, on_progress: Progress) -> dict[str, np.ndarray]:
+        """Return the first pictures of each class to train on."""
+        by_class: dict[str, list[np.ndarray]] = {name: [] for name in self.classes}
+        with self._errors_of_tfds():
+            self.builder.download_and_prepare()
+            for pixels, label in self._pairs(TRAIN):
+                images = by_class[self.classes[int(label)]]
+                if len(images) < most:
+                    images.append(self._resized(pixels))
+                    on_progress(sum(map(len, by_class.values())))
+                if all(len(images) == most for images in by_class.values()):
+                    return {name: np.array(images) for name, images in by_class.items()}
+        counts = ", ".join(f"{len(images)} of {name}" for name, images in by_class.items())
+        raise DataError(
+            f"TFDS must hold {most} images of each class", counts, "Prepare the whole data set"
+        )
+
+    def _pairs(self, split: str) -> Iterable[Any]:
+        """The examples and labels of a split in their order, as NumPy arrays."""
+        import tensorflow_datasets as tfds
+
+        return tfds.as_numpy(  # type: ignore[no-any-return]
+            self.builder.as_dataset(split=split, as_supervised=True, shuffle_files=False)
+        )
+
+    @contextmanager
+    def _errors_of_tfds(self) -> Iterator[None]:
+        """Turn errors of TFDS' downloader and of its file systems into one sentence."""
+        try:
+            yield
+        except DataError:
+            raise
+        except Exception as error:
+            raise _unprepared(self.name, error) from error
 
     def _splits(self) -> dict[str, str]:
         """The names of TFDS' splits by part."""
@@ -184,7 +205,7 @@ def look(name: str, image_size: int, shares: Shares, seed: int) -> TfdsSource:
         import tensorflow_datasets as tfds
     except ImportError as error:
         raise DataError(
-            "--data tfds:NAME needs tensorflow-datasets",
+            "A data set of TFDS needs tensorflow-datasets",
             "it is not installed",
             "pip install 'keras-kbatch[tfds]'",
         ) from error

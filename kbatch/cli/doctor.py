@@ -17,12 +17,11 @@ from typing import Any
 import typer
 
 from kbatch import __version__, distribution
+from kbatch.cli import gpu_check
 from kbatch.cli.command import Finding, new_console, told_plainly, with_options
 from kbatch.cli.options import DoctorOptions
+from kbatch.cli.quick_checks import QUICK
 from kbatch.errors import KbatchError
-from kbatch.gpu_checks import command, sight
-from kbatch.gpu_checks.catalogue import QUICK
-from kbatch.gpu_checks.report import Report
 from kbatch.runtime import device, nvidia
 
 
@@ -32,11 +31,11 @@ def passes_quick_checks() -> bool:
     A machine without a GPU fails, since it was asked for one.
     """
     try:
-        report = Report(None, sight.gpus())
+        report = gpu_check.Report(None, gpu_check.gpus())
     except KbatchError as error:
         print(f"! {error}")
         return False
-    command.run(QUICK, report)
+    gpu_check.run(QUICK, report)
     print(report.summary())
     return not report.failed
 

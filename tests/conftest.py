@@ -18,7 +18,9 @@ import forked
 import numpy as np
 import pytest
 
-collect_ignore = ["fake_gpu"]  # Python imports it by itself, under a name that others have too
+# Python imports the fake by itself, under a name that others have too; the checks of a GPU need a
+# process each, and scripts/gpu_check.py starts them
+collect_ignore = ["fake_gpu", "gpu"]
 GRADIENTS = "kbatch.runtime.tensorflow_private"
 SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"

@@ -48,7 +48,6 @@ ILLUSTRATIVE = {
     "docs/how-to/largest-batch.md": ("batch ", "policy ", "weights ", "  batch "),
     "docs/how-to/recompute.md": ("minimal: ", "1.7 MB"),
 }
-GPU_CHECKS = ["-m", "kbatch.gpu_checks"]
 NOT_RUN = {
     "pip install": "changes the environment; .ci/run runs it",
     "pytest": "these tests; .ci/run runs it",
@@ -57,7 +56,7 @@ NOT_RUN = {
     "tensorboard --logdir": "a server; tests/test_board.py asks its backends",
     "python scripts/bench_": "hours",
     "python scripts/recompute_applications.py": "hours",
-    "python -m kbatch.gpu_checks": "there is no GPU here; tests/test_gpu_checks.py runs a few",
+    "python scripts/gpu_check.py": "there is no GPU here; tests/test_gpu_check.py runs a few",
     "python scripts/fuzz_": "minutes; tests/test_fuzz.py runs a sample",
 }
 # Options that make a command small; the last one given counts.
@@ -177,8 +176,7 @@ def known_options(words):
     if words[0] == "kbatch":
         command = typer.main.get_command(app).commands[words[1]]
         return {option for each in command.params for option in each.opts} | {"--help"}
-    here = "kbatch/gpu_checks/command.py" if words[1:3] == GPU_CHECKS else words[1]
-    return set(re.findall(r'"(--[a-z-]+)"', (ROOT / here).read_text()))
+    return set(re.findall(r'"(--[a-z-]+)"', (ROOT / words[1]).read_text()))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from kbatch.checks import catalogue
 from kbatch.checks.check import Check, Found
 from kbatch.checks.check import Finding as CheckFinding
-from kbatch.cli import doctor
+from kbatch.cli import doctor, gpu_check
 from kbatch.cli.app import app
 from kbatch.cli.command import Finding
+from kbatch.cli.gpu_check import Row
+from kbatch.cli.quick_checks import QUICK
 from kbatch.errors import KbatchError
-from kbatch.gpu_checks.catalogue import QUICK
-from kbatch.gpu_checks.check import Row
 
 HEALTHY = {
     "tensorflow": "2.21.0",
@@ -254,8 +254,8 @@ def test_the_quick_checks_of_a_gpu_decide_the_exit_code(monkeypatch, capsys, pas
         report.add(Row("L1", passed, "a criterion", {}, 1.0, ""))
 
     monkeypatch.setattr(doctor, "findings", lambda: [Finding("kbatch", "1")])
-    monkeypatch.setattr(doctor.sight, "gpus", lambda: ["A CARD"])
-    monkeypatch.setattr(doctor.command, "run", run)
+    monkeypatch.setattr(gpu_check, "gpus", lambda: ["A CARD"])
+    monkeypatch.setattr(gpu_check, "run", run)
     assert CliRunner().invoke(app, ["doctor", "--gpu"]).exit_code == code
 
 
@@ -264,7 +264,7 @@ def test_without_a_gpu_there_are_no_quick_checks(monkeypatch):
         raise KbatchError("TensorFlow must see a GPU", "none", "Install one")
 
     monkeypatch.setattr(doctor, "findings", lambda: [Finding("kbatch", "1")])
-    monkeypatch.setattr(doctor.sight, "gpus", gpus)
+    monkeypatch.setattr(gpu_check, "gpus", gpus)
     said = CliRunner().invoke(app, ["doctor", "--gpu"])
     assert said.exit_code == 1
     assert "! TensorFlow must see a GPU. Received: none." in said.stdout

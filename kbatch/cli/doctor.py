@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kbatch import __version__, distribution, text_table
-from kbatch.cli import search_options
+from kbatch.cli import gpu_check, search_options
 from kbatch.cli.command import WHOLE, Finding, new_console, told_plainly, with_options
+from kbatch.cli.quick_checks import QUICK
 from kbatch.cli.search_options import SearchOptions
 from kbatch.errors import KbatchError, SearchError
-from kbatch.gpu_checks import command, sight
-from kbatch.gpu_checks.catalogue import QUICK
-from kbatch.gpu_checks.report import Report
 from kbatch.runtime import device, nvidia
 
 if TYPE_CHECKING:
@@ -91,11 +89,11 @@ def passes_quick_checks() -> bool:
     A machine without a GPU fails, since it was asked for one.
     """
     try:
-        report = Report(None, sight.gpus())
+        report = gpu_check.Report(None, gpu_check.gpus())
     except KbatchError as error:
         print(f"! {error}")
         return False
-    command.run(QUICK, report)
+    gpu_check.run(QUICK, report)
     print(report.summary())
     return not report.failed
 

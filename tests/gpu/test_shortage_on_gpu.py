@@ -1,58 +1,77 @@
-"""Group O: memory that really runs out, and what can be done afterwards."""
+"""Out of memory (O): memory that really runs out, and what can be done afterwards."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import psutil
+import pytest
+from gpu_models import WIDE_ELEMENTS, builder, wide_model
 
 from kbatch import Recipe
+from kbatch.cli import quick_checks
+from kbatch.cli.gpu_check import Result, Scale
 from kbatch.errors import ModelError
-from kbatch.gpu_checks import _shortage
-from kbatch.gpu_checks._data import builder
-from kbatch.gpu_checks.check import Result
-from kbatch.gpu_checks.scale import Scale
 from kbatch.memory._find import find_max_batch
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 from kbatch.runtime import device_memory
-from kbatch.runtime.oom import is_suspect_exit
 from kbatch.runtime.worker import Death, Worker
 
-ROOM = "kbatch.gpu_checks._shortage"
 TIMEOUT_SECONDS = 200.0
 NEAR = 1e-3
 MOST_ELEMENTS = 2**31 - 1  # that kernels with 32-bit indices can count
+# the functions of `shortages`, some with why the fake cannot run them; `doctor --gpu` has one more
+KINDS = {
+    "conv_forward": "",
+    "conv_backward": "",
+    "matmul": "",
+    "initialiser": "",
+    "optimizer_slots": "",
+    "batch_copy": "the fake copies nothing to a device",
+    "lstm": "Keras takes cuDNN's LSTM where it sees a GPU",
+    "evaluate": "",
+    "xla_run": "",
+    "xla_compile": "XLA tunes nothing on a CPU",
+    "cuda_graph": "a CPU has no CUDA graphs",
+}
+# read when TensorFlow is imported
+ENVIRONMENT = {"cuda_graph": {"XLA_FLAGS": "--xla_gpu_graph_min_graph_size=1"}}
 
 
-def shortage(scale: Scale, kind: str) -> Result:
-    """O1: run out of memory in a worker, in one of the ways of `_shortage.KINDS`."""
-    environment = {
-        **device_memory.limit_environment(scale.small_limit_bytes),
-        **_shortage.environment(kind),
-    }
-    with Worker(environment) as worker:
-        ended = worker.call(
-            f"{ROOM}:run_out", kind, scale.small_limit_bytes, timeout_seconds=TIMEOUT_SECONDS
-        )
-    if isinstance(ended, Death):
-        suspect = ended.exit_code is not None and is_suspect_exit(ended.exit_code)
-        how = "suspect death" if suspect else "death"
-        measured: dict[str, Any] = {"how": how, "exit_code": ended.exit_code}
-        return Result(suspect, measured, ended.said[-500:])
-    how, text = ended
-    return Result(how in ("certain", "suspect"), {"how": how}, text)
+@pytest.mark.gpu(
+    "O1",
+    "running out of 2 GB is certain, or suspect: an error of a known text, or a death",
+    seconds_limit=240,
+    shares=True,
+)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.unrehearsed(why)] if why else [])
+        for kind, why in KINDS.items()
+    ],
+)
+def test_a_shortage_is_known(scale: Scale, kind: str) -> Result:
+    """O1: run out of memory in a worker."""
+    return quick_checks.shortage(scale, f"shortages:{kind}", ENVIRONMENT.get(kind))
 
 
-def next_batch(scale: Scale) -> Result:
+@pytest.mark.gpu(
+    "O2",
+    "after running out of memory a smaller batch in the same process has the losses of a "
+    "fresh process to 1e-3",
+    seconds_limit=300,
+    shares=True,
+)
+def test_a_smaller_batch_trains_afterwards(scale: Scale) -> Result:
     """O2: run out of memory in a step, then train a smaller batch in the same process."""
     losses = []
     for begins_with_shortage in (True, False):
         with Worker(device_memory.limit_environment(scale.small_limit_bytes)) as worker:
             told = worker.call(
-                f"{ROOM}:losses", scale, begins_with_shortage, timeout_seconds=TIMEOUT_SECONDS
+                "shortages:losses", scale, begins_with_shortage, timeout_seconds=TIMEOUT_SECONDS
             )
         if isinstance(told, Death):
             return Result(False, {"exit_code": told.exit_code}, told.said[-500:])
@@ -65,7 +84,12 @@ def next_batch(scale: Scale) -> Result:
     return Result(math.isfinite(gap) and gap < NEAR, measured)
 
 
-def jitted(scale: Scale) -> Result:
+@pytest.mark.gpu(
+    "O3",
+    "a jitted step ends as out_of_memory or died; the next probe comes from a new worker",
+    shares=True,
+)
+def test_a_jitted_shortage_ends_its_worker(scale: Scale) -> Result:
     """O3: run out of memory in a jitted step; the next probe must come from a new worker."""
     recipe = Recipe(optimizer="sgd", learning_rate=1e-3, jit_compile=True)
     spec = ModelSpec(builder("cnn", scale), loss="binary_crossentropy")
@@ -86,19 +110,27 @@ def jitted(scale: Scale) -> Result:
     return Result(ended and small.passed and not before & after, measured)
 
 
-def too_many_elements(scale: Scale, kind: str) -> Result:
+@pytest.mark.gpu(
+    "O4",
+    "where memory would allow 2**31 elements the finder answers below, without ModelError",
+    seconds_limit=600,
+    expected_seconds=120,
+)
+@pytest.mark.unrehearsed("a CPU has no memory for 2**31 elements")
+@pytest.mark.parametrize("kind", ["bias_gradient", "broadcast_add", "conv"])
+def test_no_answer_has_too_many_elements(scale: Scale, kind: str) -> Result:
     """O4: search where memory would allow more elements than 32 bits can count."""
     recipe = Recipe(optimizer="sgd", learning_rate=1e-3, policy="mixed_float16")
     try:
         found = find_max_batch(
-            _shortage.wide_model(kind),
+            wide_model(kind),
             recipe=recipe,
             loss="mse",
             timeout_seconds=TIMEOUT_SECONDS,
         )
     except ModelError as error:
         return Result(False, {"error": "ModelError"}, str(error))
-    elements = found.batch_size * _shortage.WIDE_ELEMENTS
+    elements = found.batch_size * WIDE_ELEMENTS
     measured = {"batch_size": found.batch_size, "elements": elements, "said": str(found)}
     return Result(0 < elements <= MOST_ELEMENTS, measured)
 

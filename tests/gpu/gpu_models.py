@@ -10,12 +10,15 @@ import keras
 import numpy as np
 from keras import layers
 
-from kbatch.gpu_checks.scale import Scale
+from kbatch.cli.gpu_check import Scale
 from kbatch.models.case_study import cnn, small_resnet
 
 WORDS, LENGTH = 5000, 128
+WIDE_SIDE, WIDE_CHANNELS = 200, 32
+WIDE_ELEMENTS = WIDE_SIDE**2 * WIDE_CHANNELS  # of one example; 2**31 of them at batch 1677
 APPLICATIONS = {"resnet50": "ResNet50", "mobilenetv2": "MobileNetV2"}
 APPLICATION_SIDE = 128
+MINUTES = "a CPU takes a minute or more for it"  # why the fake cannot run a check
 
 
 def noise(shape: tuple[int, ...], examples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,3 +72,18 @@ def transformer(length: int) -> keras.Model:
         x = layers.LayerNormalization()(x + dense)
     x = layers.GlobalAveragePooling1D()(x)
     return keras.Model(inputs, layers.Dense(1, "sigmoid", dtype="float32")(x))
+
+
+def wide_model(kind: str) -> Callable[..., keras.Model]:
+    """Return a build function whose model has one wide tensor for each example."""
+    return partial(_wide, kind)
+
+
+def _wide(kind: str, hp: Any = None) -> keras.Model:
+    inputs = keras.Input((WIDE_SIDE, WIDE_SIDE, 1))
+    conv = layers.Conv2D(WIDE_CHANNELS, 1, use_bias=kind == "bias_gradient")
+    x = conv(inputs)
+    if kind == "broadcast_add":
+        x = layers.Add()([x, inputs])
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, layers.Dense(1, dtype="float32")(x))

@@ -1,16 +1,16 @@
-"""Group R: recompute saves memory, costs little time, and changes nothing."""
+"""Recompute saves memory, costs little time, and changes nothing (R)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import keras
+import pytest
 import tensorflow as tf
+from gpu_models import MINUTES, builder, noise
 
 from kbatch import Recipe, recompute
-from kbatch.gpu_checks._data import builder, noise
-from kbatch.gpu_checks.check import Result
-from kbatch.gpu_checks.scale import Scale
+from kbatch.cli.gpu_check import Result, Scale
 from kbatch.memory._find import find_max_batch
 from kbatch.runtime import device_memory
 
@@ -20,9 +20,24 @@ SAVES = "resnet50"  # the model that must save so much
 EQUAL = 1e-5
 BATCH_SIZE = 32
 LOSS = "binary_crossentropy"
+SLOW = pytest.mark.unrehearsed(MINUTES)
 
 
-def strategies(scale: Scale, name: str) -> Result:
+@pytest.mark.gpu(
+    "R1",
+    "peak -30 % or better on ResNet50, seconds <= 1.4 times; stored for each strategy",
+    seconds_limit=600,
+    expected_seconds=60,
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "small-resnet",
+        pytest.param("resnet50", marks=SLOW),
+        pytest.param("mobilenetv2", marks=SLOW),
+    ],
+)
+def test_each_strategy_saves_memory(scale: Scale, name: str) -> Result:
     """R1: measure peak and seconds of each strategy against none."""
     device_memory.apply_limit(None)
     model = builder(name, scale)()
@@ -48,7 +63,13 @@ def strategies(scale: Scale, name: str) -> Result:
     return Result(saves and slowest <= MOST_TIME, measured)
 
 
-def exact(scale: Scale) -> Result:
+@pytest.mark.gpu(
+    "R2",
+    "recompute and plain training differ by < 1e-5, traced 10 times, with determinism on",
+    seconds_limit=600,
+    expected_seconds=40,
+)
+def test_recompute_changes_nothing(scale: Scale) -> Result:
     """R2: train with and without a plan, traced anew each time, with determinism on."""
     tf.config.experimental.enable_op_determinism()
     reports = []
@@ -67,7 +88,11 @@ def exact(scale: Scale) -> Result:
     return Result(all(gap < EQUAL for gap in gaps.values()), measured)
 
 
-def sequences(scale: Scale) -> Result:
+@pytest.mark.gpu(
+    "R3", "the finder answers for an LSTM with recompute", expected_seconds=40, shares=True
+)
+@pytest.mark.unrehearsed("Keras takes cuDNN's LSTM where it sees a GPU")
+def test_the_largest_batch_of_an_lstm(scale: Scale) -> Result:
     """R3: find the largest batch of an LSTM with recompute."""
     recipe = Recipe(optimizer="sgd", learning_rate=1e-3, recompute="minimal")
     found = find_max_batch(

@@ -1,4 +1,4 @@
-"""Group T: trainings of recipes, one after another."""
+"""Trainings of recipes, one after another (T)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import math
 import statistics
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import keras
-import keras_tuner
 import psutil
-import tensorflow as tf
+import pytest
+from gpu_models import MINUTES, builder, noise
 
 import kbatch
-from kbatch import Outcome, Recipe, Space
-from kbatch.data.case_study import pictures
-from kbatch.gpu_checks import _nvidia_smi
-from kbatch.gpu_checks._data import builder, noise
-from kbatch.gpu_checks.check import Result
-from kbatch.gpu_checks.scale import Scale
+from kbatch import Recipe, Space
+from kbatch.cli import quick_checks
+from kbatch.cli.gpu_check import Result, Scale
+from kbatch.cli.quick_checks import told, trained, used_bytes
+from kbatch.cli.search_run import tuner_of
 from kbatch.model_spec import ModelSpec
 from kbatch.models.case_study import cnn
 from kbatch.models.maker import ModelMaker
@@ -29,43 +28,43 @@ from kbatch.runtime import device_memory
 from kbatch.space import combinations
 
 LOSS = "binary_crossentropy"
-NEAR, CHANCE = 0.05, 0.5
 MOST_SKIPPED = 5
 BACK, GROWN_BYTES = 0.02, 200 * 10**6
 WARM, TIMED = 3, 10  # steps
+SLOW = pytest.mark.unrehearsed("a CPU is slow at 16 bits")
+# `doctor --gpu` has float32, plain
+POLICIES = [
+    pytest.param(policy, jit, marks=[] if policy == "float32" else [SLOW])
+    for policy, jit in product(("float32", "mixed_float16", "mixed_bfloat16"), ("plain", "jit"))
+    if (policy, jit) != ("float32", "plain")
+]
 
 
-def policy(scale: Scale, name: str, jit: str) -> Result:
+@pytest.mark.gpu(
+    "T1",
+    "ended by the horizon, seconds within 5 % of it, value > 0.5, load of the GPU told",
+    seconds_limit=180,
+)
+@pytest.mark.parametrize(("policy", "jit"), POLICIES)
+def test_every_policy_trains(scale: Scale, policy: str, jit: str) -> Result:
     """T1: train by a policy, with augmentation, jitted or not, for some seconds."""
-    device_memory.apply_limit(None)
-    more: dict[str, Any] = {"jit_compile": jit == "jit", "augmentation": "flip_shift"}
-    recipe = Recipe(scale.batch_size, "adam", 0.001, policy=name, **more)
-    _, outcome = _trained(scale, recipe)
-    problems = {
-        f"it ended by {outcome.ended}": outcome.ended != "horizon",
-        "its seconds are not the horizon": abs(outcome.train_seconds - scale.seconds)
-        > max(NEAR * scale.seconds, outcome.median_update_seconds or 0.0),
-        f"its value is {outcome.value}": not (outcome.value or 0.0) > CHANCE,
-        "its peak of memory is missing": not outcome.peak_bytes,
-        "the load of the GPU is missing": not outcome.utilisation and not scale.rehearsed,
-    }
-    there = [problem for problem, is_there in problems.items() if is_there]
-    text = "; ".join(there) or "not rehearsed: the load of the GPU" * scale.rehearsed
-    return Result(not there, _told(outcome), text)
+    return quick_checks.policy(scale, policy, jit)
 
 
-def skipped(scale: Scale) -> Result:
+@pytest.mark.gpu("T2", "mixed_float16: updates less iterations are >= 0 and < 5", seconds_limit=180)
+def test_skipped_updates_are_counted(scale: Scale) -> Result:
     """T2: count the updates that loss scaling skipped."""
     device_memory.apply_limit(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01, policy="mixed_float16")
-    model, outcome = _trained(scale, recipe)
+    model, outcome = trained(scale, recipe)
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     missing = outcome.updates - int(optimizer.iterations)
     measured = {"updates_less_iterations": missing, "skipped_updates": outcome.skipped_updates}
-    return Result(0 <= missing < MOST_SKIPPED, {**measured, **_told(outcome)})
+    return Result(0 <= missing < MOST_SKIPPED, {**measured, **told(outcome)})
 
 
-def baseline(scale: Scale) -> Result:
+@pytest.mark.gpu("T3.axis", "the baseline's jit_compile is in the default space", seconds_limit=90)
+def test_the_baseline_is_in_the_space(scale: Scale) -> Result:
     """T3.axis: whether the baseline is jitted, and whether the default space is so too."""
     spec = ModelSpec(builder("cnn", scale), loss=LOSS)
     jit = ModelMaker.of(spec).baseline(Recipe()).jit_compile
@@ -74,7 +73,21 @@ def baseline(scale: Scale) -> Result:
     return Result(jit in axis, {"baseline": jit, "default_space": axis}, text)
 
 
-def jit_seconds(scale: Scale, name: str) -> Result:
+@pytest.mark.gpu(
+    "T3",
+    "seconds of a step with and without XLA are stored",
+    seconds_limit=400,
+    expected_seconds=60,
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cnn",
+        "small-resnet",
+        pytest.param("resnet50", marks=pytest.mark.unrehearsed(MINUTES)),
+    ],
+)
+def test_seconds_with_and_without_xla(scale: Scale, name: str) -> Result:
     """T3: store the seconds of a step with and without XLA, and of its compilation."""
     device_memory.apply_limit(None)
     measured = {}
@@ -96,11 +109,12 @@ def jit_seconds(scale: Scale, name: str) -> Result:
     return result.unless_rehearsed(scale.rehearsed, "these are the seconds of a CPU")
 
 
-def twice(scale: Scale) -> Result:
+@pytest.mark.gpu("T4", "the difference of two curves of the same seed is stored")
+def test_two_trainings_of_one_seed(scale: Scale) -> Result:
     """T4: train twice with the same seed, and store how far the curves are apart."""
     device_memory.apply_limit(None)
     recipe = Recipe(scale.batch_size, "sgd", 0.01)
-    outcomes = [_trained(scale, recipe, epochs=1)[1] for _ in range(2)]
+    outcomes = [trained(scale, recipe, epochs=1)[1] for _ in range(2)]
     values = [[value for _, value in outcome.curve] for outcome in outcomes]
     gaps = [abs(a - b) for a, b in zip(*values, strict=False)]
     measured = {"gaps": gaps, "values": values[0]}
@@ -108,7 +122,14 @@ def twice(scale: Scale) -> Result:
     return Result(same_length and all(map(math.isfinite, gaps)), measured)
 
 
-def many(scale: Scale) -> Result:
+@pytest.mark.gpu(
+    "T5",
+    "after a search of 20 trials, jitted and not, the bytes in use are back to 2 % of their "
+    "most, and the card's used bytes grew by < 200 MB",
+    seconds_limit=400,
+    expected_seconds=60,
+)
+def test_memory_comes_back_after_trials(scale: Scale) -> Result:
     """T5: search over many short trials, jitted and not; memory must come back after each."""
     device_memory.apply_limit(None)
     side = min(scale.image_size, 64)
@@ -118,7 +139,7 @@ def many(scale: Scale) -> Result:
     def build() -> keras.Model:
         gc.collect()
         bytes_now.append(device_memory.bytes_now() or 0)
-        used.append(_nvidia_smi.used_bytes_of_first() or 0)
+        used.append(used_bytes() or 0)
         resident.append(psutil.Process().memory_info().rss)
         return cnn(side)
 
@@ -126,13 +147,7 @@ def many(scale: Scale) -> Result:
     spec = ModelSpec(build, loss=LOSS, metrics=["accuracy"])
     hypermodel = kbatch.HyperModel(spec, space, seconds_per_trial=scale.seconds / 3)
     folder = Path(tempfile.mkdtemp())
-    tuner = keras_tuner.RandomSearch(
-        hypermodel,
-        objective=kbatch.objective(),
-        max_trials=scale.trials,
-        directory=folder,
-        seed=1,
-    )
+    tuner = tuner_of("random", hypermodel, scale.trials, folder, seed=0)
     tuner.search(x, y, validation_data=(x, y), verbose=0)
     build()
     early = len(bytes_now) // 2  # by then every library has been loaded
@@ -142,31 +157,3 @@ def many(scale: Scale) -> Result:
     measured = {"bytes_now": bytes_now, "used_bytes": used, "host_bytes": resident}
     passed = max(bytes_now) > 0 and back and grown < GROWN_BYTES
     return Result(passed, {**measured, "grown_bytes": grown}, text)
-
-
-def _trained(
-    scale: Scale, recipe: Recipe, epochs: int | None = None
-) -> tuple[keras.Model, Outcome]:
-    """Train the case study's model on drawn pictures, for seconds or for epochs."""
-    side = 32 if scale.rehearsed else 64
-    data = pictures("drawn", image_size=side)
-    seconds = scale.seconds if epochs is None else None
-    arguments: dict[str, Any] = {"seconds": seconds, "epochs": epochs, "loss": LOSS}
-    arguments["metrics"] = ["accuracy"]
-    tf.keras.utils.set_random_seed(0)
-    return kbatch.train(recipe, lambda: cnn(side), *data.train, data.validation, **arguments)
-
-
-def _told(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "ended": outcome.ended,
-        "value": outcome.value,
-        "train_seconds": outcome.train_seconds,
-        "updates": outcome.updates,
-        "median_update_seconds": outcome.median_update_seconds,
-        "examples_per_second": outcome.examples_per_second,
-        "peak_bytes": outcome.peak_bytes,
-        "utilisation": dict(outcome.utilisation),
-        "remarks": list(outcome.remarks),
-        "message": outcome.message,
-    }

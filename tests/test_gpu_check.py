@@ -1,24 +1,23 @@
-"""The checks of a GPU: their runner, with made-up checks, and the command on the fake GPU."""
+"""The checks of a GPU: their runner, with made-up checks, and the script on the fake GPU."""
 
-import importlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import gpu_check as script
 import psutil
 import pytest
 from made_up_checks import check
 
-from kbatch.errors import KbatchError
-from kbatch.gpu_checks import command, sight
-from kbatch.gpu_checks.catalogue import CHECKS, QUICK
-from kbatch.gpu_checks.check import Result, Row
-from kbatch.gpu_checks.report import Report
-from kbatch.gpu_checks.runner import Runner, RunOptions
+from kbatch.cli import gpu_check, quick_checks
+from kbatch.cli.gpu_check import Report, Result, Row, Runner
+from kbatch.cli.quick_checks import QUICK
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
@@ -27,7 +26,12 @@ SCRIPT = ROOT / "scripts" / "gpu_check.py"
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch):
     """Children find the made-up checks, and no fake is asked for."""
-    folders = [str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    folders = [
+        str(ROOT / "tests"),
+        str(ROOT / "scripts"),
+        str(ROOT),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
     monkeypatch.delenv("FAKE_GPU", raising=False)
 
@@ -35,7 +39,7 @@ def made_up(monkeypatch):
 @pytest.fixture
 def seen(monkeypatch):
     """TensorFlow is not asked for its GPUs."""
-    monkeypatch.setattr(sight, "gpus", lambda: ["A CARD"])
+    monkeypatch.setattr(gpu_check, "gpus", lambda: ["A CARD"])
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def ran(tmp_path):
 
     def ran(*checks, **options):
         report = Report(tmp_path / "rows.json", ["A CARD"])
-        Runner(RunOptions(False, **options), report).run(checks)
+        Runner(report, **options).run(checks)
         return {row.check: row for row in report.rows}, json.loads(report.path.read_text())
 
     return ran
@@ -73,8 +77,7 @@ def test_a_row_is_written_as_soon_as_it_is_known(tmp_path):
         content = json.loads(report.path.read_text())
         written.append(([each["check"] for each in content["rows"]], content["ended"], count))
 
-    options = RunOptions(False, on_row=look)
-    Runner(options, report).run([check("A1", "passes"), check("A2", "raises")])
+    Runner(report, on_row=look).run([check("A1", "passes"), check("A2", "raises")])
     assert written == [(["A1"], "running", 2), (["A1", "A2"], "running", 2)]
 
 
@@ -119,9 +122,10 @@ def test_only_checks_that_share_the_card_run_at_once(ran, tmp_path):
     assert (beside["B0"], beside["B1"]) == (1, 1)
 
 
-def test_what_the_fake_lacks_is_not_judged(tmp_path):
+def test_what_the_fake_lacks_is_not_judged(monkeypatch):
+    monkeypatch.setenv("FAKE_GPU", "1")
     report = Report(None, [])
-    Runner(RunOptions(True), report).run([check("A1", "passes", unrehearsed="no two memories")])
+    Runner(report).run([check("A1", "passes", unrehearsed="no two memories")])
     assert report.rows[0].passed is None
     assert report.rows[0].text == "cannot be rehearsed: no two memories"
     passed, failed = Result(True, {}, "x"), Result(False, {}, "x")
@@ -133,7 +137,7 @@ def test_what_the_fake_lacks_is_not_judged(tmp_path):
 @pytest.mark.parametrize(("function", "code"), [("passes", 0), ("fails", 1), ("raises", 1)])
 def test_the_exit_code_is_1_if_a_check_failed(seen, tmp_path, capsys, function, code):
     checks = [check("A1", function), check("A2", "passes")]
-    assert command.main(["--out", str(tmp_path / "out.json")], None, checks) == code
+    assert script.main(["--out", str(tmp_path / "out.json")], checks) == code
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("[1/2] ")
     assert said[-1].endswith(f"see {tmp_path / 'out.json'}")
@@ -141,7 +145,7 @@ def test_the_exit_code_is_1_if_a_check_failed(seen, tmp_path, capsys, function, 
 
 @pytest.mark.parametrize("given", [["--groups", "A,Q"], ["--only", "A9"], ["--only", "A1.x"]])
 def test_unknown_names_are_refused(seen, capsys, given):
-    assert command.main(given, None, [check("A1", "passes")]) == 2
+    assert script.main(given, [check("A1", "passes")]) == 2
     assert "Received: " in capsys.readouterr().err
 
 
@@ -149,26 +153,32 @@ def test_groups_and_names_choose_checks():
     checks = [check(name, "passes") for name in ("A1", "B1.one", "B1.two", "B2")]
 
     def names(*chosen):
-        return [each.name for each in command.choose(checks, *chosen)]
+        return [each.name for each in script.choose(checks, *chosen)]
 
     assert names(["B"], []) == ["B1.one", "B1.two", "B2"]
     assert names([], ["B1", "A1"]) == ["A1", "B1.one", "B1.two"]
     assert names([], []) == [each.name for each in checks]
 
 
-def test_the_list_names_every_check_and_runs_none(capsys):
-    assert command.main(["--list"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(CHECKS)
+@pytest.fixture(scope="module")
+def catalogue():
+    """All checks: the quick ones, and those that pytest collects in tests/gpu."""
+    return script.catalogue()
+
+
+def test_the_list_names_every_check_and_runs_none(catalogue, capsys):
+    assert script.main(["--list"], catalogue) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(catalogue)
 
 
 def test_ctrl_c_keeps_the_rows(tmp_path):
     out, pid = tmp_path / "out.json", tmp_path / "pid"
     code = (
         "import sys; from made_up_checks import check\n"
-        "from kbatch.gpu_checks import command, sight\n"
-        "sight.gpus = lambda: ['A CARD']\n"
+        "import gpu_check as script\n"
+        "script.gpu_check.gpus = lambda: ['A CARD']\n"
         f"checks = [check('A1', 'passes'), check('A2', 'hangs', {str(pid)!r})]\n"
-        f"sys.exit(command.main(['--out', {str(out)!r}], None, checks))"
+        f"sys.exit(script.main(['--out', {str(out)!r}], checks))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     while not pid.exists() or not pid.read_text():
@@ -186,20 +196,81 @@ def test_ctrl_c_keeps_the_rows(tmp_path):
 
 def test_the_parent_imports_no_tensorflow():
     code = (
-        "import sys; from kbatch.gpu_checks import catalogue, command\n"
-        "command.main(['--list'])\n"
+        "import sys, gpu_check\n"
+        "gpu_check.main(['--list'], gpu_check.QUICK)\n"
         "print('imported', {'tensorflow', 'keras'} & set(sys.modules))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert said.stdout.endswith("imported set()\n"), said.stderr
 
 
-def test_every_check_has_a_function_and_a_name_of_its_own():
-    assert len({each.name for each in CHECKS}) == len(CHECKS) > 60
-    for each in CHECKS:
-        module, _, name = each.function.partition(":")
-        assert callable(getattr(importlib.import_module(module), name)), each.name
+def test_every_check_has_a_name_of_its_own_and_a_process(catalogue):
+    assert len({each.name for each in catalogue}) == len(catalogue) == 86
+    assert catalogue[: len(QUICK)] == list(QUICK)
+    for each in catalogue:
         assert each.expected_seconds <= each.seconds_limit
+        assert each.command[:2] == ("-m", "pytest") or each in QUICK
+    for function in re.findall(r"quick_checks:(\w+)", str([each.command for each in QUICK])):
+        assert callable(getattr(quick_checks, function))
+
+
+TOY = """
+import pytest
+from kbatch.cli.gpu_check import Result
+
+@pytest.mark.gpu("X1", "a criterion", seconds_limit=60, expected_seconds=0)
+@pytest.mark.parametrize(
+    "word", ["yes", "no", pytest.param("why", marks=pytest.mark.unrehearsed("so"))]
+)
+def test_toy(scale, word):
+    if word == "why":
+        raise ValueError(word)
+    return Result(word == "yes", {"rehearsed": scale.rehearsed}, word)
+
+@pytest.mark.gpu("L1", "another criterion", seconds_limit=60, expected_seconds=0, shares=True)
+def test_unknown(scale):
+    return Result(None, text="who knows")
+"""
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    """The folder of a few checks that take no TensorFlow, which the script takes for its own."""
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    for name in ("conftest.py", "pytest.ini"):
+        shutil.copy(ROOT / "tests" / "gpu" / name, folder)
+    (folder / "test_toy.py").write_text(TOY)
+    monkeypatch.setattr(script, "TESTS", tmp_path)
+    return folder
+
+
+def test_a_test_of_pytest_is_a_check(toys, ran):
+    checks = script.catalogue()[len(QUICK) :]
+    assert [each.name for each in checks] == ["L1", "X1.yes", "X1.no", "X1.why"]
+    assert [each.shares for each in checks] == [True, False, False, False]
+    assert [each.unrehearsed for each in checks] == ["", "", "", "so"]
+    rows, _ = ran(*checks)
+    assert [row.passed for row in rows.values()] == [None, True, False, False]
+    assert [row.text for row in rows.values()][:3] == ["who knows", "yes", "no"]
+    assert rows["X1.yes"].measured == {"rehearsed": False}
+    assert rows["X1.why"].measured == {"error": "ValueError"}
+    assert "raise ValueError(word)" in rows["X1.why"].text
+
+
+def test_one_process_runs_one_check(toys):
+    for name, code in [("", 4), ("::test_toy[yes]", 0), ("::test_toy[no]", 1)]:
+        command = [sys.executable, "-m", "pytest", f"{toys / 'test_toy.py'}{name}"]
+        said = subprocess.run(command, capture_output=True, text=True)
+        assert said.returncode == code, said.stdout
+        assert ("Run `python scripts/gpu_check.py`" in said.stderr) == (code == 4)
+
+
+def test_without_pytest_the_script_refuses(monkeypatch, capsys):
+    answer = subprocess.CompletedProcess([], 1, "", "No module named pytest")
+    monkeypatch.setattr(script.subprocess, "run", lambda *given, **named: answer)
+    assert script.main(["--list"]) == 2
+    assert "No module named pytest" in capsys.readouterr().err
 
 
 def test_the_quick_checks_are_those_of_the_doctor():
@@ -211,24 +282,17 @@ def test_the_quick_checks_are_those_of_the_doctor():
 
 def test_without_a_gpu_the_command_refuses(monkeypatch, capsys, tmp_path):
     answer = subprocess.CompletedProcess([], 0, "a greeting\n[]\n", "")
-    monkeypatch.setattr(sight.subprocess, "run", lambda *given, **named: answer)
-    assert command.main(["--out", str(tmp_path / "out.json")]) == 2
+    monkeypatch.setattr(gpu_check.subprocess, "run", lambda *given, **named: answer)
+    assert script.main(["--out", str(tmp_path / "out.json")], QUICK) == 2
     said = capsys.readouterr().err
     assert "TensorFlow must see a GPU" in said
     assert "kbatch doctor" in said
     assert not (tmp_path / "out.json").exists()
 
 
-def test_the_fake_is_refused_outside_a_checkout(monkeypatch, tmp_path):
-    monkeypatch.setenv("FAKE_GPU", "1")
-    for folder in (None, tmp_path):
-        with pytest.raises(KbatchError, match="tests/fake_gpu"):
-            sight.wear_fake(folder)
-
-
 def test_a_line_says_how_far_the_checks_are():
     row = Row("L1", False, "a criterion", {}, 3.14, "two\nlines " + "x" * 500)
-    said = command.line(row, 7, 40)
+    said = row.line(7, 40)
     assert said.startswith("[ 7/40] FAIL L1 ")
     assert said.endswith(" …")
     assert "two lines" in said

@@ -1,10 +1,9 @@
-"""Groups S and P: a whole search, answers that are kept, and the tests for a GPU."""
+"""A whole search that is killed, and answers that are kept (S)."""
 
 from __future__ import annotations
 
 import collections
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,10 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import kbatch
+import pytest
+from gpu_models import builder
+
 from kbatch import Recipe
-from kbatch.gpu_checks.check import Result
-from kbatch.gpu_checks.scale import Scale
+from kbatch.cli.gpu_check import FAKE_NAME, Result, Scale
 from kbatch.memory import _cache
 from kbatch.memory._find import find_max_batch
 from kbatch.memory._max_batch import Probe
@@ -25,7 +25,14 @@ BEFORE_KILL = 2  # trainings that have ended when the search is killed
 PATIENCE_SECONDS = 240.0
 
 
-def resumed(scale: Scale) -> Result:
+@pytest.mark.gpu(
+    "S1",
+    "a search that is killed goes on: exit code 0, the report names the GPU, nothing is "
+    "trained twice",
+    seconds_limit=600,
+    expected_seconds=60,
+)
+def test_a_killed_search_goes_on(scale: Scale) -> Result:
     """S1: search, kill the search, and go on; nothing may be trained twice."""
     folder = Path(tempfile.mkdtemp()) / "search"
     side, seconds, trials = ("16", "1", "2") if scale.rehearsed else ("64", "3", "4")
@@ -58,10 +65,14 @@ def resumed(scale: Scale) -> Result:
     return Result(not there, measured, "; ".join(there))
 
 
-def kept(scale: Scale) -> Result:
+@pytest.mark.gpu(
+    "S2",
+    "a second find_max_batch gives the same answer and trains nothing; the key names the GPU",
+    expected_seconds=40,
+    shares=True,
+)
+def test_an_answer_is_kept(scale: Scale) -> Result:
     """S2: find a largest batch twice; the second answer must come from the disk."""
-    from kbatch.gpu_checks._data import builder
-
     probes = list[Probe]()
     answers, seconds = [], []
     for _ in range(2):
@@ -88,23 +99,6 @@ def kept(scale: Scale) -> Result:
     return Result(same and named, measured, "" if named else f"{names} is not named")
 
 
-def suite(scale: Scale) -> Result:
-    """P1: run the tests for a GPU."""
-    folder = Path(kbatch.__file__).parents[1] / "tests" / "gpu"
-    if not folder.is_dir():
-        return Result(None, text="the tests are in a checkout of the repository only")
-    process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "gpu", "-q", str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=folder.parents[1],
-        env={**os.environ},
-        check=False,
-    )
-    last = process.stdout.strip().splitlines()[-1:]
-    return Result(process.returncode == 0, {"last_line": last}, process.stdout[-1500:])
-
-
 def _trained(folder: Path) -> list[str]:
     """The keys of the trainings that ended, in their order."""
     path = folder / "search" / "kbatch" / "records.jsonl"
@@ -114,4 +108,4 @@ def _trained(folder: Path) -> list[str]:
 
 def _names(scale: Scale) -> list[str]:
     """Names that a report may give the GPU."""
-    return ["FAKE GPU"] if scale.rehearsed else [row[0] for row in nvidia.told("name")]
+    return [FAKE_NAME] if scale.rehearsed else [row[0] for row in nvidia.told("name")]

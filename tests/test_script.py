@@ -13,7 +13,7 @@ from script_cases import RECIPES
 import kbatch
 from kbatch import Recipe
 from kbatch.data.streams import training_source
-from kbatch.plain_keras import fit
+from kbatch.script import fit
 
 EPOCHS = 4
 LOSS, SPARSE = "binary_crossentropy", "sparse_categorical_crossentropy"

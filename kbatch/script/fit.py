@@ -1,4 +1,4 @@
-"""A fit as a script copies it: its batches, callbacks and compilation."""
+"""Fit: the batches, callbacks and compilation of a script, which are copied, not imported."""
 
 from __future__ import annotations
 

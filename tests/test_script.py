@@ -117,6 +117,27 @@ def test_exact_passes_are_one_pass_in_the_code(examples):
     assert_equal(recipe, plain, examples)
 
 
+class Wrapped(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.3)
+
+    def call(self, x):
+        return self.dropout(x)
+
+
+def test_layers_inside_of_others_are_changed_alike(examples):
+    def nested():
+        inner = keras.Input((16,))
+        drawn = keras.layers.BatchNormalization(gamma_initializer="random_normal")
+        block = keras.Model(inner, Wrapped()(drawn(inner)))
+        x = block(keras.layers.Dense(16, "tanh")(inputs := keras.Input((6,))))
+        return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(x))
+
+    recipe = Recipe(24, "sgd", 0.05, dropout_scale=1.5, normalization="group")
+    assert_equal(recipe, nested, examples)
+
+
 @pytest.fixture(scope="module")
 def pictures():
     """Coloured squares of two classes."""

@@ -17,10 +17,10 @@ from kbatch.cli.app import app
 from kbatch.data.case_study import read_images
 from kbatch.data.case_study import split as split_of_study
 from kbatch.errors import RecordError
-from kbatch.plain_keras import pictures
 from kbatch.records import project as records_project
 from kbatch.results.export import code_of
 from kbatch.results.ranking import baseline_training, best_training, trial_training
+from kbatch.script import pictures
 
 RECORDS = [
     result_records.record(-1, 0.2, "baseline", batch_size=32, learning_rate=1e-3),

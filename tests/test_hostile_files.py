@@ -22,11 +22,11 @@ from kbatch.data import pictures as data_pictures
 from kbatch.data.case_study import read_images
 from kbatch.data.examples import Shares
 from kbatch.errors import DataError, KbatchError, RecordError
-from kbatch.plain_keras import pictures
 from kbatch.plain_text import Below, fits_json
 from kbatch.records import files
 from kbatch.records.files import Lock
 from kbatch.records.project import Project
+from kbatch.script import pictures
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
 

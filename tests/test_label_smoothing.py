@@ -10,7 +10,7 @@ import pytest
 import kbatch
 from kbatch import Recipe, Space
 from kbatch.errors import ModelError, RecipeError, SearchError
-from kbatch.models.losses import smoothed
+from kbatch.models.losses import check_smoothing, smoothed
 
 RNG = np.random.default_rng(0)
 CLASSES = 5
@@ -76,7 +76,7 @@ def test_each_of_several_losses_is_softened():
 )
 def test_other_losses_are_refused(loss, received):
     with pytest.raises(ModelError, match=received):
-        smoothed(loss, 0.1)
+        check_smoothing(loss, 0.1)
 
 
 @pytest.mark.parametrize("amount", [-0.1, 1.0, "0.1", True, float("nan")])

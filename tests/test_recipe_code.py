@@ -141,6 +141,12 @@ def test_a_definition_comes_after_what_it_uses():
     assert imports["ops"] == "from keras import ops"
 
 
+def test_variables_of_a_function_are_no_names_of_its_module():
+    # augmented_step has an argument `layers`, and its module a function of that name
+    texts, _ = copied([Definition("kbatch.data.augmentation", "augmented_step")])
+    assert not any(text.startswith("def layers") for text in texts)
+
+
 def test_code_is_written_without_tensorflow():
     program = (
         "import sys, kbatch; kbatch.Recipe(training='sam:0.1').to_code(); "

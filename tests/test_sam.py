@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch import Recipe
-from kbatch.models.train_step import _offsets
+from kbatch.models.train_step import offsets
 
 OPTIMIZERS = {  # numbers that float32 holds: Keras casts them to it first
     "sgd": (lambda: keras.optimizers.SGD(0.25, 0.5), lambda: numpy_training.Sgd(0.25, 0.5)),
@@ -33,25 +33,25 @@ def test_updates_are_those_of_the_equations(name, micro, own_policy):
 
 
 def test_the_way_to_the_worst_weights_has_the_radius():
-    offsets = _offsets([tf.constant([3.0, 0.0]), None, tf.constant([[4.0]], tf.float16)], 0.05)
-    assert offsets[1] is None
-    np.testing.assert_allclose(offsets[0], [0.03, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(offsets[2], [[0.04]], rtol=1e-6)
+    found = offsets([tf.constant([3.0, 0.0]), None, tf.constant([[4.0]], tf.float16)], 0.05)
+    assert found[1] is None
+    np.testing.assert_allclose(found[0], [0.03, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(found[2], [[0.04]], rtol=1e-6)
 
 
 def test_gradients_of_several_types_have_one_norm():
-    offsets = _offsets([tf.constant([3.0]), tf.constant([4.0], tf.float64)], 0.05)
-    np.testing.assert_allclose(np.concatenate(offsets), [0.03, 0.04], rtol=1e-12)
+    found = offsets([tf.constant([3.0]), tf.constant([4.0], tf.float64)], 0.05)
+    np.testing.assert_allclose(np.concatenate(found), [0.03, 0.04], rtol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_gradient_that_is_not_finite_moves_nothing(bad):
-    offsets = _offsets([tf.constant([1.0, bad]), tf.constant([2.0])], 0.05)
-    np.testing.assert_array_equal(np.concatenate(offsets), np.zeros(3))
+    found = offsets([tf.constant([1.0, bad]), tf.constant([2.0])], 0.05)
+    np.testing.assert_array_equal(np.concatenate(found), np.zeros(3))
 
 
 def test_a_gradient_of_zero_moves_nothing():
-    np.testing.assert_array_equal(_offsets([tf.zeros(3)], 0.05)[0], np.zeros(3))
+    np.testing.assert_array_equal(offsets([tf.zeros(3)], 0.05)[0], np.zeros(3))
 
 
 def test_moving_statistics_are_those_of_a_plain_training():

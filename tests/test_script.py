@@ -13,7 +13,7 @@ from script_cases import RECIPES
 import kbatch
 from kbatch import Recipe
 from kbatch.data.streams import training_source
-from kbatch.plain_keras import fit
+from kbatch.script import fit
 
 EPOCHS = 4
 LOSS, SPARSE = "binary_crossentropy", "sparse_categorical_crossentropy"
@@ -115,6 +115,27 @@ def test_exact_passes_are_one_pass_in_the_code(examples):
 
     recipe = Recipe(32, "adam", 0.02, micro_batch_size=8, accumulation="exact")
     assert_equal(recipe, plain, examples)
+
+
+class Wrapped(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.3)
+
+    def call(self, x):
+        return self.dropout(x)
+
+
+def test_layers_inside_of_others_are_changed_alike(examples):
+    def nested():
+        inner = keras.Input((16,))
+        drawn = keras.layers.BatchNormalization(gamma_initializer="random_normal")
+        block = keras.Model(inner, Wrapped()(drawn(inner)))
+        x = block(keras.layers.Dense(16, "tanh")(inputs := keras.Input((6,))))
+        return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(x))
+
+    recipe = Recipe(24, "sgd", 0.05, dropout_scale=1.5, normalization="group")
+    assert_equal(recipe, nested, examples)
 
 
 @pytest.fixture(scope="module")

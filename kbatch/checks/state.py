@@ -296,7 +296,7 @@ def _fills(name: str, x: Any) -> bool:
     """Whether a pipeline fills pixels from outside of the picture."""
     parts = movement.flat(each for each in augmentation.layers(name) if not _mixes(each))
     moving = [part for part in parts if movement.kind(part, x) == movement.MOVES]
-    return any(movement.carries(part) and movement.fills(part, x) for part in moving)
+    return any(augmentation.carries(part) and movement.fills(part, x) for part in moving)
 
 
 def _mixes(part: Any) -> bool:

@@ -84,10 +84,48 @@ class Mixing:
         """
         raise NotImplementedError
 
-    def _uniform(self, like: Any) -> tf.Tensor:
-        """One number from 0 to 1 for each example."""
-        # other Beta distributions than Beta(1, 1) take rejection sampling, which XLA cannot compile
-        return keras.random.uniform((tf.shape(like)[0],), dtype="float32", seed=self._seed)
+
+def drawn_shares(like: Any, seed: Any) -> Any:
+    """Draw one number from 0 to 1 for each example."""
+    # other Beta distributions than Beta(1, 1) take rejection sampling, which XLA cannot compile
+    return keras.random.uniform((tf.shape(like)[0],), dtype="float32", seed=seed)
+
+
+def mix_up(x: Any, seed: Any) -> tuple[Any, Any]:
+    """Average each example with its partner (MixUp), and return the share that it keeps."""
+    share = drawn_shares(keras.tree.flatten(x)[0], seed)
+
+    def average(part: Any) -> Any:
+        part = tf.convert_to_tensor(part)
+        numbers = part if part.dtype.is_floating else tf.cast(part, "float32")
+        weight = tf.cast(per_example(share, numbers), numbers.dtype)
+        return weight * numbers + (1 - weight) * partner(numbers)
+
+    return keras.tree.map_structure(average, x), share
+
+
+def cut_mix(x: Any, seed: Any) -> tuple[Any, Any]:
+    """Paste a rectangle of its partner into each image (CutMix), and return what it keeps."""
+    x = tf.convert_to_tensor(x)
+    side = tf.sqrt(drawn_shares(x, seed))
+    rows, row_count, height = covered(x, side, 1, seed)
+    columns, column_count, width = covered(x, side, 2, seed)
+    pasted = rows[:, :, None, None] & columns[:, None, :, None]
+    area = tf.cast(row_count * column_count, "float32") / tf.cast(height * width, "float32")
+    return tf.where(pasted, partner(x), x), 1.0 - area
+
+
+def covered(x: Any, side: Any, axis: int, seed: Any) -> tuple[Any, Any, Any]:
+    """Draw which rows or columns a rectangle covers, and return their number and of how many."""
+    size = tf.shape(x)[axis]
+    length = tf.cast(side * tf.cast(size, "float32"), "int32")
+    centre = tf.cast(drawn_shares(x, seed) * tf.cast(size, "float32"), "int32")
+    first = tf.maximum(centre - length // 2, 0)
+    end = tf.minimum(centre - length // 2 + length, size)
+    # comparisons, since XLA compiles no slice whose size is drawn
+    place = tf.range(size)[None, :]
+    inside = (place >= first[:, None]) & (place < end[:, None])
+    return inside, tf.maximum(end - first, 0), size
 
 
 @made_in_one_frame
@@ -122,8 +160,7 @@ class MixUp(Mixing):
     def mix(self, x: Any) -> tuple[Any, tf.Tensor]:
         """Average each example with its partner."""
         self.check(x)
-        share = self._uniform(keras.tree.flatten(x)[0])
-        return keras.tree.map_structure(lambda part: _average(part, share), x), share
+        return mix_up(x, self._seed)
 
 
 @made_in_one_frame
@@ -156,32 +193,7 @@ class CutMix(Mixing):
     def mix(self, x: Any) -> tuple[Any, tf.Tensor]:
         """Paste a rectangle of its partner into each image."""
         self.check(x)
-        x = tf.convert_to_tensor(x)
-        side = tf.sqrt(self._uniform(x))
-        rows, row_count, height = self._range(x, side, axis=1)
-        columns, column_count, width = self._range(x, side, axis=2)
-        pasted = rows[:, :, None, None] & columns[:, None, :, None]
-        area = tf.cast(row_count * column_count, "float32") / tf.cast(height * width, "float32")
-        return tf.where(pasted, partner(x), x), 1.0 - area
-
-    def _range(self, x: tf.Tensor, side: tf.Tensor, axis: int) -> tuple[tf.Tensor, ...]:
-        """Which rows or columns a rectangle covers in each image, their number, and of how many."""
-        size = tf.shape(x)[axis]
-        length = tf.cast(side * tf.cast(size, "float32"), "int32")
-        centre = tf.cast(self._uniform(x) * tf.cast(size, "float32"), "int32")
-        first = tf.maximum(centre - length // 2, 0)
-        end = tf.minimum(centre - length // 2 + length, size)
-        # comparisons, since XLA compiles no slice whose size is drawn
-        place = tf.range(size)[None, :]
-        covered = (place >= first[:, None]) & (place < end[:, None])
-        return covered, tf.maximum(end - first, 0), size
-
-
-def _average(part: Any, share: tf.Tensor) -> tf.Tensor:
-    part = tf.convert_to_tensor(part)
-    numbers = part if part.dtype.is_floating else tf.cast(part, "float32")
-    weight = tf.cast(per_example(share, numbers), numbers.dtype)
-    return weight * numbers + (1 - weight) * partner(numbers)
+        return cut_mix(x, self._seed)
 
 
 Part: TypeAlias = "keras.layers.Layer | Mixing"
@@ -379,3 +391,48 @@ def moved(labels: Any, pictures: Any, planes: Any) -> Any:
         return tf.where(tf.reshape(known, shape), found, tf.zeros_like(found))
 
     return keras.tree.map_structure(one, labels)
+
+
+def follows(pictures: Any, labels: Any) -> bool:
+    """Tell whether any label or weight has the places of the pictures, and is to move with them."""
+    if keras.tree.is_nested(pictures):
+        return False
+    return any(has_places(label, pictures) for label in keras.tree.flatten(labels))
+
+
+def carries(layer: Any) -> bool:
+    """Tell whether a layer takes pictures together with masks, as Keras' own do."""
+    return hasattr(layer, "transform_segmentation_masks")
+
+
+def carried(layer: Any, pictures: Any, planes: Any) -> tuple[Any, Any]:
+    """Return what a layer makes of pictures, and of planes that move with them."""
+    both = layer({"images": pictures, "segmentation_masks": planes}, training=True)
+    return both["images"], both["segmentation_masks"]
+
+
+def augmented_step(
+    own_step: Callable[[Any], Any],
+    layers: Sequence[Any],
+    moves: Callable[[Any], bool] = carries,
+    followed: Callable[[Any, Any, Any], Any] = moved,
+) -> Callable[[Any], Any]:
+    """Return a train step that applies layers to the inputs before another step.
+
+    Labels and weights of the height and width of the pictures move with them: `moves` tells which
+    layers move, and `followed` returns labels that have followed.
+    """
+
+    def train_step(data: Any) -> Any:
+        x, *labels = keras.utils.unpack_x_y_sample_weight(data)
+        planes = placed(x) if follows(x, labels) else None
+        for layer in layers:
+            if planes is not None and moves(layer):
+                x, planes = carried(layer, x, planes)
+            else:
+                x = layer(x, training=True)
+        if planes is not None:
+            labels = followed(labels, x, planes)
+        return own_step(keras.utils.pack_x_y_sample_weight(x, *labels))
+
+    return train_step

@@ -15,7 +15,12 @@ from kbatch.models.losses import loss_count, loss_counts
 from kbatch.models.optimizers import PerUpdate
 from kbatch.recipe import Recipe
 from kbatch.runtime import keras_private
-from kbatch.runtime.keras_private import compiled_by_user, replaced_method
+from kbatch.runtime.keras_private import (
+    compiled_by_user,
+    flatten_layers,
+    own_trainable_variables,
+    replaced_method,
+)
 
 
 def check_accumulation(model: keras.Model, recipe: Recipe, loss: Any) -> None:
@@ -54,7 +59,7 @@ def _unweighable(model: keras.Model, loss: Any) -> str:
     own_step = type(model).train_step is not keras.Model.train_step
     if own_step or type(model).compute_loss is not keras.Model.compute_loss:
         return "a train_step or compute_loss of its own"
-    layers = keras_private.flatten_layers(model)
+    layers = flatten_layers(model)
     if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
         return "an activity regularizer"
     return "" if model.built else "an input shape that only the data tell"
@@ -157,19 +162,43 @@ class _Weigher:
         self._apply(weighed_grads, trainable_variables)
 
 
+def make_variables(model: Any, batch: Any) -> None:
+    """Make the variables that Keras would make in the course of a step: a loop cannot make them."""
+    if not model.built:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        model(x, training=False)
+    if not model.optimizer.built and model.trainable_variables:
+        model.optimizer.build(model.trainable_variables)
+
+
+def split(tensor: Any, passes: int) -> tf.Tensor:
+    """Return a batch as equal parts, along a new first dimension."""
+    tensor = tf.convert_to_tensor(tensor)
+    parts = tf.reshape(tensor, tf.concat([[passes, -1], tf.shape(tensor)[1:]], axis=0))
+    size = tensor.shape[0]
+    parts.set_shape([passes, None if size is None else size // passes, *tensor.shape[1:]])
+    return parts
+
+
+def sum_type(weight: Any) -> str:
+    """Return the type to add gradients in: sums of half precision would lose small ones."""
+    return "float64" if weight.dtype == "float64" else "float32"
+
+
+def dense(gradient: Any) -> Any:
+    """Return a gradient as a tensor: slices of rows cannot be added in a loop."""
+    return None if gradient is None else tf.convert_to_tensor(gradient)
+
+
 Values = list[tuple[Any, tf.Tensor]]
 
 
-def state_of_layers(model: keras.Model) -> Values:
-    """Return each variable of a model that is no weight, with its value; frozen weights are none.
-
-    Args:
-        model: `keras.Model`, built.
-    """
+def state_of_layers(model: Any) -> Values:
+    """Return each variable that is no weight, with its value; frozen weights count as weights."""
     weights = {
         id(variable)
-        for layer in keras_private.flatten_layers(model)
-        for variable in keras_private.own_trainable_variables(layer)
+        for layer in flatten_layers(model)
+        for variable in own_trainable_variables(layer)
     }
     return state_values(variable for variable in model.variables if id(variable) not in weights)
 
@@ -179,7 +208,7 @@ def state_but_seeds(model: keras.Model) -> Values:
     return state_values(each for each in model.variables if "seed_generator" not in each.path)
 
 
-def state_of_metrics(model: keras.Model) -> Values:
+def state_of_metrics(model: Any) -> Values:
     """Return each variable of a model's metrics with its value."""
     return state_values(variable for metric in model.metrics for variable in metric.variables)
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbatch.models import accumulation
+from kbatch.models.accumulation import dense, make_variables, split, state_of_layers, sum_type
 from kbatch.recipe import Recipe
 from kbatch.recompute._segment import Context, Scope
 from kbatch.runtime import keras_private
@@ -36,7 +36,7 @@ def called_in_passes(model: keras.Model, recipe: Recipe) -> Iterator[None]:
     own_step = model.train_step
 
     def train_step(batch: Any) -> Any:
-        _make_variables(model, batch)
+        make_variables(model, batch)
         with call.training():
             return own_step(batch)
 
@@ -46,15 +46,6 @@ def called_in_passes(model: keras.Model, recipe: Recipe) -> Iterator[None]:
             yield
     finally:
         model.train_function = None
-
-
-def _make_variables(model: keras.Model, batch: Any) -> None:
-    """Make the variables that Keras would make in the course of a step: a loop cannot make them."""
-    if not model.built:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        model(x, training=False)
-    if not model.optimizer.built and model.trainable_variables:
-        model.optimizer.build(model.trainable_variables)
 
 
 class _PassedCall:
@@ -81,10 +72,10 @@ class _PassedCall:
         mask = context.pop("mask", None)
         batch = keras.tree.flatten((inputs, mask))
         given = [position for position, part in enumerate(batch) if part is not None]
-        parts = [self._split(batch[position]) for position in given]
+        parts = [split(batch[position], self._passes) for position in given]
         masks = [keras_private.mask_of(batch[position]) for position in given]
         masked = [place for place, each in enumerate(masks) if each is not None]
-        parts += [self._split(masks[place]) for place in masked]
+        parts += [split(masks[place], self._passes) for place in masked]
         has_mask = mask is not None
 
         def call(part: Tensors) -> Any:
@@ -98,15 +89,6 @@ class _PassedCall:
             return self._context(lambda: self._call(x, *others, **more), training=True)
 
         return _Passage(self._model, self._passes, call).through(parts)
-
-    def _split(self, tensor: Any) -> tf.Tensor:
-        tensor = tf.convert_to_tensor(tensor)
-        rest = tf.shape(tensor)[1:]
-        split = tf.reshape(tensor, tf.concat([[self._passes, -1], rest], axis=0))
-        size = tensor.shape[0]
-        part = None if size is None else size // self._passes
-        split.set_shape([self._passes, part, *tensor.shape[1:]])
-        return split
 
 
 @dataclass
@@ -184,7 +166,7 @@ class _Passage:
     def __init__(self, model: keras.Model, passes: int, call: Callable[[Tensors], Any]) -> None:
         self._model, self._passes, self._call = model, passes, call
         self._weights = list(model.trainable_variables)
-        self._state = [variable for variable, _ in accumulation.state_of_layers(model)]
+        self._state = [variable for variable, _ in state_of_layers(model)]
         self._state += keras_private.global_seed_variables()
         self._frozen: dict[int, tf.Tensor] = {}
 
@@ -295,7 +277,7 @@ class _Passage:
     ) -> list[Any]:
         """The gradients of the weights, summed over the parts, each computed once more."""
         *of_outputs, of_added = upstream
-        sent = [_split_like(each, self._passes) for each in of_outputs]
+        sent = [split(each, self._passes) for each in of_outputs]
 
         reached = [False] * len(weights)  # by the outputs: known once a part is traced
 
@@ -308,15 +290,13 @@ class _Passage:
                 targets, weights, output_gradients=[*_part(sent, turn), of_added]
             )
             added = list(sums)
-            for index, gradient in enumerate(map(_dense, gradients)):
+            for index, gradient in enumerate(map(dense, gradients)):
                 if gradient is not None:
                     reached[index] = True
                     added[index] += tf.cast(gradient, added[index].dtype)
             return turn + 1, ends.state, added
 
-        # sums of half precision would lose small gradients
-        wide = ["float64" if each.dtype == tf.float64 else "float32" for each in weights]
-        zeros = [tf.zeros(each.shape, kind) for each, kind in zip(weights, wide, strict=True)]
+        zeros = [tf.zeros(each.shape, sum_type(each)) for each in weights]
         _, _, sums = tf.while_loop(
             lambda turn, *_: turn < self._passes,
             one,
@@ -351,13 +331,3 @@ def _joined(array: Any, spec: tf.TensorSpec, parts: Tensors) -> tf.Tensor:
     whole = None if size is None else passes * size
     joined.set_shape([whole, *spec.shape[1:]])
     return joined
-
-
-def _split_like(tensor: tf.Tensor, passes: int) -> tf.Tensor:
-    rest = tf.shape(tensor)[1:]
-    return tf.reshape(tensor, tf.concat([[passes, -1], rest], axis=0))
-
-
-def _dense(gradient: Any) -> Any:
-    """A gradient as a tensor; slices of rows cannot be added in a loop."""
-    return None if gradient is None else tf.convert_to_tensor(gradient)

@@ -13,7 +13,7 @@ import keras
 from kbatch.data import augmentation
 from kbatch.errors import ModelError
 from kbatch.models import accumulation, losses, optimizers, policies, replicas, scopes, train_step
-from kbatch.models.losses import smoothed
+from kbatch.models.losses import check_smoothing, smoothed
 from kbatch.models.optimizers import optimizer_of, own_optimizer
 from kbatch.models.start import Made
 from kbatch.recipe import Recipe
@@ -220,6 +220,7 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     optimizers.check_gradient_norm(model, recipe, optimizer)
     train_step.check_method(model, recipe, optimizer)
     kept = {name: own[name] for name in KEPT if name in own}
+    check_smoothing(kept.get("loss"), recipe.label_smoothing)
     kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)
     # Keras does not store auto_scale_loss: the class of the optimizer is the only trace of it
     scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -31,76 +31,22 @@ BY_NAME: dict[str, type[keras.losses.Loss]] = {
 
 
 def smoothed(loss: Any, amount: float) -> Any:
-    """Return the loss with softened labels (Szegedy et al. 2016).
+    """Return the loss argument of `compile` with softened labels (Szegedy et al. 2016).
 
     The label of one among `K` classes becomes `1 - amount + amount / K` for that class and
-    `amount / K` for the others. Integer labels are softened inside the loss. A model saved with
-    such a loss loads without kbatch, and then trains on without softening.
-
-    Args:
-        loss: Loss argument of `compile`: a name, a loss, a loss function of Keras, or a structure
-            of these.
-        amount: Float from 0 to below 1, share of each label to spread; 0 returns the loss as it is.
-
-    Raises:
-        ModelError: If a loss is not over classes, or softens its labels already.
+    `amount / K` for the others. A model saved with such a loss loads without softening.
     """
     if not amount:
         return loss
-    return keras.tree.map_structure(lambda part: _smoothed(part, amount), loss)
+    return keras.tree.map_structure(lambda part: softened(part, amount), loss)
 
 
-def check_smoothed_metric(metric: str, amounts: Iterable[float]) -> None:
-    """Refuse to score trials by a loss that label smoothing changes from trial to trial."""
-    if metric in ("loss", "val_loss") and any(amounts):
-        raise SearchError(
-            "A loss must mean the same in every trial to be scored",
-            f"metric={metric!r} and label_smoothing={tuple(amounts)}, which changes it",
-            'Score a metric such as "val_accuracy", or leave label_smoothing out',
-        )
-
-
-def _smoothed(part: Any, amount: float) -> Any:
+def softened(part: Any, amount: float) -> Any:
+    """Return one loss with softened labels; integer labels are softened inside the loss."""
     loss = loss_of(part)
-    if isinstance(loss, SPARSE) and loss.ignore_class is None:
-        return _sparse(loss, amount)
-    if type(loss) not in SOFT:
-        raise ModelError(
-            "`label_smoothing` needs a loss over classes "
-            f"({', '.join(BY_NAME)}; without ignore_class)",
-            loss_name_of(part),
-            "Leave label_smoothing out, or compile the model with one of these",
-        )
-    config = loss.get_config()
-    if config["label_smoothing"]:
-        raise ModelError(
-            "Labels must be softened once",
-            f"{loss.name} with label_smoothing={config['label_smoothing']}, "
-            f"and label_smoothing={amount} of the recipe",
-            "Leave it out of the loss: it is an axis of the search",
-        )
-    return type(loss).from_config({**config, "label_smoothing": amount})
-
-
-def loss_name_of(part: Any) -> str:
-    """Return a loss in words: its name, or that of its class."""
-    if isinstance(part, str):
-        return part
-    return str(getattr(part, "name", None) or getattr(part, "__name__", type(part).__name__))
-
-
-def loss_of(part: Any) -> Any:
-    """Return the loss object for a name or a loss function of Keras; other values as they are."""
-    name = part if isinstance(part, str) else getattr(part, "__name__", "")
-    if isinstance(part, str) or part is getattr(keras.losses, name, None):
-        kind = BY_NAME.get(name)
-        return part if kind is None else kind()
-    return part
-
-
-def _sparse(loss: Any, amount: float) -> Any:
-    """Return a loss of Keras' own class whose function softens; it is saved as the plain loss."""
-    made = SPARSE.from_config(loss.get_config())
+    if not isinstance(loss, SPARSE):
+        return type(loss).from_config({**loss.get_config(), "label_smoothing": amount})
+    made = SPARSE.from_config(loss.get_config())  # of Keras' own class: it is saved as such
     plain = made.fn
 
     def soft(
@@ -121,6 +67,55 @@ def _sparse(loss: Any, amount: float) -> Any:
 
     made.fn = soft
     return made
+
+
+def check_smoothing(loss: Any, amount: float) -> None:
+    """Refuse a loss that is not over classes, or softens its labels already."""
+    for part in keras.tree.flatten(loss) if amount else ():
+        found = loss_of(part)
+        if isinstance(found, SPARSE) and found.ignore_class is None:
+            continue
+        if type(found) not in SOFT:
+            raise ModelError(
+                "`label_smoothing` needs a loss over classes "
+                f"({', '.join(BY_NAME)}; without ignore_class)",
+                loss_name_of(part),
+                "Leave label_smoothing out, or compile the model with one of these",
+            )
+        own = found.get_config()["label_smoothing"]
+        if own:
+            raise ModelError(
+                "Labels must be softened once",
+                f"{found.name} with label_smoothing={own}, "
+                f"and label_smoothing={amount} of the recipe",
+                "Leave it out of the loss: it is an axis of the search",
+            )
+
+
+def check_smoothed_metric(metric: str, amounts: Iterable[float]) -> None:
+    """Refuse to score trials by a loss that label smoothing changes from trial to trial."""
+    if metric in ("loss", "val_loss") and any(amounts):
+        raise SearchError(
+            "A loss must mean the same in every trial to be scored",
+            f"metric={metric!r} and label_smoothing={tuple(amounts)}, which changes it",
+            'Score a metric such as "val_accuracy", or leave label_smoothing out',
+        )
+
+
+def loss_name_of(part: Any) -> str:
+    """Return a loss in words: its name, or that of its class."""
+    if isinstance(part, str):
+        return part
+    return str(getattr(part, "name", None) or getattr(part, "__name__", type(part).__name__))
+
+
+def loss_of(part: Any) -> Any:
+    """Return the loss object for a name or a loss function of Keras; other values as they are."""
+    name = part if isinstance(part, str) else getattr(part, "__name__", "")
+    if isinstance(part, str) or part is getattr(keras.losses, name, None):
+        kind = BY_NAME.get(name)
+        return part if kind is None else kind()
+    return part
 
 
 def loss_counts(model: keras.Model, loss: Any) -> bool:
@@ -211,31 +206,72 @@ def mixed_labels(y: Any, sample_weight: Any, share: tf.Tensor) -> tuple[MixedLab
     return MixedLabels(*exchanged(y), _times(own, larger), _times(other, 1 - larger)), own
 
 
+def mixing_step(
+    own_step: Callable[[Any], Any], mix: Callable[[Any], tuple[Any, Any]]
+) -> Callable[[Any], Any]:
+    """Return a train step that mixes examples before another step, which gets `MixedLabels`."""
+
+    def train_step(data: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, share = mix(x)
+        y, sample_weight = mixed_labels(y, sample_weight, share)
+        return own_step(keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
+
+    return train_step
+
+
+def mixed_loss(own_loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the `compute_loss` of a model that takes mixed labels too."""
+
+    def compute_loss(
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        if not isinstance(y, MixedLabels):
+            return own_loss(x, y, y_pred, sample_weight, training)
+        # Doubled and halved, since Keras logs the mean of both calls for each of several outputs.
+        own = own_loss(x, y.own, y_pred, _times(y.own_weight, 2.0), training)
+        other = own_loss(x, y.other, y_pred, _times(y.other_weight, 2.0), training)
+        return (own + other) / 2
+
+    return compute_loss
+
+
+def mixed_metrics(own_metrics: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the `compute_metrics` of a model that takes mixed labels too: it measures at `own`."""
+
+    def compute_metrics(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        labels = y.own if isinstance(y, MixedLabels) else y
+        return own_metrics(x, labels, y_pred, sample_weight)
+
+    return compute_metrics
+
+
 @contextmanager
-def understood(model: keras.Model) -> Iterator[None]:
-    """Let loss and metrics of a model understand mixed labels inside the `with` block.
+def mixed(model: keras.Model) -> Iterator[None]:
+    """Let loss and metrics of a model take mixed labels inside the `with` block.
 
     Labels of another kind, those of the validation, are taken as ever.
     """
-    compiled_loss, compute_metrics = keras_private.compile_loss(model), model.compute_metrics
-    plain = compiled_loss.call
+    both = mixed_loss(model.compute_loss)
 
-    def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        if not isinstance(y_true, MixedLabels):
-            return plain(y_true, y_pred, sample_weight)
-        _check_outputs(keras.tree.flatten(y_pred))
-        # Doubled and halved, since Keras logs the mean of both calls for each of several outputs.
-        own = plain(y_true.own, y_pred, _times(y_true.own_weight, 2.0))
-        other = plain(y_true.other, y_pred, _times(y_true.other_weight, 2.0))
-        return (own + other) / 2
-
-    def metrics(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        labels = y.own if isinstance(y, MixedLabels) else y
-        return compute_metrics(x, labels, y_pred, sample_weight)
+    def compute_loss(
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        if isinstance(y, MixedLabels):
+            _check_outputs(keras.tree.flatten(y_pred))
+        return both(x, y, y_pred, sample_weight, training)
 
     with (
-        replaced_method(compiled_loss, "call", call),
-        replaced_method(model, "compute_metrics", metrics),
+        replaced_method(model, "compute_loss", compute_loss),
+        replaced_method(model, "compute_metrics", mixed_metrics(model.compute_metrics)),
     ):
         yield
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.data import augmentation
+from kbatch.data.augmentation import carries
 from kbatch.errors import ModelError, RecipeError
 from kbatch.models.start import seed_scope
 
@@ -31,11 +32,6 @@ def flat(layers: Iterable[Any]) -> list[Any]:
         inner = isinstance(layer, (keras.Sequential, getattr(keras.layers, "Pipeline", ())))
         found += flat(layer.layers) if inner else [layer]
     return found
-
-
-def carries(layer: Any) -> bool:
-    """Tell whether a layer takes pictures together with masks, as Keras' own do."""
-    return hasattr(layer, "transform_segmentation_masks")
 
 
 def kind(layer: Any, pictures: Any) -> str:

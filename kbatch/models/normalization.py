@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -12,6 +14,7 @@ from kbatch.errors import ModelError
 from kbatch.recipe import Recipe
 from kbatch.rules import batch_schedule
 from kbatch.runtime import device, keras_private
+from kbatch.runtime.keras_private import flatten_layers
 
 MOST_GROUPS = 32  # Wu & He 2018, https://arxiv.org/abs/1803.08494
 # Wu & He also name 16 channels a group. Groups of one number would be normalized to zero.
@@ -40,9 +43,9 @@ def normalized(model: keras.Model, recipe: Recipe) -> keras.Model:
     return model
 
 
-def batch_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+def batch_layers(model: Any) -> list[Any]:
     """Return the `BatchNormalization` layers of a model, also those inside of other layers."""
-    layers = keras_private.flatten_layers(model)
+    layers = flatten_layers(model)
     return list({id(each): each for each in layers if isinstance(each, Batch)}.values())
 
 
@@ -69,14 +72,65 @@ def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
     return tuple(said)
 
 
+def group_normalized(model: Any, made: dict[int, Any]) -> Any:
+    """Return the model with group normalization in the place of batch normalization.
+
+    It is a Sequential or functional model. All other layers stay the same objects, but for models
+    that hold batch normalization. `made` gets what was made of each layer, by its id.
+    """
+
+    def replaced(layer: Any) -> Any:
+        if id(layer) not in made:
+            if isinstance(layer, Batch):
+                made[id(layer)] = group_normalization(layer)
+            elif isinstance(layer, keras.Model) and batch_layers(layer):
+                group_normalized(layer, made)
+        return made.get(id(layer), layer)
+
+    def called(layer: Any, *inputs: Any, **named: Any) -> Any:
+        if isinstance(layer, keras.layers.GroupNormalization):
+            named = {name: each for name, each in named.items() if name not in ("training", "mask")}
+        return layer(*inputs, **named)
+
+    functional = None if isinstance(model, keras.Sequential) else called
+    compiled, model.compiled = model.compiled, False  # Keras would compile the clone from JSON
+    try:
+        clone = keras.models.clone_model(model, clone_function=replaced, call_function=functional)
+    finally:
+        model.compiled = compiled
+    clone.trainable = model.trainable
+    made[id(model)] = clone
+    for layer in batch_layers(model):
+        for name in ("gamma", "beta"):
+            value = getattr(layer, name, None)
+            if value is not None and id(layer) in made:
+                getattr(made[id(layer)], name).assign(value)
+    return clone
+
+
+def group_normalization(layer: Any) -> Any:
+    """Return group normalization in the place of a layer of batch normalization."""
+    channels, positions = extent(layer)
+    kept = {name: getattr(layer, name) for name in KEPT}
+    groups = groups_of(channels, positions)
+    return keras.layers.GroupNormalization(
+        groups, **kept, name=layer.name, dtype=layer.dtype_policy
+    )
+
+
+def extent(layer: Any) -> tuple[int, float]:
+    """Return the channels of a layer's input, and the positions of each in an example."""
+    shape = tuple(layer.get_build_config()["input_shape"])
+    axis = layer.axis % len(shape)
+    others = [size for place, size in enumerate(shape) if place not in (0, axis)]
+    return shape[axis], math.prod(math.inf if size is None else size for size in others)
+
+
 def groups_of(channels: int, positions: float) -> int:
     """Return the number of groups: the largest divisor of the channels up to 32.
 
-    A group holds at least 16 numbers of an example, or is all of them.
-
-    Args:
-        channels: Integer, number of channels.
-        positions: Number of positions that each channel has in an example, such as the pixels.
+    A group holds at least 16 numbers of an example, or is all of them. `positions` are those of
+    each channel in an example, such as the pixels.
 
     Example:
     >>> groups_of(64, 8 * 8), groups_of(48, 8 * 8), groups_of(64, 1), groups_of(10, 1)
@@ -91,26 +145,24 @@ def groups_of(channels: int, positions: float) -> int:
 
 
 def _grouped(model: keras.Model, found: list[Any]) -> keras.Model:
+    """Return the model with group normalization, compiled as before; refuse what cannot be."""
     if not found:
         raise ModelError(
             'With normalization="group" the model must have a BatchNormalization to replace',
             f"{model.name} without one",
             'Leave normalization="group" out of the space',
         )
-    if not isinstance(model, (keras.Sequential, keras_private.functional_class())):
-        raise _unreachable(model, model.name)
+    _check_graph(model)
     for layer in found:
         _check(model, layer)
-    replaced: dict[int, Any] = {}
-    clone = _clone(model, replaced)
-    left = [layer.name for layer in found if id(layer) not in replaced]
+    made: dict[int, Any] = {}
+    clone = group_normalized(model, made)
+    left = [layer.name for layer in found if id(layer) not in made]
     if left:
         raise _unreachable(model, ", ".join(left))
-    for layer in found:
-        for name in ("gamma", "beta"):
-            value = getattr(layer, name, None)
-            if value is not None:
-                getattr(replaced[id(layer)], name).assign(value)
+    for each in _models(model):
+        if type(made.get(id(each), each)) is not type(each):
+            raise _unreachable(each, each.name)
     if model.compiled:
         # Keras does not store auto_scale_loss: the class of the optimizer is the only trace of it
         scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
@@ -118,66 +170,34 @@ def _grouped(model: keras.Model, found: list[Any]) -> keras.Model:
     return clone
 
 
-def _clone(model: Any, replaced: dict[int, Any]) -> Any:
-    """A model of the same layers, but for batch normalization and for models that hold it."""
-
-    def clone_function(layer: Any) -> Any:
-        if id(layer) in replaced:
-            return replaced[id(layer)]
-        if isinstance(layer, Batch):
-            replaced[id(layer)] = _group(layer)
-        elif isinstance(layer, keras.Model) and batch_layers(layer):
-            replaced[id(layer)] = _clone(layer, replaced)
-        return replaced.get(id(layer), layer)
-
-    functional = isinstance(model, keras_private.functional_class())
-    if not functional and not isinstance(model, keras.Sequential):
-        raise _unreachable(model, model.name)
-    compiled, model.compiled = model.compiled, False  # Keras would compile the clone from JSON
-    try:
-        clone = keras.models.clone_model(
-            model, clone_function=clone_function, call_function=_called if functional else None
-        )
-    finally:
-        model.compiled = compiled
-    if type(clone) is not type(model):
-        raise _unreachable(model, model.name)
-    clone.trainable = model.trainable
-    return clone
+def _models(model: Any) -> Iterator[Any]:
+    """Yield a model, and the models inside of it that hold batch normalization."""
+    yield model
+    for layer in model.layers:
+        if isinstance(layer, keras.Model) and batch_layers(layer):
+            yield from _models(layer)
 
 
-def _called(layer: Any, *arguments: Any, **named: Any) -> Any:
-    """The output of a layer in the clone; group normalization takes no mask."""
-    if isinstance(layer, keras.layers.GroupNormalization):
-        masks = (named.pop("mask", None), keras_private.mask_of(arguments[0]))
-        if any(mask is not None for mask in masks):
-            raise ModelError(
-                'With normalization="group" no BatchNormalization may have a mask',
-                f"{layer.name}, whose input has one",
-                'Leave normalization="group" out of the space',
-            )
-        named.pop("training", None)
-    return layer(*arguments, **named)
+def _check_graph(model: Any) -> None:
+    """Refuse what is no graph of layers, and masks, which group normalization does not take."""
+    for each in _models(model):
+        if isinstance(each, keras.Sequential):
+            continue
+        if not isinstance(each, keras_private.functional_class()):
+            raise _unreachable(each, each.name)
+        for node in itertools.chain(*keras_private.nodes_by_depth(each).values()):
+            if isinstance(node.operation, Batch):
+                _check_mask(node)
 
 
-def _group(layer: keras.layers.BatchNormalization) -> keras.layers.GroupNormalization:
-    """Group normalization in the place of a layer, with its name."""
-    shape = tuple(layer.get_build_config()["input_shape"])
-    axis = layer.axis if layer.axis >= 0 else len(shape) + layer.axis
-    others = [size for place, size in enumerate(shape) if place not in (0, axis)]
-    positions = math.prod(math.inf if size is None else size for size in others)
-    if shape[axis] * positions < 2:
+def _check_mask(node: Any) -> None:
+    masks = (node.arguments.kwargs.get("mask"), keras_private.mask_of(node.input_tensors[0]))
+    if any(mask is not None for mask in masks):
         raise ModelError(
-            "Group normalization must have several numbers of an example to normalize",
-            f"{layer.name} of one number",
+            'With normalization="group" no BatchNormalization may have a mask',
+            f"{node.operation.name}, whose input has one",
             'Leave normalization="group" out of the space',
         )
-    return keras.layers.GroupNormalization(
-        groups_of(shape[axis], positions),
-        **{name: getattr(layer, name) for name in KEPT},
-        name=layer.name,
-        dtype=layer.dtype_policy,
-    )
 
 
 def _check(model: keras.Model, layer: keras.layers.BatchNormalization) -> None:
@@ -193,6 +213,13 @@ def _check(model: keras.Model, layer: keras.layers.BatchNormalization) -> None:
         raise ModelError(
             'With normalization="group" each BatchNormalization must be trainable',
             f"{layer.name}, which is frozen",
+            do,
+        )
+    channels, positions = extent(layer)
+    if channels * positions < 2:
+        raise ModelError(
+            "Group normalization must have several numbers of an example to normalize",
+            f"{layer.name} of one number",
             do,
         )
     moving = (np.asarray(layer.moving_mean), np.asarray(layer.moving_variance))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
 
-from kbatch.data import augmentation
-from kbatch.data.augmentation import Mixing
+from kbatch.data.augmentation import Mixing, augmented_step, follows, moved
 from kbatch.errors import ModelError
 from kbatch.models import movement
-from kbatch.models.losses import mixed_labels, understood
+from kbatch.models.losses import mixed, mixing_step
 from kbatch.rules import scaling
 from kbatch.runtime.keras_private import compiled_by_user, flatten_layers, stepping
 
@@ -32,62 +31,46 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
     own_step, parts = model.train_step, movement.flat(layers)
 
     def train_step(data: Any) -> Any:
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        with_places = _with_places(x, y, sample_weight)
-        turn = _Moving(model, parts, x, y) if with_places else None
-        for layer in parts:
-            if isinstance(layer, Mixing):
-                x, share = layer.mix(x)
-                y, sample_weight = mixed_labels(y, sample_weight, share)
-            elif turn is not None:
-                x = turn(layer, x)
+        x, *labels = keras.utils.unpack_x_y_sample_weight(data)
+        following = _following(model, parts, x, labels) if follows(x, labels) else ()
+        step, alone = own_step, list[Any]()
+        for part in reversed(parts):
+            if isinstance(part, Mixing):
+                step = mixing_step(augmented_step(step, alone, *following), part.mix)
+                alone = []
             else:
-                x = layer(x, training=True)
-        if turn is not None:
-            y, sample_weight = turn.labels(x, y, sample_weight)
-        return own_step(keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
+                alone.insert(0, part)
+        return augmented_step(step, alone, *following)(data)
 
     mixes = any(isinstance(layer, Mixing) for layer in layers)
-    with stepping(model, train_step), understood(model) if mixes else nullcontext():
+    with stepping(model, train_step), mixed(model) if mixes else nullcontext():
         yield
 
 
-class _Moving:
-    """The movement of a batch of pictures, which its labels follow."""
+def _following(
+    model: keras.Model, parts: Sequence[Any], x: Any, labels: Sequence[Any]
+) -> tuple[Callable[[Any], bool], Callable[..., Any]]:
+    """Return whether a layer moves pictures, and how labels and weights follow them."""
+    plain = [part for part in parts if not isinstance(part, Mixing)]
+    movement.check(plain, x)
+    moving = [part for part in plain if movement.kind(part, x) == movement.MOVES]
+    filled = any(movement.fills(part, x) for part in moving)
+    loss = compiled_by_user(model).get("loss")
+    weighed = filled and movement.takes_weights(model, loss, x, labels[0])
 
-    def __init__(self, model: keras.Model, parts: Sequence[Any], x: Any, y: Any) -> None:
-        plain = [part for part in parts if not isinstance(part, Mixing)]
-        movement.check(plain, x)
-        self._moving = [part for part in plain if movement.kind(part, x) == movement.MOVES]
-        filled = any(movement.fills(part, x) for part in self._moving)
-        loss = compiled_by_user(model).get("loss")
-        self._weighed = filled and movement.takes_weights(model, loss, x, y)
-        self._planes = augmentation.placed(x)
+    def moves(layer: Any) -> bool:
+        return any(layer is each for each in moving)
 
-    def __call__(self, layer: Any, x: Any) -> Any:
-        """Return what a layer makes of the pictures."""
-        if not any(layer is each for each in self._moving):
-            return layer(x, training=True)
-        both = layer({"images": x, "segmentation_masks": self._planes}, training=True)
-        self._planes = both["segmentation_masks"]
-        return both["images"]
-
-    def labels(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
-        """Return labels and weights that have followed the pictures."""
-        y, sample_weight = augmentation.moved((y, sample_weight), x, self._planes)
-        if self._weighed:
-            sample_weight = movement.weighed(y, sample_weight, x, self._planes)
+    def followed(labels: Any, pictures: Any, planes: Any) -> Any:
+        y, sample_weight = moved(labels, pictures, planes)
+        if weighed:
+            sample_weight = movement.weighed(y, sample_weight, pictures, planes)
         return y, sample_weight
 
-
-def _with_places(x: Any, y: Any, sample_weight: Any) -> bool:
-    """Whether a label or a weight has the height and width of the pictures."""
-    if keras.tree.is_nested(x):
-        return False
-    return any(augmentation.has_places(part, x) for part in keras.tree.flatten((y, sample_weight)))
+    return moves, followed
 
 
-def dropouts(model: keras.Model) -> list[keras.layers.Dropout]:
+def dropouts(model: Any) -> list[Any]:
     """Return the `Dropout` layers of a model, those inside of other layers among them."""
     layers = flatten_layers(model)
     return [layer for layer in layers if isinstance(layer, keras.layers.Dropout)]

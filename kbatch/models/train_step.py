@@ -10,45 +10,63 @@ import keras
 import tensorflow as tf
 
 from kbatch.errors import ModelError
-from kbatch.models import accumulation
+from kbatch.models.accumulation import (
+    dense,
+    make_variables,
+    put_back_state,
+    split,
+    state_of_layers,
+    state_of_metrics,
+    state_values,
+    sum_type,
+)
 from kbatch.models.losses import loss_count, loss_counts
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import PLAIN, PROXIMAL, SAM
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import compiled_by_user, replaced_method, stepping
 
-Gradients = list[tf.Tensor | None]
+Gradients = list[Any]
+Gradient = Callable[[Any], tuple[Gradients, Any]]
+
+
+def batch_gradient(model: Any) -> Gradient:
+    """Return a function of the dense gradients of a batch, and its metrics by name.
+
+    A batch goes through the train step that the model has, whose call of the optimizer is caught.
+    So metrics, moving statistics and the scaling of the loss are as in Keras. A gradient is `None`
+    where the loss does not depend on the variable.
+    """
+    own_step = model.train_step
+
+    def gradient(batch: Any) -> tuple[Gradients, Any]:
+        caught: list[tuple[Any, Any]] = []
+        with replaced_method(model.optimizer, "apply_gradients", caught.extend):
+            metrics = own_step(batch)
+        found = {id(variable): slope for slope, variable in caught}
+        return [dense(found.get(id(each))) for each in model.trainable_variables], metrics
+
+    return gradient
 
 
 class BatchGradient:
     """The gradient of a model's loss over a batch, taken in several passes.
 
-    Each pass is Keras' own train step on a part of the batch, whose call of the optimizer is caught
-    instead. So metrics, moving statistics and the scaling of the loss are as in Keras. The passes
-    are one loop, so memory is that of one pass.
+    The passes are one loop, so memory is that of one pass.
     """
 
     def __init__(self, model: keras.Model, passes: int) -> None:
-        self._model, self._passes, self._train_step = model, passes, model.train_step
+        self._model, self._passes, self._of_pass = model, passes, batch_gradient(model)
         loss = compiled_by_user(model).get("loss")
         differ = passes > 1 and loss_counts(model, loss)
         self._counted_loss = keras.tree.flatten(loss)[0] if differ else None
 
     def __call__(self, batch: Any) -> tuple[Gradients, Any]:
-        """Return a dense gradient for each trainable variable, and the metrics by name.
-
-        A gradient is `None` where the loss does not depend on the variable. Where the optimizer
-        scales the loss, the gradients are scaled too.
-        """
+        """Return what the function of `batch_gradient` returns, of the mean over the passes."""
         if self._passes == 1:
-            gradients, _, metrics = self._pass(batch)
-            return gradients, metrics
-        return self._mean(_mapped(self._split, batch)), self._model.get_metrics_result()
-
-    def _split(self, tensor: Any) -> tf.Tensor:
-        tensor = tf.convert_to_tensor(tensor)
-        shape = tf.concat([[self._passes, -1], tf.shape(tensor)[1:]], axis=0)
-        return tf.reshape(tensor, shape)
+            return self._of_pass(batch)
+        parts = _mapped(lambda tensor: split(tensor, self._passes), batch)
+        return self._mean(parts), self._model.get_metrics_result()
 
     def _mean(self, parts: Any) -> Gradients:
         """Return the mean over the passes, each weighted by what its loss is divided by."""
@@ -57,7 +75,7 @@ class BatchGradient:
 
         def add(turn: Any, counted: Any, sums: list[Any]) -> tuple[Any, Any, list[Any]]:
             part = _mapped(lambda tensor: tf.gather(tensor, turn), parts)
-            gradients, weight, _ = self._pass(part)
+            gradients, weight = self._weighted(part)
             added = []
             for index, (total, gradient) in enumerate(zip(sums, gradients, strict=True)):
                 if gradient is not None:
@@ -66,7 +84,7 @@ class BatchGradient:
                 added.append(total)
             return turn + 1, counted + weight, added
 
-        zeros = [tf.zeros(variable.shape, _sum_type(variable)) for variable in variables]
+        zeros = [tf.zeros(variable.shape, sum_type(variable)) for variable in variables]
         _, counted, sums = tf.while_loop(
             lambda turn, *_: turn < self._passes,
             add,
@@ -79,22 +97,12 @@ class BatchGradient:
             for total, variable, is_reached in zip(sums, variables, reached, strict=True)
         ]
 
-    def _pass(self, part: Any) -> tuple[Gradients, tf.Tensor, Any]:
-        """Return gradients, the number that the loss is divided by (else 1), and metrics."""
-        caught: list[tuple[Any, Any]] = []
+    def _weighted(self, part: Any) -> tuple[Gradients, tf.Tensor]:
+        """Return the gradients of a pass, and the number that its loss is divided by, else 1."""
         weights: list[tf.Tensor] = []
-        with self._caught(caught), self._counted(weights):
-            metrics = self._train_step(part)
-        found = {id(variable): gradient for gradient, variable in caught}
-        gradients = [found.get(id(variable)) for variable in self._model.trainable_variables]
-        dense = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
-        return dense, weights[-1] if weights else tf.constant(1.0), metrics
-
-    @contextmanager
-    def _caught(self, caught: list[tuple[Any, Any]]) -> Iterator[None]:
-        """Catch the gradients that go to the optimizer inside the `with` block."""
-        with replaced_method(self._model.optimizer, "apply_gradients", caught.extend):
-            yield
+        with self._counted(weights):
+            gradients, _ = self._of_pass(part)
+        return gradients, weights[-1] if weights else tf.constant(1.0)
 
     @contextmanager
     def _counted(self, weights: list[tf.Tensor]) -> Iterator[None]:
@@ -123,48 +131,37 @@ def _mapped(function: Any, batch: Any) -> Any:
     return keras.tree.map_structure(lambda part: None if part is None else function(part), batch)
 
 
-def _sum_type(variable: Any) -> str:
-    """Return the type to add gradients in: sums of half precision would lose small ones."""
-    return "float64" if variable.dtype == "float64" else "float32"
-
-
-def sam_step(
-    model: keras.Model, gradient: BatchGradient, radius: float
-) -> Callable[[Any], dict[str, Any]]:
+def sam_step(model: Any, gradient: Gradient, radius: float) -> Callable[[Any], Any]:
     """Return a train step of sharpness-aware minimisation (Foret et al. 2021).
 
     With the gradient `g` of the batch at the weights `w`, the optimizer applies the gradient at
     `w + radius * g / |g|` to `w`. The norm is that of the whole gradient, over all weights and the
     whole batch. Metrics are those at `w`. As in the authors' code, both gradients are of one
     function: dropout drops the same units in both. Moving statistics are those of the pass at `w`.
-
-    Args:
-        model: Compiled `keras.Model`.
-        gradient: `BatchGradient` of the model.
-        radius: Float, length of the step to the worst weights nearby.
     """
 
-    def train_step(batch: Any) -> dict[str, Any]:
+    def train_step(batch: Any) -> Any:
+        make_variables(model, batch)
         variables = model.trainable_variables
-        entered = accumulation.state_of_layers(model)
+        entered = state_of_layers(model)
         ascent, metrics = gradient(batch)
         if not variables:
             return metrics
-        left = accumulation.state_of_layers(model) + accumulation.state_of_metrics(model)
-        weights = accumulation.state_values(variables)
-        accumulation.put_back_state(entered)
-        for (variable, value), offset in zip(weights, _offsets(ascent, radius), strict=True):
+        left = state_of_layers(model) + state_of_metrics(model)
+        weights = state_values(variables)
+        put_back_state(entered)
+        for (variable, value), offset in zip(weights, offsets(ascent, radius), strict=True):
             if offset is not None:
                 variable.assign(value + tf.cast(offset, value.dtype))
         gradients, _ = gradient(batch)
-        accumulation.put_back_state(weights + left)
+        put_back_state(weights + left)
         model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return metrics
 
     return train_step
 
 
-def _offsets(gradients: Gradients, radius: float) -> Gradients:
+def offsets(gradients: Gradients, radius: float) -> Gradients:
     """Return the gradients scaled to a norm; zeros if that norm is zero or not finite."""
     known = [gradient for gradient in gradients if gradient is not None]
     if not known:
@@ -175,7 +172,7 @@ def _offsets(gradients: Gradients, radius: float) -> Gradients:
     factor = tf.math.divide_no_nan(tf.constant(radius, wide), norm)
     finite = tf.math.is_finite(norm)
 
-    def offset(gradient: tf.Tensor) -> tf.Tensor:
+    def offset(gradient: Any) -> Any:
         scaled = tf.cast(gradient, wide) * factor
         return tf.where(finite, scaled, tf.zeros_like(scaled))
 
@@ -183,52 +180,47 @@ def _offsets(gradients: Gradients, radius: float) -> Gradients:
 
 
 def proximal_step(
-    model: keras.Model, gradient: BatchGradient, penalty: float, steps: int
-) -> Callable[[Any], dict[str, Any]]:
+    model: Any, gradient: Gradient, penalty: float, steps: int
+) -> Callable[[Any], Any]:
     """Return a train step of the proximal mini-batch method (Li et al., KDD 2014).
 
     With the weights `s` at which a batch begins, the optimizer takes several steps on that batch
     down `loss(w) + penalty / 2 * |w - s|^2`. Metrics and moving statistics are those of the first
     pass, at `s`, and dropout drops the same units in all steps.
-
-    Args:
-        model: Compiled `keras.Model`.
-        gradient: `BatchGradient` of the model.
-        penalty: Float, weight of the squared distance from where a batch began.
-        steps: Integer, steps of the optimizer on each batch.
     """
 
-    def train_step(batch: Any) -> dict[str, Any]:
+    def train_step(batch: Any) -> Any:
+        make_variables(model, batch)
         variables = model.trainable_variables
-        entered = accumulation.state_of_layers(model)
-        start = accumulation.state_values(variables)
+        entered = state_of_layers(model)
+        start = state_values(variables)
         gradients, metrics = gradient(batch)
         if not variables:
             return metrics
         model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        left = accumulation.state_of_layers(model) + accumulation.state_of_metrics(model)
+        left = state_of_layers(model) + state_of_metrics(model)
 
-        def step(taken: tf.Tensor) -> tuple[tf.Tensor]:
-            accumulation.put_back_state(entered)
+        def step(taken: Any) -> tuple[Any]:
+            put_back_state(entered)
             gradients, _ = gradient(batch)
             pull = model.optimizer.scale_loss(tf.constant(penalty))
             pulled = [
-                None if slope is None else slope + _times(pull, variable - value)
+                None if slope is None else slope + _scaled(variable - value, pull)
                 for slope, (variable, value) in zip(gradients, start, strict=True)
             ]
             model.optimizer.apply_gradients(zip(pulled, variables, strict=True))
             return (taken + 1,)
 
         tf.while_loop(lambda taken: taken < steps, step, (tf.constant(1),), parallel_iterations=1)
-        accumulation.put_back_state(left)
+        put_back_state(left)
         return metrics
 
     return train_step
 
 
-def _times(factor: tf.Tensor, distance: Any) -> tf.Tensor:
-    distance = tf.convert_to_tensor(distance)
-    return tf.cast(factor, distance.dtype) * distance
+def _scaled(tensor: Any, factor: Any) -> Any:
+    tensor = tf.convert_to_tensor(tensor)
+    return tf.cast(factor, tensor.dtype) * tensor
 
 
 def check_method(model: keras.Model, recipe: Recipe, optimizer: Any) -> None:
@@ -297,21 +289,5 @@ def trained_by_method(model: keras.Model, recipe: Recipe) -> Iterator[None]:
         train_step = sam_step(model, gradient, method.amount)
     else:
         train_step = proximal_step(model, gradient, method.amount, method.inner_steps)
-    with stepping(model, _once_built(model, train_step)):
+    with stepping(model, train_step):
         yield
-
-
-def _once_built(
-    model: keras.Model, train_step: Callable[[Any], dict[str, Any]]
-) -> Callable[[Any], dict[str, Any]]:
-    """Return a train step that first makes the variables which Keras would make in its course."""
-
-    def step(batch: Any) -> dict[str, Any]:
-        if not model.built:
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            model(x, training=False)
-        if not model.optimizer.built and model.trainable_variables:
-            model.optimizer.build(model.trainable_variables)
-        return train_step(batch)
-
-    return step

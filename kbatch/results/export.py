@@ -25,6 +25,7 @@ from kbatch.script.script import BUILD, DATA, Places, script
 
 MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.models.case_study
 CASE_STUDY = ["kbatch", "cats-vs-dogs"]
+PICTURES = "kbatch.script.pictures"
 MOST = 1000  # pictures of a class
 SEEDS = 2**32  # that Keras takes
 
@@ -182,7 +183,7 @@ def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
     flags = {flag: value for flag, value in pairs if flag.startswith("--")}
     source, known = flags.get("--data", ""), run.get("data")
     words = "Return the pictures to train on and those to validate on, each as (x, y)."
-    split = Definition("kbatch.plain_keras.pictures", "split")
+    split = Definition(PICTURES, "split")
     if command[:2] != CASE_STUDY or not size or source in ("", "tfds"):
         return Places(data=_told(DATA, f"The search had: {known}.") if known else DATA)
     if source == "drawn":
@@ -190,7 +191,7 @@ def _data(facts: Mapping[str, Any], run: Mapping[str, Any]) -> Places:
         drawn = Definition("kbatch.data.drawn", "drawn_pets")
         loaded = f"return split(drawn_pets({MOST}, {size}, seed={seed}))"
         return Places(data=_function("load_data", words, loaded), definitions=(drawn, split))
-    read = Definition("kbatch.plain_keras.pictures", "photographs")
+    read = Definition(PICTURES, "photographs")
     loaded = f"return split(photographs({_quoted(source)}, {size}, {MOST}))"
     return Places(data=_function("load_data", words, loaded), definitions=(read, split))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import symtable
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +32,11 @@ class _Module:
 
     Attributes:
         texts: Text of each definition, in their order.
-        nodes: Syntax of each definition.
         imports: Statement of each imported name.
         own: Definition of each name that is imported from kbatch.
     """
 
     texts: dict[str, str]
-    nodes: dict[str, ast.stmt]
     imports: dict[str, str]
     own: dict[str, Definition]
 
@@ -57,8 +56,8 @@ def _copy(wanted: Definition, found: dict[Definition, str], imports: dict[str, s
         return
     module = _read(wanted.module)
     found[wanted] = ""  # so that functions may use each other
-    for name in _names(module.nodes[wanted.name]):
-        if name in module.nodes:
+    for name in _used(module.texts[wanted.name]):
+        if name in module.texts:
             _copy(Definition(wanted.module, name), found, imports)
         elif name in module.own:
             _copy(module.own[name], found, imports)
@@ -72,14 +71,13 @@ def _copy(wanted: Definition, found: dict[Definition, str], imports: dict[str, s
 def _read(name: str) -> _Module:
     text = _path(name).read_text(encoding="utf-8")
     lines = text.splitlines()
-    module = _Module({}, {}, {}, {})
+    module = _Module({}, {}, {})
     for node in ast.parse(text).body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             _note_imports(node, module)
         for defined in _defined(node):
             first = min([node.lineno, *(each.lineno for each in _decorators(node))])
             module.texts[defined] = "\n".join(lines[first - 1 : node.end_lineno])
-            module.nodes[defined] = node
     return module
 
 
@@ -114,7 +112,16 @@ def _decorators(node: ast.stmt) -> list[ast.expr]:
     return node.decorator_list if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
 
 
-def _names(node: ast.stmt) -> list[str]:
-    """All names that occur in a statement, in their order, each once."""
-    used = (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
-    return list(dict.fromkeys(used))
+def _used(text: str) -> list[str]:
+    """Return the names that a definition takes from outside, in their order, each once."""
+    outside = set(_outside(symtable.symtable(text, PACKAGE, "exec")))
+    names = (each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name))
+    return list(dict.fromkeys(name for name in names if name in outside))
+
+
+def _outside(scope: symtable.SymbolTable) -> Iterator[str]:
+    """Yield the names in a scope, and in those inside of it, that are no variables of functions."""
+    is_top = scope.get_type() == "module"
+    yield from (each.get_name() for each in scope.get_symbols() if is_top or each.is_global())
+    for each in scope.get_children():
+        yield from _outside(each)

@@ -128,7 +128,7 @@ CLASSES = {
     LARS: "LARS",
     "lamb": "keras.optimizers.Lamb",
 }
-CALLBACKS = "kbatch.plain_keras.fit"
+FIT = "kbatch.script.fit"
 STEPS = "10.0 ** -sum(progress >= share for share in (1 / 3, 2 / 3, 8 / 9))"
 
 
@@ -182,7 +182,7 @@ def micro_batch_size(recipe: Any) -> Part:
         return Part(step=(comment(text),))
     text = f"Keras averages the gradients of {passes} passes."
     checked = 'check_passes(model, kept.get("loss"), x, y, sample_weight)'
-    definitions = (Definition("kbatch.plain_keras.fit", "check_passes"),)
+    definitions = (Definition(FIT, "check_passes"),)
     accumulation = f"gradient_accumulation_steps={passes}"
     if recipe.optimizer != COMPILED:
         return Part(
@@ -224,7 +224,7 @@ def ema(recipe: Any) -> Part:
         )
     return Part(
         callbacks=(f"MovingAverage({recipe.ema!r}, passes={recipe.steps_per_update})",),
-        definitions=(Definition(CALLBACKS, "MovingAverage"),),
+        definitions=(Definition(FIT, "MovingAverage"),),
     )
 
 
@@ -258,13 +258,14 @@ OPTIMIZER_PARTS: dict[str, Callable[[Any], Part]] = {
 }
 
 
-AUGMENTATION = "kbatch.plain_keras.remedies"
+AUGMENTATION, LOSSES = "kbatch.data.augmentation", "kbatch.models.losses"
 LAYERS = {
     "flip": 'keras.layers.RandomFlip("horizontal", dtype="float32")',
     "shift": 'RandomShift(0.1, dtype="float32")',
     "contrast": 'keras.layers.RandomContrast(0.3, value_range=(0, 255), dtype="float32")',
 }
 MIXTURES = {"mixup": "mix_up", "cutmix": "cut_mix"}
+MIXED = ("mixing_step", "mixed_loss", "mixed_metrics")
 
 
 def batch_size(recipe: Any) -> Part:
@@ -304,18 +305,21 @@ def normalization(recipe: Any) -> Part:
     """Group normalization instead of batch normalization."""
     if recipe.normalization != "group":
         return Part()
-    copied = Definition("kbatch.plain_keras.remedies", "group_normalized")
-    return Part(model=("model = group_normalized(model)",), definitions=(copied,))
+    copied = Definition("kbatch.models.normalization", "group_normalized")
+    return Part(model=("model = group_normalized(model, made={})",), definitions=(copied,))
 
 
 def dropout_scale(recipe: Any) -> Part:
     """The factor on the rates of dropout."""
     if recipe.dropout_scale == 1:
         return Part()
-    return Part(
-        model=(f"scale_dropout(model, {recipe.dropout_scale!r})",),
-        definitions=(Definition("kbatch.plain_keras.remedies", "scale_dropout"),),
+    scaled = (
+        "for layer in dropouts(model):\n"
+        f"    layer.rate = scaled_dropout(layer.rate, {recipe.dropout_scale!r})"
     )
+    of_layers = Definition("kbatch.models.scopes", "dropouts")
+    of_rate = Definition("kbatch.rules.scaling", "scaled_dropout")
+    return Part(model=(scaled,), definitions=(of_layers, of_rate))
 
 
 def recompute(recipe: Any) -> Part:
@@ -334,7 +338,7 @@ def label_smoothing(recipe: Any) -> Part:
     """Softened labels of a cross-entropy."""
     if not recipe.label_smoothing:
         return Part()
-    copied = Definition("kbatch.plain_keras.remedies", "smoothed")
+    copied = Definition(LOSSES, "smoothed")
     return Part(
         model=(f'kept["loss"] = smoothed(kept["loss"], {recipe.label_smoothing!r})',),
         definitions=(copied,),
@@ -353,8 +357,9 @@ def training(recipe: Any) -> Part:
         return Part()
     step = f"{method.name}_step"
     numbers = f"{method.amount!r}" + ("" if method.name == SAM else f", {method.inner_steps}")
-    copied = Definition("kbatch.plain_keras.remedies", step)
-    return Part(step=(f"model.train_step = {step}(model, {numbers})",), definitions=(copied,))
+    made = f"model.train_step = {step}(model, batch_gradient(model), {numbers})"
+    copied = [Definition("kbatch.models.train_step", name) for name in (step, "batch_gradient")]
+    return Part(step=(made,), definitions=tuple(copied))
 
 
 def augmentation(recipe: Any) -> Part:
@@ -362,8 +367,8 @@ def augmentation(recipe: Any) -> Part:
     if recipe.augmentation == "none":
         return Part()
     seeded = "keras.utils.set_random_seed(seed)"
-    applied = "model.train_step = augmented(model, augmentation)"
-    augmented = Definition(AUGMENTATION, "augmented")
+    applied = "model.train_step = augmented_step(model.train_step, augmentation)"
+    augmented = Definition(AUGMENTATION, "augmented_step")
     if recipe.augmentation not in AUGMENTATIONS:
         text = (
             f'TODO: the layers of the augmentation "{recipe.augmentation}", which was registered '
@@ -386,10 +391,16 @@ def augmentation(recipe: Any) -> Part:
         steps.append("augmentation = [\n" + "".join(f"    {each},\n" for each in layers) + "]")
         definitions.append(augmented)
     if "shift" in words:
-        definitions.append(Definition("kbatch.data.augmentation", "RandomShift"))
+        definitions.append(Definition(AUGMENTATION, "RandomShift"))
     for mixture in mixtures:
-        steps.append(f"model.train_step = mixing(model, {mixture})")
-        definitions += [Definition(AUGMENTATION, "mixing"), Definition(AUGMENTATION, mixture)]
+        steps += [
+            "shares = keras.random.SeedGenerator()",
+            f"model.train_step = mixing_step(model.train_step, lambda x: {mixture}(x, shares))",
+            "model.compute_loss = mixed_loss(model.compute_loss)",
+            "model.compute_metrics = mixed_metrics(model.compute_metrics)",
+        ]
+        definitions.append(Definition(AUGMENTATION, mixture))
+        definitions += [Definition(LOSSES, name) for name in MIXED]
     if layers:
         steps.append(applied)
     return Part(step=tuple(steps), definitions=tuple(definitions))
@@ -403,7 +414,7 @@ def batch_schedule(recipe: Any) -> Part:
         power = "" if recipe.optimizer == "sgd" else " ** 0.5"
         return Part(
             shares=(f"(sizes[update] / {recipe.batch_size}){power}",),
-            definitions=(Definition("kbatch.plain_keras.fit", "growing_sizes"),),
+            definitions=(Definition(FIT, "growing_sizes"),),
         )
     text = (
         f'Left out: batch_schedule="{recipe.batch_schedule}", whose sizes follow from measurements '

@@ -62,7 +62,6 @@ class Places:
 
 # In the order of the code. Augmentation goes around mixing, and that around the training method.
 SCRIPT_PARTS = {**parts.TRAINING_PARTS, **parts.OPTIMIZER_PARTS}
-BATCHES = "kbatch.plain_keras.fit"
 ARGUMENTS = '''\
 Args:
     build_model: Function that returns a new model, compiled or not.
@@ -106,9 +105,7 @@ def _always(recipe: Any, part: Part) -> list[Definition]:
     """The definitions that every script uses."""
     batches = "growing_batches" if parts.grows(recipe) else "batches"
     callbacks = ["LearningRate"] if part.shares else []
-    names = [Definition(parts.CALLBACKS, name) for name in (*callbacks, "LastStep")]
-    built = Definition("kbatch.plain_keras.fit", "built")
-    return [built, Definition(BATCHES, batches), *names]
+    return [Definition(parts.FIT, name) for name in ("built", batches, *callbacks, "LastStep")]
 
 
 def _docstring(recipe: Any, places: Places) -> str:
@@ -131,8 +128,7 @@ def _train(recipe: Any, part: Part, seed: int) -> str:
         *part.settings,
         "keras.utils.set_random_seed(seed)",
         "model, kept = built(build_model, loss, metrics)",
-        *part.model,
-        _optimizer(recipe, part),
+        *_model_and_optimizer(recipe, part),
         *part.wrapped,
         bracketed(
             "model.compile(",
@@ -146,10 +142,12 @@ def _train(recipe: Any, part: Part, seed: int) -> str:
     return "\n".join([*lines, *(textwrap.indent(each, "    ") for each in statements)])
 
 
-def _optimizer(recipe: Any, part: Part) -> str:
+def _model_and_optimizer(recipe: Any, part: Part) -> list[str]:
+    """Statements that change the model, and make an optimizer or take that of the model."""
     if recipe.optimizer == COMPILED:
-        return "optimizer = model.optimizer  # the one that build_model compiled the model with"
-    return call(parts.CLASSES[recipe.optimizer], part.optimizer, "optimizer = ")
+        own = "optimizer = model.optimizer  # the one that build_model compiled the model with"
+        return [own, *part.model]
+    return [*part.model, call(parts.CLASSES[recipe.optimizer], part.optimizer, "optimizer = ")]
 
 
 def _length(recipe: Any, part: Part) -> list[str]:

@@ -24,7 +24,7 @@ from kbatch.memory import _micro_batch
 from kbatch.memory._max_batch import Table
 from kbatch.models import losses, replicas
 from kbatch.models.compilation import said_of
-from kbatch.models.losses import smoothed
+from kbatch.models.losses import check_smoothing
 from kbatch.models.maker import ModelMaker, check_known_values, described, own_values, signature
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
@@ -168,7 +168,7 @@ class Terms:
                 problems.of(lambda: checks.check_agreement(model, loss, data))
                 problems.of(lambda: replicas.check_metric(model, self.judged_by["metric"]))
                 if loss is not None:
-                    problems.of(lambda: smoothed(loss, max(self.space.label_smoothing)))
+                    problems.of(lambda: check_smoothing(loss, max(self.space.label_smoothing)))
                 if augmentation.mixing(names):
                     problems.of(lambda: losses.check_mixed_labels(model, loss))
         return data

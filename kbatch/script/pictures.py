@@ -1,15 +1,12 @@
-"""The pictures of the case study, read from a folder and split as there."""
+"""Pictures: those of the case study as a script reads them; they are copied, not imported."""
 
 import re
 import zipfile
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-# other decoders of Pillow start programs, such as Ghostscript
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
-MOST_PIXELS = 100_000_000
+from kbatch.data.pictures import decode
 
 
 def photographs(source, image_size, most):
@@ -40,11 +37,7 @@ def place(file):
 def decoded(file, image_size):
     """Return a photograph as pixels from 0 to 255; None for a file that is none."""
     try:
-        with file.open("rb") as opened, Image.open(opened, formats=FORMATS) as image:
-            if image.width * image.height > MOST_PIXELS:
-                return None
-            small = image.convert("RGB").resize((image_size, image_size), Image.Resampling.BILINEAR)
-            return np.asarray(small, "uint8")
+        return decode(file.read_bytes(), image_size)
     except (OSError, ValueError, SyntaxError):
         return None
 

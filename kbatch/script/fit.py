@@ -1,4 +1,4 @@
-"""A fit as a script copies it: its batches, callbacks and compilation."""
+"""Fit: the batches, callbacks and compilation of a script, which are copied, not imported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.data.arrays import shuffled_batches, shuffled_cuts
 from kbatch.rules.batch_schedule import at
 
 
@@ -180,39 +181,26 @@ def growing_sizes(kind, factor, last, multiple, examples):
     return sizes
 
 
-def order_of_pass(examples, seed, number):
-    """Return the numbers of the examples in the order of one pass over the data."""
-    return tf.random.experimental.stateless_shuffle(tf.range(examples), seed=[seed, number])
-
-
 def batches(x, y, size, seed, sample_weight=None):
     """Return endless batches: each pass holds every example once, in another order."""
-    data = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
-    with tf.device("CPU:0"):
-        arrays = keras.tree.map_structure(tf.convert_to_tensor, data)
-    examples = len(keras.tree.flatten(arrays)[0])
-
-    def one_pass(number):
-        return tf.data.Dataset.from_tensor_slices(order_of_pass(examples, seed, number))
-
-    def gather(rows):
-        return keras.tree.map_structure(lambda array: tf.gather(array, rows), arrays)
-
-    rows = tf.data.Dataset.counter().flat_map(one_pass).batch(size, drop_remainder=True)
-    return rows.map(gather).prefetch(2)
+    examples = len(keras.tree.flatten(x)[0])
+    return gathered(shuffled_batches(examples, size, seed), x, y, sample_weight)
 
 
 def growing_batches(x, y, sizes, seed, sample_weight=None):
     """Return batches of these sizes, in the same order."""
+    examples, sizes = len(keras.tree.flatten(x)[0]), np.array(sizes, "int64")
+    cuts = tf.data.Dataset.from_tensor_slices((np.cumsum(sizes) - sizes, sizes))
+    return gathered(shuffled_cuts(examples, cuts, seed), x, y, sample_weight)
+
+
+def gathered(numbers, x, y, sample_weight):
+    """Return batches of examples, of a dataset of batches of their numbers."""
     data = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
     with tf.device("CPU:0"):
         arrays = keras.tree.map_structure(tf.convert_to_tensor, data)
-        examples, total = len(keras.tree.flatten(arrays)[0]), sum(sizes)
-        passes = range(-(-total // examples))
-        order = np.concatenate([order_of_pass(examples, seed, number) for number in passes])
-        rows = tf.RaggedTensor.from_row_lengths(order[:total], sizes)
 
     def gather(rows):
         return keras.tree.map_structure(lambda array: tf.gather(array, rows), arrays)
 
-    return tf.data.Dataset.from_tensor_slices(rows).map(gather).prefetch(2)
+    return numbers.map(gather).prefetch(2)

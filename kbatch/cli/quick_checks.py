@@ -32,6 +32,10 @@ METER_NEAR, SECONDS_NEAR, CHANCE = 0.01, 0.05, 0.5
 # shares of the limit: of 3814 MiB these are 3.6, 4.1 and 1.0 GiB
 FITS, TOO_MUCH, SMALL = 0.965, 1.1, 0.27
 WAITED_SECONDS, SHORTAGE_SECONDS = 15.0, 200.0
+TOLD = (  # of an outcome, in a row
+    *("ended", "value", "train_seconds", "updates", "median_update_seconds"),
+    *("examples_per_second", "peak_bytes", "utilisation", "remarks", "message"),
+)
 
 
 def device(scale: Scale) -> Result:
@@ -363,19 +367,7 @@ def trained(scale: Scale, recipe: Recipe, epochs: int | None = None) -> tuple[ke
 
 def told(outcome: Outcome) -> dict[str, Any]:
     """Return what a row keeps of an outcome."""
-    names = (
-        "ended",
-        "value",
-        "train_seconds",
-        "updates",
-        "median_update_seconds",
-        "examples_per_second",
-        "peak_bytes",
-        "utilisation",
-        "remarks",
-        "message",
-    )
-    kept = {name: getattr(outcome, name) for name in names}
+    kept = {name: getattr(outcome, name) for name in TOLD}
     return {**kept, "utilisation": dict(outcome.utilisation), "remarks": list(outcome.remarks)}
 
 

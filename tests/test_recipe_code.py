@@ -13,6 +13,7 @@ from kbatch.recipe_words import AUGMENTATIONS, OPTIMIZERS
 from kbatch.rules import scaling
 from kbatch.script import script
 from kbatch.script.definitions import Definition, copied
+from kbatch.script.parts import together
 
 # Another value of each field, beside other fields that it needs.
 CHANGED = {
@@ -114,15 +115,20 @@ def test_the_code_is_formatted_and_without_findings(tmp_path):
 
 def test_one_name_stands_for_one_definition():
     # of all definitions together, so that no two parts can disagree
-    names = []
-    for recipe in EVERY.values():
-        for node in ast.parse(recipe.to_code()).body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                names.append(node.name)
-            elif isinstance(node, ast.Assign):
-                names += [target.id for target in node.targets]
-        assert len(names) == len(set(names))
-        names.clear()
+    parts = [write(recipe) for recipe in EVERY.values() for write in script.SCRIPT_PARTS.values()]
+    wanted = [Definition("kbatch.script.fit", name) for name in ("built", "batches", "LastStep")]
+    wanted += [Definition("kbatch.script.pictures", name) for name in ("photographs", "split")]
+    wanted.append(Definition("kbatch.case_study.models", "small_resnet"))
+    wanted.append(Definition("kbatch.case_study.pictures", "drawn_pets"))
+    texts, _ = copied(dict.fromkeys([*together(parts).definitions, *wanted]))
+    names = ["build_model", "load_data", "train"]
+    for node in ast.parse("\n".join(texts)).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.append(node.name)
+        else:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [target.id for target in targets]
+    assert len(names) == len(set(names)) > 80
 
 
 def test_the_rate_of_a_growing_batch_follows_the_usual_rule():

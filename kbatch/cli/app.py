@@ -63,9 +63,9 @@ def cats_vs_dogs(options: CaseOptions) -> None:
         options = dataclasses.replace(options, seconds_per_trial=DEFAULT_SECONDS)
     with told_plainly(options.out):
         from kbatch.cli import search_run
-        from kbatch.cli.task import CatsVsDogs
+        from kbatch.cli.task import task_of_case_study
 
-        search_run.run(options, CatsVsDogs(options), new_console())
+        search_run.run(*task_of_case_study(options), new_console())
 
 
 def report(

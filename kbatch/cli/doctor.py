@@ -68,19 +68,8 @@ class DoctorOptions:
 
     def search(self) -> SearchOptions:
         """Return the options of the search that is checked; its horizon is of no concern."""
-        return SearchOptions(
-            model=self.model or "",
-            data=self.data or "",
-            image_size=self.image_size,
-            split=self.split,
-            labels=self.labels,
-            values=self.values,
-            loss=self.loss,
-            metric=self.metric,
-            seed=self.seed,
-            epochs=search_options.DEFAULT_EPOCHS,
-            axes={},
-        )
+        own = {name: value for name, value in vars(self).items() if name != "gpu"}
+        return SearchOptions(**own, epochs=search_options.DEFAULT_EPOCHS, axes={})
 
 
 def passes_quick_checks() -> bool:
@@ -408,7 +397,6 @@ def _found(options: SearchOptions, console: Console) -> list[Found]:
 
     options, task = task_of(options)
     space = options.space()
-    task.check()
     search_run.import_tensorflow()
     search_run.start_tensorflow()
     from kbatch.checks import catalogue

@@ -77,10 +77,8 @@ def ready(out: str) -> Path:
 
 
 def run(options: CommonOptions, task: Task, console: Console) -> None:
-    """Search, confirm and report."""
-    options.check()
+    """Search, confirm and report, by options that were checked."""
     options.space()
-    task.check()
     folder = ready(options.out)
     records = folder / PROJECT / project.FOLDER
     with at_rest(folder), Lock(records):
@@ -141,9 +139,11 @@ def load(task: Task, console: Console) -> Examples:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
-        bar = progress.add_task("pictures" if task.images else "examples", total=task.total)
-        examples = task.load(lambda count: progress.update(bar, completed=count))
-    size = f", {task.size()}" if task.size() else ""
+        bar = progress.add_task(
+            "pictures" if task.source.images else "examples", total=task.source.total
+        )
+        examples = task.source.load(lambda count: progress.update(bar, completed=count))
+    size = f", {task.size}" if task.size else ""
     console.print(
         f"Data: {examples.name}{size}: {examples.sizes}.", highlight=False, soft_wrap=True
     )
@@ -363,8 +363,8 @@ def _table(task: Task, space: Space, console: Console) -> Table:
 
     with console.status("Finding the largest batch of every policy and optimizer …"):
         return max_batches(
-            task.spec(),
-            task.example(),
+            task.spec,
+            task.example,
             space=space,
             ceiling=max(space.batch_size),
             on_row=show,

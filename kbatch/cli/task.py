@@ -6,15 +6,16 @@ import dataclasses
 import functools
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.search_options import CaseOptions, SearchOptions
 from kbatch.data import case_study, sources
-from kbatch.data.case_study import PER_CLASS
-from kbatch.data.examples import Examples, Progress, shares_of
-from kbatch.data.pictures import IMAGE_SIZE
-from kbatch.data.sources import OF_CLASSES, Wanted
+from kbatch.data.case_study import CLASSES, CaseStudyPictures
+from kbatch.data.examples import Examples, shares_of
+from kbatch.data.pictures import CHANNELS, IMAGE_SIZE
+from kbatch.data.sources import OF_CLASSES, NamedData, Wanted
 from kbatch.errors import DataError, KbatchError, ModelError, SearchError
 from kbatch.model_spec import ModelSpec, values_of_text
 from kbatch.runtime import signals, users_code
@@ -22,7 +23,6 @@ from kbatch.runtime.nvidia import may_use_card
 from kbatch.runtime.users_code import Imported, imported
 
 if TYPE_CHECKING:
-    from kbatch.data.sources import NamedData
     from kbatch.training.metrics import Measured
 
 
@@ -49,148 +49,40 @@ class Searched:
     words: str = ""
 
 
-class Task(Protocol):
-    """The model and the data of a search, in the order in which a search asks for them."""
+@dataclass(frozen=True)
+class Task:
+    """The model and the data of a search.
 
-    @property
-    def command(self) -> str:
-        """The command without its options, such as `kbatch cats-vs-dogs`, for the report."""
+    Attributes:
+        command: String, the command without its options, for the report.
+        spec: `ModelSpec` of the model, whose function can be sent to a worker.
+        source: The examples, not read yet.
+        example: The form of one example; `None` for that of the model's input.
+        size: String, the size of one example in words, such as `64 px`; empty if it goes without.
+    """
 
-    @property
-    def images(self) -> bool:
-        """Whether the examples are pictures, which may be augmented."""
-
-    @property
-    def total(self) -> int | None:
-        """How many examples are read while a bar is shown; `None` if unknown."""
-
-    def check(self) -> None:
-        """Refuse data that cannot be used, as far as that is quick. Imports no TensorFlow."""
-
-    def spec(self) -> ModelSpec:
-        """Return the model to find the largest batch of. Its function can be sent to a worker."""
-
-    def example(self) -> Any:
-        """Return the shape of one example; `None` for that of the model's input."""
-
-    def load(self, on_progress: Progress) -> Examples:
-        """Return the data."""
-
-    def size(self) -> str:
-        """Return the size of one example in words, such as `64 px`; empty if it goes without."""
+    command: str
+    spec: ModelSpec
+    source: NamedData
+    example: Any
+    size: str
 
     def searched(self, examples: Examples) -> Searched:
-        """Return model and data, once TensorFlow may be used."""
-
-
-NAMED = ("cnn", "small-resnet")  # models of the case study
-
-
-def task_of(options: SearchOptions) -> tuple[SearchOptions, OwnTask]:
-    """Return the options for the data that they name, and model and data."""
-    users_code.use_folder(os.getcwd())
-    options.check()
-    if may_use_card():  # then the space asks TensorFlow for the GPU, which takes none of its memory
-        with signals.at_once(), signals.turned_away():
-            import tensorflow  # noqa: F401
-    build = None if options.model in NAMED else imported(options.model)
-    found = sources.look(options.data, options.image_size, shares_of(options.split), options.seed)
-    if not found.images and "augmentation" not in options.axes:
-        options = dataclasses.replace(options, axes={"augmentation": "none", **options.axes})
-    return options, OwnTask(options, build, found)
-
-
-def named_model(name: str, image_size: int, classes: int) -> Any:
-    """Return a model of the case study's for a number of classes."""
-    from kbatch.models.case_study import MODELS
-
-    return MODELS[name](image_size, classes)
-
-
-def compiled_model(name: str, image_size: int, classes: int) -> Any:
-    """Return a model of the case study's, compiled for a number of classes."""
-    model = named_model(name, image_size, classes)
-    loss = "binary_crossentropy" if classes == 2 else "sparse_categorical_crossentropy"
-    model.compile("adam", loss, metrics=["accuracy"])
-    return model
+        """Return model and examples, once TensorFlow may be used."""
+        return Searched(self.spec, examples)
 
 
 @dataclass(frozen=True)
-class OwnTask:
-    """The task of `kbatch search`; see `Task`.
-
-    Attributes:
-        options: The options of the command.
-        build: The user's function; `None` for a model of the case study's.
-        source: The examples, not read yet.
-    """
+class OwnTask(Task):
+    """A task whose model and examples are made to agree, by the options of the command."""
 
     options: SearchOptions
-    build: Imported | None
-    source: NamedData
-
-    @property
-    def command(self) -> str:
-        """The command with the model."""
-        return f"kbatch search {shlex.quote(self.options.model)}"
-
-    @property
-    def images(self) -> bool:
-        """Whether the examples are pictures."""
-        return self.source.images
-
-    @property
-    def total(self) -> int | None:
-        """The number of examples, if it is known."""
-        return self.source.total
-
-    def check(self) -> None:
-        """Refuse a model of the case study's for other data than pictures."""
-        if self.build is None and not (self.source.images and self.source.classes):
-            raise ModelError(
-                f"{self.options.model} must be given pictures of named classes",
-                f"--data {self.options.data}",
-                "Pass a folder of pictures, or a model of your own as module:function",
-            )
-
-    def spec(self) -> ModelSpec:
-        """Return the model, whose function is not imported yet."""
-        options = self.options
-        metrics = None if options.metric is None or options.loss is None else [options.metric]
-        values = None if options.values is None else values_of_text(options.values)
-        return ModelSpec(
-            self.build or self._named(),
-            loss=options.loss,
-            metrics=metrics,
-            seed=options.seed,
-            values=values,
-        )
-
-    def _named(self) -> Any:
-        size = self.options.image_size or IMAGE_SIZE
-        return functools.partial(compiled_model, self.options.model, size, len(self.source.classes))
-
-    def example(self) -> Any:
-        """Return the form of one example, if it is known."""
-        return self.source.form
-
-    def load(self, on_progress: Progress) -> Examples:
-        """Return the examples."""
-        return self.source.load(on_progress)
-
-    def size(self) -> str:
-        """Return the size of pictures, or the shape of an array."""
-        form = self.source.form
-        if form is None:
-            return ""
-        is_resized = self.source.images and self.source.classes
-        return f"{form.shape[0]} px" if is_resized else f"shape {form.shape}"
 
     def searched(self, examples: Examples) -> Searched:
         """Return model and examples, whose labels suit the loss."""
-        options, spec = self.options, self.spec()
-        if self.build is not None:
-            spec = dataclasses.replace(spec, build=_loaded(self.build))
+        options, spec = self.options, self.spec
+        if isinstance(spec.build, Imported):
+            spec = dataclasses.replace(spec, build=_loaded(spec.build))
         model = made(spec)
         check_loss(model, options.loss)
         of = measured(model, spec)
@@ -211,6 +103,81 @@ class OwnTask:
         )
 
 
+def task_of_case_study(options: CaseOptions) -> tuple[CaseOptions, Task]:
+    """Return the options, and the case study's model and pictures, which agree."""
+    options.check()
+    case_study.check(options.data)
+    size = options.image_size
+    spec = ModelSpec(
+        functools.partial(named_model, options.model, size, CLASSES),
+        loss="binary_crossentropy",
+        metrics=["accuracy"],
+        seed=options.seed,
+    )
+    source = CaseStudyPictures(options.data, size, options.seed)
+    return options, Task("kbatch cats-vs-dogs", spec, source, (size, size, CHANNELS), f"{size} px")
+
+
+NAMED = ("cnn", "small-resnet")  # models of the case study
+
+
+def task_of(options: SearchOptions) -> tuple[SearchOptions, Task]:
+    """Return the options for the data that they name, and model and data."""
+    users_code.use_folder(os.getcwd())
+    options.check()
+    if may_use_card():  # then the space asks TensorFlow for the GPU, which takes none of its memory
+        with signals.at_once(), signals.turned_away():
+            import tensorflow  # noqa: F401
+    own = None if options.model in NAMED else imported(options.model)
+    source = sources.look(options.data, options.image_size, shares_of(options.split), options.seed)
+    if not source.images and "augmentation" not in options.axes:
+        options = dataclasses.replace(options, axes={"augmentation": "none", **options.axes})
+    spec = ModelSpec(
+        own or _named_build(options, source),
+        loss=options.loss,
+        metrics=None if options.metric is None or options.loss is None else [options.metric],
+        seed=options.seed,
+        values=None if options.values is None else values_of_text(options.values),
+    )
+    command = f"kbatch search {shlex.quote(options.model)}"
+    return options, OwnTask(command, spec, source, source.form, _size(source), options)
+
+
+def _named_build(options: SearchOptions, source: NamedData) -> Callable[[], Any]:
+    """The function of a model of the case study's, which takes pictures of named classes only."""
+    if not (source.images and source.classes):
+        raise ModelError(
+            f"{options.model} must be given pictures of named classes",
+            f"--data {options.data}",
+            "Pass a folder of pictures, or a model of your own as module:function",
+        )
+    size = options.image_size or IMAGE_SIZE
+    return functools.partial(compiled_model, options.model, size, len(source.classes))
+
+
+def _size(source: NamedData) -> str:
+    """The size of pictures that are resized, or the shape of an array."""
+    if source.form is None:
+        return ""
+    is_resized = source.images and source.classes
+    return f"{source.form.shape[0]} px" if is_resized else f"shape {source.form.shape}"
+
+
+def named_model(name: str, image_size: int, classes: int) -> Any:
+    """Return a model of the case study's for a number of classes."""
+    from kbatch.models.case_study import MODELS
+
+    return MODELS[name](image_size, classes)
+
+
+def compiled_model(name: str, image_size: int, classes: int) -> Any:
+    """Return a model of the case study's, compiled for a number of classes."""
+    model = named_model(name, image_size, classes)
+    loss = "binary_crossentropy" if classes == 2 else "sparse_categorical_crossentropy"
+    model.compile("adam", loss, metrics=["accuracy"])
+    return model
+
+
 def _loaded(build: Imported) -> Any:
     """The user's function, whose module may fail while it is imported."""
     try:
@@ -223,44 +190,6 @@ def _loaded(build: Imported) -> Any:
             " ".join(f"{type(error).__name__}: {error}".split()),
             "Import it in Python to see where it fails",
         ) from error
-
-
-@dataclass(frozen=True)
-class CatsVsDogs:
-    """The task of `kbatch cats-vs-dogs`; see `Task`."""
-
-    options: CaseOptions
-    command = "kbatch cats-vs-dogs"
-    images = True
-    total = 2 * PER_CLASS
-
-    def check(self) -> None:
-        """Refuse a text that cannot be a source of pictures."""
-        case_study.check(self.options.data)
-
-    def spec(self) -> ModelSpec:
-        """Return the model of `--model`."""
-        build = functools.partial(named_model, self.options.model, self.options.image_size, 2)
-        return ModelSpec(
-            build, loss="binary_crossentropy", metrics=["accuracy"], seed=self.options.seed
-        )
-
-    def example(self) -> Any:
-        """Return the shape of a picture."""
-        return (self.options.image_size, self.options.image_size, 3)
-
-    def load(self, on_progress: Progress) -> Examples:
-        """Return the pictures."""
-        options = self.options
-        return case_study.pictures(options.data, options.image_size, options.seed, on_progress)
-
-    def size(self) -> str:
-        """Return the size of a picture."""
-        return f"{self.options.image_size} px"
-
-    def searched(self, examples: Examples) -> Searched:
-        """Return model and pictures, which agree."""
-        return Searched(self.spec(), examples)
 
 
 # Of a compiled model the first of these is scored, in this order.

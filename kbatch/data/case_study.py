@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from kbatch.data import tfds
 from kbatch.data.drawn import drawn_pets
-from kbatch.data.examples import Examples, Part, Progress, Shares, untold
-from kbatch.data.pictures import by_folder, filled, natural, opened
+from kbatch.data.examples import Examples, Form, Part, Progress, Shares, untold
+from kbatch.data.pictures import CHANNELS, by_folder, filled, natural, opened
 from kbatch.errors import DataError
 
 PER_CLASS = 1000  # of the case study
@@ -89,6 +90,27 @@ def read_images(
         )
     smallest = min(map(len, found.values()))
     return {label: images[:smallest] for label, images in found.items()}, tuple(skipped)
+
+
+@dataclass(frozen=True)
+class CaseStudyPictures:
+    """The pictures that `kbatch cats-vs-dogs` names; see `kbatch.data.sources.NamedData`."""
+
+    data: str
+    image_size: int
+    seed: int
+    images = True
+    classes = ()
+    total = CLASSES * PER_CLASS
+
+    @property
+    def form(self) -> Form:
+        """The form of a picture."""
+        return Form((self.image_size, self.image_size, CHANNELS), "uint8")
+
+    def load(self, on_progress: Progress) -> Examples:
+        """Return the pictures; see `kbatch.data.sources.NamedData`."""
+        return pictures(self.data, self.image_size, self.seed, on_progress)
 
 
 DRAWN, TFDS = "drawn", "tfds"

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.checks.check import Check, Finding, Subject
-from kbatch.checks.coupled_examples import OUTPUT_ROUNDING, own_layers
 from kbatch.data import augmentation
 from kbatch.data.augmentation import Mixing
 from kbatch.errors import ModelError, RecipeError
@@ -20,6 +19,8 @@ from kbatch.models.losses import BY_NAME, loss_of
 from kbatch.models.start import NAMED
 from kbatch.runtime import keras_private
 
+OUTPUT_ROUNDING = 1e-4  # relative to the largest output; convolutions differ with the batch size
+LIBRARIES = ("keras.", "keras_hub.")
 ROUNDS = 8  # each of three calls; chosen by hand: a layer left out by half passes once in 65,536
 
 
@@ -53,6 +54,17 @@ def refuse_stateful(model: keras.Model) -> None:
             f"{', '.join(stateful)} with stateful=True",
             "Leave out stateful=True, and give whole sequences as examples",
         )
+
+
+def own_layers(model: keras.Model) -> list[str]:
+    """Return the classes of layers that are not of Keras, and functions in `Lambda` layers."""
+    layers = [model, *keras_private.flatten_layers(model)]
+    return list(dict.fromkeys(type(each).__name__ for each in layers if _is_own(each)))
+
+
+def _is_own(layer: Any) -> bool:
+    kind = type(layer)
+    return isinstance(layer, keras.layers.Lambda) or not kind.__module__.startswith(LIBRARIES)
 
 
 def largest(numbers: np.ndarray) -> float:

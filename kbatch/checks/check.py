@@ -113,11 +113,7 @@ class Subject:
         return None if self.data is None else keras.utils.unpack_x_y_sample_weight(self.batch)[0]
 
     def build(self, seed: int | None = None) -> keras.Model:
-        """Return a new model of the user's `build`, called once if only that makes its variables.
-
-        Args:
-            seed: Integer, its seed. Defaults to the maker's.
-        """
+        """Return a new model of the user's `build`, called once if that makes its variables."""
         maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
         return build_called(
             lambda: maker.raw(self.policy, maker.hyperparameters()),

@@ -38,14 +38,7 @@ def look_at_state(subject: Subject) -> Finding:
 
 
 def refuse_stateful(model: keras.Model) -> None:
-    """Refuse stateful layers: batches are shuffled, cut anew for each size, and measured between.
-
-    Args:
-        model: `keras.Model`, built or not.
-
-    Raises:
-        ModelError: If a layer has `stateful=True`.
-    """
+    """Refuse stateful layers: batches are shuffled, cut anew for a size, and measured between."""
     layers = keras_private.flatten_layers(model)
     stateful = [each.name for each in layers if getattr(each, "stateful", False) is True]
     if stateful:

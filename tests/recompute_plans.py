@@ -9,8 +9,8 @@ import pytest
 import recompute_models
 
 from kbatch import recompute
-from kbatch.recompute import _measure, _repeatable
-from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute import _measure
+from kbatch.recompute._exactness import CutPoints, check_repeatable
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
 
@@ -22,7 +22,7 @@ def slow(build):
 def cut(model, pieces=4):
     """A plan of so many segments of about as many operations, all but the last recomputed."""
     graph = OpGraph(model)
-    nodes, allowed = graph.nodes, CutPoints(graph, _repeatable.check(graph)).positions
+    nodes, allowed = graph.nodes, CutPoints(graph, check_repeatable(graph)).positions
     cuts = sorted(
         {
             min(allowed, key=lambda position: abs(position - part * len(nodes) / pieces))

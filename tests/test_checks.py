@@ -11,7 +11,7 @@ import tensorflow as tf
 from short_searches import tuner_of
 
 import kbatch
-from kbatch.checks import arguments, catalogue, first_step, state
+from kbatch.checks import arguments, catalogue, state
 from kbatch.checks.check import Subject
 from kbatch.data.validation import prepare
 from kbatch.errors import KbatchError, ModelError
@@ -92,7 +92,7 @@ def test_a_step_that_needs_a_whole_batch_or_a_graph_is_right(loss):
     data = FitArguments(x, y, validation_data=(x, y)).data()
     maker = ModelMaker.of(ModelSpec(build))
     (found,) = catalogue.made(
-        Subject.of_training(maker, data, kbatch.Recipe(32)), [first_step.FIRST_STEP]
+        Subject.of_training(maker, data, kbatch.Recipe(32)), [arguments.FIRST_STEP]
     )
     assert found.verdict == "holds"
 

@@ -11,7 +11,7 @@ from keras import layers
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._exactness import CutPoints
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_next_size import LIMIT, curve_of, prober
+from test_size_search import LIMIT, curve_of, prober
 
 from kbatch.memory._search import Need
 

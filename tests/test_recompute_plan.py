@@ -13,11 +13,10 @@ from keras import layers
 from kbatch import recompute
 from kbatch.errors import RecomputeError
 from kbatch.recompute import _solver
-from kbatch.recompute._cost_model import Predictor
 from kbatch.recompute._costs import ModelCosts, OpCost
 from kbatch.recompute._plan import Plan
 from kbatch.recompute._planner import apply_recipe
-from kbatch.recompute._solver import Budget
+from kbatch.recompute._solver import Budget, Predictor
 from kbatch.runtime.trace import Size
 
 

@@ -10,10 +10,9 @@ from recompute_plans import plain_trained_once
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
-from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._exactness import CutPoints, check_repeatable
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Plan, PlannedSegment
-from kbatch.recompute._repeatable import check
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +29,7 @@ def in_double_precision():
 def every(model):
     """All allowed cuts, with all segments but the last recomputed, trained or not."""
     graph = OpGraph(model)
-    nodes, positions = graph.nodes, CutPoints(graph, check(graph)).positions
+    nodes, positions = graph.nodes, CutPoints(graph, check_repeatable(graph)).positions
     segments = (
         PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes))
         for a, b in itertools.pairwise(positions)

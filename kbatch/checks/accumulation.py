@@ -3,12 +3,17 @@
 Where it is not, the loss couples the examples of a batch (Dice, contrastive losses), sums them, or
 divides by a count of its own. Passes then take the loss once, of the outputs of all of them; see
 `kbatch.models.call_passes`. What reaches past the outputs is refused.
+
+A loss that is a mean on the first batches need not be one everywhere: a bound, or a count of rare
+labels, shows only where the parts of a batch differ. So own losses are tried on labels and outputs
+that differ as much as they can.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,15 +25,8 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.checks.check import Check, Finding, Subject
-from kbatch.checks.coupled_examples import (
-    coupled_outputs,
-    labels_apart,
-    outputs_apart,
-    own_layers,
-    own_loss,
-)
-from kbatch.checks.state import carries
-from kbatch.data.streams import weighed
+from kbatch.checks.state import OUTPUT_ROUNDING, carries, largest, own_layers
+from kbatch.data.streams import Source, weighed
 from kbatch.errors import ModelError
 from kbatch.models import accumulation
 from kbatch.models.losses import loss_count, loss_counts
@@ -44,20 +42,17 @@ DRAWS = 6  # of a model that draws at random, which is compared within its noise
 # each output. Chosen by hand, ten times what means over 32 examples were seen to differ by.
 LOSS_ROUNDING = {"float64": 1e-12, "float32": 1e-5}
 GRADIENT_ROUNDING = {"float64": 1e-12, "float32": 3e-6}
+NEAREST, FURTHEST = -3.0, 1.5  # powers of ten by which outputs are scaled over a batch; by hand
+MOST_LABELS = 64  # batches of a dataset whose labels are looked through
 Batch = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A number or a gradient of whole batches beside that of their parts.
+    """A number or a gradient of whole batches beside that of their parts."""
 
-    Attributes:
-        difference: Float, the largest difference, relative to the largest of both.
-        noise: Float, the same between two computations of the whole batch.
-    """
-
-    difference: float
-    noise: float = 0.0
+    difference: float  # the largest, relative to the largest number of both
+    noise: float = 0.0  # the same between two computations of the whole batch
 
     def agrees(self, rounding: float) -> bool:
         """Whether the parts make the whole, as far as rounding and random draws let one see."""
@@ -275,7 +270,7 @@ def _compared(
     whole: Sequence[Any], parts: Sequence[Any], again: Sequence[Any] | None = None
 ) -> Compared:
     """Compare arrays, relative to the largest number among all of them."""
-    scale = max((float(np.max(np.abs(each), initial=0.0)) for each in (*whole, *parts)), default=0)
+    scale = max(map(largest, (*whole, *parts)), default=0.0)
     if not np.isfinite(scale):
         return Compared(np.inf)
     if not scale:
@@ -285,7 +280,7 @@ def _compared(
 
 def _distance(first: Sequence[Any], second: Sequence[Any]) -> float:
     pairs = zip(first, second, strict=True)
-    return max((float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs), default=0.0)
+    return max((largest(one - other) for one, other in pairs), default=0.0)
 
 
 def _check_added_losses(model: keras.Model, batches: Sequence[Batch]) -> None:
@@ -410,6 +405,136 @@ def _name(loss: Any) -> str:
     if isinstance(loss, str):
         return loss
     return str(getattr(loss, "__name__", type(loss).__name__))
+
+
+def coupled_outputs(model: keras.Model, x: Any, parts: list[Any]) -> str:
+    """Return how the outputs of examples depend on the others of their batch; empty if not at all.
+
+    Batch normalization, which is known to, and dropout must behave as in inference.
+    """
+    if not _may_couple(model):
+        return ""
+    kept = accumulation.state_but_seeds(model)
+    modes = (False, True) if own_layers(model) else (False,)
+    try:
+        differ = any(_differ(model, x, parts, kept, training) for training in modes)
+    finally:
+        accumulation.put_back_state(kept)
+        keras_private.clear_losses(model)
+    if not differ:
+        return ""
+    own = ", ".join(own_layers(model))
+    return f"layers of its own, {own}," if own else "operations over the examples"
+
+
+def _may_couple(model: keras.Model) -> bool:
+    """Whether a model has layers that are not of Keras, or operations between its layers."""
+    graphs = [model, *keras_private.flatten_layers(model)]
+    operations = [each for graph in graphs for each in getattr(graph, "operations", ())]
+    return bool(own_layers(model)) or not all(
+        isinstance(each, keras.layers.Layer) for each in operations
+    )
+
+
+def own_loss(model: keras.Model) -> bool:
+    """Return whether a loss of a model is not one of Keras'."""
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        return True
+    losses = keras.tree.flatten(compiled_by_user(model).get("loss"))
+    return any(not _is_of_keras(each) for each in losses if each is not None)
+
+
+def outputs_apart(outputs: Any, labels: Any) -> Iterator[Any]:
+    """Give outputs that differ over a batch: by their size, and by their distance to the labels."""
+    flat, flat_labels = keras.tree.flatten(outputs), keras.tree.flatten(labels)
+    yield outputs
+    yield keras.tree.pack_sequence_as(outputs, [_scaled(each, None) for each in flat])
+    pairs = list(itertools.zip_longest(flat, flat_labels))
+    if len(flat) == len(flat_labels) and all(_are_alike(*pair) for pair in pairs):
+        yield keras.tree.pack_sequence_as(outputs, [_scaled(*pair) for pair in pairs])
+
+
+def labels_apart(source: Source, size: int) -> Any:
+    """Return labels of a batch of which the first part has the lowest, the last the highest."""
+    own = source.labels()
+    if own is not None:
+        return tf.convert_to_tensor(_extremes(own, size))
+    batches = source.stream(size, 0).take(min(MOST_LABELS, max(source.examples // size, 1)))
+    labels = [keras.utils.unpack_x_y_sample_weight(tuple(batch))[1] for batch in batches]
+    if not labels or labels[0] is None:
+        return None
+
+    def join(*leaves: Any) -> Any:
+        if len({tuple(leaf.shape[1:]) for leaf in leaves}) > 1:  # padded for each batch
+            return leaves[0]
+        return tf.convert_to_tensor(_extremes(np.concatenate(leaves), size))
+
+    return keras.tree.map_structure(join, *labels)
+
+
+def _extremes(labels: np.ndarray, size: int) -> np.ndarray:
+    """Labels in their order: the lowest, some between, and the highest."""
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "biuf":
+        return labels[:size]
+    key = labels.reshape(len(labels), -1).astype("float64").mean(axis=1)
+    order = np.argsort(key, kind="stable")
+    ends = size // 4
+    between = np.linspace(ends, len(order) - ends - 1, size - 2 * ends).astype(int)
+    return labels[np.concatenate([order[:ends], order[between], order[len(order) - ends :]])]
+
+
+def _scaled(outputs: Any, labels: Any) -> Any:
+    """Outputs whose size, or whose distance to labels, grows over the batch."""
+    if not outputs.dtype.is_floating:
+        return outputs
+    factors = np.logspace(NEAREST, FURTHEST, len(outputs))
+    shaped = factors.reshape(-1, *[1] * (len(outputs.shape) - 1))
+    factor = tf.cast(shaped, outputs.dtype)
+    begin = tf.zeros_like(outputs) if labels is None else tf.cast(labels, outputs.dtype)
+    scaled = begin + factor * (outputs - begin)
+    mask = keras_private.mask_of(outputs)
+    if mask is not None:
+        keras_private.set_mask(scaled, mask)
+    return scaled
+
+
+def _are_alike(outputs: Any, labels: Any) -> bool:
+    return labels is not None and tuple(outputs.shape) == tuple(labels.shape)
+
+
+def _differ(model: keras.Model, x: Any, parts: list[Any], kept: Any, training: bool) -> bool:
+    """Whether the outputs of parts are not those of the whole, beyond rounding and draws."""
+
+    def outputs(inputs: Any) -> list[np.ndarray]:
+        accumulation.put_back_state(kept)
+        return [np.asarray(each) for each in _flat(model(inputs, training=training))]
+
+    whole = outputs(x)
+    try:
+        of_parts = [np.concatenate(each) for each in zip(*map(outputs, parts), strict=True)]
+    except Exception:  # of any kind: the model cannot take a part, or its shapes depend on it
+        return True
+    if any(one.shape != other.shape for one, other in zip(whole, of_parts, strict=True)):
+        return True
+    scale = max(map(largest, whole), default=0.0)
+    if not np.isfinite(scale):
+        return False
+    apart = _distance(whole, of_parts)
+    return apart > OUTPUT_ROUNDING * scale and apart > 4 * _distance(whole, outputs(x))
+
+
+def _flat(outputs: Any) -> list[Any]:
+    return [each for each in keras.tree.flatten(outputs) if each.dtype.is_floating]
+
+
+def _is_of_keras(loss: Any) -> bool:
+    """Whether a loss is a name, or a function or an object of Keras' own code."""
+    if isinstance(loss, str):
+        return True
+    parts = [each for each in (loss, getattr(loss, "fn", None)) if each is not None]
+    modules = [str(getattr(each, "__module__", "")) for each in parts]
+    return all(name.startswith("keras.") for name in modules)
 
 
 ACCUMULATION = Check(

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbatch.checks.accumulation import ACCUMULATION
-from kbatch.checks.arguments import CLASS_WEIGHTS, OWN_VALUES, SHAPES
+from kbatch.checks.arguments import CLASS_WEIGHTS, FIRST_STEP, OWN_VALUES, SHAPES
 from kbatch.checks.check import Check, Found, Subject
-from kbatch.checks.first_step import FIRST_STEP
 from kbatch.checks.state import PLACES, SEEDS, START, STATE
 from kbatch.checks.validation import VALIDATION
 from kbatch.errors import KbatchError, Problems

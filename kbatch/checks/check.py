@@ -21,34 +21,25 @@ from kbatch.space import Space
 
 @dataclass(frozen=True)
 class Subject:
-    """What checks look at.
-
-    Attributes:
-        model_maker: `ModelMaker` that makes the models.
-        data: Training and validation data; `None` for a finder, which is given shapes perhaps.
-        policy: String, the policy under which models are looked at.
-        augmentations: Sequence of the names of augmentation pipelines that may be trained with.
-        recompute: Sequence of the recompute strategies that may be trained with.
-        recipes: Sequence of recipes that will be trained, as far as they are known: the baseline of
-            a search, or the one recipe of a training.
-        schedules: Sequence of the batch schedules that may be trained with.
-        accumulates: Boolean, whether a recipe may take a batch in several passes.
-        class_weight: Mapping from class to weight; `None` without one.
-        compilations: Sequence of booleans, whether XLA may compile the trainings.
-        seeds: Boolean, whether trainings with fresh seeds may be compared.
-    """
+    """What checks look at."""
 
     model_maker: ModelMaker
+    # Training and validation data; `None` for a finder, which is given shapes perhaps.
     data: Data | None = None
-    policy: str = "float32"
+    policy: str = "float32"  # the policy under which models are looked at
+    # Names of the augmentation pipelines, and below recompute strategies and schedules, that may be
+    # trained with.
     augmentations: Sequence[str] = ("none",)
     recompute: Sequence[str] = ("none",)
+    # Recipes that will be trained, as far as they are known: the baseline of a search,
+    # or the one recipe of a training.
     recipes: Sequence[Recipe] = ()
     schedules: Sequence[str] = ("constant",)
-    accumulates: bool = False
+    accumulates: bool = False  # whether a recipe may take a batch in several passes
+    # Mapping from class to weight; `None` without one.
     class_weight: Mapping[int, float] | None = None
-    compilations: Sequence[bool] = (False,)
-    seeds: bool = False
+    compilations: Sequence[bool] = (False,)  # whether XLA may compile the trainings
+    seeds: bool = False  # whether trainings with fresh seeds may be compared
 
     @classmethod
     def of_search(cls, model_maker: ModelMaker, data: Data, space: Space, **more: Any) -> Subject:
@@ -122,11 +113,7 @@ class Subject:
         return None if self.data is None else keras.utils.unpack_x_y_sample_weight(self.batch)[0]
 
     def build(self, seed: int | None = None) -> keras.Model:
-        """Return a new model of the user's `build`, called once if only that makes its variables.
-
-        Args:
-            seed: Integer, its seed. Defaults to the maker's.
-        """
+        """Return a new model of the user's `build`, called once if that makes its variables."""
         maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
         return build_called(
             lambda: maker.raw(self.policy, maker.hyperparameters()),
@@ -143,36 +130,24 @@ EXAMPLES = 32  # that checks look at; chosen by hand
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check measured.
+    """What a check measured."""
 
-    Attributes:
-        holds: Boolean, whether the assumption holds.
-        sentence: String, what the user is told; empty if there is nothing to tell.
-        claimable: Boolean, whether a confirmation may claim a gain in spite of it.
-        facts: Mapping, what the check measured, as JSON can hold it; kept with the project.
-    """
-
-    holds: bool
-    sentence: str = ""
-    claimable: bool = True
+    holds: bool  # whether the assumption holds
+    sentence: str = ""  # what the user is told; empty if there is nothing to tell
+    claimable: bool = True  # whether a confirmation may claim a gain in spite of it
+    # What the check measured, as JSON can hold it; kept with the project.
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Check:
-    """An assumption of kbatch's, with the function that measures it on the user's own things.
+    """An assumption of kbatch's, with the function that measures it on the user's own things."""
 
-    Attributes:
-        name: String, one or two words.
-        assumes: String, what must hold, one sentence.
-        otherwise: String, what kbatch does where it does not hold, one sentence.
-        look: Function of a `Subject` that returns a `Finding`, or `None` where the assumption does
-            not concern it. It raises a `KbatchError` to refuse.
-    """
-
-    name: str
-    assumes: str
-    otherwise: str
+    name: str  # one or two words
+    assumes: str  # what must hold, one sentence
+    otherwise: str  # what kbatch does where it does not hold, one sentence
+    # Function of a `Subject` that returns a `Finding`, or `None` where the assumption does not
+    # concern it. It raises a `KbatchError` to refuse.
     look: Callable[[Subject], Finding | None]
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.checks.check import Check, Finding, Subject
-from kbatch.checks.coupled_examples import OUTPUT_ROUNDING, own_layers
 from kbatch.data import augmentation
 from kbatch.data.augmentation import Mixing
 from kbatch.errors import ModelError, RecipeError
@@ -20,6 +19,8 @@ from kbatch.models.losses import BY_NAME, loss_of
 from kbatch.models.start import NAMED
 from kbatch.runtime import keras_private
 
+OUTPUT_ROUNDING = 1e-4  # relative to the largest output; convolutions differ with the batch size
+LIBRARIES = ("keras.", "keras_hub.")
 ROUNDS = 8  # each of three calls; chosen by hand: a layer left out by half passes once in 65,536
 
 
@@ -37,14 +38,7 @@ def look_at_state(subject: Subject) -> Finding:
 
 
 def refuse_stateful(model: keras.Model) -> None:
-    """Refuse stateful layers: batches are shuffled, cut anew for each size, and measured between.
-
-    Args:
-        model: `keras.Model`, built or not.
-
-    Raises:
-        ModelError: If a layer has `stateful=True`.
-    """
+    """Refuse stateful layers: batches are shuffled, cut anew for a size, and measured between."""
     layers = keras_private.flatten_layers(model)
     stateful = [each.name for each in layers if getattr(each, "stateful", False) is True]
     if stateful:
@@ -53,6 +47,17 @@ def refuse_stateful(model: keras.Model) -> None:
             f"{', '.join(stateful)} with stateful=True",
             "Leave out stateful=True, and give whole sequences as examples",
         )
+
+
+def own_layers(model: keras.Model) -> list[str]:
+    """Return the classes of layers that are not of Keras, and functions in `Lambda` layers."""
+    layers = [model, *keras_private.flatten_layers(model)]
+    return list(dict.fromkeys(type(each).__name__ for each in layers if _is_own(each)))
+
+
+def _is_own(layer: Any) -> bool:
+    kind = type(layer)
+    return isinstance(layer, keras.layers.Lambda) or not kind.__module__.startswith(LIBRARIES)
 
 
 def largest(numbers: np.ndarray) -> float:

@@ -29,21 +29,13 @@ DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
 
 @dataclass(frozen=True)
 class Shared:
-    """The validation examples that are training examples too.
+    """The validation examples that are training examples too."""
 
-    Attributes:
-        found: Boolean array, which of those that were looked at.
-        chance: Float, the share that would be expected if training and validation data were apart.
-        error: Float, the standard error of that share.
-        plausible: Boolean, whether examples may well be equal by chance.
-        differs: Boolean, whether two whole passes over the training data share different ones.
-    """
-
-    found: np.ndarray
-    chance: float
-    error: float
-    plausible: bool
-    differs: bool
+    found: np.ndarray  # which of those that were looked at
+    chance: float  # the share that would be expected if training and validation data were apart
+    error: float  # the standard error of that share
+    plausible: bool  # whether examples may well be equal by chance
+    differs: bool  # whether two whole passes over the training data share different ones
 
     @property
     def surplus(self) -> float:

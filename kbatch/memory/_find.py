@@ -40,17 +40,11 @@ class FinderArguments(ModelArguments, total=False):
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a worker is used.
+    """How a worker is used."""
 
-    Attributes:
-        timeout_seconds: Float, after which a probe counts as hung.
-        fresh: Boolean, whether to measure again what was measured before.
-        on_probe: Function called with every `Probe`, or `None`.
-    """
-
-    timeout_seconds: float = TIMEOUT_SECONDS
-    fresh: bool = False
-    on_probe: Callable[[Probe], None] | None = None
+    timeout_seconds: float = TIMEOUT_SECONDS  # after which a probe counts as hung
+    fresh: bool = False  # whether to measure again what was measured before
+    on_probe: Callable[[Probe], None] | None = None  # Function called with every `Probe`, or `None`
 
 
 def parted(build: Any, arguments: FinderArguments) -> tuple[ModelSpec, WorkerOptions]:

@@ -419,18 +419,12 @@ def recipe_of(combination: Combination, augmentation: str) -> Recipe:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The largest batch size that passed, and the probes that show it.
+    """The largest batch size that passed, and the probes that show it."""
 
-    Attributes:
-        batch_size: Integer, the largest batch size that passed; 0 if none did.
-        first_failing: Integer, the smallest that failed, or `None` if none did.
-        probes: Tuple of `Probe` with the whole limit, in their order.
-        confirmations: Tuple of `Probe`, the longer trainings with a part of the limit kept free.
-    """
-
-    batch_size: int
-    first_failing: int | None
-    probes: tuple[Probe, ...] = ()
+    batch_size: int  # the largest batch size that passed; 0 if none did
+    first_failing: int | None  # the smallest that failed, or `None` if none did
+    probes: tuple[Probe, ...] = ()  # Tuple of `Probe` with the whole limit, in their order
+    # Tuple of `Probe`, the longer trainings with a part of the limit kept free.
     confirmations: tuple[Probe, ...] = ()
 
     @classmethod

@@ -33,25 +33,16 @@ SUSPECTS = ("suspect", "died", "hung")  # out of memory only if a smaller batch 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Bytes of a model before it trains.
+    """Bytes of a model before it trains."""
 
-    Attributes:
-        limit_bytes: Integer, bytes that the device may use, or `None` if the device cannot tell.
-        device: String, the device in words.
-        weight_bytes: Integer, bytes of the model's variables.
-        slot_bytes: Integer, bytes of the optimizer's variables.
-        gradient_bytes: Integer, bytes of one gradient: of the trainable weights.
-        contiguous_bytes: Integer, the largest free block after the variables are made, within the
-            limit less its margin.
-        lowest_values: Own hyperparameters that nobody chose, at their lowest values.
-    """
-
-    limit_bytes: int | None
-    device: str
-    weight_bytes: int
-    slot_bytes: int
-    gradient_bytes: int
+    limit_bytes: int | None  # bytes that the device may use, or `None` if the device cannot tell
+    device: str  # the device in words
+    weight_bytes: int  # bytes of the model's variables
+    slot_bytes: int  # bytes of the optimizer's variables
+    gradient_bytes: int  # bytes of one gradient: of the trainable weights
+    # The largest free block after the variables are made, within the limit less its margin.
     contiguous_bytes: int
+    # Own hyperparameters that nobody chose, at their lowest values.
     lowest_values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -62,19 +53,12 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error of a worker, as three clauses.
+    """An error of a worker, as three clauses."""
 
-    Attributes:
-        kind: Name of the error's class; empty for an error of the user's own code.
-        must: The first clause; empty for an error that is not kbatch's.
-        received: The second clause, or the text of the error.
-        do: The third clause.
-    """
-
-    kind: str
-    must: str
-    received: str
-    do: str
+    kind: str  # name of the error's class; empty for an error of the user's own code
+    must: str  # the first clause; empty for an error that is not kbatch's
+    received: str  # the second clause, or the text of the error
+    do: str  # the third clause
 
     def error(self, doing: str, limit_bytes: int | None) -> KbatchError:
         """The error to raise in the parent."""

@@ -251,7 +251,7 @@ def _lower(size: int, share: float, allowed: Allowed) -> int:
 
 
 # Chosen by hand. Where needs are convex, six compilations reach brute force's answer within 1
-# (tests/test_compiled_size.py).
+# (tests/test_size_search.py).
 FIRST_SIZE, MOST_COMPILATIONS = 16, 6
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.errors import RecomputeError, in_one_frame
-from kbatch.recompute import _repeatable
-from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._exactness import CutPoints, check_repeatable
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, stem
 from kbatch.recompute._order import Turns, barrier_here
 from kbatch.recompute._plan import Plan, Span, spans_of
@@ -217,7 +216,7 @@ def apply(model: keras.Model, plan: Plan) -> None:
     graph = OpGraph(model)
     _check_not_in_fit(model)
     check_plan(graph, plan, model.name)
-    loss_positions = _repeatable.check(graph) if plan.recomputes else frozenset()
+    loss_positions = check_repeatable(graph) if plan.recomputes else frozenset()
     CutPoints(graph, loss_positions).check([span.start for span in spans_of(plan)][1:])
     call = SegmentedCall(model, graph, plan)
     if plan.recomputes:

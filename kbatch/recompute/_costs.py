@@ -78,48 +78,32 @@ _NOT_KEPT = frozenset({"Const", "Placeholder", "ReadVariableOp"})
 
 @dataclass(frozen=True)
 class OpCost:
-    """Bytes and work of one operation.
+    """Bytes and work of one operation."""
 
-    Attributes:
-        internal: `Size` of the tensors inside of the operation that its gradient needs.
-        needs: Numbers of the values, read or written, that its gradient needs.
-        forward_peak: `Size` of the peak of what its forward pass allocates, its results included.
-        backward_peak: `Size` of the peak of what its backward pass allocates, not counting what it
-            is given and what the forward pass allocated.
-        weight_gradients: Float, bytes of the gradients of its weights.
-        forward_work: Float, work of its forward pass for one example.
-        backward_work: Float, work of its backward pass for one example.
-        recompute_work: Float, work of recomputing it for one example, when its small results are
-            known.
-        recompute_reads: Numbers of the values that its recomputation reads.
-    """
-
-    internal: Size
-    needs: frozenset[int]
+    internal: Size  # `Size` of the tensors inside of the operation that its gradient needs
+    needs: frozenset[int]  # numbers of the values, read or written, that its gradient needs
+    # `Size` of the peak of what its forward pass allocates, its results included.
     forward_peak: Size
+    # `Size` of the peak of what its backward pass allocates, not counting what it is given and what
+    # the forward pass allocated.
     backward_peak: Size
-    weight_gradients: float
-    forward_work: float
-    backward_work: float
+    weight_gradients: float  # bytes of the gradients of its weights
+    forward_work: float  # work of its forward pass for one example
+    backward_work: float  # work of its backward pass for one example
+    # Work of recomputing it for one example, when its small results are known.
     recompute_work: float
-    recompute_reads: frozenset[int]
+    recompute_reads: frozenset[int]  # numbers of the values that its recomputation reads
 
 
 @dataclass(frozen=True)
 class TracedOp:
-    """What the trace of one call of an operation tells.
-
-    Attributes:
-        cost: Its `OpCost`.
-        written: Shape and type of each value that it writes, by its number.
-        masked: Numbers of the values that it writes with a mask.
-        adds_losses: Boolean, whether it adds losses of its own.
-    """
+    """What the trace of one call of an operation tells."""
 
     cost: OpCost
+    # Shape and type of each value that it writes, by its number.
     written: Mapping[int, tf.TensorSpec]
-    masked: frozenset[int]
-    adds_losses: bool
+    masked: frozenset[int]  # numbers of the values that it writes with a mask
+    adds_losses: bool  # whether it adds losses of its own
 
     def renumbered(self, traced: Node, node: Node) -> TracedOp:
         """The same for another call, `node`, which costs the same as the `traced` one."""
@@ -314,18 +298,12 @@ def _total(tensors: Iterable[Any], lists: Mapping[int, Buffer]) -> Size:
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """Costs of all operations of a model.
+    """Costs of all operations of a model."""
 
-    Attributes:
-        nodes: Tuple of `OpCost` in call order.
-        sizes: `Size` of every value by its number.
-        differentiable: Numbers of the values that a gradient comes to.
-        loss_positions: Positions of the operations that add losses of their own.
-    """
-
-    nodes: tuple[OpCost, ...]
-    sizes: Mapping[int, Size]
-    differentiable: frozenset[int]
+    nodes: tuple[OpCost, ...]  # in call order
+    sizes: Mapping[int, Size]  # of every value by its number
+    differentiable: frozenset[int]  # numbers of the values that a gradient comes to
+    # Positions of the operations that add losses of their own.
     loss_positions: frozenset[int] = frozenset()
 
     @property

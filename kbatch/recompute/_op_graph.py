@@ -32,23 +32,18 @@ class Node:
     """One call of an operation.
 
     Values, that is tensors between operations, are known by numbers.
-
-    Attributes:
-        operation: The layer or operation.
-        name: String, the operation's name after those of the nested models that hold it.
-        arguments: The call's arguments with symbolic tensors, as Keras keeps them
-            (`SymbolicArguments`, keras/src/ops/symbolic_arguments.py, Keras 3.15.1).
-        symbols: Number of the value that stands for a symbolic tensor, by the tensor's `id`.
-        writes: Tuple of integers, numbers of the values that the call returns.
-        time_step: Name of the TimeDistributed layer that repeats the call, and the integer step of
-            time. `None` outside of such layers.
     """
 
-    operation: Any
-    name: str
+    operation: Any  # the layer or operation
+    name: str  # the operation's name after those of the nested models that hold it
+    # The call's arguments with symbolic tensors, as Keras keeps them (`SymbolicArguments`,
+    # keras/src/ops/symbolic_arguments.py, Keras 3.15.1).
     arguments: Any
+    # Number of the value that stands for a symbolic tensor, by the tensor's `id`.
     symbols: Mapping[int, int]
-    writes: tuple[int, ...]
+    writes: tuple[int, ...]  # numbers of the values that the call returns
+    # Name of the TimeDistributed layer that repeats the call, and the integer step of time. `None`
+    # outside of such layers.
     time_step: tuple[str, int] | None = None
 
     @property
@@ -76,15 +71,10 @@ class Node:
 
 @dataclass(frozen=True)
 class ListArgument:
-    """Arguments of a call that takes one list of tensors, in the form of Keras' own class.
+    """Arguments of a call that takes one list of tensors, in the form of Keras' own class."""
 
-    Attributes:
-        keys: Tuple of objects, each of which stands for a tensor of the list.
-        kwargs: Keyword arguments; always empty.
-    """
-
-    keys: tuple[object, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    keys: tuple[object, ...]  # each of which stands for a tensor of the list
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # always empty
 
     @property
     def args(self) -> tuple[Any, ...]:

@@ -11,34 +11,28 @@ import keras
 
 from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recipe_words import STRATEGY_WORDS, Strategy, whole_number
-from kbatch.recompute import _repeatable, _solver
+from kbatch.recompute import _solver
 from kbatch.recompute._apply import apply
-from kbatch.recompute._cost_model import Predictor
 from kbatch.recompute._costs import ModelCosts, costs_of
-from kbatch.recompute._cut_points import CutPoints
+from kbatch.recompute._exactness import CutPoints, check_repeatable
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
 from kbatch.recompute._plan import Plan, PlannedSegment, Span, megabytes, spans_of
-from kbatch.recompute._solver import Budget
+from kbatch.recompute._solver import Budget, Predictor
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "segments", "manual")
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """A strategy and its arguments, as `plan` takes them.
+    """A strategy and its arguments, as `plan` takes them."""
 
-    Attributes:
-        strategy: One of `STRATEGIES`.
-        peak_bytes: Float, largest peak for `"budget"`. Optional.
-        kept_share: Float, largest share of the plain model's kept bytes for `"budget"`. Optional.
-        layers: Names of the layers to cut after for `"manual"`.
-        count: Integer, number of equal segments for `"segments"`. Optional.
-    """
-
-    strategy: str
+    strategy: str  # one of `STRATEGIES`
+    # Largest peak for `"budget"`. Optional.
     peak_bytes: float | None = None
+    # Largest share of the plain model's kept bytes for `"budget"`. Optional.
     kept_share: float | None = None
-    layers: Sequence[str] = ()
+    layers: Sequence[str] = ()  # names of the layers to cut after for `"manual"`
+    # Number of equal segments for `"segments"`. Optional.
     count: int | None = None
 
     def check(self) -> None:
@@ -373,7 +367,7 @@ def _costs(graph: OpGraph) -> ModelCosts:
 def _check_repeatable(graph: OpGraph, plans: list[Plan]) -> None:
     """Refuse plans that recompute where the model does something that cannot be repeated."""
     if any(plan.recomputes for plan in plans):
-        _repeatable.check(graph)
+        check_repeatable(graph)
 
 
 def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:

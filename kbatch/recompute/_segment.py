@@ -93,15 +93,10 @@ Copies = Mapping[tuple[int, int], tf.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class WeightRead:
-    """A trained weight that nodes of a segment read from one tensor.
-
-    Attributes:
-        variable: The weight.
-        positions: Tuple of integers, the positions of these nodes.
-    """
+    """A trained weight that nodes of a segment read from one tensor."""
 
     variable: Any
-    positions: tuple[int, ...]
+    positions: tuple[int, ...]  # the positions of these nodes
 
     def value(self, copies: Copies, outer: keras.StatelessScope | None) -> tf.Tensor:
         """The tensor: a copy if there is one, else the weight as it is now."""
@@ -152,39 +147,28 @@ def _sum(gradients: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """What all segments share while one step is traced.
+    """What all segments share while one step is traced."""
 
-    Attributes:
-        context: Layer to run operations under.
-        turns: Order in which segments are recomputed.
-        differentiable: Numbers of the values whose gradients reach something trainable.
-        copies: Copies of weights that nodes read.
-    """
-
-    context: Context
-    turns: Turns
+    context: Context  # layer to run operations under
+    turns: Turns  # order in which segments are recomputed
+    # Numbers of the values whose gradients reach something trainable.
     differentiable: Collection[int]
-    copies: Copies
+    copies: Copies  # copies of weights that nodes read
 
 
 @dataclass
 class RunResult:
-    """The tensors that one run of a segment leaves.
+    """The tensors that one run of a segment leaves."""
 
-    Attributes:
-        outputs: Floating tensors that later segments read, in the order of `Segment.outputs`.
-        losses: Losses that layers added.
-        owners: The layer that added each loss.
-        others: Other tensors that later segments read, such as tokens, by their numbers.
-        masks: Keras' mask of each tensor that later segments read, by its number.
-        updates: Variables that layers assigned, with their new values.
-    """
-
+    # Floating tensors that later segments read, in the order of `Segment.outputs`.
     outputs: list[tf.Tensor]
-    losses: list[tf.Tensor]
-    owners: list[Any] = field(default_factory=list)
+    losses: list[tf.Tensor]  # losses that layers added
+    owners: list[Any] = field(default_factory=list)  # the layer that added each loss
+    # Other tensors that later segments read, such as tokens, by their numbers.
     others: dict[int, tf.Tensor] = field(default_factory=dict)
+    # Keras' mask of each tensor that later segments read, by its number.
     masks: dict[int, tf.Tensor] = field(default_factory=dict)
+    # Variables that layers assigned, with their new values.
     updates: list[tuple[Any, tf.Tensor]] = field(default_factory=list)
 
     @property

@@ -14,12 +14,9 @@ PATIENCE = 2  # measurements without a better value before the batch doubles; no
 
 
 def first(last: int, factor: float, multiple: int = 1) -> int:
-    """Return the batch size that a training begins with.
+    """Return the batch size that a training begins with, `factor` times smaller than the last.
 
-    Args:
-        last: Integer, the last and largest batch size.
-        factor: Float above 1, the last batch size over the first.
-        multiple: Integer that divides every size, such as the passes per update. Defaults to `1`.
+    `multiple` divides every size, such as the passes per update.
 
     Example:
     >>> first(256, 8), first(256, 8, multiple=64), first(30, 8)
@@ -29,16 +26,11 @@ def first(last: int, factor: float, multiple: int = 1) -> int:
 
 
 def at(kind: str, progress: float, last: int, factor: float, multiple: int = 1) -> int:
-    """Return the batch size at some point of a training.
+    """Return the batch size with a share of the training behind it; shares above 1 count as 1.
 
-    Args:
-        kind: `"linear"` or `"exponential"`, eight sizes for equal shares of the training, with
-            equal differences or equal ratios; or `"steps"`, three equal ratios at the points where
-            the learning rate would fall (Smith et al. 2018; see `kbatch.rules.scaling`).
-        progress: Float from 0 to 1, the share of the training behind it; larger values count as 1.
-        last: Integer, the last and largest batch size.
-        factor: Float above 1, the last batch size over the first.
-        multiple: Integer that divides every size. Defaults to `1`.
+    `"linear"` and `"exponential"` are eight sizes for equal shares of the training, with equal
+    differences or equal ratios; `"steps"` are three equal ratios at the points where the learning
+    rate would fall (Smith et al. 2018; see `kbatch.rules.scaling`).
 
     Example:
     >>> [at("steps", share, 512, 8) for share in (0.0, 0.5, 0.7, 0.9)]

@@ -10,16 +10,12 @@ DECAY = 0.99
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one update says of the gradient and of its noise.
+    """What one update says of the gradient and of its noise."""
 
-    Attributes:
-        squared_norm: Float, estimate of the squared norm of the true gradient, `|G|^2`. It has no
-            bias, so it falls below 0 where noise hides the gradient.
-        trace: Float, estimate of the trace of the covariance of single examples' gradients.
-    """
-
+    # Of the true gradient, `|G|^2`. It has no bias, so it falls below 0 where noise hides the
+    # gradient.
     squared_norm: float
-    trace: float
+    trace: float  # of the covariance of single examples' gradients
 
 
 def estimate(
@@ -28,13 +24,9 @@ def estimate(
     """Return the estimate of one update whose gradient was accumulated over equal passes.
 
     The squared norm of a mean gradient over `n` examples is `|G|^2 + trace / n` on average. Two
-    sizes give two equations (McCandlish et al. 2018, appendix A.1).
-
-    Args:
-        pass_squared_norm: Float, mean over the passes of the squared norm of their gradients.
-        batch_squared_norm: Float, squared norm of the mean of these gradients.
-        examples_per_pass: Float, examples per pass.
-        passes: Integer of at least 2, passes per update.
+    sizes give two equations (McCandlish et al. 2018, appendix A.1): `pass_squared_norm` is the mean
+    over the passes of the squared norm of their gradients, `batch_squared_norm` the squared norm of
+    the mean of these gradients.
 
     Example:
     >>> estimate(pass_squared_norm=4 + 80 / 8, batch_squared_norm=4 + 80 / 32,
@@ -55,21 +47,15 @@ class Smoothed:
 
     The averages are divided, since the average of ratios is biased and has no variance.
 
-    Attributes:
-        decay: Float from 0 to below 1, the weight that an average keeps in each update.
-        weight: Float, the sum of all weights so far: 0 before the first update, later near 1.
-        squared_norm: Float, the average of `Estimate.squared_norm`, without bias correction.
-        trace: Float, the average of `Estimate.trace`, without bias correction.
-
     Example:
     >>> smoothed = Smoothed().updated(Estimate(4.0, 80.0)).updated(Estimate(2.0, 80.0))
     >>> round(smoothed.critical_batch, 1)
     26.7
     """
 
-    decay: float = DECAY
-    weight: float = 0.0
-    squared_norm: float = 0.0
+    decay: float = DECAY  # the weight that an average keeps in each update
+    weight: float = 0.0  # the sum of all weights so far, later near 1
+    squared_norm: float = 0.0  # the averages without bias correction
     trace: float = 0.0
 
     def updated(self, new: Estimate) -> Smoothed:
@@ -97,17 +83,11 @@ class Smoothed:
 
 
 def critical_batch(found: Estimate) -> float | None:
-    """Return the critical batch size, which is the simple noise scale: `trace / |G|^2`.
+    """Return the critical batch size, in examples: the simple noise scale, `trace / |G|^2`.
 
     At this batch a training takes twice the fewest possible updates, and twice the fewest possible
     examples (McCandlish et al. 2018, sections 2.2 and 2.3). Smaller batches waste time, larger ones
-    waste examples.
-
-    Args:
-        found: `Estimate`, best an average over many updates.
-
-    Returns:
-        Float, examples. `None` where the gradient cannot be told from its noise.
+    waste examples. `None` where the gradient cannot be told from its noise.
 
     Example:
     >>> critical_batch(Estimate(4.0, 80.0)), critical_batch(Estimate(-0.1, 80.0))
@@ -119,16 +99,11 @@ def critical_batch(found: Estimate) -> float | None:
 
 
 def gain(batch_size: float, noise_scale: float, reference: float) -> float:
-    """Return AdaScale's gain: by how much the learning rate may rise with the batch size.
+    """Return AdaScale's gain over a reference batch: by how much the learning rate may rise.
 
     An update of a batch of `n` examples is worth `|G|^2 / (|G|^2 + trace / n)` of a noiseless one.
     The gain is this worth over that of the reference batch (Johnson et al. 2020). It is linear
     in the batch where noise rules, and flat above the noise scale.
-
-    Args:
-        batch_size: Float, examples per weight update.
-        noise_scale: Float of at least 0, in examples.
-        reference: Float, the batch size at which the rate was found.
 
     Example:
     >>> gain(320, noise_scale=320, reference=32)

@@ -26,16 +26,11 @@ DEFAULT_LEARNING_RATE_RULES = {
 def learning_rate_factor(batch_size: int, rule: str) -> float:
     """Return the factor by which a rule scales a learning rate from batch 32 to `batch_size`.
 
-    Args:
-        batch_size: Integer, examples per weight update.
-        rule: `"linear"` (`batch_size / 32`; Goyal et al. 2017, for SGD), `"sqrt"` (its square root;
-            Hoffer et al. 2017, Malladi et al. 2022 for Adam, You et al. 2020 for LAMB),
-            `"constant"`, or `"gain:480"`: AdaScale's gain at a gradient noise scale of 480
-            examples, as `kbatch.noise_scale` measures it (Johnson et al. 2020, for SGD). It lies
-            between `"constant"` (no noise) and `"linear"` (noise only).
-
-    Raises:
-        SpaceError: If the rule is unknown.
+    Rules are `"linear"` (`batch_size / 32`; Goyal et al. 2017, for SGD), `"sqrt"` (its square root;
+    Hoffer et al. 2017, Malladi et al. 2022 for Adam, You et al. 2020 for LAMB), `"constant"`, and
+    `"gain:480"`: AdaScale's gain at a gradient noise scale of 480 examples, as `kbatch.noise_scale`
+    measures it (Johnson et al. 2020, for SGD). It lies between `"constant"` (no noise) and
+    `"linear"` (noise only).
 
     Example:
     >>> [learning_rate_factor(128, rule) for rule in ("linear", "sqrt", "constant")]
@@ -73,10 +68,8 @@ WEIGHT_DECAY_RULES = ("sqrt", "constant")
 def weight_decay_factor(batch_size: int, rule: str) -> float:
     """Return the factor by which a rule scales weight decay from batch 32 to `batch_size`.
 
-    Args:
-        batch_size: Integer, examples per weight update.
-        rule: `"sqrt"` (the square root of `batch_size / 32`, the normalized weight decay of
-            Loshchilov & Hutter 2019, appendix B.1, for equal passes over the data) or `"constant"`.
+    `"sqrt"`, the square root of `batch_size / 32`, is the normalized weight decay of Loshchilov &
+    Hutter 2019, appendix B.1, for equal passes over the data.
 
     Example:
     >>> weight_decay_factor(128, "sqrt"), weight_decay_factor(128, "constant")
@@ -91,13 +84,9 @@ MOMENTUM_RULES = ("constant", "examples")
 def momentum_at(batch_size: int, momentum_at_32: float, rule: str) -> float:
     """Return a momentum found at batch 32, carried to `batch_size`.
 
-    Args:
-        batch_size: Integer, examples per weight update.
-        momentum_at_32: Float between 0 and 1, the momentum at batch 32.
-        rule: `"examples"` forgets an example after as many further examples as at batch 32: the
-            momentum to the power of `batch_size / 32` (Busbridge et al. 2023 for the moving
-            average; Malladi et al. 2022 to first order for the optimizer). `"constant"` forgets it
-            after as many updates.
+    `"examples"` forgets an example after as many further examples as at batch 32: the momentum to
+    the power of `batch_size / 32` (Busbridge et al. 2023 for the moving average; Malladi et al.
+    2022 to first order for the optimizer). `"constant"` forgets it after as many updates.
 
     Example:
     >>> momentum_at(64, 0.9, "examples"), momentum_at(64, 0.9, "constant")
@@ -146,14 +135,8 @@ def updates_of_warmup(
 
     A learning rate that was scaled up from batch 32 is too large for the first, steep updates
     (Goyal et al. 2017, who take five passes for batches of 8,192). The passes over the data grow as
-    `passes * (1 - 32 / batch_size)`, from 0 at batch 32, so that 33 differs little from 32.
-
-    Args:
-        batch_size: Integer, examples per weight update.
-        examples: Integer, number of training examples.
-        passes: Float, passes over the data for very large batches. Defaults to `1.0`.
-        horizon_examples: Float, examples of a training within its horizon; warm-up takes at most a
-            tenth of its updates. `None` (the default) sets no limit.
+    `passes * (1 - 32 / batch_size)`, from 0 at batch 32, so that 33 differs little from 32. Warm-up
+    takes at most a tenth of the updates of a training within its horizon (`horizon_examples`).
 
     Example:
     >>> updates_of_warmup(32, 1200), updates_of_warmup(64, 1200), updates_of_warmup(256, 1200)
@@ -175,12 +158,10 @@ DECAY_STEPS = (1 / 3, 2 / 3, 8 / 9)
 
 
 def decay_factor(schedule: str, progress: float) -> float:
-    """Return the share of the full learning rate at some point of a training.
+    """Return the share of the full learning rate with a share of the training behind it.
 
-    Args:
-        schedule: `"constant"`; `"cosine"`, half a cosine wave down to 0 (Loshchilov & Hutter
-            2017); or `"steps"`, a tenth more at each of three points (Goyal et al. 2017).
-        progress: Float from 0 to 1, the share of the training behind it; larger values count as 1.
+    `"cosine"` is half a cosine wave down to 0 (Loshchilov & Hutter 2017), `"steps"` a tenth more at
+    each of three points (Goyal et al. 2017). A progress above 1 counts as 1.
 
     Example:
     >>> decay_factor("cosine", 0.0), decay_factor("cosine", 0.5), decay_factor("constant", 0.5)

@@ -32,21 +32,13 @@ NOT_BORN = -1  # birth of a list that a loop fills, until the loop itself is rea
 
 @dataclass(eq=False)
 class Buffer:
-    """One allocation.
+    """One allocation."""
 
-    Attributes:
-        size: `Size` of the buffer; of a list, the bytes of all its elements.
-        birth: Integer, index of the operation that allocates it.
-        death: Integer, index of the last operation that needs it.
-        backward: Boolean, whether the backward pass allocates it.
-        length: Integer, number of tensors in it if it is a list, else `0`.
-    """
-
-    size: Size
-    birth: int
-    death: int
-    backward: bool
-    length: int = 0
+    size: Size  # `Size` of the buffer; of a list, the bytes of all its elements
+    birth: int  # index of the operation that allocates it
+    death: int  # index of the last operation that needs it
+    backward: bool  # whether the backward pass allocates it
+    length: int = 0  # number of tensors in it if it is a list, else `0`
 
 
 def new_buffer(operation: Any, output: Any, index: int, backward: bool) -> Buffer:

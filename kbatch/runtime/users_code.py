@@ -128,15 +128,10 @@ def _package(frame: FrameType) -> str:
 
 @dataclass(frozen=True)
 class Imported:
-    """A function in a module that is not imported here.
+    """A function in a module that is not imported here."""
 
-    Attributes:
-        module: Name of the module.
-        name: Name of the function in it.
-    """
-
-    module: str
-    name: str
+    module: str  # name of the module
+    name: str  # name of the function in it
 
     def __call__(self, hp: Any = None) -> Any:
         """What the function returns; a worker calls the function itself (see `load`)."""

@@ -9,11 +9,12 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from loky import ProcessPoolExecutor
@@ -21,6 +22,9 @@ from loky.process_executor import BrokenProcessPool
 
 from kbatch.errors import SearchError
 from kbatch.runtime import loky_private, users_code
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ORPHAN_CHECK_SECONDS = 0.5  # chosen by hand, not tuned
 LOOK_SECONDS = 0.1  # from one look after a call to the next; chosen by hand
@@ -31,19 +35,14 @@ INTERRUPTED = 130  # exit code in a shell of a program that Ctrl-C ended
 
 @dataclass(frozen=True)
 class Death:
-    """The end of a worker in the middle of a call.
+    """The end of a worker in the middle of a call."""
 
-    Attributes:
-        exit_code: Integer, exit code of the process as `subprocess` gives it: the negative number
-            of the signal that killed it. `None` if the watchdog ended it. If the function raised
-            `SystemExit` or `KeyboardInterrupt`, the exit code that a program would have.
-        said: String, the last output of the process, or the name of that exception.
-        is_of_machine: Boolean, whether the machine of the process was lost.
-    """
-
+    # Exit code of the process as `subprocess` gives it: the negative number of the signal that
+    # killed it. `None` if the watchdog ended it. If the function raised `SystemExit` or
+    # `KeyboardInterrupt`, the exit code that a program would have.
     exit_code: int | None
-    said: str
-    is_of_machine: bool = False
+    said: str  # the last output of the process, or the name of that exception
+    is_of_machine: bool = False  # whether the machine of the process was lost
 
     def __str__(self) -> str:
         if self.is_of_machine:
@@ -55,12 +54,65 @@ class Death:
         )
 
 
-class Worker:
-    """A process that starts when it is first needed, and again after it died.
+class Process(ABC):
+    """A disposable process that starts when it is first needed, and again after it died.
 
-    Functions and arguments travel by cloudpickle, so functions defined in a notebook work too.
-    Their output goes to a file of the worker. The process ends with `close`, and by itself when its
-    parent is gone.
+    Functions and arguments travel by cloudpickle, so functions defined in a notebook work too. The
+    process ends with `close`.
+    """
+
+    def call(self, function: Callable[..., Any] | str, *args: Any, timeout_seconds: float) -> Any:
+        """Call a function in the process, which is ended after so many seconds; see `watched`."""
+        ends_at = time.monotonic() + timeout_seconds
+        return self.watched(function, *args, goes_on=lambda: time.monotonic() < ends_at)
+
+    def watched(
+        self, function: Callable[..., Any] | str, *args: Any, goes_on: Callable[[], bool]
+    ) -> Any:
+        """Call a function in the process, which is ended once `goes_on` does not let it go on.
+
+        It is asked every tenth of a second. The function may be named, `"package.module:function"`,
+        if its module must not be imported here. Global variables that it sets are there in the next
+        call, while the process lives. Returns its result, or the `Death` of the process.
+        """
+        try:
+            ended = self._ended(function, args, goes_on)
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        if isinstance(ended, Death):
+            self.close()
+        return ended
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Boolean, whether there is a process, with the global variables that earlier calls set."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the process at once."""
+
+    @abstractmethod
+    def _ended(
+        self, function: Callable[..., Any] | str, args: tuple[Any, ...], goes_on: Callable[[], bool]
+    ) -> Any:
+        """What a call returned, or the death of the process."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Worker(Process):
+    """A process of this machine, whose output goes to a file. It also ends when its parent is gone.
 
     Args:
         environment: Mapping, environment variables in addition to the parent's. Defaults to none.
@@ -77,68 +129,20 @@ class Worker:
         self._executor: ProcessPoolExecutor | None = None
         self._said: Any = None
 
-    def call(self, function: Callable[..., Any] | str, *args: Any, timeout_seconds: float) -> Any:
-        """Call a function in the worker.
-
-        Global variables that the function sets are there in the next call, while the process lives.
-
-        Args:
-            function: The function; or its name, such as `"package.module:function"`, if its module
-                must not be imported in this process.
-            *args: Arguments of the function.
-            timeout_seconds: Float, seconds after which the watchdog ends the process.
-
-        Returns:
-            The result of the function, or the `Death` of the process. After a death the next call
-            starts a new process.
-
-        Raises:
-            Exception: The exception that the function raised.
-        """
-        ends_at = time.monotonic() + timeout_seconds
-        return self.watched(function, *args, goes_on=lambda: time.monotonic() < ends_at)
-
-    def watched(
-        self, function: Callable[..., Any] | str, *args: Any, goes_on: Callable[[], bool]
+    def _ended(
+        self, function: Callable[..., Any] | str, args: tuple[Any, ...], goes_on: Callable[[], bool]
     ) -> Any:
-        """Call a function in the worker, and look after it every tenth of a second.
-
-        Args:
-            function: See `call`.
-            *args: Arguments of the function.
-            goes_on: Function that tells whether to wait on. If it does not, the process is ended.
-
-        Returns:
-            See `call`.
-
-        Raises:
-            Exception: The exception that the function raised.
-        """
         try:
-            ended = self._awaited(self._ready().submit(called, function, args), goes_on)
+            future = self._ready().submit(called, function, args)
+            while not wait([future], LOOK_SECONDS).done:
+                if not goes_on():
+                    return self._death(None)
+            return future.result()
         except BrokenProcessPool as error:
-            return self._bury(loky_private.exit_code(error))
-        except KeyboardInterrupt:
-            self.close()
-            raise
-        if isinstance(ended, Death):
-            self.close()
-        return ended
-
-    def _awaited(self, future: Any, goes_on: Callable[[], bool]) -> Any:
-        """The result of a call, or the death of a process that is not waited for any longer."""
-        while not wait([future], LOOK_SECONDS).done:
-            if not goes_on():
-                return self._bury(None)
-        return future.result()
+            return self._death(loky_private.exit_code(error))
 
     def prepare(self, function: Callable[..., Any] | str, *args: Any) -> None:
-        """Start the process and call a function in it, without waiting for its result.
-
-        Args:
-            function: See `call`.
-            *args: Arguments of the function.
-        """
+        """Start the process and call a function in it, without waiting for its result."""
         self._ready().submit(called, function, args)
 
     @property
@@ -179,22 +183,10 @@ class Worker:
             self.starts += 1
         return self._executor
 
-    def _bury(self, exit_code: int | None) -> Death:
+    def _death(self, exit_code: int | None) -> Death:
+        """The death of the process, with what it said last."""
         with open(self._said.name, errors="replace") as lines:
-            said = lines.read()[-SAID_CHARACTERS:]
-        self.close()
-        return Death(exit_code, said)
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+            return Death(exit_code, lines.read()[-SAID_CHARACTERS:])
 
 
 def travelling(value: Any) -> bytes:
@@ -278,10 +270,8 @@ def ray_cluster() -> dict[str, float]:
     return dict(ray.cluster_resources())
 
 
-class RayWorker:
-    """A process of a Ray cluster that starts when it is first needed, and again after it died.
-
-    It is called as `Worker` is.
+class RayWorker(Process):
+    """A process of a Ray cluster.
 
     Args:
         resources: Mapping, `num_gpus` and `num_cpus` that Ray reserves.
@@ -296,39 +286,29 @@ class RayWorker:
         """Boolean, whether there is a process, with what earlier calls left in it."""
         return self._actor is not None
 
-    def watched(
-        self, function: Callable[..., Any] | str, *args: Any, goes_on: Callable[[], bool]
+    def _ended(
+        self, function: Callable[..., Any] | str, args: tuple[Any, ...], goes_on: Callable[[], bool]
     ) -> Any:
-        """Call a function in the worker; see `Worker.watched`."""
         ray = _ray()
         if self._actor is None:
             # without restarts: a new process would lack the data
-            actor = ray.remote(max_restarts=0, max_task_retries=0, **self._resources)(_Process)
+            actor = ray.remote(max_restarts=0, max_task_retries=0, **self._resources)(_Actor)
             self._actor = actor.remote(list(sys.path), users_code.travelling())
         ended = self._actor.call.remote(function, args)
         try:
             while not ray.wait([ended], timeout=LOOK_SECONDS)[0]:
                 if not goes_on():
-                    self.close()
                     return Death(None, "")
-            result = ray.get(ended)
+            return ray.get(ended)
         except ray.exceptions.RayActorError as error:
-            self.close()
             lost = lost_a_machine(error)
             return Death(loky_private.UNKNOWN_EXIT_CODE, str(error), is_of_machine=lost)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
-            self.close()
             of_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
             said = f"out of memory: {error}" if of_memory else str(error)
             return Death(loky_private.UNKNOWN_EXIT_CODE, said, is_of_machine=not of_memory)
-        except KeyboardInterrupt:
-            self.close()
-            raise
-        if isinstance(result, Death):
-            self.close()
-        return result
 
     def close(self) -> None:
         """End the process at once."""
@@ -338,7 +318,7 @@ class RayWorker:
                 _ray().kill(actor)
 
 
-class _Process:
+class _Actor:
     """What Ray keeps in the process: nothing but its import path."""
 
     def __init__(self, path: list[str], users: tuple[str, list[str]] | None) -> None:

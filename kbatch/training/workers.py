@@ -43,7 +43,7 @@ CORES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
 
 class TrainingWorker(Protocol):
-    """A process that makes trainings; see `kbatch.runtime.worker.Worker`."""
+    """A process that makes trainings; see `kbatch.runtime.worker.Process`."""
 
     @property
     def alive(self) -> bool:

@@ -1,4 +1,9 @@
-"""Strategies of one machine's devices are taken; any other is refused by its name."""
+"""The processor's words, and the strategy of several devices."""
+
+import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -77,3 +82,28 @@ def test_axes_of_one_device_are_refused_by_name(given, three):
 
 def test_what_a_space_leaves_to_the_machine_is_not_refused(three):
     assert replicas.check_space(Space()) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_a_process_kept_to_one_core_is_told_one():
+    first = min(os.sched_getaffinity(0))
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import os; os.sched_setaffinity(0, [{first}]);"
+            "from kbatch.runtime import device; print(device.processor_words())",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip().endswith(", 1 core")
+
+
+def test_all_cores_are_told_where_nothing_is_kept_from_them(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert device.cores() == os.cpu_count()
+    monkeypatch.setattr(device, "cores", lambda: 8)
+    monkeypatch.setattr(device, "processor_name", lambda: None)
+    assert device.processor_words() == f"{platform.machine()}, 8 cores"

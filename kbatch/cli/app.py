@@ -24,7 +24,6 @@ from kbatch.records import files
 from kbatch.records.store import Record
 from kbatch.runtime import memory_limit as runtime_memory_limit
 from kbatch.runtime import signals, streams
-from kbatch.studies.cell import Wishes
 
 
 @with_options(AdviseOptions)
@@ -215,12 +214,13 @@ def study(
         folder = Path(out)
         case_study_pictures.check(data)
         limit_bytes = None if memory_limit is None else runtime_memory_limit.bytes_of(memory_limit)
-        wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         _make(folder)
         with signals.at_once(), streams.turned_away():
             from kbatch.driver.driver import import_tensorflow, start_tensorflow
             from kbatch.studies import study_run
+            from kbatch.studies.cell import Wishes
             from kbatch.studies.study_run import STUDIES
+        wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         chosen = STUDIES[name]
         setting = wishes.applied(
             chosen.quick if quick else chosen.published, chosen.takes, chosen.least_image_size

@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 
-from kbatch import text_table
 from kbatch.canvas import PlanInfo, draw_plans
 from kbatch.cli.options import RecomputeOptions
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
@@ -29,6 +28,7 @@ from kbatch.recompute._planner import front, resizer
 from kbatch.records import files
 from kbatch.runtime import memory_limit, users_code
 from kbatch.runtime.users_code import imported
+from kbatch.text_table import TextTable
 
 CAUTION = (
     "predicted; without XLA measured peaks were 0.8 to 1.2 times as high, more where the weights "
@@ -124,7 +124,7 @@ def table(choice: Choice) -> str:
         static += f" of {megabytes(choice.limit_bytes)}"
     shares = [SHARES] if any(plan.strategy == "budget" for plan in choice.plans) else []
     notes = [f"{static}, in addition to the peak", *shares, CAUTION]
-    return "\n".join([text_table.columns(headings, rows, left=("plan",)), *notes])
+    return TextTable(headings, rows, left=("plan",)).text(notes)
 
 
 def name_of(plan: Plan, plain: Plan) -> str:

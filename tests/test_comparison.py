@@ -15,8 +15,7 @@ from kbatch.errors import RecordError
 from kbatch.outcome import Goal
 from kbatch.records import project
 from kbatch.results import compare
-from kbatch.results.claim import claim_of
-from kbatch.results.uncertainty import interval, measuring_error
+from kbatch.results.claim import claim_of, interval, measuring_error
 
 FOLDERS = itertools.count()
 

@@ -22,7 +22,7 @@ from kbatch.memory._probe import Probe
 from kbatch.memory._table import max_batches
 from kbatch.plain_text import example_shape
 from kbatch.recipe import Recipe
-from kbatch.results.duration import alike_seconds, finder_seconds, time_words
+from kbatch.results.words import alike_seconds, finder_seconds, time_words
 from kbatch.runtime import users_code
 from kbatch.runtime.nvidia import has_card
 from kbatch.runtime.users_code import imported

@@ -15,6 +15,7 @@ from kbatch.errors import in_one_frame
 from kbatch.outcome import Goal
 from kbatch.records import project
 from kbatch.records.store import Record
+from kbatch.results.claim import FEWEST_SEEDS, confirmed, interval, measuring_error
 from kbatch.results.loading import (
     folder_of,
     load_goal,
@@ -24,7 +25,6 @@ from kbatch.results.loading import (
     root_of,
 )
 from kbatch.results.ranking import best_of, trainings_of
-from kbatch.results.uncertainty import FEWEST_SEEDS, confirmed, interval, measuring_error
 from kbatch.results.words import score_text
 from kbatch.text_table import TextTable
 

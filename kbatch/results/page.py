@@ -31,14 +31,12 @@ from kbatch.results._advice_rules import advice_on, unchecked
 from kbatch.results.advice import evidence_of
 from kbatch.results.chart_data import batch_infos, confirmed_infos, panels, sizes, space_info
 from kbatch.results.charts import cost_charts, curve_charts, score_charts, space_chart
-from kbatch.results.claim import Mean
-from kbatch.results.duration import spent_words
+from kbatch.results.claim import Mean, confirmed
 from kbatch.results.loading import folder_of, load_own_optimizer, root_of
 from kbatch.results.ranking import Rank, ranking, table
 from kbatch.results.report import Report, devices, remarks, report, versions
 from kbatch.results.sentences import goal_words, headline, title
-from kbatch.results.uncertainty import confirmed
-from kbatch.results.words import SCORE, score_text
+from kbatch.results.words import SCORE, score_text, spent_words
 
 MOST_TRIALS = 300  # trials that the page shows, for its size: the best-scored
 MOST_REMARKS = 100

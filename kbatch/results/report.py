@@ -20,7 +20,6 @@ from kbatch.records import files as records_files
 from kbatch.records.store import FRESH, Record
 from kbatch.results.chart_data import batch_infos, panels
 from kbatch.results.claim import Claim, claim_of
-from kbatch.results.duration import spent_words
 from kbatch.results.loading import (
     load,
     load_checks,
@@ -35,6 +34,7 @@ from kbatch.results.loading import (
 )
 from kbatch.results.ranking import Rank, best_of, ranking, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, learned
+from kbatch.results.words import spent_words
 from kbatch.runtime import users_code
 from kbatch.text_table import csv_of
 

@@ -18,7 +18,7 @@ from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
 from kbatch.records.project import Job
 from kbatch.records.store import Record
-from kbatch.results.uncertainty import FEWEST_SEEDS, interval
+from kbatch.results.claim import FEWEST_SEEDS, interval
 from kbatch.text_table import TextTable
 
 PURPOSE = "study"
@@ -252,7 +252,7 @@ class CellComparison:
 
 
 def compared(first: Values, second: Values, pairs: int = 1) -> CellComparison:
-    """Return the difference of two sizes, with the interval of `kbatch.results.uncertainty`."""
+    """Return the difference of two sizes, with the interval of `kbatch.results.claim`."""
     difference = first.mean - second.mean
     if min(len(first.values), len(second.values)) < FEWEST_SEEDS:
         return CellComparison(difference, math.inf)

@@ -20,8 +20,8 @@ from kbatch.outcome import SCORED
 from kbatch.records import files as records_files
 from kbatch.records.project import Project
 from kbatch.records.store import Record
-from kbatch.results.duration import alike_seconds, time_words
 from kbatch.results.page import rendered, vega
+from kbatch.results.words import alike_seconds, time_words
 from kbatch.runtime import device_memory
 from kbatch.studies import augmentation, generalisation, optimizers, techniques, throughput
 from kbatch.studies.cell import Cell, Measured, Setting, StudyTable, frame_of

@@ -1,22 +1,17 @@
-"""Plain text: numbers, JSON, HTML and sentences, read and shown."""
+"""Plain text: numbers, JSON and sentences, read and shown."""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from kbatch.errors import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 MOST = (1 << 31) - 1  # the largest int32, in which TensorFlow counts
 # of one example: a gigabyte in float32; chosen by hand, not tuned
@@ -88,30 +83,6 @@ def example_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def html_table(
-    headings: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
-) -> str:
-    """Return an HTML table with notes below it; only its first column is aligned to the left.
-
-    >>> html_table(["batch"], [[32]], ["1 & 2"]).split("<tbody>")[1]
-    '<tr><td style="text-align: left">32</td></tr></tbody></table><p>1 &amp; 2</p>'
-    """
-    head = "".join(_html_cell("th", heading, position) for position, heading in enumerate(headings))
-    body = "".join(
-        "<tr>"
-        + "".join(_html_cell("td", value, position) for position, value in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
-
-
-def _html_cell(tag: str, value: object, position: int) -> str:
-    side = "right" if position else "left"
-    return f'<{tag} style="text-align: {side}">{html.escape(str(value))}</{tag}>'
-
-
 class Line:
     """A line of text that is written over while a cell runs.
 
@@ -143,7 +114,6 @@ class Line:
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 LINK = re.compile(r"\[(?=[^\]]*\][(\[:])")  # the bracket that begins a link, or names its target
 LONGEST = 2_000  # characters of a sentence on the screen
-FORMULA = ("=", "+", "-", "@", "\t")  # how a cell begins that a spreadsheet computes
 
 
 def without_controls(value: Any) -> Any:
@@ -194,27 +164,6 @@ def markdown(text: str) -> str:
     &lt;img src=x> # \[a](b) -> c
     """
     return LINK.sub(r"\\[", one_line(text).replace("<", "&lt;"))
-
-
-def csv_of(frame: pd.DataFrame) -> str:
-    """Return a table as CSV in which no text is a formula of a spreadsheet: it begins with `'`.
-
-    Example:
-    >>> import pandas as pd
-    >>> print(csv_of(pd.DataFrame({"recipe": ["=1+1", "a"], "score": [-0.5, 1.0]})), end="")
-    recipe,score
-    '=1+1,-0.5
-    a,1.0
-    """
-    safe = frame.map(_cell)
-    safe.columns = [_cell(each) for each in frame.columns]
-    return str(safe.to_csv(index=False))
-
-
-def _cell(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    return f"'{value}" if value.startswith(FORMULA) else value
 
 
 LARGEST = (1 << 63) - 1  # beyond 64 bits an integer is no measurement, and pandas cannot hold it

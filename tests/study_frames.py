@@ -2,8 +2,7 @@
 
 import pandas as pd
 
-from kbatch.studies.cell import Setting
-from kbatch.studies.table import Measured, Sample
+from kbatch.studies.cell import Measured, Sample, Setting
 
 
 def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1, 2), **more):

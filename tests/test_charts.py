@@ -24,8 +24,8 @@ from kbatch.results.chart_data import (
     space_info,
 )
 from kbatch.results.charts import space_chart
+from kbatch.results.claim import score_error
 from kbatch.results.ranking import best_of
-from kbatch.results.uncertainty import score_error
 
 TARGET = replace(GOAL, target=0.8)
 LOSS = replace(GOAL, metric="val_mae", direction="min", chance=2.5)

@@ -8,10 +8,9 @@ import pytest
 from result_records import GOAL, SECONDS, confirmation, failed, record
 
 from kbatch import outcome
-from kbatch.results.claim import claim_of
+from kbatch.results.claim import claim_of, interval, score_error
 from kbatch.results.ranking import ranking
 from kbatch.results.sentences import claim_sentences
-from kbatch.results.uncertainty import interval, score_error
 
 TARGET = replace(GOAL, target=0.8)
 

@@ -80,7 +80,7 @@ def test_rules_and_records_need_little_else():
             libraries = {name.split(".")[0] for name in imports(path)} - {"kbatch"}
             assert libraries <= sys.stdlib_module_names, name_of(path)
     text = {name.split(".")[0] for name in imports(ROOT / "plain_text.py")}
-    assert text - sys.stdlib_module_names == {"kbatch", "msgspec", "pandas"}  # for its type hints
+    assert text - sys.stdlib_module_names == {"kbatch", "msgspec"}
 
 
 def test_no_two_modules_import_each_other_even_inside_functions():

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kbatch import Recipe
 from kbatch.cli.live import Live
-from kbatch.results.duration import Ahead
+from kbatch.results.words import Ahead
 
 SECONDS = 10.0
 

@@ -323,7 +323,7 @@ def test_a_gain_is_parted_into_recipe_and_own_values():
     assert "to your own values" in words
     assert "together are better" in words
     assert "so may the recipe's part" in words
-    assert confirmed_table(claim)[-1][1].endswith("the baseline's own values")
+    assert confirmed_table(claim, GOAL).rows[-1][1].endswith("the baseline's own values")
 
 
 def test_a_recipe_that_gains_nothing_alone_is_told():

@@ -14,10 +14,9 @@ from kbatch.errors import SearchError
 from kbatch.records import project
 from kbatch.records.project import Project
 from kbatch.records.store import Store
-from kbatch.results.claim import Race, claim_of
+from kbatch.results.claim import Race, claim_of, interval
 from kbatch.results.ranking import best_of
 from kbatch.results.sentences import claim_sentences
-from kbatch.results.uncertainty import interval
 from kbatch.runtime.signals import Turns
 from kbatch.training import confirmation as training_confirmation
 from kbatch.training.progress import Watcher

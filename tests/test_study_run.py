@@ -22,9 +22,8 @@ from kbatch.recipe import Recipe
 from kbatch.records.store import read
 from kbatch.runtime import device_memory
 from kbatch.studies import optimizers, study_run, techniques, trainings
-from kbatch.studies.cell import Cell, Length, Setting, Wishes
+from kbatch.studies.cell import Cell, Length, Setting, Wishes, frame_of
 from kbatch.studies.study_run import STUDIES
-from kbatch.studies.table import frame_of
 
 of_each = trainings.first_of_each
 SETTING = Setting(image_size=8, epochs=1, seeds=1, quick=True)

@@ -31,7 +31,6 @@ from kbatch.errors import RecordError, SearchError
 from kbatch.records import files
 from kbatch.records.store import Record
 from kbatch.runtime import device_memory, signals
-from kbatch.studies.cell import Wishes
 
 
 @with_options(SearchOptions)
@@ -218,12 +217,13 @@ def study(
         folder = Path(out)
         case_study.check(data)
         limit_bytes = None if memory_limit is None else device_memory.bytes_of(memory_limit)
-        wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         _make(folder)
         with signals.at_once(), signals.turned_away():
             from kbatch.cli.search_run import import_tensorflow, start_tensorflow
             from kbatch.studies import study_run
+            from kbatch.studies.cell import Wishes
             from kbatch.studies.study_run import STUDIES
+        wishes = Wishes(image_size=image_size, epochs=epochs, seeds=seeds, memory_limit=limit_bytes)
         chosen = STUDIES[name]
         setting = wishes.applied(
             chosen.quick if quick else chosen.published, chosen.takes, chosen.least_image_size

@@ -15,9 +15,8 @@ from kbatch.cli.search_options import PROJECT, CommonOptions
 from kbatch.recipe import Recipe
 from kbatch.records import project, store
 from kbatch.records.store import BASELINE_TRIAL, FRESH, PARTED, Record
-from kbatch.results.duration import Ahead, race_trainings
 from kbatch.results.ranking import leaders
-from kbatch.results.words import ended_by, own_words, score_text
+from kbatch.results.words import Ahead, ended_by, own_words, race_trainings, score_text
 from kbatch.space import Space
 from kbatch.training.progress import Forecast, Watcher
 

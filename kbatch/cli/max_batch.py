@@ -237,7 +237,7 @@ class _ProbeLines(_prober.Lines):
     def __call__(self, probe: Probe) -> None:
         """Print the line of a probe, and after the first one how long the others take."""
         from kbatch.memory._max_batch import MARGINS
-        from kbatch.results.duration import finder_seconds, time_words
+        from kbatch.results.words import finder_seconds, time_words
 
         super().__call__(probe)
         self._probed = (self._probed[1], time.perf_counter())
@@ -250,7 +250,7 @@ class _ProbeLines(_prober.Lines):
 
     def row(self, row: Row) -> None:
         """Print a row of the table as soon as it is known, and how long the others take."""
-        from kbatch.results.duration import alike_seconds, time_words
+        from kbatch.results.words import alike_seconds, time_words
 
         self._console.print(f"{row}", highlight=False)
         self._done.add(row.combination)

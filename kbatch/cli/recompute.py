@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kbatch import text_table
 from kbatch.cli.command import WHOLE, new_console, told_plainly, with_options
 from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
 from kbatch.plain_text import example_shape
@@ -23,6 +22,7 @@ from kbatch.recompute._plan import Plan, megabytes
 from kbatch.records import files
 from kbatch.runtime import device_memory, signals, users_code
 from kbatch.runtime.users_code import imported
+from kbatch.text_table import TextTable
 
 if TYPE_CHECKING:
     import keras
@@ -172,7 +172,7 @@ def table(choice: Choice) -> str:
         static += f" of {megabytes(choice.limit_bytes)}"
     shares = [SHARES] if any(plan.strategy == "budget" for plan in choice.plans) else []
     notes = [f"{static}, in addition to the peak", *shares, CAUTION]
-    return "\n".join([text_table.columns(headings, rows, left=("plan",)), *notes])
+    return TextTable(headings, rows, left=("plan",)).text(notes)
 
 
 def name_of(plan: Plan, plain: Plan) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch import plain_text, text_table
 from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory._max_batch import Probe
 from kbatch.memory._prober import ModelFacts, Prober, shown_lines
@@ -20,6 +19,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
 from kbatch.runtime import device, device_memory
 from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
+from kbatch.text_table import TextTable
 
 if TYPE_CHECKING:
     import pandas
@@ -71,9 +71,9 @@ class Estimate:
             (name, f"{size / 1e6:,.1f} MB", f"{size / self.total:.0%}")
             for name, size in parts.items()
         ]
-        table = text_table.columns(("part", "bytes", "share"), rows, left=("part",))
         of = f" and {self.shape}" if self.shape else ""
-        return f"{table}\nat batch {self.batch_size}{of}"
+        table = TextTable(("part", "bytes", "share"), rows, left=("part",))
+        return table.text([f"at batch {self.batch_size}{of}"])
 
 
 @shows(ModelSpec)
@@ -347,15 +347,14 @@ class Throughput:
         draw_throughput(speed_rows(measured, fitted), self.smallest_fast, os.fspath(path))
 
     def _repr_html_(self) -> str:
-        return plain_text.html_table(HEADINGS, self._cells(), [self._sentence()])
+        return self._text_table().html([self._sentence()])
 
     def __str__(self) -> str:
-        return f"{text_table.columns(HEADINGS, self._cells())}\n{self._sentence()}"
+        return self._text_table().text([self._sentence()])
 
-    def _cells(self) -> list[list[str]]:
-        """The rows of the table as text."""
+    def _text_table(self) -> TextTable:
         best = max(row.examples_per_second for row in self.rows)
-        return [
+        rows = [
             [
                 str(row.batch_size),
                 f"{1e3 * row.seconds_per_step:,.2f}",
@@ -364,6 +363,7 @@ class Throughput:
             ]
             for row in self.rows
         ]
+        return TextTable(HEADINGS, rows)
 
     def _sentence(self) -> str:
         at = f" at {self.shape}" if self.shape else ""

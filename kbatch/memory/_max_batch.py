@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbatch import plain_text, text_table
+from kbatch import plain_text
 from kbatch.errors import RecordError
 from kbatch.plain_text import Whole
 from kbatch.recipe import Recipe
 from kbatch.records import project
 from kbatch.runtime.device_memory import MIB
 from kbatch.space import Combination
+from kbatch.text_table import TextTable
 
 if TYPE_CHECKING:
     import pandas
@@ -157,11 +158,8 @@ class MaxBatch:
             ]
             for probe in self.confirmations
         ]
-        return plain_text.html_table(
-            ["batch", "ended", "peak MB", "steps"],
-            [*tried, *again],
-            [str(self), f"recipe: {self.recipe}"],
-        )
+        table = TextTable(["batch", "ended", "peak MB", "steps"], [*tried, *again])
+        return table.html([str(self), f"recipe: {self.recipe}"])
 
     def to_json(self) -> str:
         """Return the result as one line of JSON."""
@@ -372,7 +370,7 @@ class Table:
             ]
             for row in self
         ]
-        return plain_text.html_table(head, rows, [str(self).splitlines()[-1]])
+        return TextTable(head, rows).html([self._note()])
 
     def __str__(self) -> str:
         later = self._later_axes()
@@ -390,10 +388,13 @@ class Table:
             )
             for row in self.rows
         ]
-        table = text_table.columns((*left, "largest batch", "accumulating", "peak MB"), cells, left)
+        headings = (*left, "largest batch", "accumulating", "peak MB")
+        return TextTable(headings, cells, left).text([self._note()])
+
+    def _note(self) -> str:
         trained = f"{self.executed_probes} batch sizes trained, {self.seconds:.0f} s"
         at = f" at {self.shape}" if self.shape else ""
-        return f"{table}\nlimit {self.limit_bytes / 1e6:,.0f} MB{at}; {trained}"
+        return f"limit {self.limit_bytes / 1e6:,.0f} MB{at}; {trained}"
 
 
 def _by_combination(fields: Mapping[str, Any]) -> dict[str, Any]:

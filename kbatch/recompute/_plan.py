@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from kbatch import plain_text
 from kbatch.errors import RecomputeError
 from kbatch.plain_text import Count, CountFrom1, Finite
+from kbatch.text_table import TextTable
 
 VERSION = 1
 
@@ -138,9 +139,8 @@ class Plan:
             [segment.names, segment.operations, "yes" if segment.recompute else "no"]
             for segment in self.segments
         ]
-        return plain_text.html_table(
-            ["segment", "operations", "recompute"], rows, [line.strip() for line in self._summary()]
-        )
+        table = TextTable(["segment", "operations", "recompute"], rows)
+        return table.html([line.strip() for line in self._summary()])
 
     def _summary(self) -> list[str]:
         """The plan's numbers in lines."""

@@ -10,11 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from kbatch import outcome, plain_text, text_table
+from kbatch import outcome
 from kbatch.errors import in_one_frame
 from kbatch.outcome import Goal
 from kbatch.records import project
 from kbatch.records.store import Record
+from kbatch.results.claim import FEWEST_SEEDS, confirmed, interval, measuring_error
 from kbatch.results.loading import (
     folder_of,
     load_goal,
@@ -24,8 +25,8 @@ from kbatch.results.loading import (
     root_of,
 )
 from kbatch.results.ranking import best_of, trainings_of
-from kbatch.results.uncertainty import FEWEST_SEEDS, confirmed, interval, measuring_error
 from kbatch.results.words import score_text
+from kbatch.text_table import TextTable
 
 BASELINE, BEST = "baseline", "best"
 
@@ -165,16 +166,15 @@ class Comparison:
 
     def __str__(self) -> str:
         said = [f"• {sentence}" for sentence in self.sentences]
-        return "\n".join([text_table.columns(*self._shown(), LEFT), *said])
+        return self._shown().text(said)
 
     def _repr_html_(self) -> str:
-        return plain_text.html_table(*self._shown(), self.sentences)
+        return self._shown().html(self.sentences)
 
-    def _shown(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows as they are printed."""
+    def _shown(self) -> TextTable:
         table = self.table.drop(columns=UNSEEN)
         rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-        return list(table.columns), rows
+        return TextTable(list(table.columns), rows, LEFT)
 
 
 @in_one_frame

@@ -31,14 +31,12 @@ from kbatch.results._advice_rules import advice_on, unchecked
 from kbatch.results.advice import evidence_of
 from kbatch.results.chart_data import batch_infos, confirmed_infos, panels, sizes, space_info
 from kbatch.results.charts import cost_charts, curve_charts, score_charts, space_chart
-from kbatch.results.claim import Mean
-from kbatch.results.duration import spent_words
+from kbatch.results.claim import Mean, confirmed
 from kbatch.results.loading import folder_of, load_own_optimizer, root_of
-from kbatch.results.ranking import Rank, headings, ranking, table
+from kbatch.results.ranking import Rank, ranking, table
 from kbatch.results.report import Report, devices, remarks, report, versions
 from kbatch.results.sentences import goal_words, headline, title
-from kbatch.results.uncertainty import confirmed
-from kbatch.results.words import SCORE, score_text
+from kbatch.results.words import SCORE, score_text, spent_words
 
 MOST_TRIALS = 300  # trials that the page shows, for its size: the best-scored
 MOST_REMARKS = 100
@@ -326,14 +324,15 @@ def recipe_table(
     ranks: Sequence[Rank], records: Sequence[Record], goal: Goal, best: Record | None
 ) -> RecipeTable:
     """Return the ranking as a table, with the scores of the confirmation if there is one."""
-    names = [name or REMARK for name in headings(ranks, goal.metric)]
+    texts = table(ranks, goal.metric)
+    names = [name or REMARK for name in texts.headings]
     means = {
         (group[0].trial, str(group[0].recipe)): Mean.of([record.score for record in group])
         for group in confirmed(records).values()
     }
     rows = [
-        _row(rank, dict(zip(names, texts, strict=True)), goal, means, best)
-        for rank, texts in zip(ranks, table(ranks), strict=True)
+        _row(rank, dict(zip(names, map(str, row), strict=True)), goal, means, best)
+        for rank, row in zip(ranks, texts.rows, strict=True)
     ]
     if means:
         names.insert(names.index(SCORE) + 1, CONFIRMED)

@@ -13,10 +13,11 @@ from kbatch.errors import RecordError, in_one_frame
 from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.recipe import Recipe
 from kbatch.records.store import Record
+from kbatch.results.claim import confirmed, confirmed_best, score_error, value_error
 from kbatch.results.loading import load_race, load_records, root_of
-from kbatch.results.uncertainty import confirmed, confirmed_best, score_error, value_error
 from kbatch.results.words import SCORE, ended_text, own_words, score_text
 from kbatch.runtime import users_code
+from kbatch.text_table import TextTable
 
 BEST, BEST_OF_SEARCH, BELOW_BASELINE, NEAR = (
     "best",
@@ -148,21 +149,15 @@ def _within_noise(record: Record, best: Record, mean: float, goal: Goal, example
     return mean - record.score <= 2 * math.hypot(*errors)
 
 
-def headings(ranks: Sequence[Rank], metric: str) -> list[str]:
-    """Return the table's headings, with a column for the user's own hyperparameters if any."""
-    own = ["own hyperparameters"] if _have_own_values(ranks) else []
-    return ["trial", "recipe", *own, SCORE, metric, "examples/s", "peak MB", "ended", ""]
+WORDS = ("trial", "recipe", "own hyperparameters", "ended", "")  # headings of columns of words
 
 
-def table(ranks: Sequence[Rank]) -> list[list[str]]:
-    """Return all rows of the table as text."""
+def table(ranks: Sequence[Rank], metric: str) -> TextTable:
+    """Return the ranking, with a column for the user's own hyperparameters if there are any."""
     highest = max((rank.record.score for rank in ranks), default=0.0)
-    own = _have_own_values(ranks)
-    return [_cells(rank, highest, own) for rank in ranks]
-
-
-def _have_own_values(ranks: Sequence[Rank]) -> bool:
-    return any(own_words(rank.record) for rank in ranks)
+    own = ["own hyperparameters"] if any(own_words(rank.record) for rank in ranks) else []
+    headings = ["trial", "recipe", *own, SCORE, metric, "examples/s", "peak MB", "ended", ""]
+    return TextTable(headings, [_cells(rank, highest, bool(own)) for rank in ranks], WORDS)
 
 
 def _cells(rank: Rank, highest: float, own: bool) -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,12 +15,11 @@ from rich.text import Text
 from kbatch import plain_text, text_table
 from kbatch.errors import RecordError, in_one_frame
 from kbatch.outcome import Goal
-from kbatch.plain_text import csv_of, markdown, without_controls
+from kbatch.plain_text import markdown, without_controls
 from kbatch.records import files as records_files
 from kbatch.records.store import FRESH, Record
 from kbatch.results.chart_data import batch_infos, panels
 from kbatch.results.claim import Claim, claim_of
-from kbatch.results.duration import spent_words
 from kbatch.results.loading import (
     load,
     load_checks,
@@ -34,15 +32,11 @@ from kbatch.results.loading import (
     root_of,
     uneven_speeds,
 )
-from kbatch.results.ranking import Rank, best_of, headings, ranking, table
-from kbatch.results.sentences import (
-    claim_sentences,
-    confirmed_table,
-    goal_words,
-    learned,
-    seconds_heading,
-)
+from kbatch.results.ranking import Rank, best_of, ranking, table
+from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, learned
+from kbatch.results.words import spent_words
 from kbatch.runtime import users_code
+from kbatch.text_table import csv_of
 
 CURVES, BATCHES = "accuracy_over_seconds.png", "batch_size.png"
 RANKING_TITLE = "Recipes by score"
@@ -64,7 +58,7 @@ def markdown_page(
         *_claim_lines(records, claim, goal),
         f"## {RANKING_TITLE}",
         "",
-        _markdown_table(headings(ranks, goal.metric), table(ranks)),
+        table(ranks, goal.metric).markdown(),
         "",
         f"![{markdown(goal.metric)} over training seconds]({CURVES})",
         "",
@@ -97,12 +91,11 @@ def _claim_lines(records: Sequence[Record], claim: Claim | None, goal: Goal) -> 
     lines = _section("Baseline against best", sentences)
     if claim is None:
         return lines
-    columns = ("trial", "recipe", "seeds", "score/s", goal.metric, "test", seconds_heading(goal))
     return [
         *lines,
         "Confirmed with fresh seeds (mean ± standard error over seeds, then the single values):",
         "",
-        _markdown_table(columns, confirmed_table(claim)),
+        confirmed_table(claim, goal).markdown(),
         "",
     ]
 
@@ -132,13 +125,6 @@ def _section(heading: str, items: Sequence[str]) -> list[str]:
     return [f"## {heading}", "", *(f"- {markdown(item)}" for item in items), ""]
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [[markdown(str(cell)).replace("|", "\\|") for cell in row] for row in rows]
-    frame = pd.DataFrame(cells, columns=[markdown(each) for each in columns])
-    # Cells are shown as they are: tabulate would write 0.50 as 0.5.
-    return str(frame.to_markdown(index=False, disable_numparse=True))
-
-
 def _name(record: Record) -> str:
     return "baseline" if record.baseline else f"trial {record.trial}"
 
@@ -158,7 +144,6 @@ def versions(records: Sequence[Record]) -> str:
 
 RUN_FILE = "run.json"
 WIDTH = 200  # columns at most where there is no terminal
-TEXT_COLUMNS = ("trial", "recipe", "own hyperparameters", "ended", "")
 
 
 @dataclass(frozen=True)
@@ -215,16 +200,16 @@ class Report:
         return "\n".join([text_table.rendered(self._table(), width), *claims])
 
     def _repr_html_(self) -> str:
-        columns = headings(self.ranks, self.goal.metric)
-        html = plain_text.html_table(columns, table(self.ranks), self.sentences)
+        html = table(self.ranks, self.goal.metric).html(self.sentences)
         return f"<p><b>{RANKING_TITLE}</b></p>{html}"
 
     def _table(self) -> Table:
         page = Table(title=RANKING_TITLE, title_justify="left")
-        for heading in headings(self.ranks, self.goal.metric):
-            page.add_column(heading, justify="left" if heading in TEXT_COLUMNS else "right")
-        for rank, row in zip(self.ranks, table(self.ranks), strict=True):
-            page.add_row(*map(Text, row), end_section=rank.record.baseline)
+        texts = table(self.ranks, self.goal.metric)
+        for heading in texts.headings:
+            page.add_column(heading, justify="left" if heading in texts.left else "right")
+        for rank, row in zip(self.ranks, texts.rows, strict=True):
+            page.add_row(*map(Text, map(str, row)), end_section=rank.record.baseline)
         return page
 
     def markdown(self) -> str:

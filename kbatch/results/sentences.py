@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.records.store import Record
-from kbatch.results.claim import Claim, Mean, Side
+from kbatch.results.claim import FEWEST_SEEDS, Claim, Mean, Side, value_error
 from kbatch.results.ranking import best_of, trainings_of
-from kbatch.results.uncertainty import FEWEST_SEEDS, value_error
 from kbatch.results.words import score_text, words_of
+from kbatch.text_table import TextTable
 
 # One recipe, 400 validation examples, a spread of 2 points: three seeds find a gain of 10 points in
 # 75 % of cases, five in 99 %.
@@ -94,19 +94,16 @@ def verdict_words(claim: Claim) -> str:
     return f"{words} {CORNER.format(values=words_of(claim.lowest))}"
 
 
-def confirmed_table(claim: Claim) -> list[list[str]]:
+def confirmed_table(claim: Claim, goal: Goal) -> TextTable:
     """Return one row per confirmed recipe, the baseline first."""
+    seconds = "s to baseline's final" if goal.target is None else f"s to {goal.target:.4g}"
+    headings = ("trial", "recipe", "seeds", "score/s", goal.metric, "test", seconds)
     rows = [_row(side) for side in (claim.baseline, claim.best, *claim.others)]
     if claim.part is not None:
         row = _row(claim.part.side)
         row[1] += ", the baseline's own values"
         rows.append(row)
-    return rows
-
-
-def seconds_heading(goal: Goal) -> str:
-    """Return the heading of the table's last column."""
-    return "s to baseline's final" if goal.target is None else f"s to {goal.target:.4g}"
+    return TextTable(headings, rows)
 
 
 def goal_words(goal: Goal) -> str:

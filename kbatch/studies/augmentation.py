@@ -7,10 +7,26 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import CROPPED, GIVEN, Cell, Length, Setting
-from kbatch.studies.study import Study
-from kbatch.studies.table import Measured, StudyTable, by_batch
-from kbatch.studies.verdict import Case, Finding, Verdict, contrast, epochs_of
+from kbatch.studies.cell import (
+    CROPPED,
+    GIVEN,
+    Cell,
+    Length,
+    Measured,
+    Setting,
+    StudyTable,
+    by_batch,
+)
+from kbatch.studies.study import (
+    Case,
+    Finding,
+    Study,
+    Verdict,
+    at_equal_seconds,
+    contrast,
+    epochs_of,
+    timed,
+)
 
 RATE = 0.001  # Keras' own for Adam
 SIZES, QUICK_SIZES = (16, 32, 64, 128, 256), (16, 128)
@@ -33,8 +49,8 @@ QUICK_GROUPS = (STANDARD, PUBLISHED, "robust (SAM 0.05)")
 
 def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     """Return the cells at equal epochs; one with crops added has twice the examples in each."""
-    sizes = QUICK_SIZES if setting.quick else SIZES
-    names = QUICK_GROUPS if setting.quick else tuple(GROUPS)
+    sizes = setting.either(SIZES, QUICK_SIZES)
+    names = setting.either(tuple(GROUPS), QUICK_GROUPS)
     return [
         Cell(
             group,
@@ -49,16 +65,10 @@ def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     ]
 
 
-def timed_cells(setting: Setting, seconds: float) -> list[Cell]:
-    """Return the same cells at equal training seconds."""
-    return [cell.lasting(Length(seconds, "seconds")) for cell in cells(setting, {})]
-
-
 def tables(measured: Measured) -> list[StudyTable]:
     """Return accuracy at equal epochs and at equal time, and what the epochs took."""
-    frame = measured.frame
-    epochs, timed = frame[frame.unit == "epochs"], frame[frame.unit == "seconds"]
-    shown = [
+    epochs = measured.at_equal("epochs")
+    return [
         StudyTable(
             f"Validation accuracy held within {epochs_of(epochs)}, Adam",
             by_batch(epochs, "val_accuracy"),
@@ -66,20 +76,15 @@ def tables(measured: Measured) -> list[StudyTable]:
             "proximal method three.",
         ),
         StudyTable("Training seconds", by_batch(epochs, "train_seconds", digits=1)),
+        *at_equal_seconds(measured, ", Adam"),
     ]
-    if len(timed):
-        seconds = f"{timed.length.iloc[0]:.3g} training seconds"
-        title = f"Validation accuracy held within {seconds}, Adam"
-        shown.append(StudyTable(title, by_batch(timed, "val_accuracy")))
-    return shown
 
 
 def verdicts(measured: Measured) -> list[Verdict]:
     """Return what became of 16 → 128."""
-    frame = measured.frame
     return [
-        _moves(measured, frame[frame.unit == "epochs"], "equal epochs"),
-        _moves(measured, frame[frame.unit == "seconds"], "equal time"),
+        _moves(measured, measured.at_equal("epochs"), "equal epochs"),
+        _moves(measured, measured.at_equal("seconds"), "equal time"),
     ]
 
 
@@ -123,7 +128,7 @@ STUDY = Study(
     published=Setting(image_size=200, epochs=5, seeds=3),
     quick=Setting(image_size=32, epochs=1, seeds=1, quick=True),
     cells=cells,
-    timed_cells=timed_cells,
+    timed_cells=timed(cells),
     tables=tables,
     verdicts=verdicts,
 )

@@ -7,10 +7,28 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import Cell, Length, Setting
-from kbatch.studies.study import Study
-from kbatch.studies.table import Measured, StudyTable, Values, best, by_batch, compared
-from kbatch.studies.verdict import CASES, Case, Finding, Verdict, contrast, learned, missing
+from kbatch.studies.cell import (
+    Cell,
+    Length,
+    Measured,
+    Setting,
+    StudyTable,
+    Values,
+    best,
+    by_batch,
+    compared,
+)
+from kbatch.studies.study import (
+    CASES,
+    Case,
+    Finding,
+    Study,
+    Verdict,
+    contrast,
+    learned,
+    missing,
+    timed,
+)
 
 RATE = 0.01  # of SGD with momentum 0.9: at every size the same, as in the published table
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -24,22 +42,12 @@ TOLERATED = 0.02  # of accuracy: who loses less is said to lose nothing
 
 def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     """Return the cells at equal epochs and at equal updates."""
-    updates = QUICK_UPDATES if setting.quick else UPDATES
-    lengths = (Length(setting.epochs, "epochs"), Length(updates, "updates"))
-    return [cell for length in lengths for cell in _cells(setting, length)]
-
-
-def timed_cells(setting: Setting, seconds: float) -> list[Cell]:
-    """Return the cells at equal training seconds."""
-    return _cells(setting, Length(seconds, "seconds"))
-
-
-def _cells(setting: Setting, length: Length) -> list[Cell]:
-    sizes = QUICK_SIZES if setting.quick else SIZES
+    updates = Length(setting.either(UPDATES, QUICK_UPDATES), "updates")
     return [
         Cell(GROUP, Recipe(size, "sgd", RATE), length, seed)
+        for length in (Length(setting.epochs, "epochs"), updates)
         for seed in range(setting.seeds)
-        for size in sizes
+        for size in setting.either(SIZES, QUICK_SIZES)
     ]
 
 
@@ -65,8 +73,7 @@ def tables(measured: Measured) -> list[StudyTable]:
 
 def verdicts(measured: Measured) -> list[Verdict]:
     """Return what became of the falling accuracy and of two explanations."""
-    frame = measured.frame
-    epochs = frame[frame.unit == "epochs"]
+    epochs = measured.at_equal("epochs")
     return [
         Verdict.by(
             "At equal epochs the largest batch is less accurate than a small one.",
@@ -82,7 +89,7 @@ def verdicts(measured: Measured) -> list[Verdict]:
         Verdict.by(
             "At equal updates a large batch loses nothing.",
             "Hoffer et al. 2017, arXiv:1705.08741",
-            [_keeps_up(measured, frame[frame.unit == "updates"])],
+            [_keeps_up(measured, measured.at_equal("updates"))],
         ),
     ]
 
@@ -141,7 +148,7 @@ STUDY = Study(
     published=Setting(image_size=64, epochs=10, seeds=3),
     quick=Setting(image_size=32, epochs=1, seeds=2, quick=True),
     cells=cells,
-    timed_cells=timed_cells,
+    timed_cells=timed(cells),
     tables=tables,
     verdicts=verdicts,
 )

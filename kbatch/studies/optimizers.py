@@ -7,10 +7,18 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import Cell, Length, Setting
-from kbatch.studies.study import Study
-from kbatch.studies.table import Measured, StudyTable, by_batch
-from kbatch.studies.verdict import Finding, Verdict, best_sizes, choice, contrast, epochs_of
+from kbatch.studies.cell import Cell, Length, Measured, Setting, StudyTable, by_batch
+from kbatch.studies.study import (
+    Finding,
+    Study,
+    Verdict,
+    at_equal_seconds,
+    best_sizes,
+    choice,
+    contrast,
+    epochs_of,
+    timed,
+)
 
 # Keras' own rates: 0.001 with momentum 0.9 for SGD, as the case study compiles it, and for Adam.
 RATES = {"sgd": 0.001, "adam": 0.001}
@@ -27,13 +35,8 @@ def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     ]
 
 
-def timed_cells(setting: Setting, seconds: float) -> list[Cell]:
-    """Return the same cells at equal training seconds."""
-    return [cell.lasting(Length(seconds, "seconds")) for cell in cells(setting, {})]
-
-
 def _recipes(setting: Setting) -> list[tuple[str, Recipe]]:
-    sizes = QUICK_SIZES if setting.quick else SIZES
+    sizes = setting.either(SIZES, QUICK_SIZES)
     return [
         (optimizer, Recipe(size, optimizer, rate))
         for optimizer, rate in RATES.items()
@@ -43,9 +46,8 @@ def _recipes(setting: Setting) -> list[tuple[str, Recipe]]:
 
 def tables(measured: Measured) -> list[StudyTable]:
     """Return accuracy at equal epochs, on validation and on training data, and at equal time."""
-    frame = measured.frame
-    epochs, timed = frame[frame.unit == "epochs"], frame[frame.unit == "seconds"]
-    shown = [
+    epochs = measured.at_equal("epochs")
+    return [
         StudyTable(
             f"Validation accuracy held within {epochs_of(epochs)}", by_batch(epochs, "val_accuracy")
         ),
@@ -55,21 +57,18 @@ def tables(measured: Measured) -> list[StudyTable]:
             "This is what a validation on training data shows.",
         ),
         StudyTable("Training seconds", by_batch(epochs, "train_seconds", digits=1)),
+        *at_equal_seconds(measured),
+        best_sizes(measured, "optimizer"),
     ]
-    if len(timed):
-        title = f"Validation accuracy held within {timed.length.iloc[0]:.3g} training seconds"
-        shown.append(StudyTable(title, by_batch(timed, "val_accuracy")))
-    return [*shown, best_sizes(measured, "optimizer")]
 
 
 def verdicts(measured: Measured) -> list[Verdict]:
     """Return what became of the write-up's method and of its finding."""
-    frame = measured.frame
-    epochs, timed = frame[frame.unit == "epochs"], frame[frame.unit == "seconds"]
+    epochs = measured.at_equal("epochs")
     return [
         _validated(measured, epochs),
         _small_is_best(measured, epochs),
-        _same_at_time(measured, epochs, timed),
+        _same_at_time(measured, epochs, measured.at_equal("seconds")),
     ]
 
 
@@ -103,11 +102,11 @@ def _small_is_best(measured: Measured, epochs: pd.DataFrame) -> Verdict:
     )
 
 
-def _same_at_time(measured: Measured, epochs: pd.DataFrame, timed: pd.DataFrame) -> Verdict:
+def _same_at_time(measured: Measured, epochs: pd.DataFrame, seconds: pd.DataFrame) -> Verdict:
     """Whether the best batch at equal epochs is the best at equal time."""
     findings = []
     for optimizer, own in epochs.groupby("group", sort=False):
-        at_time = measured.sizes(timed[timed.group == optimizer], "val_accuracy")
+        at_time = measured.sizes(seconds[seconds.group == optimizer], "val_accuracy")
         chosen = choice(measured.sizes(own, "val_accuracy"), at_time)
         findings.append(chosen.of(f"{optimizer}, by epochs and at equal time"))
     return Verdict.by(
@@ -126,7 +125,7 @@ STUDY = Study(
     published=Setting(image_size=200, epochs=5, seeds=3),
     quick=Setting(image_size=32, epochs=2, seeds=1, quick=True),
     cells=cells,
-    timed_cells=timed_cells,
+    timed_cells=timed(cells),
     tables=tables,
     verdicts=verdicts,
 )

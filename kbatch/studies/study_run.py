@@ -17,19 +17,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from kbatch.canvas import Chart, group_chart, group_points, save, span_of
 from kbatch.data.examples import Examples
 from kbatch.outcome import SCORED
-from kbatch.plain_text import csv_of
 from kbatch.records import files as records_files
 from kbatch.records.project import Project
 from kbatch.records.store import Record
-from kbatch.results.duration import alike_seconds, time_words
 from kbatch.results.page import rendered, vega
+from kbatch.results.words import alike_seconds, time_words
 from kbatch.runtime import device_memory
 from kbatch.studies import augmentation, generalisation, optimizers, techniques, throughput
-from kbatch.studies.cell import Cell, Setting
-from kbatch.studies.study import Study
-from kbatch.studies.table import Measured, StudyTable, frame_of
+from kbatch.studies.cell import Cell, Measured, Setting, StudyTable, frame_of
+from kbatch.studies.study import Study, Verdict, sentences
 from kbatch.studies.trainings import Trainings, largest_batches
-from kbatch.studies.verdict import Verdict, sentences
+from kbatch.text_table import csv_of
 
 PAGE, CELLS, FIGURE, HTML = "study.md", "cells.csv", "study.png", "study.html"
 TEMPLATE = "study.html.jinja"

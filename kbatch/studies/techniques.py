@@ -9,11 +9,10 @@ from typing import Any
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import STEPS, Cell, Length, Setting
-from kbatch.studies.study import Study
-from kbatch.studies.table import Measured, StudyTable, mean_text
+from kbatch.studies.cell import STEPS, Cell, Length, Measured, Setting, StudyTable, mean_text
+from kbatch.studies.study import Case, Finding, Study, Verdict, megabytes
 from kbatch.studies.trainings import ceiling_of
-from kbatch.studies.verdict import Case, Finding, Verdict, megabytes
+from kbatch.text_table import TextTable
 
 MODEL, QUICK_MODEL = "resnet50", "small-resnet"
 # SGD with momentum 0.9, as published. The decay is decoupled, where the published one is an L2
@@ -39,13 +38,12 @@ QUICK = (PLAIN, "recompute, optimal", f"accumulation, {STEPS} passes")
 
 def model_of(setting: Setting) -> str:
     """Return the name of the network: a quick study takes a small one."""
-    return QUICK_MODEL if setting.quick else MODEL
+    return setting.either(MODEL, QUICK_MODEL)
 
 
 def rungs(setting: Setting) -> dict[str, Recipe]:
     """Return the recipe of each technique, whose largest batch is found first."""
-    names = QUICK if setting.quick else tuple(RUNGS)
-    return {name: _rung(name) for name in names}
+    return {name: _rung(name) for name in setting.either(tuple(RUNGS), QUICK)}
 
 
 def _rung(name: str) -> Recipe:
@@ -107,7 +105,7 @@ def tables(measured: Measured) -> list[StudyTable]:
     return [
         StudyTable(
             "SGD, each technique at the largest batch that trains",
-            pd.DataFrame(lines, columns=[*headings, "best val_accuracy", "its epoch"]),
+            TextTable([*headings, "best val_accuracy", "its epoch"], lines),
             f"Memory limit: {megabytes(measured.setting.memory_limit)}. A pass takes at most "
             f"{ceiling:,} pictures, a quarter of those to train on. Where it takes as many (≥), "
             "memory did not bound it.",

@@ -8,10 +8,18 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import Cell, Length, Setting
-from kbatch.studies.study import Study
-from kbatch.studies.table import NOTHING, Measured, StudyTable, compared, mean_text
-from kbatch.studies.verdict import CASES, Finding, Verdict, missing
+from kbatch.studies.cell import (
+    NOTHING,
+    Cell,
+    Length,
+    Measured,
+    Setting,
+    StudyTable,
+    compared,
+    mean_text,
+)
+from kbatch.studies.study import CASES, Finding, Study, Verdict, missing
+from kbatch.text_table import TextTable
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 QUICK_SIZES = (4, 16, 64)
@@ -28,12 +36,11 @@ PUBLISHED = {
 
 def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     """Return one cell for each size, of as many updates."""
-    sizes = QUICK_SIZES if setting.quick else SIZES
-    updates = QUICK_UPDATES if setting.quick else UPDATES
+    updates = Length(setting.either(UPDATES, QUICK_UPDATES), "updates")
     return [
-        Cell("adam", Recipe(size, "adam", 0.001), Length(updates, "updates"), seed)
+        Cell("adam", Recipe(size, "adam", 0.001), updates, seed)
         for seed in range(setting.seeds)
-        for size in sizes
+        for size in setting.either(SIZES, QUICK_SIZES)
     ]
 
 
@@ -63,7 +70,7 @@ def _measured(frame: pd.DataFrame) -> StudyTable:
         note = f"The smallest batch within 5 % of the best speed is {_smallest_fast(speeds)}."
     return StudyTable(
         "Update time, speed, load and memory; every update waits for the device",
-        pd.DataFrame(lines, columns=headings),
+        TextTable(headings, lines),
         note,
     )
 
@@ -76,7 +83,7 @@ def _published() -> StudyTable:
     ]
     return StudyTable(
         "Published by OpenNN: examples/s of a small CNN on MNIST, on a laptop's GPU",
-        pd.DataFrame(lines, columns=["framework", *map(str, sizes)]),
+        TextTable(["framework", *map(str, sizes)], lines),
         "Another model, other pictures and another machine: only the ratio of two sizes compares.",
     )
 

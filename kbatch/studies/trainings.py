@@ -22,8 +22,7 @@ from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.worker import Death, Worker
-from kbatch.studies.cell import CROPPED, STEPS, Cell, Setting
-from kbatch.studies.table import TRAIN, Sample
+from kbatch.studies.cell import CROPPED, STEPS, TRAIN, Cell, Sample, Setting
 from kbatch.training.one_recipe import train
 
 

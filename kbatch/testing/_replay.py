@@ -17,7 +17,7 @@ import numpy as np
 from kbatch import outcome
 from kbatch.errors import SearchError
 from kbatch.recipe import Recipe
-from kbatch.results.uncertainty import widest_difference
+from kbatch.results.claim import widest_difference
 from kbatch.runtime import keras_private
 from kbatch.search.oracle import REPEAT, RUNG_MARKS, Oracle
 from kbatch.search.tuner_border import OBJECTIVE

@@ -17,8 +17,7 @@ from kbatch import plain_text
 from kbatch.recipe import Recipe
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
 from kbatch.results import page
-from kbatch.results.duration import Ahead, Taken, taken_of, time_words
-from kbatch.results.words import ended_by, own_words, score_text
+from kbatch.results.words import Ahead, Taken, ended_by, own_words, score_text, taken_of, time_words
 from kbatch.text_table import PlainConsole
 
 BEFORE_BASELINE = "told better once the baseline has ended"

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from result_records import record
 
-from kbatch.results.duration import (
+from kbatch.results.words import (
     USUAL_SHARE,
     USUAL_TRIALS,
     Ahead,

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbatch.cli.command import NUMBER, WHOLE, new_console, told_plainly, with_options
-from kbatch.errors import KbatchError, ModelError, RecordError, SearchError
+from kbatch.cli.command import (
+    NUMBER,
+    WHOLE,
+    errors_of_users_code,
+    new_console,
+    told_plainly,
+    with_options,
+)
+from kbatch.errors import RecordError, SearchError
 from kbatch.recipe import Recipe
 from kbatch.runtime import signals, users_code
 from kbatch.runtime.users_code import imported
@@ -144,16 +151,8 @@ def _model(build: str, policy: str) -> Any:
     named = imported(build)
     with signals.at_once(), signals.turned_away():
         from kbatch.models.maker import ModelMaker
-    try:
+    with errors_of_users_code("A model must be made", "Build it in Python to see where it fails"):
         return ModelMaker(named.load()).raw(policy)
-    except KbatchError:
-        raise
-    except (Exception, SystemExit) as error:  # of the user's own code
-        raise ModelError(
-            "A model must be made",
-            " ".join(f"{type(error).__name__}: {error}".split()),
-            "Build it in Python to see where it fails",
-        ) from error
 
 
 def _lines(found: list[Advice]) -> Iterator[str]:

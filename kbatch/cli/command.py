@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from kbatch import plain_text
 from kbatch.axis import Option
-from kbatch.errors import KbatchError, SearchError
+from kbatch.errors import KbatchError, ModelError, SearchError
 from kbatch.records import files
 from kbatch.runtime import signals
 
@@ -198,6 +198,19 @@ def told_plainly(out: str = "", stopped: str = "") -> Iterator[None]:
         if refusal is None:
             raise
         raise refused(str(refusal)) from error
+
+
+@contextmanager
+def errors_of_users_code(
+    must: str, do: str, kind: type[KbatchError] = ModelError
+) -> Iterator[None]:
+    """Turn any error of the user's own code into one sentence."""
+    try:
+        yield
+    except KbatchError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise kind(must, " ".join(f"{type(error).__name__}: {error}".split()), do) from error
 
 
 def _has_left() -> bool:

@@ -161,7 +161,6 @@ def answer(options: MaxBatchOptions, console: Console) -> None:
 
     users_code.use_folder(os.getcwd())
     build, example = imported(options.build), _example(options.shape, options.dtype)
-    named = None if example is None else example.shape
     axes = options.axis_values()
     rows = math.prod(len(values) for values in axes.values())
     several = options.table or rows > 1
@@ -175,34 +174,22 @@ def answer(options: MaxBatchOptions, console: Console) -> None:
     with console.status("Making the model …") as status:
         space = Space(**axes) if several else None
         probe_lines = _ProbeLines(console, status, None if space is None else combinations(space))
+        common: dict[str, Any] = {
+            "shape": None if example is None else example.shape,
+            "memory_limit": options.memory_limit,
+            "ceiling": options.ceiling,
+            "loss": options.loss,
+            "fresh": options.fresh,
+            "on_probe": probe_lines,
+        }
         if space is not None:
-            table = max_batches(
-                build,
-                example,
-                shape=named,
-                space=space,
-                memory_limit=options.memory_limit,
-                ceiling=options.ceiling,
-                loss=options.loss,
-                fresh=options.fresh,
-                on_probe=probe_lines,
-                on_row=probe_lines.row,
-            )
-            console.print(str(table), highlight=False, soft_wrap=True)
-            return
-        largest = find_max_batch(
-            build,
-            example,
-            shape=named,
-            recipe=_recipe(axes, options.accumulation),
-            memory_limit=options.memory_limit,
-            ceiling=options.ceiling,
-            loss=options.loss,
-            sizes=options.sizes,
-            fresh=options.fresh,
-            on_probe=probe_lines,
-        )
-    console.print(sentence(largest), highlight=False, soft_wrap=True)
+            table = max_batches(build, example, space=space, on_row=probe_lines.row, **common)
+            said = str(table)
+        else:
+            recipe = _recipe(axes, options.accumulation)
+            largest = find_max_batch(build, example, recipe=recipe, sizes=options.sizes, **common)
+            said = sentence(largest)
+    console.print(said, highlight=False, soft_wrap=True)
 
 
 def sentence(largest: MaxBatch) -> str:

@@ -6,16 +6,15 @@ import bisect
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kbatch.cli.command import WHOLE, new_console, told_plainly, with_options
-from kbatch.errors import DataError, KbatchError, MemoryLimitError, ModelError, RecomputeError
+from kbatch.cli.command import WHOLE, errors_of_users_code, new_console, told_plainly, with_options
+from kbatch.errors import DataError, MemoryLimitError, RecomputeError
 from kbatch.plain_text import example_shape
 from kbatch.recipe import Recipe
 from kbatch.recompute._plan import Plan, megabytes
@@ -86,6 +85,8 @@ CAUTION = (
 SHARES = (
     "budget:0.50 keeps half of what the plain model keeps from the forward to the backward pass"
 )
+MADE = "A model must be made, on the shape that is given"
+DO = "Build it in Python to see where it fails"
 LARGEST_BATCH = 1 << 20  # examples; larger batches are not looked for
 
 
@@ -202,7 +203,7 @@ def answer(options: RecomputeOptions, console: Console) -> None:
         None if options.memory_limit is None else device_memory.bytes_of(options.memory_limit)
     )
     with console.status("Making the model …") as status:
-        with _errors_of_the_user():
+        with errors_of_users_code(MADE, DO):
             raw = ModelMaker(imported(options.build).load()).raw(options.policy)
         model = built(raw, options.shape)
         status.update("Tracing each operation forward and backward …")
@@ -270,7 +271,7 @@ def built(model: Any, shape: str | None) -> keras.Model:
         return model
     sizes = example_shape(shape)
     if not model.built:
-        with _errors_of_the_user():
+        with errors_of_users_code(MADE, DO):
             model.build((None, *sizes))
     inputs = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or []]
     if len(inputs) == 1 and not _fits(sizes, inputs[0]):
@@ -305,22 +306,6 @@ def _fits(sizes: tuple[int, ...], own: tuple[int | None, ...]) -> bool:
 
 def _fixed_batch_size(model: keras.Model) -> int | None:
     return next((tensor.shape[0] for tensor in model.inputs if tensor.shape[0] is not None), None)
-
-
-@contextmanager
-def _errors_of_the_user() -> Iterator[None]:
-    """Turn any error of the user's own code into one sentence."""
-    try:
-        yield
-    except KbatchError:
-        raise
-    except (Exception, SystemExit) as error:
-        received = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ModelError(
-            "A model must be made, on the shape that is given",
-            received,
-            "Build it in Python to see where it fails",
-        ) from error
 
 
 def _check_file(option: str, path: str, suffix: str) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kbatch.cli.command import errors_of_users_code
 from kbatch.cli.search_options import CaseOptions, SearchOptions
 from kbatch.data import case_study, sources
 from kbatch.data.case_study import CLASSES, CaseStudyPictures
 from kbatch.data.examples import Examples, shares_of
 from kbatch.data.pictures import CHANNELS, IMAGE_SIZE
 from kbatch.data.sources import OF_CLASSES, NamedData, Wanted
-from kbatch.errors import DataError, KbatchError, ModelError, SearchError
+from kbatch.errors import DataError, ModelError, SearchError
 from kbatch.model_spec import ModelSpec, values_of_text
 from kbatch.runtime import signals, users_code
 from kbatch.runtime.nvidia import may_use_card
@@ -82,7 +83,10 @@ class OwnTask(Task):
         """Return model and examples, whose labels suit the loss."""
         options, spec = self.options, self.spec
         if isinstance(spec.build, Imported):
-            spec = dataclasses.replace(spec, build=_loaded(spec.build))
+            must = f"The module {spec.build.module} must be importable"
+            do = "Import it in Python to see where it fails"
+            with errors_of_users_code(must, do, DataError):
+                spec = dataclasses.replace(spec, build=spec.build.load())
         model = made(spec)
         check_loss(model, options.loss)
         of = measured(model, spec)
@@ -178,20 +182,6 @@ def compiled_model(name: str, image_size: int, classes: int) -> Any:
     return model
 
 
-def _loaded(build: Imported) -> Any:
-    """The user's function, whose module may fail while it is imported."""
-    try:
-        return build.load()
-    except ModelError:
-        raise
-    except (Exception, SystemExit) as error:  # of the user's own code
-        raise DataError(
-            f"The module {build.module} must be importable",
-            " ".join(f"{type(error).__name__}: {error}".split()),
-            "Import it in Python to see where it fails",
-        ) from error
-
-
 # Of a compiled model the first of these is scored, in this order.
 FIRST = ("accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy")
 ONE_ROW = 2  # axes of an output of one row per example
@@ -203,17 +193,10 @@ def made(spec: ModelSpec) -> Any:
 
     from kbatch.models.maker import ModelMaker
 
-    try:
+    do = "Call the function in Python to see where it fails"
+    with errors_of_users_code("A model must be made", do):
         maker = ModelMaker.of(spec)
         model = maker.raw(maker.own_policy)
-    except KbatchError:
-        raise
-    except (Exception, SystemExit) as error:  # of the user's own code
-        raise ModelError(
-            "A model must be made",
-            " ".join(f"{type(error).__name__}: {error}".split()),
-            "Call the function in Python to see where it fails",
-        ) from error
     if not isinstance(model, keras.Model):
         raise ModelError(
             "The function must return a keras.Model", type(model).__name__, "Return the model"

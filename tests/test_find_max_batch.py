@@ -1,5 +1,6 @@
-"""The largest batch of real models under a memory limit: it trains, and no worker is left."""
+"""The largest batch of real models, data of every form, and what is refused by name."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import kbatch
 from kbatch import Recipe, find_max_batch
-from kbatch.errors import MemoryLimitError
+from kbatch.errors import DataError, MemoryLimitError, ModelError
 from kbatch.memory._estimate import UNSTEADY
 from kbatch.memory._max_batch import MARGINS, MaxBatch
 from kbatch.memory._prober import Prober
@@ -214,3 +215,241 @@ def test_throughput_rows_and_smallest_fast():
     assert speeds.frame.batch_size.tolist() == [4, 16, 64]
     with pytest.raises(MemoryLimitError, match="batch_sizes"):
         kbatch.throughput(memory_models.normed, (24, 24, 3), batch_sizes=())
+
+
+def test_a_process_that_dies_at_batch_1_is_no_memory_problem():
+    with pytest.raises(ModelError, match="one step on one example.*exit code -9"):
+        find_max_batch(memory_models.DiesAbove(0), (16,), memory_limit="100MB", ceiling=2)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "kind", "says"),
+    [
+        (
+            memory_models.wide_activations,
+            {"x": (1000, 1), "memory_limit": "150MB"},
+            MemoryLimitError,
+            "One example must fit",
+        ),
+        (
+            memory_models.huge,
+            {"x": (16,), "memory_limit": "35MB"},
+            MemoryLimitError,
+            "memory limit. Received: 35.0 MB, in which they do not",
+        ),
+        (
+            memory_models.raises,
+            {"x": (16,), "memory_limit": "100MB"},
+            ModelError,
+            "ZeroDivisionError: my own bug",
+        ),
+        (
+            memory_models.nothing,
+            {"x": (16,), "memory_limit": "100MB"},
+            ModelError,
+            "must return a keras.Model. Received: NoneType",
+        ),
+        (memory_models.dies, {"x": (16,), "memory_limit": "100MB"}, ModelError, "exit code 7"),
+        (
+            memory_models.exits,
+            {"x": (16,), "memory_limit": "100MB"},
+            ModelError,
+            r"exit code 3: sys.exit\(3\)",
+        ),
+        (
+            memory_models.interrupts,
+            {"x": (16,), "memory_limit": "100MB"},
+            ModelError,
+            "KeyboardInterrupt",
+        ),
+        (
+            memory_models.dense,
+            {"x": (16,), "memory_limit": "100KB"},
+            MemoryLimitError,
+            "at least 32 MiB",
+        ),
+        (
+            memory_models.dense,
+            {"x": (16,), "memory_limit": "99999999999999GB"},
+            MemoryLimitError,
+            "at most what this machine has",
+        ),
+        (
+            memory_models.dense,
+            {"x": (17,), "memory_limit": "100MB"},
+            DataError,
+            r"shape of the model's input, \(16,\). Received: \(17,\)",
+        ),
+        (
+            memory_models.uncompiled,
+            {"x": (12,), "memory_limit": "100MB"},
+            ModelError,
+            "must have a loss",
+        ),
+        (
+            memory_models.uncompiled,
+            {
+                "x": np.zeros((9, 12), "float32"),
+                "y": np.zeros((9, 7)),
+                "memory_limit": "100MB",
+                "loss": "categorical_crossentropy",
+            },
+            ModelError,
+            "must be made and train a step",
+        ),
+        (memory_models.dense, {"x": (16,)}, MemoryLimitError, "must have a memory limit"),
+        (
+            memory_models.dense,
+            {"x": (16,), "memory_limit": "100MB", "ceiling": 0},
+            MemoryLimitError,
+            "`ceiling` must be a whole number",
+        ),
+        (
+            memory_models.dense,
+            {"x": (16,), "memory_limit": "much"},
+            MemoryLimitError,
+            "`memory_limit` must be bytes",
+        ),
+        (
+            memory_models.dense,
+            {"x": (16,), "memory_limit": -5},
+            MemoryLimitError,
+            "`memory_limit` must be bytes",
+        ),
+        (
+            memory_models.dense,
+            {"x": (0,), "memory_limit": "100MB"},
+            DataError,
+            "whole numbers of at least 1",
+        ),
+        (
+            memory_models.dense,
+            {"x": "16", "memory_limit": "100MB"},
+            DataError,
+            "Data must be arrays",
+        ),
+        (
+            memory_models.dense,
+            {"x": np.zeros((0, 16)), "y": np.zeros(0), "memory_limit": "100MB"},
+            DataError,
+            "at least 1",
+        ),
+        ("dense", {"x": (16,), "memory_limit": "100MB"}, ModelError, "`build` must be a function"),
+    ],
+)
+def test_nonsense_is_one_clear_sentence(build, arguments, kind, says):
+    with pytest.raises(kind, match=says) as error:
+        find_max_batch(build, **arguments)
+    assert str(error.value).count("Received: ") == 1
+
+
+def test_a_probe_that_hangs_is_ended():
+    with pytest.raises(ModelError, match="it hung"):
+        find_max_batch(memory_models.hangs, (16,), memory_limit="100MB", timeout_seconds=2)
+
+
+def test_data_set_a_ceiling_and_labels_are_taken_as_they_are():
+    x, y = np.zeros((40, 12), "float32"), np.zeros(40, "int32")
+    found = find_max_batch(
+        memory_models.uncompiled,
+        x,
+        y,
+        memory_limit="200MB",
+        loss="sparse_categorical_crossentropy",
+        confirmed_steps=0,
+    )
+    assert (found.batch_size, found.ceiling, found.first_failing) == (40, 40, None)
+    assert "40 is the ceiling" in str(found)
+    assert json.loads(found.to_json())["recipe"]["optimizer"] == "adam"
+
+
+def test_lists_and_batched_datasets_are_taken_as_they_are():
+    import tensorflow as tf
+
+    x, y = (
+        [np.zeros((9, 8), "float32"), np.zeros((9, 4), "float32")],
+        [np.zeros(9, "int32"), np.zeros((9, 1), "float32")],
+    )
+    assert (
+        find_max_batch(
+            memory_models.listed, x, y, memory_limit="200MB", confirmed_steps=0
+        ).batch_size
+        == 9
+    )
+    batches = (
+        tf.data.Dataset.from_tensor_slices((tuple(x), tuple(y))).shuffle(9).batch(4).prefetch(1)
+    )
+    assert (
+        find_max_batch(
+            memory_models.listed, batches, memory_limit="200MB", confirmed_steps=0
+        ).batch_size
+        == 9
+    )
+
+
+def test_dicts_of_inputs_and_outputs():
+    x = {"a": np.zeros((9, 8), "float32"), "b": np.zeros((9, 4, 4, 1), "float32")}
+    y = {"kind": np.zeros(9, "int32"), "size": np.zeros((9, 1), "float32")}
+    assert (
+        find_max_batch(
+            memory_models.two_outputs, x, y, memory_limit="200MB", confirmed_steps=0
+        ).batch_size
+        == 9
+    )
+    shapes = {"a": (8,), "b": (4, 4, 1)}
+    assert (
+        find_max_batch(
+            memory_models.two_outputs, shapes, memory_limit="200MB", ceiling=20, confirmed_steps=0
+        ).batch_size
+        == 20
+    )
+
+
+def test_a_function_of_a_notebook_travels():
+    scope = {"__name__": "__main__"}
+    exec(
+        (
+            "def build(hp):\n    import keras\n"
+            "    return keras.Sequential([keras.Input((12,)), "
+            "keras.layers.Dense(UNITS)])\nUNITS = 3"
+        ),
+        scope,
+    )
+    assert (
+        find_max_batch(
+            scope["build"], (12,), memory_limit="100MB", loss="mse", ceiling=4, confirmed_steps=0
+        ).batch_size
+        == 4
+    )
+
+
+def test_a_sequential_model_without_input_is_called_first():
+    import keras
+
+    def build():
+        return keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
+
+    assert (
+        find_max_batch(
+            build, (12,), memory_limit="100MB", loss="mse", ceiling=4, confirmed_steps=0
+        ).batch_size
+        == 4
+    )
+
+
+@pytest.mark.slow
+def test_weighted_data_and_own_augmentation_reach_the_worker():
+    import keras
+    import tensorflow as tf
+
+    kbatch.register_augmentation("own_noise", lambda: [keras.layers.GaussianNoise(0.1)])
+    arrays = np.zeros((64, 24, 24, 3), "float32"), np.zeros(64, "int32"), np.ones(64, "float32")
+    recipe = Recipe(optimizer="sgd", learning_rate=0.1, augmentation="own_noise")
+    found = find_max_batch(
+        memory_models.normed,
+        tf.data.Dataset.from_tensor_slices(arrays),
+        memory_limit="500MB",
+        recipe=recipe,
+        confirmed_steps=2,
+    )
+    assert (found.batch_size, found.ceiling, found.at_ceiling) == (64, 64, True)

@@ -1,3 +1,7 @@
+"""The horizon: when it measures, when it ends, and numbers that are not finite."""
+
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -5,7 +9,15 @@ import tensorflow as tf
 
 from kbatch import outcome
 from kbatch.callbacks.clock import TrainingClock
-from kbatch.callbacks.horizon import Horizon, measure_validation
+from kbatch.callbacks.horizon import (
+    MOST_IN_A_ROW,
+    EpochEnd,
+    Finiteness,
+    Horizon,
+    measure_validation,
+    scaled_updates,
+    weights_are_finite,
+)
 from kbatch.errors import ModelError
 from kbatch.testing import FakeTime
 
@@ -282,3 +294,92 @@ def test_a_training_that_does_not_go_on_keeps_what_it_held(points, ten_seconds):
     assert measure_validation(model, horizon.validation_data)["accuracy"] == pytest.approx(
         horizon.value
     )
+
+
+class FakeHorizon:
+    def __init__(self, now):
+        self.now, self.validation_seconds, self.finished = now, 0.0, False
+        self.model = SimpleNamespace(stop_training=False)
+
+    def on_epoch_end(self, epoch, logs):
+        self.now.sleep(0.5)
+        self.validation_seconds += 0.5
+        self.finished = True
+
+
+@pytest.fixture
+def now():
+    return FakeTime(100.0)
+
+
+def ended(end, now, users=0.0, checkpoint=0.0):
+    end.before.on_epoch_end(0, {})
+    now.sleep(users)
+    end.between.on_epoch_end(0, {})
+    now.sleep(checkpoint)
+    end.after.on_epoch_end(0, {})
+
+
+def test_each_part_has_its_own_seconds(now):
+    resumed = []
+    clock = SimpleNamespace(resume=lambda: resumed.append(now()))
+    end = EpochEnd(clock, FakeHorizon(now), now)
+    assert end.ended_at is None
+    ended(end, now, users=2.0, checkpoint=3.0)
+    ended(end, now, users=0.25, checkpoint=1.0)
+    assert (end.callback_seconds, end.checkpoint_seconds) == (2.25, 4.0)
+    assert resumed == [105.0, 106.25]  # the clock runs again after the last callback
+    assert end.ended_at == 106.25
+
+
+def test_a_training_that_a_callback_stopped_is_measured_again(now):
+    horizon = FakeHorizon(now)
+    end = EpochEnd(SimpleNamespace(resume=lambda: None), horizon, now)
+    ended(end, now, users=1.0)
+    assert not horizon.finished
+    horizon.model.stop_training = True
+    ended(end, now, users=1.0)
+    ended(end, now)
+    assert horizon.finished
+    assert horizon.validation_seconds == 0.5  # once
+    assert end.callback_seconds == 2.0  # without the measurement
+
+
+NAN = {"loss": float("nan")}
+
+
+@pytest.fixture
+def model():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
+    return model
+
+
+def test_some_losses_in_a_row_are_no_end_and_many_are(model):
+    watched = Finiteness()
+    assert not any(watched.lost(model, NAN) for _ in range(MOST_IN_A_ROW - 1))
+    assert not watched.lost(model, {"loss": 0.5})  # counts anew
+    assert [watched.lost(model, NAN) for _ in range(MOST_IN_A_ROW)].index(True) == MOST_IN_A_ROW - 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_one_weight_that_is_not_finite_is_the_end(model, value):
+    assert weights_are_finite(model)
+    model.layers[0].kernel.assign([[0.0], [value]])
+    assert not weights_are_finite(model)
+    assert Finiteness().lost(model, NAN)
+
+
+def test_metrics_that_the_update_spoiled_begin_anew(model):
+    spoiled = next(metric for metric in model.metrics if metric.name == "loss")
+    spoiled.total.assign(float("nan"))
+    assert not Finiteness().lost(model, NAN)
+    assert float(spoiled.total) == 0.0
+
+
+def test_updates_are_counted_apart_only_under_loss_scaling(model):
+    assert scaled_updates(model) is None
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
+    assert scaled_updates(model) == 1

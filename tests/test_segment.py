@@ -1,4 +1,7 @@
-"""Recompute changes memory, not results: losses, gradients, weights and state stay the same."""
+"""Segments train to the bit as plain layers do, with all their gradients and weight reads."""
+
+import collections
+from contextlib import contextmanager
 
 import forked
 import keras
@@ -6,9 +9,11 @@ import numpy as np
 import pytest
 import recompute_models
 import tensorflow as tf
-from recompute_plans import compiled, cut, slow
+from graph_reads import freed
+from recompute_plans import compiled, cut, plain_trained_once, slow
 
 from kbatch import recompute
+from kbatch.runtime.liveness import needed
 
 pytestmark = pytest.mark.usefixtures("own_policy")
 
@@ -248,3 +253,175 @@ def print_difference_in_replicas(build):
 def test_two_replicas_train_as_without_a_plan(build):
     said = forked.run(print_difference_in_replicas, build)
     assert said.stdout.splitlines()[-1:] == ["0.0"], said.stdout + said.stderr[-2000:]
+
+
+def frozen_front(model):
+    for layer in model.layers[: len(model.layers) // 2]:
+        layer.trainable = False
+
+
+def frozen_statistics(model):
+    for layer in model.layers:
+        layer.trainable = not isinstance(layer, keras.layers.BatchNormalization)
+
+
+def only_the_head(model):
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+
+
+def one_frozen_weight(model):
+    next(
+        layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)
+    ).kernel.trainable = False
+
+
+@pytest.mark.parametrize(
+    "freeze",
+    [one_frozen_weight, frozen_front, slow(frozen_statistics), slow(only_the_head)],
+    ids=lambda freeze: freeze.__name__,
+)
+def test_what_is_frozen_stays_and_the_rest_is_the_same(freeze):
+    def build():
+        model, data = recompute_models.residual()
+        freeze(model)
+        return model, data
+
+    model, data = compiled(build, "float64")
+    trained = len(model.trainable_variables)
+    assert 0 < trained < len(compiled(recompute_models.residual, "float64")[0].trainable_variables)
+    assert recompute.verify(model, cut(model), *data).exact
+
+
+def in_use(model, data):
+    """How often each kind of operation is in a traced step, those that nothing needs left out."""
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, model(x, training=True))
+            )
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    return collections.Counter(
+        operation.type
+        for operation in needed(step.get_concrete_function(*map(tf.constant, data)).graph)
+    )
+
+
+def test_no_gradient_is_made_that_leads_to_nothing_trained():
+    x, y = recompute_models.images()
+    inputs = keras.Input((16, 16, 3))
+    value, other = inputs, keras.layers.Conv2D(4, 3, padding="same", trainable=False)(inputs)
+    for index in range(6):
+        value = keras.layers.Conv2D(4, 3, padding="same", activation="relu", trainable=index > 2)(
+            value
+        )
+        other = keras.layers.Conv2D(4, 3, padding="same", activation="relu", trainable=False)(other)
+        value = keras.layers.Add()([value, other])
+    model = keras.Model(inputs, recompute_models.head(keras.layers.GlobalAveragePooling2D()(value)))
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    plain = in_use(model, (x, y))
+    plans = (
+        recompute.plan(model, 16, "sqrt"),
+        recompute.plan(model, 16, "minimal"),
+        cut(model, 6),
+    )
+    with plain_trained_once():
+        assert all(recompute.verify(model, plan, x, y).exact for plan in plans)
+    for plan in plans:
+        recompute.apply(model, plan)
+        found = in_use(model, (x, y))
+        assert found["Conv2D"] > plain["Conv2D"]
+        assert all(
+            found[kind] == plain[kind]
+            for kind in ("Conv2DBackpropInput", "Conv2DBackpropFilter", "ReluGrad")
+        )
+
+
+@contextmanager
+def sums_and_products_as_written():
+    """Keep TensorFlow's graph optimizer, but not its rewrites that round otherwise."""
+    rounding = ("arithmetic_optimization", "remapping", "constant_folding")
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(rounding, False))
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options(dict.fromkeys(rounding, True))
+
+
+def retraced(build, times):
+    """What a plan changes in any variable at most, and the reads that its last trace sets free.
+
+    Two steps of a fresh trace are trained, as often as `times` says. The reads are looked for in
+    the last of them, with the whole graph optimizer.
+    """
+    model, data = compiled(build, optimizer=keras.optimizers.SGD(0.5))
+    model.optimizer.build(model.trainable_variables)
+    start = [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+
+    def step():
+        for variable, value in zip(
+            [*model.variables, *model.optimizer.variables], start, strict=True
+        ):
+            variable.assign(value)
+        model.train_function = None  # a fresh trace, in which another order may be lost
+        for _ in range(2):
+            model.train_on_batch(*data)
+        return [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+
+    with sums_and_products_as_written():
+        plain = step()
+        recompute.apply(model, cut(model))
+        difference = max(
+            float(np.abs(a - b).max())
+            for _ in range(times)
+            for a, b in zip(plain, step(), strict=True)
+        )
+    return difference, freed(lambda: model.train_on_batch(*data))
+
+
+@pytest.fixture(scope="module", params=recompute_models.BUILDS, ids=lambda build: build.__name__)
+def five_traces(request):
+    return retraced(request.param, 5)
+
+
+def test_no_trace_reads_updated_weights(five_traces):
+    difference, _ = five_traces
+    assert difference == 0
+
+
+def test_no_read_follows_the_update_in_the_optimized_graph(five_traces):
+    _, reads = five_traces
+    assert reads == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", recompute_models.BUILDS, ids=lambda build: build.__name__)
+def test_none_of_fifty_traces_reads_updated_weights(build):
+    # TensorFlow keeps megabytes of every trace for the life of a process
+    with forked.ForkedWorker() as worker:
+        assert worker.call(retraced, build, 50, timeout_seconds=1800) == (0, set())
+
+
+class Remade(keras.layers.Layer):
+    """A stack under `tf.recompute_grad`, which reads the weights again in the backward pass."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, inputs, training=None):
+        return tf.recompute_grad(lambda x: self.inner(x, training=training))(inputs)
+
+
+def test_the_search_for_such_reads_finds_those_of_recompute_grad():
+    inner = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization()]
+    )
+    model = keras.Sequential([keras.Input((8,)), Remade(inner), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    found = freed(lambda: model.train_on_batch(np.ones((4, 8)), np.ones((4, 1))))
+    assert len(found) == 1, found
+    assert "batch_normalization" in found.pop()

@@ -1,7 +1,28 @@
+"""The clock of a training, on a time that only tests move: pauses, input and stops."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from kbatch.callbacks.clock import CountingClock, GrowingClock, TrainingClock
+from kbatch.callbacks.clock import (
+    MOST_FAULTS,
+    MOST_READY,
+    STEADY,
+    CountingClock,
+    GrowingClock,
+    Heartbeat,
+    InputCharge,
+    Pulse,
+    TrainingClock,
+)
 from kbatch.testing import FakeTime
 
 
@@ -205,3 +226,150 @@ def test_growing_and_counting_clocks_leave_stops_out(stopped_clock, now, stops):
     assert growing.median_update_seconds == pytest.approx(8.0)
     assert counting.in_seconds([(counting.seconds, 0.5)]) == ((pytest.approx(9.0), 0.5),)
     assert stopped_clock.stopped_seconds == 150.0
+
+
+def test_examples_are_the_seconds_of_a_horizon():
+    clock = SimpleNamespace(updates=0, seconds=0.0, examples=7)
+    counting = CountingClock(clock, lambda: 8 * clock.updates)
+    assert (counting.seconds, counting.median_update_seconds) == (0.0, None)
+    curve = []
+    for updates, seconds in ((3, 0.5), (6, 0.75)):
+        clock.updates, clock.seconds = updates, seconds
+        curve.append((counting.seconds, updates / 10))
+    assert curve == [(24.0, 0.3), (48.0, 0.6)]
+    assert counting.median_update_seconds == 1.0
+    assert counting.in_seconds(curve) == ((0.5, 0.3), (0.75, 0.6))
+    assert counting.examples == 7  # all else is the clock's
+
+
+CORES = os.cpu_count() or 1
+
+
+def pulse_of(seconds, busy=0.0, process=0.0, faults=0):
+    return Pulse(seconds, {1: busy, 2: 0.0}, process, faults)
+
+
+@pytest.mark.parametrize(
+    ("later", "stopped"),
+    [
+        (pulse_of(0.1), False),  # a late beat
+        (pulse_of(4.0), True),
+        (pulse_of(4.0, busy=0.05, process=0.05 * CORES), True),  # it ran before it was stopped
+        (pulse_of(4.0, busy=3.9), False),  # a thread kept the others waiting, or was starved
+        (pulse_of(4.0, process=4.0 + CORES), False),  # threads that Python does not know of ran
+        (pulse_of(4.0, faults=MOST_FAULTS + 1), False),  # pages were read from disk
+    ],
+)
+def test_only_a_process_that_did_nothing_was_stopped(later, stopped):
+    assert bool(pulse_of(0.0).stopped(later)) == stopped
+
+
+def test_a_stop_is_known_before_the_thread_beats():
+    now = FakeTime()
+    heartbeat = Heartbeat(now, lambda: pulse_of(now()))
+    with heartbeat:
+        now.sleep(3.0)
+        assert heartbeat.stopped_seconds() == pytest.approx(3.0, abs=0.1)
+        now.sleep(0.2)
+        assert heartbeat.stopped_seconds() == pytest.approx(3.0, abs=0.1)
+    now.sleep(9.0)
+    assert heartbeat.stopped_seconds() == pytest.approx(3.0, abs=0.1)
+
+
+def test_its_thread_ends_with_it():
+    before = set(threading.enumerate())
+    heartbeat = Heartbeat()
+    for _ in range(2):
+        with heartbeat:
+            assert len(set(threading.enumerate()) - before) == 1
+        for thread in set(threading.enumerate()) - before:
+            thread.join()
+    dropped = Heartbeat().__enter__()
+    (thread,) = set(threading.enumerate()) - before
+    del dropped
+    thread.join()
+
+
+def child(work, niceness=0):
+    """A process that works under a heartbeat, and says for how long it was stopped."""
+    program = f"""
+    import os, sys, time
+    from kbatch.callbacks.clock import Heartbeat
+    os.nice({niceness})
+    with Heartbeat() as heartbeat:
+        print("begun", flush=True)
+        {work}
+        print(heartbeat.stopped_seconds(), flush=True)
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    )
+
+
+WORKS = {
+    "computes": "sum(i * i for i in range(15_000_000))",
+    "keeps the others waiting": "sorted(range(12_000_000), key=lambda i: -i)",
+    "waits": "time.sleep(1.5)",
+}
+
+
+@pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)
+def test_what_was_not_stopped_has_no_stop(work):
+    with child(work) as process:
+        assert process.stdout.read().splitlines() == ["begun", "0.0"]
+
+
+def test_a_starved_process_was_not_stopped():
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * CORES)]
+    try:
+        with child("sum(i * i for i in range(200_000))", niceness=19) as process:
+            assert process.stdout.read().splitlines() == ["begun", "0.0"]
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="Windows stops no process")
+@pytest.mark.parametrize("work", [WORKS["computes"], WORKS["waits"]])
+def test_sigstop_is_noticed_whatever_the_process_does(work):
+    with child(work) as process:
+        process.stdout.readline()
+        time.sleep(0.3)
+        began = time.perf_counter()
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        least = time.perf_counter() - began
+        process.send_signal(signal.SIGCONT)
+        stopped = float(process.stdout.read())
+    assert 0.8 * least < stopped
+
+
+def test_updates_after_a_pause_cost_at_least_the_pipeline():
+    charge = InputCharge(0.1)
+    assert charge.of(0.01) == 0.01  # nothing was made ready
+    charge.paused(0.25)  # in which two batches can be made
+    assert [charge.of(0.01), charge.of(0.3), charge.of(0.01)] == [0.1, 0.3, 0.01]
+
+
+def test_pauses_add_up_to_what_a_pipeline_holds_at_most():
+    charge = InputCharge(0.1)
+    charge.paused(0.06)
+    charge.paused(0.06)
+    assert [charge.of(0.0), charge.of(0.0)] == [0.1, 0.0]
+    charge.paused(1e6)
+    assert [charge.of(0.0) for _ in range(MOST_READY + 1)].count(0.1) == MOST_READY
+
+
+def test_steady_updates_show_what_the_pipeline_takes_now():
+    charge = InputCharge(0.1)
+    for _ in range(STEADY):
+        assert charge.of(0.02) == 0.02
+    charge.paused(0.02)
+    assert charge.of(0.0) == pytest.approx(0.02)
+
+
+def test_a_pipeline_without_a_time_charges_nothing():
+    charge = InputCharge()
+    charge.paused(10.0)
+    assert [charge.of(0.01) for _ in range(3)] == [0.01] * 3

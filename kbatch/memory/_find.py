@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _cache
-from kbatch.memory._max_batch import MARGINS, Margins, MaxBatch, Probe
+from kbatch.memory._max_batch import MARGINS, MaxBatch, Probe
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober, shown_lines
 from kbatch.memory._search import (
     ALLOWED,
@@ -168,12 +168,12 @@ def find_max_batch(
     return result
 
 
-def find(prober: Prober, options: SearchOptions, margins: Margins = MARGINS) -> MaxBatch:
+def find(prober: Prober, options: SearchOptions) -> MaxBatch:
     """The largest batch size of the prober's workload."""
     began = time.perf_counter()
-    prediction = predict(prober, options, margins)
-    known = approach(prober, prediction, options, margins)
-    result = conclude(prober, known, options, margins)
+    prediction = predict(prober, options)
+    known = approach(prober, prediction, options)
+    result = conclude(prober, known, options)
     if not result.batch_size:
         raise nothing_fits(result.last, prediction.model)
     flat = known.speed.flat

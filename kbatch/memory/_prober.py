@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from kbatch import errors
 from kbatch.errors import KbatchError, MemoryLimitError, ModelError
@@ -97,14 +97,6 @@ OF_FAILED = (
     "no room: they may be fewer than those of a smaller size that passed"
 )
 LONG_SECONDS = 10.0  # of a training that is announced: chosen by hand
-
-
-@runtime_checkable
-class Patience(Protocol):
-    """A listener that is told before a training that may take long."""
-
-    def expect(self, batch_size: int, steps: int, seconds: float) -> None:
-        """A confirmation of `steps` steps begins, which should take about `seconds` seconds."""
 
 
 def shown_lines(on_probe: Callable[[Probe], None] | None) -> Callable[[Probe], None] | None:
@@ -224,7 +216,7 @@ class Prober:
             "TF_GPU_ALLOCATOR": "",  # CUDA's own allocator takes a limit as a threshold only
             **(environment or {}),
         }
-        self._on_probe = on_probe or _ignore
+        self._on_probe = on_probe
         self._dump = tempfile.TemporaryDirectory(prefix="kbatch-xla-", ignore_cleanup_errors=True)
         self._worker = self._within(limit_bytes)
         self._limit_bytes = limit_bytes  # of the worker
@@ -290,7 +282,7 @@ class Prober:
         if self._first_seconds:
             slow = self._first_seconds + self._slowest_seconds * steps
             timeout = PATIENCE_SECONDS + SLOWER * slow
-            if isinstance(self._on_probe, Patience):
+            if isinstance(self._on_probe, Lines):
                 self._on_probe.expect(batch_size, steps, self._expected(steps))
         self.facts()
         return self._try(
@@ -401,7 +393,8 @@ class Prober:
         self._later_seconds += probe.step_seconds[1:]
         if probe.ended == "suspect" or (not probe.passed and self.workload.recipe.jit_compile):
             self._worker.close()  # XLA has freed variables that the next step would read
-        self._on_probe(probe)
+        if self._on_probe is not None:
+            self._on_probe(probe)
         return probe
 
     def _ask(self, method: str, *arguments: Any) -> Any:
@@ -450,10 +443,6 @@ class Prober:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _ignore(probe: Probe) -> None:
-    """Nobody is told."""
 
 
 def _tell_of_lowest(values: Mapping[str, Any]) -> None:

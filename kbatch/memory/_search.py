@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory._estimate import SpeedBound, speed_bound
-from kbatch.memory._max_batch import MARGINS, Margins, Probe, SearchResult
+from kbatch.memory._max_batch import MARGINS, Probe, SearchResult
 from kbatch.memory._prober import SUSPECTS, TOO_LARGE, ModelFacts, Prober
 from kbatch.runtime import device_memory
 from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
@@ -48,13 +48,11 @@ class Need:
         """The largest batch size that needs at most `limit_bytes`; 0 if none does."""
         return bisect_right(range(1, UNBOUNDED + 1), limit_bytes, key=self.at)
 
-    def corrected(
-        self, probes: Sequence[Probe], limit_bytes: float, margins: Margins = MARGINS
-    ) -> tuple[Need, ...]:
+    def corrected(self, probes: Sequence[Probe], limit_bytes: float) -> tuple[Need, ...]:
         """Rescale the predicted curve so that it agrees with the probes.
 
-        Only probes whose peak is reliable (`margins.reliable`) set the slope: two of them if their
-        sizes differ by `margins.apart` or more, otherwise one, which may only make it steeper.
+        Only probes whose peak is reliable (`MARGINS.reliable`) set the slope: two of them if their
+        sizes differ by `MARGINS.apart` or more, otherwise one, which may only make it steeper.
         Returns that curve through the largest such probe, and the same slope through the largest
         probe of all, whose peak may include allocator slack. Without a probe that passed, the
         prediction is returned as it is.
@@ -62,18 +60,18 @@ class Need:
         passed = _largest_last(probes)
         if not passed:
             return (self,)
-        trusted_bytes = margins.reliable * limit_bytes
+        trusted_bytes = MARGINS.reliable * limit_bytes
         reliable = [probe for probe in passed if probe.peak_bytes <= trusted_bytes] or passed[:1]
-        rise = self._rise(reliable, margins)
+        rise = self._rise(reliable)
         if passed[-1] is not reliable[-1]:
             # A peak near the limit is never below the need, so it may only lower the slope.
-            near_limit = self._rise([reliable[-1], passed[-1]], margins)
-            rise = min(rise, max(near_limit, margins.flatter))
+            near_limit = self._rise([reliable[-1], passed[-1]])
+            rise = min(rise, max(near_limit, MARGINS.flatter))
         return tuple(self._through(probe, rise) for probe in {reliable[-1], passed[-1]})
 
-    def scale(self, probe: Probe, margins: Margins = MARGINS) -> tuple[float, float]:
+    def scale(self, probe: Probe) -> tuple[float, float]:
         """The factor on the slope, and the bytes to add, that lead the curve through a probe."""
-        rise = max(self._ratio(probe, margins), margins.flatter)
+        rise = max(self._ratio(probe), MARGINS.flatter)
         return rise, probe.peak_bytes - self._lowest - rise * (
             self.at(probe.batch_size) - self._lowest
         )
@@ -92,22 +90,22 @@ class Need:
     def _lowest(self) -> float:
         return min(fixed for fixed, _ in self.lines)
 
-    def _rise(self, measured: list[Probe], margins: Margins) -> float:
+    def _rise(self, measured: list[Probe]) -> float:
         """The factor between the measured and the predicted slope."""
         last = measured[-1]
-        if len(measured) == 1 or last.batch_size < margins.apart * measured[-2].batch_size:
+        if len(measured) == 1 or last.batch_size < MARGINS.apart * measured[-2].batch_size:
             # One probe cannot tell a wrong slope from a wrong constant.
-            return max(self._ratio(last, margins), 1.0)
+            return max(self._ratio(last), 1.0)
         before = measured[-2]
         predicted = self.at(last.batch_size) - self.at(before.batch_size)
         rise = (last.peak_bytes - before.peak_bytes) / max(predicted, 1.0)
-        near = last.batch_size < margins.far * before.batch_size
-        return min(max(rise, margins.flattest if near else LEAST_SLOPE), margins.steepest)
+        near = last.batch_size < MARGINS.far * before.batch_size
+        return min(max(rise, MARGINS.flattest if near else LEAST_SLOPE), MARGINS.steepest)
 
-    def _ratio(self, probe: Probe, margins: Margins) -> float:
+    def _ratio(self, probe: Probe) -> float:
         """Measured over predicted bytes, both above the lowest part of the curve."""
         predicted = max(self.at(probe.batch_size) - self._lowest, 1.0)
-        return min((probe.peak_bytes - self._lowest) / predicted, margins.steepest)
+        return min((probe.peak_bytes - self._lowest) / predicted, MARGINS.steepest)
 
     def _through(self, probe: Probe, rise: float) -> Need:
         offset = probe.peak_bytes - rise * self.at(probe.batch_size)
@@ -150,7 +148,7 @@ class Jump:
     """The sizes to probe where the prediction is a curve: near half of the limit, then near it.
 
     Each probe corrects the prediction. The sizes end when the largest that passed is within
-    `margins.tolerance` (or 1) of the smallest that failed, or within `margins.near` of the
+    `MARGINS.tolerance` (or 1) of the smallest that failed, or within `MARGINS.near` of the
     corrected prediction. A peak near the limit does not end them earlier. A peak above the limit
     ends the steps beyond a prediction that was far off.
     """
@@ -159,14 +157,13 @@ class Jump:
     limit_bytes: float
     ceiling: int
     allowed: Allowed
-    margins: Margins = MARGINS
     steps_further: int = 0
 
     def sizes(self) -> Sizes:
         """Name the first size, near half of the largest that is predicted, and each next one."""
         probes: tuple[Probe, ...] = ()
         fixed = min(self.need.at(0), self.limit_bytes)
-        aimed = self.need.largest(fixed + self.margins.first * (self.limit_bytes - fixed))
+        aimed = self.need.largest(fixed + MARGINS.first * (self.limit_bytes - fixed))
         size, passed = max(1, self.allowed(min(self.ceiling, aimed))), 0
         while size > passed:
             probes = (*probes, (yield size))
@@ -175,15 +172,15 @@ class Jump:
 
     def _following(self, found: SearchResult) -> int:
         """The size to probe next; at most the largest that passed if the search ends."""
-        low, probes, margins = found.batch_size, found.probes, self.margins
-        curves = self.need.corrected(probes, self.limit_bytes, margins)
-        guess = max(curve.largest(margins.computed * self.limit_bytes) for curve in curves)
+        low, probes = found.batch_size, found.probes
+        curves = self.need.corrected(probes, self.limit_bytes)
+        guess = max(curve.largest(MARGINS.computed * self.limit_bytes) for curve in curves)
         if found.first_failing is not None:
             return self._between(guess, found)
         size = self.allowed(min(self.ceiling, guess))
         if self.allowed is power_of_two:
-            size = max(size, self.allowed(min(self.ceiling, int(guess * margins.rounded_up))))
-        if size > low * (1 + margins.near):
+            size = max(size, self.allowed(min(self.ceiling, int(guess * MARGINS.rounded_up))))
+        if size > low * (1 + MARGINS.near):
             return size
         if self._is_distrusted(low) and probes[-1].peak_bytes <= self.limit_bytes:
             return self._further(low)
@@ -191,18 +188,18 @@ class Jump:
 
     def _is_distrusted(self, low: int) -> bool:
         """Whether the first prediction was so wrong that it may be wrong near the limit too."""
-        predicted, trusted = self.need.largest(self.limit_bytes), self.margins.trusted
+        predicted, trusted = self.need.largest(self.limit_bytes), MARGINS.trusted
         return not low * trusted <= predicted <= low / trusted
 
     def _further(self, low: int) -> int:
         """A little above what passed, so that a failure ends the search; each time further."""
-        stride = self.margins.tolerance * 2**self.steps_further
+        stride = MARGINS.tolerance * 2**self.steps_further
         self.steps_further += 1
         return self.allowed(min(self.ceiling, low + max(1, int(stride * low))))
 
     def _between(self, guess: int, found: SearchResult) -> int:
         """The next size between what passed and what failed; 0 if they are near enough."""
-        low, high, tolerance = found.batch_size, found.first_failing or 0, self.margins.tolerance
+        low, high, tolerance = found.batch_size, found.first_failing or 0, MARGINS.tolerance
         if high - low <= max(1, tolerance * low):
             return 0
         failures = sum(not probe.passed for probe in found.probes)
@@ -224,7 +221,7 @@ def settling(guess: int, ceiling: int, allowed: Allowed) -> Sizes:
         size, share = _lower(size, share, allowed), 2 * share
 
 
-def stepping_down(size: int, step: float, allowed: Allowed, margins: Margins = MARGINS) -> Sizes:
+def stepping_down(size: int, step: float, allowed: Allowed) -> Sizes:
     """The sizes to confirm, from `size` down until one passes.
 
     A failure shrinks the size by `step`. From the third failure on the share doubles each time.
@@ -233,7 +230,7 @@ def stepping_down(size: int, step: float, allowed: Allowed, margins: Margins = M
     failed: list[int] = []
     while size and not (yield size).passed:
         failed.append(size)
-        doublings = max(0, len(failed) - margins.equal_steps)
+        doublings = max(0, len(failed) - MARGINS.equal_steps)
         share = min(MOST_TAKEN_OFF, step * 2**doublings)
         size = _lower(size, share, allowed) if size > 1 else 0
     while size and failed and failed[-1] - size > math.ceil(step * failed[-1]):
@@ -263,9 +260,9 @@ class CompiledSize:
     slope: float  # bytes that each example adds near that size
     compilations: int  # batch sizes that were compiled
 
-    def with_added(self, added_bytes: int, margins: Margins = MARGINS) -> int:
+    def with_added(self, added_bytes: int) -> int:
         """The largest batch size while some more bytes are held: computed, hence a margin lower."""
-        return max(0, int((self.batch_size - added_bytes / self.slope) * margins.computed))
+        return max(0, int((self.batch_size - added_bytes / self.slope) * MARGINS.computed))
 
 
 def compiled_size(
@@ -356,14 +353,14 @@ class Approach:
     accumulating: int = 0
 
 
-def predict(prober: Prober, options: SearchOptions, margins: Margins = MARGINS) -> Prediction:
+def predict(prober: Prober, options: SearchOptions) -> Prediction:
     """Predict the need of the prober's workload from its trace, or from XLA's buffers."""
     model = prober.facts()
     if model.limit_bytes is None:
         raise device_memory.no_limit()
     if options.confirmed_steps:
         prober.prepare()
-    usable = margins.usable(model.limit_bytes)
+    usable = MARGINS.usable(model.limit_bytes)
     if prober.workload.recipe.jit_compile:
         most = _most_examples(prober, model)
         size = compiled_size(prober.compiled_bytes, model, min(options.largest, most))
@@ -394,9 +391,7 @@ def traced_need(moments: list[Moment], model: ModelFacts) -> Need:
     return Need(tuple(lines))
 
 
-def approach(
-    prober: Prober, prediction: Prediction, options: SearchOptions, margins: Margins = MARGINS
-) -> Approach:
+def approach(prober: Prober, prediction: Prediction, options: SearchOptions) -> Approach:
     """Probe until the largest size is near; a size that XLA predicts is only confirmed."""
     most = min(options.largest, prediction.most_examples)
     guess = min(prediction.largest(prediction.limit_bytes), most)
@@ -407,27 +402,25 @@ def approach(
         return Approach(prediction, result, speed, ceiling)
     sizes = settling(guess, ceiling, options.allowed)
     if prediction.need is not None:
-        aimed_bytes = margins.aimed * prediction.usable_bytes
-        sizes = Jump(prediction.need, aimed_bytes, ceiling, options.allowed, margins).sizes()
+        aimed_bytes = MARGINS.aimed * prediction.usable_bytes
+        sizes = Jump(prediction.need, aimed_bytes, ceiling, options.allowed).sizes()
     result = SearchResult.of(tried(sizes, lambda size: [prober.probe(size)]))
     return Approach(prediction, result, speed, ceiling)
 
 
-def conclude(
-    prober: Prober, approach: Approach, options: SearchOptions, margins: Margins = MARGINS
-) -> SearchResult:
+def conclude(prober: Prober, approach: Approach, options: SearchOptions) -> SearchResult:
     """Confirm the size of an approach in a fresh process, or a smaller one."""
     result, prediction = approach.result, approach.prediction
     if not result.batch_size or not options.confirmed_steps:
         return result
     train = prober.confirm
-    if _is_roomy(approach, margins):
+    if _is_roomy(approach):
         train = prober.train  # less memory could show nothing: the ceiling decides
-    step = margins.step_down if prediction.compiled is None else margins.compiled_step_down
+    step = MARGINS.step_down if prediction.compiled is None else MARGINS.compiled_step_down
 
     def confirm(size: int) -> list[Probe]:
         probes: list[Probe] = []
-        while len(probes) < _processes(prediction, margins):
+        while len(probes) < _processes(prediction):
             probes.append(train(size, options.confirmed_steps, options.validation_batch_size))
             if not probes[-1].passed:
                 break
@@ -436,24 +429,22 @@ def conclude(
             raise _validation_does_not_fit(probe, options.validation_batch_size)
         return probes
 
-    begin = first_confirmed(result, prediction.usable_bytes, options.allowed, margins)
-    sizes = stepping_down(begin, step, options.allowed, margins)
+    begin = first_confirmed(result, prediction.usable_bytes, options.allowed)
+    sizes = stepping_down(begin, step, options.allowed)
     return SearchResult.of(result.probes, tried(sizes, confirm))
 
 
-def _processes(prediction: Prediction, margins: Margins) -> int:
+def _processes(prediction: Prediction) -> int:
     """How many processes must train a size, one after the other, to confirm it.
 
     On a GPU, XLA times kernels while it compiles and takes the fastest, which may be another one,
     with other scratch memory, in the next process. Elsewhere its numbers hold in every process.
     """
     timed = prediction.compiled is not None and not prediction.model.device.startswith("CPU")
-    return margins.timed_processes if timed else 1
+    return MARGINS.timed_processes if timed else 1
 
 
-def first_confirmed(
-    result: SearchResult, usable_bytes: int, allowed: Allowed, margins: Margins = MARGINS
-) -> int:
+def first_confirmed(result: SearchResult, usable_bytes: int, allowed: Allowed) -> int:
     """The size to confirm first: lower than the result where that is too near the limit.
 
     Too near is a size just below one that failed with the whole limit, and a size whose peak is
@@ -462,10 +453,10 @@ def first_confirmed(
     size = result.batch_size
     sizes = [size]
     if result.first_failing is not None:
-        sizes.append(allowed(int(result.first_failing * (1 - margins.below_failed))))
+        sizes.append(allowed(int(result.first_failing * (1 - MARGINS.below_failed))))
     if any(each.batch_size == size and each.peak_bytes > usable_bytes for each in result.probes):
-        below = allowed(int(size * (1 - margins.step_down)))
-        if below >= margins.roomy * size:  # half of a power of two is worth a failure
+        below = allowed(int(size * (1 - MARGINS.step_down)))
+        if below >= MARGINS.roomy * size:  # half of a power of two is worth a failure
             sizes.append(below)
     return max(1, min(sizes))
 
@@ -488,13 +479,13 @@ def nothing_fits(probe: Probe | None, model: ModelFacts) -> MemoryLimitError | M
     )
 
 
-def _is_roomy(approach: Approach, margins: Margins) -> bool:
+def _is_roomy(approach: Approach) -> bool:
     """Whether a size is at its ceiling and its probes used far less than a confirmation may."""
     result = approach.result
     peaks = [probe.peak_bytes for probe in result.probes if probe.passed]
     if not peaks or result.batch_size != approach.ceiling:
         return False
-    return max(peaks) <= margins.roomy * approach.prediction.usable_bytes
+    return max(peaks) <= MARGINS.roomy * approach.prediction.usable_bytes
 
 
 def _validation_does_not_fit(probe: Probe, validation_batch_size: int) -> MemoryLimitError:

@@ -13,7 +13,7 @@ from kbatch.errors import MemoryLimitError, ModelError, NoMemoryLimitError, in_o
 from kbatch.memory import _cache
 from kbatch.memory._estimate import SpeedBound
 from kbatch.memory._find import FinderArguments, WorkerOptions, lower_size, parted, room
-from kbatch.memory._max_batch import MARGINS, Margins, Row, SearchResult, Table, recipe_of
+from kbatch.memory._max_batch import MARGINS, Row, SearchResult, Table, recipe_of
 from kbatch.memory._micro_batch import MOST_STEPS
 from kbatch.memory._prober import SUSPECTS, Prober, shown_lines
 from kbatch.memory._search import (
@@ -47,10 +47,9 @@ class TableSearch:
         limit_bytes: int | None,
         ceiling: int | None,
         on_row: Callable[[Row], None] | None = None,
-        margins: Margins = MARGINS,
     ) -> None:
         self._workload, self._augmentation = workload, augmentation
-        self._make_prober, self._on_row, self._margins = make_prober, on_row, margins
+        self._make_prober, self._on_row = make_prober, on_row
         # A search validates with batches of this size, whatever it trains with.
         self._options = SearchOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
         self._limit_bytes = limit_bytes or 0
@@ -118,7 +117,7 @@ class TableSearch:
         for recipe in recipes:
             prober.another(self._workload.of(recipe))
             try:
-                prediction = predict(prober, self._options, self._margins)
+                prediction = predict(prober, self._options)
             except NoMemoryLimitError:
                 raise
             except MemoryLimitError:
@@ -131,7 +130,7 @@ class TableSearch:
                 known = self._computed(prediction, scale)
                 yield self._with_accumulating(prober, recipe, known, scale)
                 continue
-            known = approach(prober, prediction, self._options, self._margins)
+            known = approach(prober, prediction, self._options)
             self._executed += len(known.speed.probes) + len(known.result.probes)
             self._options = dataclasses.replace(
                 self._options, ceiling=known.speed.lowered(self._options.largest)
@@ -156,12 +155,12 @@ class TableSearch:
         many = dataclasses.replace(recipe, batch_size=MOST_STEPS, micro_batch_size=1)
         prober.another(self._workload.of(many))
         try:
-            prediction = _scaled(predict(prober, self._options, self._margins), scale)
+            prediction = _scaled(predict(prober, self._options), scale)
         except (MemoryLimitError, ModelError):  # a model too large, or one that cannot accumulate
             return known
         size = self._largest(prediction, 0)
         if prediction.compiled is not None:  # not to be confirmed
-            size = int(size * self._margins.computed)
+            size = int(size * MARGINS.computed)
         return dataclasses.replace(known, accumulating=size)
 
     def _scale(self, known: Approach) -> tuple[float, float]:
@@ -174,7 +173,7 @@ class TableSearch:
         if need is None or not passed:
             return 1.0, 0.0
         largest = max(passed, key=lambda probe: probe.batch_size)
-        return need.scale(largest, self._margins)
+        return need.scale(largest)
 
     def _computed(self, prediction: Prediction, scale: tuple[float, float]) -> Approach:
         """An approach without a probe: the size that the corrected prediction allows."""
@@ -185,19 +184,19 @@ class TableSearch:
     def _largest(self, prediction: Prediction, added_bytes: int) -> int:
         """The largest size of a corrected prediction while some more bytes are held."""
         if prediction.need is not None:
-            fitting_bytes = self._margins.computed * prediction.usable_bytes
+            fitting_bytes = MARGINS.computed * prediction.usable_bytes
             size = prediction.need.largest(fitting_bytes - added_bytes)
         elif prediction.compiled is None:
             size = 0
         elif added_bytes:
-            size = prediction.compiled.with_added(added_bytes, self._margins)
+            size = prediction.compiled.with_added(added_bytes)
         else:
             size = prediction.compiled.batch_size
         return min(self._options.largest, prediction.most_examples, size)
 
     def _row(self, recipe: Recipe, known: Approach, prober: Prober) -> Row:
         """The row of a recipe, once its size has trained with memory to spare."""
-        result = conclude(prober, known, self._options, self._margins)
+        result = conclude(prober, known, self._options)
         self._executed += len(result.confirmations)
         larger = self._larger(known, result)
         if larger > result.batch_size > 0:
@@ -220,11 +219,11 @@ class TableSearch:
     def _larger(self, known: Approach, result: SearchResult) -> int:
         """The size that a computed row's own peak allows, if that left much memory unused."""
         need, usable_bytes = known.prediction.need, known.prediction.usable_bytes
-        enough = result.peak_bytes >= self._margins.upward * usable_bytes
+        enough = result.peak_bytes >= MARGINS.upward * usable_bytes
         probed = known.result.probes or result.first_failing is not None
         if need is None or probed or enough or not result.batch_size:
             return 0
-        own = need.scaled(*need.scale(result.confirmations[-1], self._margins))
+        own = need.scaled(*need.scale(result.confirmations[-1]))
         corrected = dataclasses.replace(known.prediction, need=own)
         return min(self._largest(corrected, 0), known.ceiling)
 

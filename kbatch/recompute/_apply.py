@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -38,25 +38,7 @@ from kbatch.runtime.keras_private import (
 _traced: SignatureCache[bool] = SignatureCache()
 
 
-class Call(Protocol):
-    """A function that stands for a model's `call`.
-
-    Attributes:
-        model: The model.
-        context: Layer that knows the segment that was begun last.
-    """
-
-    model: keras.Model
-    context: Context
-
-    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
-        """Run the model."""
-
-    def plain(self, inputs: Any, training: bool | None = None) -> Any:
-        """Run the model without segments."""
-
-
-def check_step(graph: OpGraph, call: Call, spans: Sequence[Span]) -> None:
+def check_step(graph: OpGraph, call: SegmentedCall, spans: Sequence[Span]) -> None:
     """Trace a step forward and backward in the segments of a plan, without running it.
 
     Every weight that a gradient reaches in the plain model must be reached in the segments too. A
@@ -65,7 +47,7 @@ def check_step(graph: OpGraph, call: Call, spans: Sequence[Span]) -> None:
     _traced.get(graph, lambda: _checked(graph, call), tuple(spans))
 
 
-def _checked(graph: OpGraph, call: Call) -> bool:
+def _checked(graph: OpGraph, call: SegmentedCall) -> bool:
     weights = _weights(graph, call.model)
     create_global_seed_generator()
     missed = _unreached(graph, call, call, weights)
@@ -88,7 +70,7 @@ def _weights(graph: OpGraph, model: keras.Model) -> list[Any]:
 
 
 def _unreached(
-    graph: OpGraph, call: Call, run: Callable[..., Any], weights: Sequence[Any]
+    graph: OpGraph, call: SegmentedCall, run: Callable[..., Any], weights: Sequence[Any]
 ) -> set[int]:
     """Trace a step, and return the positions of the weights that no gradient reaches."""
     unreached: set[int] = set()

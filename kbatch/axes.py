@@ -27,6 +27,7 @@ from kbatch.axis import (
     words,
 )
 from kbatch.recipe_words import (
+    ADAMS,
     AUGMENTATIONS,
     COMPILED,
     NORMALIZATIONS,
@@ -158,6 +159,14 @@ AXES = (
         as_in_recipe("momentum"),
         (0.9,),
         Option("momentums", "Momentum, or beta_1, at batch 32.", numbers, "0.9"),
+        of_optimizer=True,
+    ),
+    Axis(
+        "beta_2",
+        as_in_recipe("beta_2"),
+        (0.999,),
+        Option("beta-2", "beta_2 of the Adam family, at all batch sizes.", numbers, "0.999"),
+        only_if=("optimizer", ADAMS),
         of_optimizer=True,
     ),
     _rule("momentum_rule", scaling.MOMENTUM_RULES, "momentum and moving average", "constant"),

@@ -12,6 +12,7 @@ from typing import Any
 from kbatch import plain_text
 from kbatch.errors import RecipeError, in_one_frame, made_in_one_frame
 from kbatch.recipe_words import (
+    ADAMS,
     CHECKS,
     COMPILED,
     CONSTANT,
@@ -62,6 +63,16 @@ def checked_micro_batch_size(recipe: Any) -> int | None:
             "Pass a divisor, or None for the whole batch at once",
         )
     return size
+
+
+def check_beta_2(recipe: Any) -> None:
+    """Refuse a second beta for an optimizer that has none."""
+    if recipe.beta_2 != type(recipe).beta_2 and recipe.optimizer not in ADAMS:
+        raise RecipeError(
+            f"`beta_2` must be left out with an optimizer other than {', '.join(ADAMS)}",
+            f"beta_2={recipe.beta_2!r} with {recipe.optimizer}",
+            f"Leave it out, or pass beta_2={type(recipe).beta_2}",
+        )
 
 
 def check_growth(recipe: Any) -> None:
@@ -194,6 +205,8 @@ class Recipe:
             the loss once, of the outputs of all passes, which is exact for any loss of the outputs
             and costs one more forward pass (Gao et al. 2021). Trainings measure which is needed and
             take `"exact"` by themselves. Defaults to `"mean"`.
+        beta_2: Float, momentum of the mean of squared gradients of Adam, AdamW and LAMB. Large
+            batches often take less, such as 0.95 (Brown et al. 2020). Defaults to `0.999`.
 
     Raises:
         RecipeError: If a value is not one of the above.
@@ -228,12 +241,14 @@ class Recipe:
     batch_schedule: str = "constant"
     normalization: str = "batch"
     accumulation: str = MEAN
+    beta_2: float = 0.999
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
             object.__setattr__(self, name, check(getattr(self, name)))
         object.__setattr__(self, "learning_rate", checked_learning_rate(self))
         object.__setattr__(self, "micro_batch_size", checked_micro_batch_size(self))
+        check_beta_2(self)
         check_growth(self)
         check_policies(RecipeError, (self.policy,), (self.optimizer,), (self.training,))
 
@@ -377,6 +392,7 @@ class Recipe:
             f"recompute {self.recompute}": self.recompute != "none",
             f"label smoothing {self.label_smoothing:g}": self.label_smoothing > 0,
             f"weight decay {self.weight_decay:.3g}": self.weight_decay > 0,
+            f"beta_2 {self.beta_2:.4g}": self.beta_2 != Recipe.beta_2,
             f"dropout x {self.dropout_scale:.3g}": self.dropout_scale != 1,
             self.schedule: self.schedule != "constant",
             self.training: self.training != "plain",

@@ -265,6 +265,7 @@ class Strategy:
 
 COMPILED = "compiled"
 OPTIMIZERS = ("sgd", "adam", "adamw", "lars", "lamb", COMPILED)
+ADAMS = ("adam", "adamw", "lamb")  # optimizers with a mean of squared gradients
 # The built-in pipelines; each word of a name is a part of `kbatch.data.augmentation`.
 AUGMENTATIONS = ("none", "flip", "flip_shift", "flip_shift_contrast", "mixup", "cutmix") + (
     "flip_shift_mixup",
@@ -274,7 +275,7 @@ SCHEDULES = ("constant", "cosine", "steps")
 NORMALIZATIONS = ("batch", "group")
 MEAN, EXACT = "mean", "exact"  # how the passes of a batch make one gradient
 # Settings of an optimizer: with optimizer="compiled" they are the model's own.
-OF_OPTIMIZER = ("warmup_updates", "weight_decay", "momentum", "clip_norm", "schedule")
+OF_OPTIMIZER = ("warmup_updates", "weight_decay", "momentum", "beta_2", "clip_norm", "schedule")
 
 Check = Callable[[Any], Any]
 
@@ -380,6 +381,7 @@ CHECKS: dict[str, Check] = {
     ),
     "weight_decay": _number("weight_decay", lambda decay: decay >= 0, "of at least 0", "0.01"),
     "momentum": _number("momentum", lambda m: 0 <= m < 1, "of at least 0 and below 1", "0.9"),
+    "beta_2": _number("beta_2", lambda m: 0 <= m < 1, "of at least 0 and below 1", "0.99"),
     "dropout_scale": _number("dropout_scale", lambda scale: scale >= 0, "of at least 0", "1.0"),
     "schedule": _one_of("schedule", SCHEDULES),
     "training": _in_words("training", TrainingMethod.parse, METHOD_WORDS),

@@ -165,6 +165,8 @@ class Space:
         batch_schedule: Such as `("constant", "linear:8")`; see `Recipe`. Not together with XLA. By
             `"noise:8"` a batch takes two passes or more. Defaults to `("constant",)`.
         normalization: Names out of `"batch"`, `"group"`; see `Recipe`. Defaults to `("batch",)`.
+        beta_2: Floats, `beta_2` of Adam, AdamW and LAMB, the same at all batch sizes. Drawn with
+            these optimizers only. Defaults to `(0.999,)`.
 
     The settings of an optimizer (warm-up, weight decay, momentum, clipping and schedules) are the
     model's own for `optimizer="compiled"`, and refused if the space has no other.
@@ -204,6 +206,7 @@ class Space:
     ema: Any = AXIS["ema"].default
     batch_schedule: Any = AXIS["batch_schedule"].default
     normalization: Any = AXIS["normalization"].default
+    beta_2: Any = AXIS["beta_2"].default
     # whether the batch sizes are the defaults
     default_sizes: bool = field(init=False, repr=False, compare=False, default=False)
 

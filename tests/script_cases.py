@@ -23,7 +23,7 @@ CASES = {
     "dropout": {**SGD, "dropout_scale": 1.5},
     "group": {**SGD, "normalization": "group"},
     "sam": {**SGD, "training": "sam:0.1"},
-    "sam ema clip": {**ADAM, "training": "sam:0.1", "ema": 0.7, "clip_norm": 0.3},
+    "sam ema clip": {**ADAM, "beta_2": 0.9, "training": "sam:0.1", "ema": 0.7, "clip_norm": 0.3},
     "proximal": {**SGD, "training": "proximal:0.5:4"},
     "proximal ema": {**SGD, "training": "proximal:0.5", "ema": 0.7, "policy": "mixed_float16"},
     "linear growth": {**SGD, "batch_schedule": "linear:4"},

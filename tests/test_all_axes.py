@@ -21,6 +21,7 @@ VALUES = {
     "weight_decay": (0.0, 0.01),
     "weight_decay_rule": ("sqrt", "constant"),
     "momentum": (0.9, 0.5),
+    "beta_2": (0.999, 0.95),
     "momentum_rule": ("constant", "examples"),
     "dropout_scale": (1.0, 0.5),
     "dropout_rule": ("constant", "sqrt"),

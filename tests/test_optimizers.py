@@ -17,6 +17,7 @@ from kbatch.models.accumulation import weighed_passes
 from kbatch.models.compilation import CompileArguments
 from kbatch.models.maker import ModelMaker
 from kbatch.models.optimizers import PerUpdate, optimizer_of, schedule_in_passes
+from kbatch.recipe_words import ADAMS
 
 ACCUMULATING = Recipe(32, "compiled", None, micro_batch_size=8)
 CROSSENTROPY = CompileArguments("binary_crossentropy", ["accuracy"])
@@ -492,8 +493,11 @@ def test_settings_of_a_recipe_are_those_of_its_optimizer():
         momentum = optimizer.momentum if name in ("sgd", "lars") else optimizer.beta_1
         decay = optimizer.l2 if name == "lars" else optimizer.weight_decay
         assert (momentum, decay, optimizer.global_clipnorm) == (0.5, 0.1, 2.0)
-    for named in NAMED.values():
+    for name in ADAMS:
+        assert optimizer_of(Recipe(**NAMED[name], beta_2=0.9)).beta_2 == 0.9
+    for name, named in NAMED.items():
         plain = optimizer_of(Recipe(**named))
+        assert name not in ADAMS or plain.beta_2 == 0.999
         assert not plain.weight_decay
         assert plain.global_clipnorm is None
 

@@ -115,7 +115,9 @@ def test_numbers_in_words_are_plain_digits(text):
 
 
 NUMBERS = {
-    **dict.fromkeys(("learning_rate", "label_smoothing", "weight_decay", "momentum"), 0.5),
+    **dict.fromkeys(
+        ("learning_rate", "label_smoothing", "weight_decay", "momentum", "beta_2"), 0.5
+    ),
     **dict.fromkeys(("dropout_scale", "clip_norm", "ema"), 0.5),
     **dict.fromkeys(("batch_size", "warmup_updates", "micro_batch_size"), 8),
 }

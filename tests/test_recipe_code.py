@@ -29,6 +29,7 @@ CHANGED = {
     "label_smoothing": {"label_smoothing": 0.1},
     "weight_decay": {"weight_decay": 0.01},
     "momentum": {"momentum": 0.8},
+    "beta_2": {"beta_2": 0.99},
     "dropout_scale": {"dropout_scale": 1.5},
     "schedule": {"schedule": "steps"},
     "training": {"training": "sam:0.05"},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kbatch import Recipe, Space
-from kbatch.errors import SpaceError
+from kbatch.errors import RecipeError, SpaceError
 from kbatch.rules import scaling
 from kbatch.runtime import device
 from kbatch.space import combinations
@@ -229,6 +229,7 @@ def test_axes_that_cannot_be_searched_are_refused(axes):
     [
         ("weight_decay", (0, 0.01)),
         ("momentum", 0.5),
+        ("beta_2", (0.99, 0.999)),
         ("clip_norm", (0, 1.0)),
         ("schedule", "cosine"),
         ("batch_schedule", "exponential:8"),
@@ -241,6 +242,21 @@ def test_settings_of_a_compiled_optimizer_are_refused(name, value):
     Space(optimizer=("compiled", "sgd"), jit_compile=False, **{name: value})
     # what the model's own optimizer does not decide is searched with it
     Space(optimizer="compiled", ema=(0, 0.9), dropout_scale=(1, 2), training="sam:0.05")
+
+
+def test_beta_2_is_drawn_for_the_adam_family_only():
+    space = Space(("sgd", "adam", "lamb"), beta_2=(0.95, 0.999), batch_size=32, policy="float32")
+    hp = keras_tuner.HyperParameters()
+    space.declare(hp)
+    found = {}
+    for optimizer in ("sgd", "adam", "lamb"):
+        hp.values |= {"optimizer": optimizer, "beta_2": 0.95, f"learning_rate_{optimizer}": 0.01}
+        assert hp.is_active("beta_2") == (optimizer != "sgd")
+        found[optimizer] = space.recipe(hp).beta_2
+    assert found == {"sgd": 0.999, "adam": 0.95, "lamb": 0.95}
+    assert "beta_2" not in [axis.name for axis, _ in Space("sgd").searched()]
+    with pytest.raises(RecipeError, match=r"`beta_2` must be left out .* Received: beta_2=0.95"):
+        Recipe(optimizer="sgd", beta_2=0.95)
 
 
 def test_a_batch_that_divides_badly_is_refused_with_a_better_one():

@@ -245,13 +245,11 @@ def _sgd(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
 
 def _adam(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
     decay = recipe.weight_decay or None
-    return keras.optimizers.Adam(beta_1=recipe.momentum, weight_decay=decay, **settings)
+    return keras.optimizers.Adam(weight_decay=decay, **_betas(recipe), **settings)
 
 
 def _adamw(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
-    return keras.optimizers.AdamW(
-        beta_1=recipe.momentum, weight_decay=recipe.weight_decay, **settings
-    )
+    return keras.optimizers.AdamW(weight_decay=recipe.weight_decay, **_betas(recipe), **settings)
 
 
 def _lars(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
@@ -260,7 +258,12 @@ def _lars(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
 
 def _lamb(recipe: Recipe, settings: Settings) -> keras.optimizers.Optimizer:
     decay = recipe.weight_decay or None
-    return keras.optimizers.Lamb(beta_1=recipe.momentum, weight_decay=decay, **settings)
+    return keras.optimizers.Lamb(weight_decay=decay, **_betas(recipe), **settings)
+
+
+def _betas(recipe: Recipe) -> Settings:
+    """The momentums of the gradient and of its square in the Adam family."""
+    return {"beta_1": recipe.momentum, "beta_2": recipe.beta_2}
 
 
 _BY_NAME: dict[str, Callable[[Recipe, Settings], keras.optimizers.Optimizer]] = {

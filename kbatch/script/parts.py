@@ -153,6 +153,13 @@ def momentum(recipe: Any) -> Part:
     return Part(optimizer=(f"{name}={recipe.momentum!r}",))
 
 
+def beta_2(recipe: Any) -> Part:
+    """The second beta of the Adam family, where it is not Keras' own."""
+    if recipe.beta_2 == type(recipe).beta_2:
+        return Part()
+    return Part(optimizer=(f"beta_2={recipe.beta_2!r}",))
+
+
 def weight_decay(recipe: Any) -> Part:
     """Decoupled weight decay; that of LARS is inside of its ratio."""
     if recipe.optimizer == COMPILED or (not recipe.weight_decay and recipe.optimizer != "adamw"):
@@ -248,6 +255,7 @@ OPTIMIZER_PARTS: dict[str, Callable[[Any], Part]] = {
     "optimizer": optimizer,
     "learning_rate": learning_rate,
     "momentum": momentum,
+    "beta_2": beta_2,
     "weight_decay": weight_decay,
     "clip_norm": clip_norm,
     "micro_batch_size": micro_batch_size,

@@ -237,6 +237,18 @@ def test_what_cannot_be_replaced_is_refused_by_name(build, words):
         ModelMaker(lambda: model).make(GROUP)
 
 
+def test_a_group_normalization_of_ones_own_may_have_a_mask():
+    def build():
+        inputs = keras.Input((5,), dtype="int32")
+        x = layers.GroupNormalization(2)(layers.Embedding(9, 4, mask_zero=True)(inputs))
+        x = layers.BatchNormalization()(layers.Dense(8)(layers.GlobalAveragePooling1D()(x)))
+        model = keras.Model(inputs, layers.Dense(4)(x))
+        model.compile("sgd", "mse")
+        return model
+
+    assert kinds(ModelMaker(build).make(GROUP)).count("GroupNormalization") == 2
+
+
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [

@@ -16,7 +16,7 @@ from kbatch.checks.check import Check, Found
 from kbatch.checks.check import Finding as CheckFinding
 from kbatch.cli import doctor
 from kbatch.cli.app import app
-from kbatch.cli.command import Finding
+from kbatch.cli.doctor import Finding
 from kbatch.errors import KbatchError
 from kbatch.gpu_checks.catalogue import QUICK
 from kbatch.gpu_checks.check import Row

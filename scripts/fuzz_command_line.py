@@ -256,7 +256,7 @@ def nothing_slow() -> Iterator[None]:
     """Replace slow functions."""
     slow = dict.fromkeys(
         (
-            "cli__search_run___search_and_confirm",
+            "cli__search_run__SearchRun__search_and_confirm",
             "cli__task__OwnTask__searched",
             "memory___find__find_max_batch",
             "memory___table__max_batches",

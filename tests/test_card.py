@@ -157,9 +157,10 @@ def test_a_training_and_a_search_warn_of_an_unused_card(machine, build, points, 
 def test_the_driver_warns_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     said = forked.code(
-        "import sys\nfrom kbatch.runtime import nvidia\ncard.has_card = lambda: True\n"
+        "import sys\nfrom kbatch.runtime import nvidia\nnvidia.has_card = lambda: True\n"
         "from kbatch.cli import search_run\n"
-        "search_run._search_and_confirm = lambda *args: print('trained', file=sys.stderr)\n"
+        "run = search_run.SearchRun\n"
+        "run.search_and_confirm = lambda *args: print('trained', file=sys.stderr)\n"
         "search_run.report.write = search_run.report.report = lambda folder: []\n"
         "sys.argv = ['kbatch', 'cats-vs-dogs', '--image-size', '16', '--max-batch', 'off', "
         f"'--out', {str(tmp_path)!r}]\nfrom kbatch.__main__ import main\nmain()"

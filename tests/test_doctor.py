@@ -16,7 +16,7 @@ from kbatch.checks.check import Check, Found
 from kbatch.checks.check import Finding as CheckFinding
 from kbatch.cli import doctor, gpu_check
 from kbatch.cli.app import app
-from kbatch.cli.command import Finding
+from kbatch.cli.doctor import Finding
 from kbatch.cli.gpu_check import Row
 from kbatch.cli.quick_checks import QUICK
 from kbatch.errors import KbatchError

@@ -6,7 +6,7 @@ import pytest
 
 from kbatch import ModelSpec, Space
 from kbatch.cli.search_options import CaseOptions
-from kbatch.cli.search_run import _hypermodel
+from kbatch.cli.search_run import SearchRun
 from kbatch.cli.task import Searched
 from kbatch.results.loading import load_records
 from kbatch.runtime import device
@@ -77,7 +77,8 @@ def test_the_hypermodel_is_told_how_many(monkeypatch):
     searched = Searched(spec, None)
     for given, workers in (({"workers": 3}, 3), ({"executor": "local"}, 1), ({}, 1)):
         options = CaseOptions(**{**fields, "isolated": False, **given})
-        hypermodel = _hypermodel(options, Space(), None, searched)
+        run = SearchRun(options, None, Space(), None, None)
+        hypermodel = run.hypermodel(searched, None)
         assert hypermodel.terms.workers == workers
         assert (hypermodel.terms.executor is None) == (not given)
 

@@ -285,20 +285,3 @@ def _end_at_once(sentence: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the doctor's report.
-
-    Attributes:
-        topic: String, such as a library, a device or a setting.
-        value: String, its version, name or value.
-        problem: String, the problem as a clause without a full stop; empty if there is none.
-        do: String, the remedy as a clause without a full stop.
-    """
-
-    topic: str
-    value: str
-    problem: str = ""
-    do: str = ""

@@ -19,7 +19,7 @@ import typer
 
 from kbatch import __version__, distribution, text_table
 from kbatch.cli import gpu_check, search_options
-from kbatch.cli.command import WHOLE, Finding, new_console, told_plainly, with_options
+from kbatch.cli.command import WHOLE, new_console, told_plainly, with_options
 from kbatch.cli.quick_checks import QUICK
 from kbatch.cli.search_options import SearchOptions
 from kbatch.errors import KbatchError, SearchError
@@ -165,6 +165,23 @@ def _is_well() -> bool:
 def _suits(options: DoctorOptions) -> bool:
     """Print what the checks find in a model and data, and tell whether none refuses."""
     return passes_checks(options.search(), new_console())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report.
+
+    Attributes:
+        topic: String, such as a library, a device or a setting.
+        value: String, its version, name or value.
+        problem: String, the problem as a clause without a full stop; empty if there is none.
+        do: String, the remedy as a clause without a full stop.
+    """
+
+    topic: str
+    value: str
+    problem: str = ""
+    do: str = ""
 
 
 def findings() -> list[Finding]:

@@ -11,6 +11,7 @@ import os
 import shlex
 import tempfile
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,9 @@ def run(options: CommonOptions, task: Task, console: Console) -> None:
     records = folder / PROJECT / project.FOLDER
     with at_rest(folder), Lock(records):
         options = options.as_begun(project.load_facts(records) or {})
-        space = options.space()
-        announce(options, space, folder, console)
-        max_batch = max_batch_of(options, task, space, folder, console)
+        search = SearchRun(options, task, options.space(), folder, console)
+        announce(options, search.space, folder, console)
+        max_batch = search.max_batch()
         import_tensorflow()
         if options.in_workers:
             _leave_gpus_to_workers()
@@ -93,8 +94,8 @@ def run(options: CommonOptions, task: Task, console: Console) -> None:
         searched = task.searched(load(task, console))
         if searched.words:
             console.print(searched.words, highlight=False, soft_wrap=True)
-        space = _without_large_batches(space, searched.examples, options, console)
-        _search_and_confirm(options, task, space, max_batch, searched, folder, console)
+        search = search.without_large_batches(searched.examples)
+        search.search_and_confirm(searched, max_batch)
         files = report.write(folder)
     files.append(page.write(folder))  # after the lock, which tells that the search has ended
     console.print(str(report.report(folder)), highlight=False, markup=False, soft_wrap=True)
@@ -129,6 +130,13 @@ def start_tensorflow() -> None:
     device_memory.tell_of_unused_card()
 
 
+def _leave_gpus_to_workers() -> None:
+    """Hide the GPUs before the first operation of TensorFlow, such as of the user's data."""
+    from kbatch.runtime import device
+
+    device.leave_gpus_to_workers()
+
+
 def load(task: Task, console: Console) -> Examples:
     """Load the data below a progress bar, and print how much there is."""
     columns = (
@@ -159,91 +167,192 @@ def load(task: Task, console: Console) -> Examples:
     return examples
 
 
-def _without_large_batches(
-    space: Space, data: Examples, options: CommonOptions, console: Console
-) -> Space:
-    """The space without the default batch sizes that are larger than the data.
+@dataclass(frozen=True)
+class SearchRun:
+    """One run of a search: its options, model and data, where it writes, and whom it tells."""
 
-    Sizes that the user named stay, and are refused later.
-    """
-    examples, least = len(data.train[1]), space.baseline.batch_size
-    if examples < least:
-        raise DataError(
-            f"At least {least} examples must be there to train on, the batch size of the baseline",
-            f"{examples} to train on",
-            "Add examples",
-        )
-    sizes = tuple(size for size in space.batch_size if size <= examples)
-    if "batch_size" in options.axes or sizes == space.batch_size:
-        return space
-    console.print(
-        f"Batch sizes above the {examples} examples to train on are left out.",
-        style="yellow",
-        highlight=False,
-    )
-    return dataclasses.replace(space, batch_size=sizes)
+    options: CommonOptions
+    task: Task
+    space: Space
+    folder: Path
+    console: Console
 
+    def max_batch(self) -> MaxBatches:
+        """Return the limit of `--max-batch`: none, a number, or a table that is measured once."""
+        if self.options.max_batch != "auto":
+            return self.options.max_batch_number()
+        facts = project.load_facts(self.folder / PROJECT / project.FOLDER) or {}
+        table = Table.of_project(self.folder / PROJECT)
+        if table is not None:
+            return table
+        if "max_batch" in facts and facts["max_batch"] is None:
+            return None  # the project was begun on a machine without a limit
+        if not has_limit():
+            self.console.print(
+                "This CPU has no memory limit, so batch sizes are not checked beforehand "
+                "(see `kbatch doctor`).",
+                style="dim",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return None
+        try:
+            table = self._table()
+        except NoMemoryLimitError:
+            self.console.print(
+                "TensorFlow has no device with a memory limit here, so batch sizes are not checked "
+                "beforehand.",
+                style="dim",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return None
+        self.console.print(str(table), highlight=False, soft_wrap=True)
+        return table
 
-def _leave_gpus_to_workers() -> None:
-    """Hide the GPUs before the first operation of TensorFlow, such as of the user's data."""
-    from kbatch.runtime import device
+    def _table(self) -> Table:
+        """Measure the table, and print each row as soon as it is known."""
 
-    device.leave_gpus_to_workers()
+        def show(row: Row) -> None:
+            self.console.print(f"  {row}", highlight=False)
 
+        with self.console.status("Finding the largest batch of every policy and optimizer …"):
+            return max_batches(
+                self.task.spec,
+                self.task.example,
+                space=self.space,
+                ceiling=max(self.space.batch_size),
+                on_row=show,
+            )
 
-def _search_and_confirm(
-    options: CommonOptions,
-    task: Task,
-    space: Space,
-    max_batch: MaxBatches,
-    searched: Searched,
-    folder: Path,
-    console: Console,
-) -> None:
-    """Train the baseline, the trials and the confirmations that the project does not have yet."""
-    from kbatch.training.confirmation import confirm
+    def without_large_batches(self, data: Examples) -> SearchRun:
+        """Return it without the default batch sizes that are larger than the data.
 
-    hypermodel, examples = _hypermodel(options, space, max_batch, searched), searched.examples
-    fit_arguments: dict[str, Any] = {"validation_data": examples.validation, "verbose": 0}
-    if options.epochs is not None:
-        fit_arguments["epochs"] = options.epochs
-    if options.tensorboard:
-        fit_arguments["callbacks"] = [_tensorboard(folder)]
-    # Refuses a search other than the project's before KerasTuner's files are touched.
-    search = _open_search(hypermodel, options, searched, fit_arguments, folder, console)
-    records, seconds = search.project.store.records(), search.goal.seconds
-    if options.epochs is not None:
-        announce_horizon(options, space, seconds, records, console)
-    _note_run(options, task, examples, folder)
-    tuner, set_aside = opened(options.tuner, hypermodel, options.trials, folder, options.seed)
-    if set_aside:
-        console.print(
-            f"KerasTuner's files could not be read and were moved to {set_aside}; "
-            "the records were kept.",
+        Sizes that the user named stay, and are refused later.
+        """
+        examples, space = len(data.train[1]), self.space
+        least = space.baseline.batch_size
+        if examples < least:
+            raise DataError(
+                f"At least {least} examples must be there to train on, the batch size of the "
+                "baseline",
+                f"{examples} to train on",
+                "Add examples",
+            )
+        sizes = tuple(size for size in space.batch_size if size <= examples)
+        if "batch_size" in self.options.axes or sizes == space.batch_size:
+            return self
+        self.console.print(
+            f"Batch sizes above the {examples} examples to train on are left out.",
             style="yellow",
-            soft_wrap=True,
+            highlight=False,
         )
-    ahead = trainings_ahead(options, space, seconds, records, hypermodel.terms.workers)
-    with Live(console, number_of_trials(options, space), ahead, records) as live:
-        hypermodel.watcher = LivePage(folder, live)
-        ends = ending(options.tuner, number_of_trials(options, space))
-        tuner.search(*examples.train, **fit_arguments, **ends)
-        if options.confirm_seeds() and all_were_stopped(search.project.store.records()):
+        return dataclasses.replace(self, space=dataclasses.replace(space, batch_size=sizes))
+
+    def search_and_confirm(self, searched: Searched, max_batch: MaxBatches) -> None:
+        """Train what the project does not have yet: baseline, trials and confirmations."""
+        from kbatch.training.confirmation import confirm
+
+        options, space, console = self.options, self.space, self.console
+        hypermodel, examples = self.hypermodel(searched, max_batch), searched.examples
+        fit_arguments: dict[str, Any] = {"validation_data": examples.validation, "verbose": 0}
+        if options.epochs is not None:
+            fit_arguments["epochs"] = options.epochs
+        if options.tensorboard:
+            fit_arguments["callbacks"] = [_tensorboard(self.folder)]
+        # Refuses a search other than the project's before KerasTuner's files are touched.
+        search = self._open(hypermodel, searched, fit_arguments)
+        records, seconds = search.project.store.records(), search.goal.seconds
+        if options.epochs is not None:
+            announce_horizon(options, space, seconds, records, console)
+        self._note(examples)
+        tuner, aside = opened(options.tuner, hypermodel, options.trials, self.folder, options.seed)
+        if aside:
             console.print(
-                "No trial reached the horizon, so there is nothing to confirm: keep the baseline, "
-                "or pass more --trials.",
+                f"KerasTuner's files could not be read and were moved to {aside}; "
+                "the records were kept.",
                 style="yellow",
                 soft_wrap=True,
             )
-        elif options.confirm_seeds():
-            confirm(
-                tuner,
-                *examples.train,
-                top=options.confirm_top,
-                seeds=options.confirm_seeds(),
-                test_data=examples.test,
-                **fit_arguments,
-            )
+        ahead = trainings_ahead(options, space, seconds, records, hypermodel.terms.workers)
+        with Live(console, number_of_trials(options, space), ahead, records) as live:
+            hypermodel.watcher = LivePage(self.folder, live)
+            ends = ending(options.tuner, number_of_trials(options, space))
+            tuner.search(*examples.train, **fit_arguments, **ends)
+            if options.confirm_seeds() and all_were_stopped(search.project.store.records()):
+                console.print(
+                    "No trial reached the horizon, so there is nothing to confirm: keep the "
+                    "baseline, or pass more --trials.",
+                    style="yellow",
+                    soft_wrap=True,
+                )
+            elif options.confirm_seeds():
+                confirm(
+                    tuner,
+                    *examples.train,
+                    top=options.confirm_top,
+                    seeds=options.confirm_seeds(),
+                    test_data=examples.test,
+                    **fit_arguments,
+                )
+
+    def hypermodel(self, searched: Searched, max_batch: MaxBatches) -> HyperModel:
+        """Return the hypermodel of the search, which trains where the options say."""
+        from kbatch.hypermodel import HyperModel
+        from kbatch.training.workers import LocalExecutor, RayExecutor
+
+        options = self.options
+        hypermodel = HyperModel(
+            searched.spec,
+            self.space,
+            metric=searched.metric,
+            direction=searched.direction,
+            chance=searched.chance,
+            seconds_per_trial=options.seconds_per_trial,
+            target=options.target,
+            max_batch=max_batch,
+            isolated=options.isolated,
+        )
+        if options.has_executor:
+            kind = RayExecutor if options.executor == "ray" else LocalExecutor
+            hypermodel.train_in(kind(options.workers))
+        return hypermodel
+
+    def _open(
+        self, hypermodel: HyperModel, searched: Searched, fit_arguments: dict[str, Any]
+    ) -> Search:
+        """Open the search, which `tuner.search` and `confirm` then take as it is."""
+        from kbatch.records.project import Project
+
+        options, project = self.options, Project(self.folder / PROJECT)
+        project.check_complete()
+        project.agree(
+            {
+                "model": options.model,
+                "image_size": options.image_size,
+                "tuner": options.tuner,
+                **dict(searched.facts),
+            }
+        )
+        if options.epochs is not None and "goal" not in project.facts():
+            self.console.print("Measuring the baseline's updates for the horizon …")
+        return hypermodel.prepared.open(project, *searched.examples.train, **fit_arguments)
+
+    def _note(self, examples: Examples) -> None:
+        """Keep the command and the data for the report, which `kbatch report` may write again."""
+        flags = []
+        for name, value in self.options.told().items():
+            if value is True:
+                flags.append(f"--{name}")
+            elif value is not None and value is not False:
+                flags += [f"--{name}", str(value)]
+        notes: dict[str, Any] = {
+            "command": f"{self.task.command} {shlex.join(flags)}",
+            "data": examples.name,
+            "model": self.options.model,
+            "skipped": list(examples.skipped),
+        }
+        files.write(self.folder / report.RUN_FILE, json.dumps(notes, indent=1))
 
 
 def _tensorboard(folder: Path) -> Any:
@@ -251,124 +360,6 @@ def _tensorboard(folder: Path) -> Any:
     from keras.callbacks import TensorBoard
 
     return TensorBoard(folder / "tensorboard", write_graph=False)
-
-
-def _hypermodel(
-    options: CommonOptions, space: Space, max_batch: MaxBatches, searched: Searched
-) -> HyperModel:
-    from kbatch.hypermodel import HyperModel
-    from kbatch.training.workers import LocalExecutor, RayExecutor
-
-    hypermodel = HyperModel(
-        searched.spec,
-        space,
-        metric=searched.metric,
-        direction=searched.direction,
-        chance=searched.chance,
-        seconds_per_trial=options.seconds_per_trial,
-        target=options.target,
-        max_batch=max_batch,
-        isolated=options.isolated,
-    )
-    if options.has_executor:
-        kind = RayExecutor if options.executor == "ray" else LocalExecutor
-        hypermodel.train_in(kind(options.workers))
-    return hypermodel
-
-
-def _open_search(
-    hypermodel: HyperModel,
-    options: CommonOptions,
-    searched: Searched,
-    fit_arguments: dict[str, Any],
-    folder: Path,
-    console: Console,
-) -> Search:
-    """Open the search, which `tuner.search` and `confirm` then take as it is."""
-    from kbatch.records.project import Project
-
-    project = Project(folder / PROJECT)
-    project.check_complete()
-    project.agree(
-        {
-            "model": options.model,
-            "image_size": options.image_size,
-            "tuner": options.tuner,
-            **dict(searched.facts),
-        }
-    )
-    if options.epochs is not None and "goal" not in project.facts():
-        console.print("Measuring the baseline's updates for the horizon …")
-    return hypermodel.prepared.open(project, *searched.examples.train, **fit_arguments)
-
-
-def _note_run(options: CommonOptions, task: Task, examples: Examples, folder: Path) -> None:
-    """Keep the command and the data for the report, which `kbatch report` may write again."""
-    flags = []
-    for name, value in options.told().items():
-        if value is True:
-            flags.append(f"--{name}")
-        elif value is not None and value is not False:
-            flags += [f"--{name}", str(value)]
-    notes: dict[str, Any] = {
-        "command": f"{task.command} {shlex.join(flags)}",
-        "data": examples.name,
-        "model": options.model,
-        "skipped": list(examples.skipped),
-    }
-    files.write(folder / report.RUN_FILE, json.dumps(notes, indent=1))
-
-
-def max_batch_of(
-    options: CommonOptions, task: Task, space: Space, folder: Path, console: Console
-) -> MaxBatches:
-    """Return the limit of `--max-batch`: none, a number, or a table that is measured once."""
-    if options.max_batch != "auto":
-        return options.max_batch_number()
-    facts = project.load_facts(folder / PROJECT / project.FOLDER) or {}
-    table = Table.of_project(folder / PROJECT)
-    if table is not None:
-        return table
-    if "max_batch" in facts and facts["max_batch"] is None:
-        return None  # the project was begun on a machine without a limit
-    if not has_limit():
-        console.print(
-            "This CPU has no memory limit, so batch sizes are not checked beforehand "
-            "(see `kbatch doctor`).",
-            style="dim",
-            highlight=False,
-            soft_wrap=True,
-        )
-        return None
-    try:
-        table = _table(task, space, console)
-    except NoMemoryLimitError:
-        console.print(
-            "TensorFlow has no device with a memory limit here, so batch sizes are not checked "
-            "beforehand.",
-            style="dim",
-            highlight=False,
-            soft_wrap=True,
-        )
-        return None
-    console.print(str(table), highlight=False, soft_wrap=True)
-    return table
-
-
-def _table(task: Task, space: Space, console: Console) -> Table:
-    """Measure the table, and print each row as soon as it is known."""
-
-    def show(row: Row) -> None:
-        console.print(f"  {row}", highlight=False)
-
-    with console.status("Finding the largest batch of every policy and optimizer …"):
-        return max_batches(
-            task.spec,
-            task.example,
-            space=space,
-            ceiling=max(space.batch_size),
-            on_row=show,
-        )
 
 
 def has_limit() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
@@ -22,11 +21,13 @@ Sizes: TypeAlias = Generator[int, Probe, None]
 def tried(sizes: Sizes, attempt: Callable[[int], Sequence[Probe]]) -> tuple[Probe, ...]:
     """Attempt each size that `sizes` names next, once it has heard how the last one ended."""
     probes: list[Probe] = []
-    with contextlib.suppress(StopIteration):
-        size = next(sizes)
-        while True:
-            probes += attempt(size)
+    size = next(sizes, None)
+    while size is not None:
+        probes += attempt(size)
+        try:
             size = sizes.send(probes[-1])
+        except StopIteration:
+            break
     return tuple(probes)
 
 

@@ -1,1 +1,1 @@
-"""The process: workers, out-of-memory errors, Ctrl-C, imports and private names of libraries."""
+"""The process and its device: workers, signals, memory, traces and private names of libraries."""

@@ -92,7 +92,7 @@ _told: set[str] = set()
 def first_visible_card() -> str | None:
     """Return the number or UUID by which `nvidia-smi` knows the GPU that CUDA calls 0, or `None`.
 
-    See `kbatch.runtime.nvidia` for cards of different models.
+    See `_first_visible_handle` for cards of different models.
     """
     entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     cards = [line.split(", ") for line in described_cards()]

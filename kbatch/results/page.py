@@ -52,39 +52,22 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that the page shows.
+    """All that the page shows."""
 
-    Attributes:
-        name: String, the folder's name.
-        title: String, what may be claimed in a few words.
-        headline: String, from the baseline to the best recipe in one sentence.
-        sentences: Tuple of strings, what may be claimed, and which recipes had two speeds.
-        searched: Tuple of names and words.
-        table: `RecipeTable`.
-        left_out: Integer, trials beyond `MOST_TRIALS`, which only trials.csv has.
-        sections: Tuple of `Section`.
-        advice: Tuple of `RecipeAdvice`.
-        remarks: Tuple of strings.
-        skipped: Tuple of strings, the files that could not be read.
-        commands: Tuple of names and commands.
-        versions: Tuple of strings.
-        written_at: String, date and time.
-    """
-
-    name: str
-    title: str
-    headline: str
-    sentences: tuple[str, ...]
+    name: str  # the folder's name
+    title: str  # what may be claimed in a few words
+    headline: str  # from the baseline to the best recipe in one sentence
+    sentences: tuple[str, ...]  # what may be claimed, and which recipes had two speeds
     searched: tuple[Fact, ...]
     table: RecipeTable
-    left_out: int
+    left_out: int  # trials beyond `MOST_TRIALS`, which only trials.csv has
     sections: tuple[Section, ...]
     advice: tuple[RecipeAdvice, ...]
     remarks: tuple[str, ...]
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...]  # the files that could not be read
     commands: tuple[Fact, ...]
     versions: tuple[str, ...]
-    written_at: str
+    written_at: str  # date and time
 
 
 def contents_of(source: Any) -> Contents:
@@ -106,7 +89,7 @@ def contents_of(source: Any) -> Contents:
         tuple(remarks(shown)[:MOST_REMARKS]),
         tuple(found.run.get("skipped") or ()),
         tuple(commands(found.run, root)),
-        tuple(library_versions(found.records)),
+        tuple(versions(found.records).split("; ")),
         f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
     )
 
@@ -236,17 +219,10 @@ UNKNOWN_DEVICE = "unknown"
 
 @dataclass(frozen=True)
 class RecipeAdvice:
-    """What a colleague would say of one recipe.
+    """What a colleague would say of one recipe."""
 
-    Attributes:
-        name: String, such as `"best recipe (trial 3)"`.
-        recipe: String, the recipe in words.
-        found: Tuple of `Advice`.
-        unchecked: Tuple of topics that the results do not suffice to judge.
-    """
-
-    name: str
-    recipe: str
+    name: str  # such as `"best recipe (trial 3)"`
+    recipe: str  # in words
     found: tuple[Advice, ...]
     unchecked: tuple[str, ...]
 
@@ -305,15 +281,10 @@ class Row:
 
 @dataclass(frozen=True)
 class RecipeTable:
-    """The table of recipes.
-
-    Attributes:
-        headings: Tuple of strings.
-        rows: Tuple of `Row`, the baseline first, then by score.
-    """
+    """The table of recipes."""
 
     headings: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...]  # the baseline first, then by score
 
     def is_text(self, heading: str) -> bool:
         """Tell whether a column is sorted as words."""
@@ -404,11 +375,6 @@ def commands(run: Mapping[str, Any], root: Path) -> list[Fact]:
         ("advice", f"kbatch advise {folder}"),
         ("in Python", f"kbatch.best_recipe({str(root)!r})"),
     ]
-
-
-def library_versions(records: Sequence[Record]) -> list[str]:
-    """Return the versions that trained, each combination once."""
-    return versions(records).split("; ")
 
 
 def _examples(facts: Mapping[str, Any]) -> str:

@@ -89,6 +89,11 @@ def words_of(values: Mapping[str, Any]) -> str:
     )
 
 
+def versions_of(record: Record) -> str:
+    """Return the versions of the libraries that trained, in words."""
+    return ", ".join(f"{name} {number}" for name, number in record.versions.items())
+
+
 def apart(one: Record, other: Record) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the own values in which two trainings differ: those of the one, and of the other.
 
@@ -118,20 +123,12 @@ MINUTE, HOUR = 60, 3600
 
 @dataclass(frozen=True)
 class Taken:
-    """The seconds that one training took.
+    """The seconds that one training took."""
 
-    Attributes:
-        train_seconds: Float, on the training clock.
-        validation_seconds: Float, of the measurements, which grow with the training.
-        wall_seconds: Float, all of it, and what comes between it and the training before.
-        of_trial: Boolean, whether it was a trial, which may be stopped at a rung.
-        stopped: Boolean, whether it was.
-    """
-
-    train_seconds: float
-    validation_seconds: float
-    wall_seconds: float
-    of_trial: bool = False
+    train_seconds: float  # on the training clock
+    validation_seconds: float  # of the measurements, which grow with the training
+    wall_seconds: float  # all of it, and what comes between it and the training before
+    of_trial: bool = False  # whether it was a trial, which may be stopped at a rung
     stopped: bool = False
 
     @classmethod
@@ -162,23 +159,14 @@ def taken_of(records: Sequence[Record]) -> list[Taken]:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The trainings that are ahead.
+    """The trainings that are ahead."""
 
-    Attributes:
-        horizon: Float, training seconds of each that is not stopped.
-        trials: Integer, trials of a search; `None` if only a budget ends them.
-        whole: Integer, confirmations, which are never stopped at a rung.
-        baseline: Integer, trainings of the baseline before the first trial: 0 or 1.
-        workers: Integer, how many are made at once.
-        stops: Boolean, whether poor trials are stopped at rungs.
-    """
-
-    horizon: float
-    trials: int | None = 0
-    whole: int = 0
-    baseline: int = 0
-    workers: int = 1
-    stops: bool = False
+    horizon: float  # training seconds of each that is not stopped
+    trials: int | None = 0  # trials of a search; `None` if only a budget ends them
+    whole: int = 0  # confirmations, which are never stopped at a rung
+    baseline: int = 0  # trainings of the baseline before the first trial: 0 or 1
+    workers: int = 1  # how many are made at once
+    stops: bool = False  # whether poor trials are stopped at rungs
 
     @property
     def least_seconds(self) -> float:
@@ -188,7 +176,7 @@ class Ahead:
 
     @property
     def is_over(self) -> bool:
-        """Boolean, whether no training is left."""
+        """Whether no training is left."""
         return self.trials == 0 and not self.whole and not self.baseline
 
     @property

@@ -24,6 +24,7 @@ from kbatch.results.loading import (
     load_confirmations,
     load_own_optimizer,
 )
+from kbatch.results.words import whose
 from kbatch.rules import batch_schedule, scaling
 from kbatch.space import Combination
 
@@ -57,7 +58,7 @@ class PastTraining:
     @property
     def name(self) -> str:
         """The training in words."""
-        return "the baseline" if self.trial < 0 else f"trial {self.trial}"
+        return whose(self.trial)
 
 
 @dataclass(frozen=True)

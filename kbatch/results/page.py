@@ -36,7 +36,7 @@ from kbatch.results.loading import folder_of, load_own_optimizer, root_of
 from kbatch.results.ranking import Rank, ranking, table
 from kbatch.results.report import Report, devices, remarks, report, versions
 from kbatch.results.sentences import goal_words, headline, title
-from kbatch.results.words import SCORE, score_text, spent_words
+from kbatch.results.words import SCORE, counted, score_text, spent_words
 
 MOST_TRIALS = 300  # trials that the page shows, for its size: the best-scored
 MOST_REMARKS = 100
@@ -409,7 +409,7 @@ def _trainings(records: Sequence[Record]) -> str:
     purposes = Counter(record.purpose for record in records)
     recipes = len(confirmed(records))
     trials = purposes["search"]
-    words = ["1 trial" if trials == 1 else f"{trials} trials"]
+    words = [counted(trials, "trial")]
     words.append(f"{purposes['baseline']} of the baseline")
     if recipes:
         words.append(f"{purposes['confirmation']} to confirm {recipes} recipes")

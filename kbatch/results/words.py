@@ -11,7 +11,7 @@ from typing import Any
 
 from kbatch.axes import RESERVED
 from kbatch.outcome import STOPPED, Outcome
-from kbatch.records.store import Record
+from kbatch.records.store import BASELINE_TRIAL, Record
 
 # The unit of every score that is shown, also of KerasTuner's output and of the column `score`.
 SCORE = "score/s"
@@ -87,6 +87,16 @@ def words_of(values: Mapping[str, Any]) -> str:
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in values.items()
     )
+
+
+def whose(trial: int) -> str:
+    """Return whose a training is: `the baseline`, or `trial 3`."""
+    return "the baseline" if trial == BASELINE_TRIAL else f"trial {trial}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things in words: `1 trial`, or `3 trials`."""
+    return f"1 {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def versions_of(record: Record) -> str:
@@ -186,7 +196,7 @@ class Ahead:
         if self.trials is None:
             words.append("trials")
         else:
-            words.append("1 trial" if self.trials == 1 else f"{self.trials} trials")
+            words.append(counted(self.trials, "trial"))
         up_to = "at most " if self.stops else ""
         return f"{', '.join(words)} of {up_to}{self.horizon:.3g} training seconds each"
 

@@ -55,25 +55,15 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart and its words.
+    """One chart and its words."""
 
-    Attributes:
-        name: String, made of letters, digits and hyphens.
-        title: String.
-        note: String, one or two sentences that explain the marks; may be empty.
-        description: String, what is to be seen, for those who cannot see it.
-        drawing: Chart of altair, without size and title.
-        height: Integer, pixels.
-        least_width: Integer, pixels below which the chart is scrolled instead of narrowed.
-    """
-
-    name: str
+    name: str  # made of letters, digits and hyphens
     title: str
-    note: str
-    description: str
-    drawing: Any
-    height: int = PNG_HEIGHT
-    least_width: int = 0
+    note: str  # one or two sentences that explain the marks; may be empty
+    description: str  # what is to be seen, for those who cannot see it
+    drawing: Any  # a chart of altair, without size and title
+    height: int = PNG_HEIGHT  # pixels
+    least_width: int = 0  # pixels below which the chart is scrolled instead of narrowed
 
     def spec(self) -> dict[str, Any]:
         """The chart in Vega-Lite, as wide as its place in the page."""

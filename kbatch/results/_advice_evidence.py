@@ -24,6 +24,7 @@ from kbatch.results.loading import (
     load_confirmations,
     load_own_optimizer,
 )
+from kbatch.results.words import whose
 from kbatch.rules import batch_schedule, scaling
 from kbatch.space import Combination
 
@@ -38,61 +39,39 @@ CLEARLY = 1.25
 
 @dataclass(frozen=True)
 class PastTraining:
-    """One training that the results hold.
+    """One training that the results hold."""
 
-    Attributes:
-        trial: Integer, number of the trial; -1 for the baseline.
-        recipe: `Recipe` of the training.
-        score: Float, score per second.
-        value: Float, the metric held; `None` if nothing was measured.
-        ended: String, how the training ended.
-        updates: Integer, number of weight updates.
-        examples: Integer, number of examples trained on.
-        examples_per_second: Float, speed of the training.
-        input_examples_per_second: Float, speed of the input pipeline by itself, or `None`.
-        learning_rate: Float, learning rate, of a compiled optimizer too; `None` if unknown.
-        learning_rate_at_32: Float, the rate scaled back to batch 32, or `None`.
-        device: String, the device that trained.
-        own: Tuple of the user's own hyperparameters and their values.
-    """
-
-    trial: int
+    trial: int  # number of the trial; -1 for the baseline
     recipe: Recipe
-    score: float
-    value: float | None
+    score: float  # per second
+    value: float | None  # the metric held; `None` if nothing was measured
     ended: str
     updates: int
-    examples: int
+    examples: int  # trained on
     examples_per_second: float
-    input_examples_per_second: float | None = None
-    learning_rate: float | None = None
-    learning_rate_at_32: float | None = None
+    input_examples_per_second: float | None = None  # of the input pipeline by itself
+    learning_rate: float | None = None  # of a compiled optimizer too; `None` if unknown
+    learning_rate_at_32: float | None = None  # the rate scaled back to batch 32
     device: str = ""
     own: tuple[tuple[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
-        """String, the training in words."""
-        return "the baseline" if self.trial < 0 else f"trial {self.trial}"
+        """The training in words."""
+        return whose(self.trial)
 
 
 @dataclass(frozen=True)
 class Results:
-    """The trainings of a search that ended well, with the noise of their values.
-
-    Attributes:
-        trainings: Tuple of `PastTraining`.
-        metric: String, such as `"val_accuracy"`; empty if the results do not tell.
-        validation_examples: Integer, how many examples the metric was measured on; 0 if unknown.
-    """
+    """The trainings of a search that ended well, with the noise of their values."""
 
     trainings: tuple[PastTraining, ...] = ()
-    metric: str = ""
-    validation_examples: int = 0
+    metric: str = ""  # such as `"val_accuracy"`; empty if the results do not tell
+    validation_examples: int = 0  # how many examples the metric was measured on; 0 if unknown
 
     @property
     def of_shares(self) -> bool:
-        """Boolean, whether the values are shares of examples, so that points can be counted."""
+        """Whether the values are shares of examples, so that points can be counted."""
         return claim.is_share(self.metric)
 
     def noise_of(self, first: PastTraining, second: PastTraining) -> float | None:
@@ -205,24 +184,15 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ProjectFacts:
-    """What the folder of a search tells.
+    """What the folder of a search tells."""
 
-    Attributes:
-        results: `Results`, confirmations among them.
-        training_examples: Integer, or `None`.
-        shared: Tuple of the validation examples that are training examples too, and of those that
-            were looked at, or `None`.
-        limits: The largest batches: an integer, a `Table`, or `None`.
-        space: Mapping, the space as the project holds it.
-        own_optimizer: String, the class of the model's own optimizer in lower case.
-    """
-
-    results: Results
+    results: Results  # confirmations among them
     training_examples: int | None = None
+    # validation examples that are training examples too, and those that were looked at
     shared: tuple[int, int] | None = None
-    limits: int | Table | None = None
-    space: Mapping[str, Any] = field(default_factory=dict)
-    own_optimizer: str = ""
+    limits: int | Table | None = None  # the largest batches
+    space: Mapping[str, Any] = field(default_factory=dict)  # the space as the project holds it
+    own_optimizer: str = ""  # the class of the model's own optimizer in lower case
 
 
 def facts_of(source: Any) -> ProjectFacts:
@@ -253,37 +223,25 @@ MOST_OF_HEAD = 3  # layers: two dense ones and a normalization, say; chosen by h
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What advice needs to know of a model.
+    """What advice needs to know of a model."""
 
-    Attributes:
-        batch_normalizations: Integer, trainable `BatchNormalization` layers that measure the
-            examples of one pass on one device.
-        synchronized: Integer, those that measure the examples of a pass on all devices.
-        momentum: Float, the largest momentum of the moving statistics of all these; 0 without any.
-        frozen: Integer, layers with weights that are not trained.
-        layers: Integer, layers with weights.
-        optimizer: String, name of the optimizer that the model is compiled with, in lower case;
-            empty without one.
-        learning_rate: Float, its constant learning rate, or `None`.
-        moved: Boolean, whether its new optimizer finds statistics of an earlier training in a
-            `BatchNormalization`.
-        published: String, name of the model of `keras.applications` that it is or holds; empty
-            without one.
-    """
-
+    # trainable `BatchNormalization` layers that measure the examples of one pass on one device
     batch_normalizations: int = 0
-    synchronized: int = 0
+    synchronized: int = 0  # those that measure the examples of a pass on all devices
+    # the largest momentum of the moving statistics of all these; 0 without any
     momentum: float = 0.0
-    frozen: int = 0
-    layers: int = 0
-    optimizer: str = ""
-    learning_rate: float | None = None
+    frozen: int = 0  # layers with weights that are not trained
+    layers: int = 0  # layers with weights
+    optimizer: str = ""  # that the model is compiled with, in lower case; empty without one
+    learning_rate: float | None = None  # its constant one
+    # whether its new optimizer finds statistics of an earlier training in BatchNormalization
     moved: bool = False
+    # name of the model of `keras.applications` that it is or holds; empty without one
     published: str = ""
 
     @property
     def trains_head_only(self) -> bool:
-        """Boolean, whether only a few layers on top of frozen ones are trained."""
+        """Whether only a few layers on top of frozen ones are trained."""
         trained = self.layers - self.frozen
         return trained <= MOST_OF_HEAD and trained < self.frozen
 
@@ -371,39 +329,25 @@ def _children(layer: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a recipe; a rule stays silent about what it cannot know.
-
-    Attributes:
-        recipe: `Recipe` to advise on.
-        model: `ModelTraits`, or `None` without a model.
-        results: `Results` of a search, or `None` without any.
-        largest_batch: Integer, the largest batch that fits in one pass, or `None` if unknown.
-        training_examples: Integer, or `None` if unknown.
-        planned_updates: Integer, weight updates that are planned, or `None`.
-        shared: Tuple of the validation examples that are training examples too, and of those that
-            were looked at; `None` if unknown.
-        own_optimizer: String, the class of the optimizer that the model is compiled with, in lower
-            case; empty if unknown.
-        space: Mapping, the space of the search as its project holds it; empty without one.
-        devices: Integer, devices that share a batch.
-        pretrained: Boolean, whether the weights come from another training.
-    """
+    """What is known of a recipe, `None` where unknown: there a rule stays silent."""
 
     recipe: Recipe
     model: ModelTraits | None = None
-    results: Results | None = None
-    largest_batch: int | None = None
+    results: Results | None = None  # of a search
+    largest_batch: int | None = None  # that fits in one pass
     training_examples: int | None = None
     planned_updates: int | None = None
+    # validation examples that are training examples too, and those that were looked at
     shared: tuple[int, int] | None = None
-    own_optimizer: str = ""
+    own_optimizer: str = ""  # the class of the model's own, in lower case; empty if unknown
+    # the space of the search as its project holds it; empty without one
     space: Mapping[str, Any] = field(default_factory=dict)
-    devices: int = 1
-    pretrained: bool = False
+    devices: int = 1  # devices that share a batch
+    pretrained: bool = False  # whether the weights come from another training
 
     @property
     def is_fine_tuning(self) -> bool | None:
-        """Boolean, whether pretrained weights are trained on; `None` if unknown."""
+        """Whether pretrained weights are trained on; `None` if unknown."""
         model = self.model
         if model is not None and model.trains_head_only:
             return False
@@ -413,17 +357,17 @@ class Evidence:
 
     @property
     def trainings(self) -> tuple[PastTraining, ...]:
-        """Tuple of the past trainings; empty without results."""
+        """The past trainings; empty without results."""
         return self.results.trainings if self.results else ()
 
     @property
     def own_trainings(self) -> list[PastTraining]:
-        """List of the past trainings of this recipe."""
+        """The past trainings of this recipe."""
         return [each for each in self.trainings if each.recipe == self.recipe]
 
     @property
     def updates(self) -> int | None:
-        """Integer, the weight updates of a training of this recipe, or `None` if unknown."""
+        """The weight updates of a training of this recipe, or `None` if unknown."""
         if self.planned_updates is not None:
             return self.planned_updates
         whole = [each.updates for each in self.own_trainings if each.ended == "horizon"]
@@ -431,14 +375,14 @@ class Evidence:
 
     @property
     def optimizer(self) -> str:
-        """String, the optimizer in lower case; empty if it is the unknown one of a model."""
+        """The optimizer in lower case; empty if it is the unknown one of a model."""
         if self.recipe.optimizer != COMPILED:
             return self.recipe.optimizer
         return self.model.optimizer if self.model else self.own_optimizer
 
     @property
     def learning_rate(self) -> float | None:
-        """Float, the learning rate, that of a compiled model too; `None` if unknown."""
+        """The learning rate, that of a compiled model too; `None` if unknown."""
         if self.recipe.learning_rate is not None:
             return self.recipe.learning_rate
         if self.model and self.model.learning_rate:
@@ -448,7 +392,7 @@ class Evidence:
 
     @property
     def first_pass(self) -> int:
-        """Integer, examples of a pass when the training begins, on all devices."""
+        """Examples of a pass when the training begins, on all devices."""
         recipe = self.recipe
         return batch_schedule.first_pass(
             recipe.batch_size, recipe.growth.factor, recipe.accumulation_steps
@@ -456,7 +400,7 @@ class Evidence:
 
     @property
     def examples_per_pass(self) -> int:
-        """Integer, examples of a pass when the training begins, on one device."""
+        """Examples of a pass when the training begins, on one device."""
         return math.ceil(self.first_pass / self.devices)
 
     def fits_in_one_pass(self) -> PastTraining | int | None:

@@ -230,21 +230,13 @@ KNOWN: dict[str, Callable[[Evidence], bool]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that a colleague looks at in a recipe.
+    """One thing that a colleague looks at in a recipe."""
 
-    Attributes:
-        name: String, stable name.
-        topic: String, what it looks for, as a noun phrase.
-        find: Function from `Evidence` to `Advice`, or to `None` where there is nothing to say.
-        needs: Tuple of names of `KNOWN`, one of which must be known to judge; empty for a rule that
-            the recipe alone suffices for.
-        concerns: Function that tells whether the topic can arise for a recipe at all.
-    """
-
-    name: str
-    topic: str
-    find: Callable[[Evidence], Advice | None]
-    needs: tuple[str, ...] = ()
+    name: str  # the same in every version
+    topic: str  # what it looks for, as a noun phrase
+    find: Callable[[Evidence], Advice | None]  # `None` where there is nothing to say
+    needs: tuple[str, ...] = ()  # names of `KNOWN`, one of which must be known to judge
+    # whether the topic can arise for a recipe at all
     concerns: Callable[[Evidence], bool] = lambda evidence: True
 
     def advice(self, evidence: Evidence) -> Advice | None:

@@ -239,19 +239,12 @@ FEWEST_DEVICES = 2
 
 @dataclass(frozen=True)
 class Means:
-    """What a starting recipe is made of.
+    """What a starting recipe is made of."""
 
-    Attributes:
-        optimizer: String, the optimizer that the user wants; empty for the aim's own.
-        largest_batch: Integer, examples that fit in one pass on one device, or `None`.
-        devices: Integer, devices that share each pass, or `None` for those that are visible.
-        examples: Integer, number of training examples, or `None`.
-    """
-
-    optimizer: str = ""
-    largest_batch: int | None = None
-    devices: int | None = None
-    examples: int | None = None
+    optimizer: str = ""  # that the user wants; empty for the aim's own
+    largest_batch: int | None = None  # that fits in one pass on one device
+    devices: int | None = None  # that share each pass; `None` for those that are visible
+    examples: int | None = None  # to train on
 
     def batch_of(self, size: int) -> int:
         """Return a batch size of which a pass over the data has at least ten updates."""

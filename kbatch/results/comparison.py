@@ -25,7 +25,7 @@ from kbatch.results.loading import (
     root_of,
 )
 from kbatch.results.ranking import best_of, trainings_of
-from kbatch.results.words import score_text
+from kbatch.results.words import score_text, versions_of
 from kbatch.text_table import TextTable
 
 BASELINE, BEST = "baseline", "best"
@@ -33,15 +33,10 @@ BASELINE, BEST = "baseline", "best"
 
 @dataclass(frozen=True)
 class Trained:
-    """The trainings of one recipe: those of the confirmation, or else that of the search.
+    """The trainings of one recipe: those of the confirmation, or else that of the search."""
 
-    Attributes:
-        records: The trainings, each with a seed of its own.
-        fresh: Whether they are those of a confirmation.
-    """
-
-    records: tuple[Record, ...]
-    fresh: bool
+    records: tuple[Record, ...]  # each with a seed of its own
+    fresh: bool  # whether they are those of a confirmation
 
     @property
     def scores(self) -> list[float]:
@@ -50,7 +45,7 @@ class Trained:
 
     @property
     def value(self) -> float | None:
-        """Float, the mean of the values held; `None` if none held any."""
+        """The mean of the values held; `None` if none held any."""
         values = [record.outcome.value for record in self.records]
         known = [value for value in values if value is not None and math.isfinite(value)]
         return statistics.fmean(known) if known else None
@@ -72,27 +67,18 @@ class Trained:
 
 @dataclass(frozen=True)
 class SearchedSide:
-    """A search, as a comparison looks at it.
+    """A search, as a comparison looks at it."""
 
-    Attributes:
-        name: String, its folder.
-        goal: Its goal.
-        facts: The facts that it was started with.
-        examples: Integer, how many validation examples its metric was measured on.
-        trained: `Trained` of the baseline and of the best recipe, as far as there are any.
-        recipes: Integer, how many recipes were confirmed besides the baseline.
-    """
-
-    name: str
+    name: str  # its folder
     goal: Goal
-    facts: Mapping[str, Any]
-    examples: int
-    trained: Mapping[str, Trained]
-    recipes: int
+    facts: Mapping[str, Any]  # that it was started with
+    examples: int  # how many validation examples its metric was measured on
+    trained: Mapping[str, Trained]  # of the baseline and of the best recipe, as far as trained
+    recipes: int  # how many recipes were confirmed besides the baseline
 
     @property
     def aim(self) -> float | None:
-        """Float, the target, or without one the value that the baseline held."""
+        """The target, or without one the value that the baseline held."""
         if self.goal.target is not None:
             return self.goal.target
         own = self.trained.get(BASELINE)
@@ -263,13 +249,8 @@ def _rows(name: str, side: SearchedSide) -> Iterator[list[Any]]:
             statistics.fmean(speeds),
             max(peaks, default=None),
             last.device,
-            _versions(trained),
+            versions_of(last),
         ]
-
-
-def _versions(trained: Trained) -> str:
-    versions = trained.records[-1].versions
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _difference(a: SearchedSide, b: SearchedSide, what: str) -> str:

@@ -17,7 +17,7 @@ from kbatch.recipe_words import CONSTANT
 from kbatch.records import project
 from kbatch.records.store import FRESH, RECORDS_FILE, Record, read
 from kbatch.results.claim import Race
-from kbatch.results.words import own_values
+from kbatch.results.words import own_values, whose
 
 LAST = "ended"  # the columns up to this one are shown, and the user's own hyperparameters
 OWN = "hp_"
@@ -314,8 +314,9 @@ def uneven_speeds(records: Sequence[Record]) -> list[str]:
             key = (record.first_trial, record.device)
             groups.setdefault(key, []).append(record.outcome.examples_per_second)
     return [
-        f"{_whose(trial)} fresh seeds trained on {min(speeds):,.0f} to {max(speeds):,.0f} examples "
-        "per second: the machine had other work, or several workers, and the scores differ by that"
+        f"{whose(trial)}'s fresh seeds trained on {min(speeds):,.0f} to {max(speeds):,.0f} "
+        "examples per second: the machine had other work, or several workers, and the scores "
+        "differ by that"
         for (trial, _), speeds in sorted(groups.items())
         if max(speeds) >= UNEVEN * min(speeds)
     ]
@@ -326,7 +327,3 @@ def _is_comparable(record: Record) -> bool:
     outcome = record.outcome
     ended = outcome.ended in SCORED and outcome.train_seconds >= LEAST_SECONDS
     return ended and record.recipe.batch_schedule == CONSTANT
-
-
-def _whose(trial: int) -> str:
-    return "the baseline's" if trial < 0 else f"trial {trial}'s"

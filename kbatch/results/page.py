@@ -36,7 +36,7 @@ from kbatch.results.loading import folder_of, load_own_optimizer, root_of
 from kbatch.results.ranking import Rank, ranking, table
 from kbatch.results.report import Report, devices, remarks, report, versions
 from kbatch.results.sentences import goal_words, headline, title
-from kbatch.results.words import SCORE, score_text, spent_words
+from kbatch.results.words import SCORE, counted, score_text, spent_words
 
 MOST_TRIALS = 300  # trials that the page shows, for its size: the best-scored
 MOST_REMARKS = 100
@@ -52,39 +52,22 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that the page shows.
+    """All that the page shows."""
 
-    Attributes:
-        name: String, the folder's name.
-        title: String, what may be claimed in a few words.
-        headline: String, from the baseline to the best recipe in one sentence.
-        sentences: Tuple of strings, what may be claimed, and which recipes had two speeds.
-        searched: Tuple of names and words.
-        table: `RecipeTable`.
-        left_out: Integer, trials beyond `MOST_TRIALS`, which only trials.csv has.
-        sections: Tuple of `Section`.
-        advice: Tuple of `RecipeAdvice`.
-        remarks: Tuple of strings.
-        skipped: Tuple of strings, the files that could not be read.
-        commands: Tuple of names and commands.
-        versions: Tuple of strings.
-        written_at: String, date and time.
-    """
-
-    name: str
-    title: str
-    headline: str
-    sentences: tuple[str, ...]
+    name: str  # the folder's name
+    title: str  # what may be claimed in a few words
+    headline: str  # from the baseline to the best recipe in one sentence
+    sentences: tuple[str, ...]  # what may be claimed, and which recipes had two speeds
     searched: tuple[Fact, ...]
     table: RecipeTable
-    left_out: int
+    left_out: int  # trials beyond `MOST_TRIALS`, which only trials.csv has
     sections: tuple[Section, ...]
     advice: tuple[RecipeAdvice, ...]
     remarks: tuple[str, ...]
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...]  # the files that could not be read
     commands: tuple[Fact, ...]
     versions: tuple[str, ...]
-    written_at: str
+    written_at: str  # date and time
 
 
 def contents_of(source: Any) -> Contents:
@@ -106,7 +89,7 @@ def contents_of(source: Any) -> Contents:
         tuple(remarks(shown)[:MOST_REMARKS]),
         tuple(found.run.get("skipped") or ()),
         tuple(commands(found.run, root)),
-        tuple(library_versions(found.records)),
+        tuple(versions(found.records).split("; ")),
         f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
     )
 
@@ -236,17 +219,10 @@ UNKNOWN_DEVICE = "unknown"
 
 @dataclass(frozen=True)
 class RecipeAdvice:
-    """What a colleague would say of one recipe.
+    """What a colleague would say of one recipe."""
 
-    Attributes:
-        name: String, such as `"best recipe (trial 3)"`.
-        recipe: String, the recipe in words.
-        found: Tuple of `Advice`.
-        unchecked: Tuple of topics that the results do not suffice to judge.
-    """
-
-    name: str
-    recipe: str
+    name: str  # such as `"best recipe (trial 3)"`
+    recipe: str  # in words
     found: tuple[Advice, ...]
     unchecked: tuple[str, ...]
 
@@ -305,15 +281,10 @@ class Row:
 
 @dataclass(frozen=True)
 class RecipeTable:
-    """The table of recipes.
-
-    Attributes:
-        headings: Tuple of strings.
-        rows: Tuple of `Row`, the baseline first, then by score.
-    """
+    """The table of recipes."""
 
     headings: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...]  # the baseline first, then by score
 
     def is_text(self, heading: str) -> bool:
         """Tell whether a column is sorted as words."""
@@ -406,11 +377,6 @@ def commands(run: Mapping[str, Any], root: Path) -> list[Fact]:
     ]
 
 
-def library_versions(records: Sequence[Record]) -> list[str]:
-    """Return the versions that trained, each combination once."""
-    return versions(records).split("; ")
-
-
 def _examples(facts: Mapping[str, Any]) -> str:
     data = facts.get("data") or {}
     counts = [(name, (data.get(name) or {}).get("examples")) for name in ("training", "validation")]
@@ -443,7 +409,7 @@ def _trainings(records: Sequence[Record]) -> str:
     purposes = Counter(record.purpose for record in records)
     recipes = len(confirmed(records))
     trials = purposes["search"]
-    words = ["1 trial" if trials == 1 else f"{trials} trials"]
+    words = [counted(trials, "trial")]
     words.append(f"{purposes['baseline']} of the baseline")
     if recipes:
         words.append(f"{purposes['confirmation']} to confirm {recipes} recipes")

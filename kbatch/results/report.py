@@ -34,7 +34,7 @@ from kbatch.results.loading import (
 )
 from kbatch.results.ranking import Rank, best_of, ranking, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, learned
-from kbatch.results.words import spent_words
+from kbatch.results.words import spent_words, versions_of
 from kbatch.runtime import users_code
 from kbatch.text_table import csv_of
 
@@ -136,10 +136,7 @@ def devices(records: Sequence[Record]) -> str:
 
 def versions(records: Sequence[Record]) -> str:
     """Return the versions of the libraries; several lists if records were made with several."""
-    found = set()
-    for record in records:
-        found.add(", ".join(f"{name} {number}" for name, number in record.versions.items()))
-    return "; ".join(sorted(found)) or "unknown"
+    return "; ".join(sorted(set(map(versions_of, records)))) or "unknown"
 
 
 RUN_FILE = "run.json"

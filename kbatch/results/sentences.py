@@ -10,7 +10,7 @@ from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.records.store import Record
 from kbatch.results.claim import FEWEST_SEEDS, Claim, Mean, Side, value_error
 from kbatch.results.ranking import best_of, trainings_of
-from kbatch.results.words import score_text, words_of
+from kbatch.results.words import counted, score_text, whose, words_of
 from kbatch.text_table import TextTable
 
 # One recipe, 400 validation examples, a spread of 2 points: three seeds find a gain of 10 points in
@@ -51,8 +51,7 @@ def claim_sentences(claim: Claim | None, goal: Goal) -> list[str]:
         return [NOTHING]
     base, best, metric = claim.baseline, claim.best, goal.metric
     few = claim.verdict == "few seeds"
-    fewest = min(base.seeds, best.seeds)
-    seeds = "1 fresh seed" if fewest == 1 else f"{fewest} fresh seeds"
+    seeds = counted(min(base.seeds, best.seeds), "fresh seed")
     scores = _pair(base.score, best.score, few, score_text)
     values = _pair(base.value, best.value, few, _three)
     sentences = [
@@ -285,13 +284,14 @@ def title(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
 
 def _confirmed(claim: Claim, goal: Goal) -> str:
     base, best = claim.baseline, claim.best
+    seeds = counted(min(base.seeds, best.seeds), "fresh seed")
     sooner = ""
     if claim.verdict == "better" and claim.pace:
         sooner = f", and {claim.pace} at {_aim(goal)}"
     return (
         f"From the baseline ({base.words}) to trial {best.trial} ({best.words}), {goal.metric} "
         f"held within {goal.seconds:.4g} s of training went from {_mean_text(base.value)} to "
-        f"{_mean_text(best.value)} over {_seeds(base, best)} each{sooner}: {_tail(claim)}."
+        f"{_mean_text(best.value)} over {seeds} each{sooner}: {_tail(claim)}."
     )
 
 
@@ -306,8 +306,8 @@ def _tail(claim: Claim) -> str:
 def _nothing(trials: Sequence[Record]) -> str:
     stopped = [trial for trial in trials if trial.outcome.ended == STOPPED]
     if trials and len(stopped) == len(trials):
-        whose = f"All {len(trials)} trials were" if len(trials) > 1 else "The only trial was"
-        return f"{whose} stopped at a rung"
+        those = f"All {len(trials)} trials were" if len(trials) > 1 else "The only trial was"
+        return f"{those} stopped at a rung"
     if len(trials) > 1:
         return f"None of {len(trials)} trials ended well"
     return "The only trial failed" if trials else "No trial has ended yet"
@@ -321,11 +321,6 @@ def _mean_text(mean: Mean) -> str:
     return f"{mean.mean:.3f}" + ("" if math.isnan(mean.error) else f" ± {mean.error:.3f}")
 
 
-def _seeds(base: Side, best: Side) -> str:
-    fewest = min(base.seeds, best.seeds)
-    return "1 fresh seed" if fewest == 1 else f"{fewest} fresh seeds"
-
-
 ROOM = 3  # horizons in which a rise in the middle of one can be held; chosen by hand
 
 
@@ -337,15 +332,16 @@ def learned(records: Sequence[Record], goal: Goal, examples: int) -> list[str]:
         return []
     first = min(_risen(shown, goal, examples), default=None)
     if first is None:
+        count = counted(len(trials), "trial")
         return [
-            f"Nothing was learned in any of {_trials(trials)}, nor by the baseline: {goal.metric} "
+            f"Nothing was learned in any of {count}, nor by the baseline: {goal.metric} "
             f"stayed at chance ({goal.chance:.4g}) for {goal.seconds:.4g} training seconds. Give "
             "more seconds_per_trial, or another metric, and check the labels."
         ]
-    seconds, whose = first
+    seconds, owner = first
     return [
         f"No training held more than chance ({goal.chance:.4g}). Something was learned first after "
-        f"{seconds:.3g} of {goal.seconds:.4g} training seconds, by {whose}: give "
+        f"{seconds:.3g} of {goal.seconds:.4g} training seconds, by {owner}: give "
         f"seconds_per_trial={_more(seconds, goal.seconds):g}, say."
     ]
 
@@ -355,10 +351,9 @@ def _risen(records: Sequence[Record], goal: Goal, examples: int) -> Iterator[tup
     sign = 1 if goal.direction == "max" else -1
     noise = 2 * (value_error(goal.chance, goal.metric, examples) or 0.0)
     for record in records:
-        whose = "the baseline" if record.baseline else f"trial {record.trial}"
         for seconds, value in record.outcome.curve:
             if sign * (value - goal.chance) > noise:
-                yield seconds, whose
+                yield seconds, whose(record.trial)
                 break
 
 
@@ -367,7 +362,3 @@ def _more(seconds: float, horizon: float) -> float:
     wanted = ROOM * max(seconds, horizon / 2)
     digits = max(math.floor(math.log10(wanted)) - 1, 0)
     return float(math.ceil(wanted / 10**digits) * 10**digits)
-
-
-def _trials(trials: Sequence[Record]) -> str:
-    return "1 trial" if len(trials) == 1 else f"{len(trials)} trials"

@@ -11,7 +11,7 @@ from typing import Any
 
 from kbatch.axes import RESERVED
 from kbatch.outcome import STOPPED, Outcome
-from kbatch.records.store import Record
+from kbatch.records.store import BASELINE_TRIAL, Record
 
 # The unit of every score that is shown, also of KerasTuner's output and of the column `score`.
 SCORE = "score/s"
@@ -89,6 +89,21 @@ def words_of(values: Mapping[str, Any]) -> str:
     )
 
 
+def whose(trial: int) -> str:
+    """Return whose a training is: `the baseline`, or `trial 3`."""
+    return "the baseline" if trial == BASELINE_TRIAL else f"trial {trial}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things in words: `1 trial`, or `3 trials`."""
+    return f"1 {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def versions_of(record: Record) -> str:
+    """Return the versions of the libraries that trained, in words."""
+    return ", ".join(f"{name} {number}" for name, number in record.versions.items())
+
+
 def apart(one: Record, other: Record) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the own values in which two trainings differ: those of the one, and of the other.
 
@@ -118,20 +133,12 @@ MINUTE, HOUR = 60, 3600
 
 @dataclass(frozen=True)
 class Taken:
-    """The seconds that one training took.
+    """The seconds that one training took."""
 
-    Attributes:
-        train_seconds: Float, on the training clock.
-        validation_seconds: Float, of the measurements, which grow with the training.
-        wall_seconds: Float, all of it, and what comes between it and the training before.
-        of_trial: Boolean, whether it was a trial, which may be stopped at a rung.
-        stopped: Boolean, whether it was.
-    """
-
-    train_seconds: float
-    validation_seconds: float
-    wall_seconds: float
-    of_trial: bool = False
+    train_seconds: float  # on the training clock
+    validation_seconds: float  # of the measurements, which grow with the training
+    wall_seconds: float  # all of it, and what comes between it and the training before
+    of_trial: bool = False  # whether it was a trial, which may be stopped at a rung
     stopped: bool = False
 
     @classmethod
@@ -162,23 +169,14 @@ def taken_of(records: Sequence[Record]) -> list[Taken]:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The trainings that are ahead.
+    """The trainings that are ahead."""
 
-    Attributes:
-        horizon: Float, training seconds of each that is not stopped.
-        trials: Integer, trials of a search; `None` if only a budget ends them.
-        whole: Integer, confirmations, which are never stopped at a rung.
-        baseline: Integer, trainings of the baseline before the first trial: 0 or 1.
-        workers: Integer, how many are made at once.
-        stops: Boolean, whether poor trials are stopped at rungs.
-    """
-
-    horizon: float
-    trials: int | None = 0
-    whole: int = 0
-    baseline: int = 0
-    workers: int = 1
-    stops: bool = False
+    horizon: float  # training seconds of each that is not stopped
+    trials: int | None = 0  # trials of a search; `None` if only a budget ends them
+    whole: int = 0  # confirmations, which are never stopped at a rung
+    baseline: int = 0  # trainings of the baseline before the first trial: 0 or 1
+    workers: int = 1  # how many are made at once
+    stops: bool = False  # whether poor trials are stopped at rungs
 
     @property
     def least_seconds(self) -> float:
@@ -188,7 +186,7 @@ class Ahead:
 
     @property
     def is_over(self) -> bool:
-        """Boolean, whether no training is left."""
+        """Whether no training is left."""
         return self.trials == 0 and not self.whole and not self.baseline
 
     @property
@@ -198,7 +196,7 @@ class Ahead:
         if self.trials is None:
             words.append("trials")
         else:
-            words.append("1 trial" if self.trials == 1 else f"{self.trials} trials")
+            words.append(counted(self.trials, "trial"))
         up_to = "at most " if self.stops else ""
         return f"{', '.join(words)} of {up_to}{self.horizon:.3g} training seconds each"
 

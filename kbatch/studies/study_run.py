@@ -21,7 +21,7 @@ from kbatch.records import files as records_files
 from kbatch.records.project import Project
 from kbatch.records.store import Record
 from kbatch.results.page import rendered, vega
-from kbatch.results.words import alike_seconds, time_words
+from kbatch.results.words import alike_seconds, time_words, versions_of
 from kbatch.runtime import device_memory
 from kbatch.studies import augmentation, generalisation, optimizers, techniques, throughput
 from kbatch.studies.cell import Cell, Measured, Setting, StudyTable, frame_of
@@ -100,29 +100,17 @@ def markdown(
 
 @dataclass(frozen=True)
 class StudyContents:
-    """All that the page of a study shows.
-
-    Attributes:
-        name: String, the name of the study.
-        title: String, its heading.
-        question: String, what it asks.
-        axis: String, what its charts draw over the batch size.
-        verdicts: Sequence of `Verdict`, what became of each published claim.
-        tables: Sequence of `StudyTable`.
-        charts: Sequence of `Chart`.
-        failures: Sequence of strings, the cells that ended without a value.
-        facts: Sequence of strings, how it was measured.
-    """
+    """All that the page of a study shows."""
 
     name: str
     title: str
     question: str
-    axis: str
-    verdicts: Sequence[Verdict]
+    axis: str  # what its charts draw over the batch size
+    verdicts: Sequence[Verdict]  # what became of each published claim
     tables: Sequence[StudyTable]
     charts: Sequence[Chart]
-    failures: Sequence[str]
-    facts: Sequence[str]
+    failures: Sequence[str]  # the cells that ended without a value
+    facts: Sequence[str]  # how it was measured
 
 
 def html(study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]) -> str:
@@ -152,10 +140,8 @@ def _verdicts(study: Study, measured: Measured) -> list[Verdict]:
 
 def _machine(records: Sequence[Record]) -> list[str]:
     devices = sorted({record.device for record in records})
-    versions = set()
-    for record in records:
-        versions.add(", ".join(f"{name} {number}" for name, number in record.versions.items()))
-    return [f"device: {'; '.join(devices)}", f"versions: {'; '.join(sorted(versions))}"]
+    versions = sorted(set(map(versions_of, records)))
+    return [f"device: {'; '.join(devices)}", f"versions: {'; '.join(versions)}"]
 
 
 def _failures(frame: pd.DataFrame) -> list[str]:

@@ -20,7 +20,7 @@ from kbatch.errors import RecordError
 from kbatch.records import project as records_project
 from kbatch.results.export import code_of
 from kbatch.results.ranking import baseline_training, best_training, trial_training
-from kbatch.script import pictures
+from kbatch.script import fit
 
 RECORDS = [
     result_records.record(-1, 0.2, "baseline", batch_size=32, learning_rate=1e-3),
@@ -204,12 +204,12 @@ def test_photographs_are_read_and_split_as_in_the_search(tmp_path):
     around = tmp_path.parent
     zipped = shutil.make_archive(str(tmp_path.parent / "pets"), "zip", around, tmp_path.name)
     for source in (tmp_path, zipped):
-        ours = pictures.photographs(source, 16, 10)
+        ours = fit.photographs(source, 16, 10)
         assert list(ours) == ["Cat", "Dog"]
         for name in ("Cat", "Dog"):
             np.testing.assert_array_equal(ours[name], theirs[name])
     study = split_of_study("", theirs)
-    for part, expected in zip(pictures.split(ours), (study.train, study.validation), strict=True):
+    for part, expected in zip(fit.split(ours), (study.train, study.validation), strict=True):
         for array, other in zip(part, expected, strict=True):
             np.testing.assert_array_equal(array, other)
 

@@ -26,7 +26,7 @@ from kbatch.plain_text import Below, fits_json
 from kbatch.records import files
 from kbatch.records.files import Lock
 from kbatch.records.project import Project
-from kbatch.script import pictures
+from kbatch.script import fit
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -67,7 +67,7 @@ def test_a_picture_starts_no_program(name, tmp_path, ghostscript):
     images, skipped = read_images(folder, 8, 3)
     assert [len(each) for each in images.values()] == [3, 3]
     assert skipped == (f"cat/{name}", f"dog/{name}")
-    assert pictures.decoded(folder / "cat" / name, 8) is None
+    assert fit.decoded(folder / "cat" / name, 8) is None
     assert not ghostscript.exists()
 
 
@@ -76,7 +76,7 @@ def test_formats_are_read_whatever_their_ending(tmp_path):
         file = tmp_path / f"{form}.jpg"
         Image.new("RGB", (9, 7), (10, 200, 30)).save(file, form)
         pixels = data_pictures.decode(file.read_bytes(), 8)
-        np.testing.assert_array_equal(pixels, pictures.decoded(file, 8))
+        np.testing.assert_array_equal(pixels, fit.decoded(file, 8))
         assert abs(int(pixels[0, 0, 1]) - 200) < 5
 
 
@@ -87,7 +87,7 @@ def test_the_size_of_a_picture_is_known_before_its_pixels(tmp_path):
     folder = folder_of_pictures(tmp_path / "data", content)
     _, skipped = read_images(folder, 8, 3)
     assert skipped[0] == "cat/x.jpg (13000 x 8000 pixels, at most 100,000,000)"
-    assert pictures.decoded(folder / "cat" / "x.jpg", 8) is None
+    assert fit.decoded(folder / "cat" / "x.jpg", 8) is None
 
 
 def build(hp):

@@ -12,8 +12,7 @@ from kbatch import Recipe
 from kbatch.recipe_words import AUGMENTATIONS, OPTIMIZERS
 from kbatch.rules import scaling
 from kbatch.script import script
-from kbatch.script.definitions import Definition, copied
-from kbatch.script.parts import together
+from kbatch.script.parts import Definition, copied, together
 
 # Another value of each field, beside other fields that it needs.
 CHANGED = {
@@ -118,9 +117,9 @@ def test_one_name_stands_for_one_definition():
     # of all definitions together, so that no two parts can disagree
     parts = [write(recipe) for recipe in EVERY.values() for write in script.SCRIPT_PARTS.values()]
     wanted = [Definition("kbatch.script.fit", name) for name in ("built", "batches", "LastStep")]
-    wanted += [Definition("kbatch.script.pictures", name) for name in ("photographs", "split")]
-    wanted.append(Definition("kbatch.case_study.models", "small_resnet"))
-    wanted.append(Definition("kbatch.case_study.pictures", "drawn_pets"))
+    wanted += [Definition("kbatch.script.fit", name) for name in ("photographs", "split")]
+    wanted.append(Definition("kbatch.models.case_study", "small_resnet"))
+    wanted.append(Definition("kbatch.data.drawn", "drawn_pets"))
     texts, _ = copied(dict.fromkeys([*together(parts).definitions, *wanted]))
     names = ["build_model", "load_data", "train"]
     for node in ast.parse("\n".join(texts)).body:

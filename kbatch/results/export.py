@@ -19,13 +19,12 @@ from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_goal, root_of
 from kbatch.results.report import RUN_FILE
 from kbatch.results.words import own_values, score_text
-from kbatch.script.definitions import Definition
-from kbatch.script.parts import call, comment
+from kbatch.script.parts import Definition, call, comment
 from kbatch.script.script import BUILD, DATA, Places, script
 
 MODELS = {"cnn": "cnn", "small-resnet": "small_resnet"}  # functions of kbatch.models.case_study
 CASE_STUDY = ["kbatch", "cats-vs-dogs"]
-PICTURES = "kbatch.script.pictures"
+PICTURES = "kbatch.script.fit"
 MOST = 1000  # pictures of a class
 SEEDS = 2**32  # that Keras takes
 

@@ -12,8 +12,18 @@ from typing import Any
 from kbatch import __version__
 from kbatch.recipe_words import COMPILED
 from kbatch.script import parts
-from kbatch.script.definitions import Definition, copied
-from kbatch.script.parts import COLUMNS, INDENT, Part, bracketed, call, comment, docstring, together
+from kbatch.script.parts import (
+    COLUMNS,
+    INDENT,
+    Definition,
+    Part,
+    bracketed,
+    call,
+    comment,
+    copied,
+    docstring,
+    together,
+)
 
 BUILD = '''\
 def build_model():

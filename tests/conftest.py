@@ -20,7 +20,7 @@ import pytest
 
 # Python imports the fake by itself, under a name that others have too; the checks of a GPU need a
 # process each, and scripts/gpu_check.py starts them
-collect_ignore = ["fake_gpu", "gpu"]
+collect_ignore = ["fake_gpu", "gpu", "support"]
 GRADIENTS = "kbatch.runtime.tensorflow_private"
 SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 PHOTOGRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "PetImages"
@@ -37,7 +37,8 @@ def pytest_collection_modifyitems(items):
     """Mark the tests of slow_tests.txt as slow: others show the same in part, in less time."""
     listed = set(SLOW_TESTS.read_text().splitlines())
     for item in items:
-        if item.nodeid in listed or item.nodeid.partition("[")[0] in listed:
+        name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
+        if name in listed or name.partition("[")[0] in listed:
             item.add_marker(pytest.mark.slow)
 
 
@@ -130,7 +131,7 @@ def own_cache(tmp_path, monkeypatch):
     """Workers that import the tests' models, keep no cache, and raise when out of memory."""
     monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "support"))
 
 
 @pytest.fixture

@@ -281,7 +281,7 @@ def speed_bound(steps: Callable[[int, int], Probe], largest: int) -> SpeedBound:
 
 
 # Chosen by hand: the whole measurement takes about a minute, and its medians are steady
-# (tests/test_throughput.py, and `kbatch max-batch --speed` on two cores).
+# (tests/pure/test_throughput.py, and `kbatch max-batch --speed` on two cores).
 DOUBLINGS = tuple(2**power for power in range(1, 13))
 MEASURED_STEPS = 12
 SLOW_STEP_SECONDS = 2.0

@@ -249,7 +249,7 @@ def _lower(size: int, share: float, allowed: Allowed) -> int:
 
 
 # Chosen by hand. Where needs are convex, six compilations reach brute force's answer within 1
-# (tests/test_size_search.py).
+# (tests/pure/test_size_search.py).
 FIRST_SIZE, MOST_COMPILATIONS = 16, 6
 
 

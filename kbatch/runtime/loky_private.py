@@ -1,7 +1,7 @@
 """Private names of loky that kbatch needs, one small function for each.
 
-Each function says which file of which release the name was read in; `tests/test_loky_private.py`
-fails when a release takes one away.
+Each function says which file of which release the name was read in;
+`tests/process/test_loky_private.py` fails when a release takes one away.
 """
 
 from __future__ import annotations

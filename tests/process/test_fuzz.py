@@ -10,7 +10,7 @@ import fuzz_project
 import fuzzing
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"  # on the path: see pyproject.toml
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"  # on the path: see pyproject.toml
 SECONDS = 60.0
 ABSURD = (
     "--target 2, --target nan, --target inf, --target 0.5, --seconds-per-trial "

@@ -19,7 +19,7 @@ from kbatch.recompute._planner import PLANNED_BATCH_SIZE, apply_recipe
 from kbatch.results.loading import load_records
 from kbatch.space import Combination
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 
 
 pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers")

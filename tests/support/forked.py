@@ -27,7 +27,7 @@ LIBRARIES = [
     "scipy.stats",
     "sklearn.gaussian_process",
 ]
-FAKE_GPU = Path(__file__).parent / "fake_gpu"
+FAKE_GPU = Path(__file__).parents[1] / "fake_gpu"
 # read while TensorFlow is imported: without oneDNN, memory that runs out is an error and no death
 AT_IMPORT = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "FAKE_GPU": ""}
 

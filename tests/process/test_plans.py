@@ -16,7 +16,7 @@ from kbatch.cli.recompute import Choice, static_bytes, table
 from kbatch.errors import MemoryLimitError
 from kbatch.recompute._planner import resizer
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 
 
 def run(*arguments, folder):

@@ -19,7 +19,7 @@ from kbatch.cli import gpu_check, quick_checks
 from kbatch.cli.gpu_check import Report, Result, Row, Runner
 from kbatch.cli.quick_checks import QUICK
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 
 

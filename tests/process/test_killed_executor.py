@@ -34,7 +34,7 @@ def events(project):
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["local", "ray"])
 def test_a_killed_search_goes_on(executor, tmp_path):
-    tests, project = str(Path(__file__).parent), tmp_path / "p"
+    tests, project = str(Path(__file__).parents[1] / "support"), tmp_path / "p"
     command = [sys.executable, "-c", SCRIPT, tests, str(tmp_path), executor]
     for ended in (1, 3, 5):  # trainings after which it is killed
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -27,7 +27,7 @@ LIMIT = 120 << 20
 RECIPE = Recipe(optimizer="sgd", learning_rate=0.1)
 
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 
 
 def test_the_largest_batch_trains_and_a_third_more_does_not():

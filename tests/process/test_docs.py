@@ -18,7 +18,7 @@ import typer
 import kbatch
 from kbatch.cli.app import app
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {str(file.relative_to(ROOT)): file for file in FILES}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -53,11 +53,11 @@ NOT_RUN = {
     "pytest": "these tests; .ci/run runs it",
     "mkdocs serve": "a server; .ci/run builds the pages",
     "docker": "there is no Docker here",
-    "tensorboard --logdir": "a server; tests/test_board.py asks its backends",
+    "tensorboard --logdir": "a server; tests/keras/test_board.py asks its backends",
     "python scripts/bench_": "hours",
     "python scripts/recompute_applications.py": "hours",
-    "python scripts/gpu_check.py": "there is no GPU here; tests/test_gpu_check.py runs a few",
-    "python scripts/fuzz_": "minutes; tests/test_fuzz.py runs a sample",
+    "python scripts/gpu_check.py": "no GPU is here; tests/process/test_gpu_check.py runs a few",
+    "python scripts/fuzz_": "minutes; tests/process/test_fuzz.py runs a sample",
 }
 # Options that make a command small; the last one given counts.
 SMALL_COMMANDS = {

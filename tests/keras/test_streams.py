@@ -18,7 +18,7 @@ X = np.arange(10, dtype="float32")[:, None] * np.ones((1, 3), "float32")
 Y = np.arange(10, dtype="int32")
 DATASET = tf.data.Dataset.from_tensor_slices((X, Y))
 OLD_PROJECT = (
-    Path(__file__).resolve().parents[2]
+    Path(__file__).resolve().parents[3]
     / "shared"
     / "data"
     / "old-project"

@@ -17,7 +17,7 @@ from kbatch.records.project import Project
 from kbatch.records.store import Store
 from kbatch.space import Combination
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 LIMIT = 120 << 20
 
 

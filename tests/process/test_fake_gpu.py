@@ -62,6 +62,7 @@ def test_scratch_of_the_first_step_is_no_need(on_fake_gpu):
     assert first.first_peak_bytes > first.peak_bytes + 15_000_000
 
 
+SUPPORT = str(Path(__file__).parents[1] / "support")  # what other processes import
 TRAINED = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -83,7 +84,7 @@ assert kbatch.Outcome.from_dict(outcome.to_dict()) == outcome
 
 
 def test_a_training_keeps_the_peak_of_its_first_update_apart(fake_gpu):
-    said = forked.code(TRAINED.format(tests=str(Path(__file__).parent)))
+    said = forked.code(TRAINED.format(tests=SUPPORT))
     peak, first, load = said.stdout.split()
     assert int(first) > int(peak) + 15_000_000, said.stderr
     assert load == "{}"
@@ -120,7 +121,7 @@ print(other.hypermodel.space.jit_compile)
 
 @pytest.mark.slow
 def test_what_the_baseline_does_with_xla_is_searched(fake_gpu, tmp_path):
-    code = SEARCHED.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "s"))
+    code = SEARCHED.format(tests=SUPPORT, folder=str(tmp_path / "s"))
     said = forked.code(code)
     jitted, plain = said.stdout.splitlines()[-2:]
     values, device = jitted.split(" {")

@@ -10,7 +10,7 @@ import pytest
 
 from kbatch.runtime.worker import Death, Worker
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 
 
 def killed():
@@ -162,7 +162,7 @@ def test_no_process_is_left_when_the_parent_is_killed():
         "worker.call(time.sleep, 600, timeout_seconds=600)"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1]
     )
     pid = int(parent.stdout.readline())
     parent.kill()

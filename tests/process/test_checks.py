@@ -175,7 +175,7 @@ def test_what_own_layers_carry_to_the_next_batch_is_told(layer):
 
 
 def test_the_page_of_assumptions_lists_every_check():
-    page = (Path(__file__).parents[1] / "docs/explanation/assumptions.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/explanation/assumptions.md").read_text()
     listed = [line for line in page.splitlines() if line.startswith("| `")]
     assert listed == [
         f"| `{check.name}` | {check.assumes} | {check.otherwise} |" for check in catalogue.CHECKS

@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell
 
 from kbatch.results.loading import load_records
 
-NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 TINY = "SECONDS, TRIALS, SEEDS = 0.3, 2, 1"
 
 

@@ -9,7 +9,7 @@ from test_size_search import LIMIT, curve_of, prober
 
 from kbatch.memory._search import Need
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from peer_finders import PEERS, bisect, searched, shrink
 
 MANY = 1 << 24

@@ -11,7 +11,7 @@ from PIL import Image
 
 from kbatch.results.loading import load_records
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name, monkeypatch, folder, *arguments):
@@ -112,6 +112,6 @@ def test_every_example_has_a_test():
     tested = {"images_from_keras_tuner.py", "text_with_target.py", "tabular_regression.py", *SMALL}
     tested.add("pictures_model.py")
     assert scripts == tested
-    # tests/test_notebook_example.py, tests/test_docker.py
+    # tests/process/test_notebook_example.py, tests/process/test_docker.py
     rest = {path.name for path in EXAMPLES.rglob("*") if path.is_file()} - scripts
     assert rest == {"notebook.ipynb", "Dockerfile", "tensorflow.Dockerfile"}

@@ -12,7 +12,7 @@ import kbatch
 from kbatch import distribution
 from kbatch.cli.doctor import _kbatch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def metadata_of(summary):

@@ -67,7 +67,7 @@ def test_a_trial_is_known_by_its_drawn_values_not_its_recipe(tmp_path):
 def test_the_trials_of_an_old_project_are_answered(tmp_path):
     from pathlib import Path
 
-    old = Path(__file__).resolve().parents[2] / "shared" / "data" / "old-project" / "search"
+    old = Path(__file__).resolve().parents[3] / "shared" / "data" / "old-project" / "search"
     if not old.is_dir():
         pytest.skip(f"no old project at {old}")
     project = Project(old)

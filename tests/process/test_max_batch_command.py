@@ -18,7 +18,7 @@ from kbatch.memory._max_batch import MaxBatch, Probe, Row, Table
 from kbatch.recipe import Recipe
 from kbatch.space import Combination
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 BASE = [
     "memory_models:uncompiled",
     "--shape",

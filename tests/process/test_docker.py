@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # The Python of each image; TensorFlow's is 3.11.0rc1 (tensorflow/tensorflow issue 82529).
 PYTHONS = {"Dockerfile": "3.12", "tensorflow.Dockerfile": "3.11"}
 

@@ -15,7 +15,7 @@ from kbatch import Recipe, Space
 from kbatch.records.store import key_of
 from kbatch.runtime import device_memory
 
-PROJECTS = Path(__file__).parent / "projects"
+PROJECTS = Path(__file__).parents[1] / "projects"
 KEPT = PROJECTS / "commit_1784984"
 
 

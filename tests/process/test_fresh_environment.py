@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = re.findall(r"(?s)```python\n(import kbatch.*?)```", (ROOT / "README.md").read_text())[0]
 # the corners of what kbatch supports, then what people have in between
 ENVIRONMENTS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -303,6 +304,7 @@ def _curve_info(label: str, role: str, records: Sequence[Record], goal: Goal) ->
     return CurveInfo(label, role, curves, tuple(held_points))
 
 
+LONGEST = 16  # characters of a label
 FEW = 6  # an axis of at most so many values has a tick for each, evenly spaced
 WIDE = 8.0  # times that the largest number is the smallest: from here on an axis is logarithmic
 ABOVE_NOTHING = 0.15  # where numbers begin on an axis that some trials do not have
@@ -333,6 +335,46 @@ class SpaceInfo:
 
     records: tuple[Record, ...]  # one line each, lowest score first, so that the best is on top
     axes: tuple[SpaceAxis, ...]  # the last one is the score
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """The names of the axes, each different from the others though they are cut."""
+        names: list[str] = []
+        for axis in self.axes:
+            name = _cut(axis.name)
+            names.append(name if name not in names else f"{len(names)}: {name}")
+        return names
+
+    def drawn(self, position: int) -> str:
+        """Return what a trial drew and scored, in words."""
+        return ", ".join(f"{axis.name} {axis.values[position]}" for axis in self.axes)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the line of each trial."""
+        return [
+            {
+                "trial": record.trial,
+                "recipe": str(record.recipe),
+                "score": record.score,
+                "drawn": self.drawn(position),
+                "order": list(range(len(self.axes))),
+                "axis": self.names,
+                "place": [axis.places[position] for axis in self.axes],
+            }
+            for position, record in enumerate(self.records)
+        ]
+
+    def labels(self) -> list[dict[str, Any]]:
+        """Return the ticks of all axes."""
+        return [
+            {"axis": name, "place": tick.place, "text": _cut(tick.text)}
+            for name, axis in zip(self.names, self.axes, strict=True)
+            for tick in axis.ticks
+        ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def space_info(records: Sequence[Record]) -> SpaceInfo:

@@ -37,7 +37,6 @@ from kbatch.results.chart_data import (
     BatchInfo,
     CurveInfo,
     PanelInfo,
-    SpaceAxis,
     SpaceInfo,
     band,
     measured,
@@ -266,10 +265,8 @@ SPREAD, STEP = 0.2, 0.12  # octaves, at most: from a batch size, and from group 
 ERRORS = "Bars: ± 2 standard errors, of measuring or over the seeds."
 APART = "Groups at one batch size stand a little apart. Rates and other axes differ too."
 CENSORED = "What a rung stopped is drawn as it was then: to the end it might have become better."
-NOTHING = "Nothing was measured yet."
 # The first colour of each chart: what two charts show in one colour is the same thing.
 FIRST_COLOURS = {"score-policy": 3, "speed": 3, "memory": 3, "score-augmentation": 4}
-BY = {"optimizer": "optimizer", "policy": "policy", "augmentation": "augmentation"}
 
 
 def score_charts(
@@ -284,11 +281,11 @@ def score_charts(
     charts: list[Chart] = []
     if not measured(everything):
         return charts
-    for field, words in BY.items():
+    for field in ("optimizer", "policy", "augmentation"):
         names = [getattr(info, field) for info in everything]
         if len(set(names)) > 1 or field == "optimizer":
             rows = _batch_rows(everything, names, "score")
-            title = f"Score over batch size, by {words}"
+            title = f"Score over batch size, by {field}"
             charts.append(_batch_chart(f"score-{field}", title, "score per second", rows, goal))
     return charts
 
@@ -462,28 +459,25 @@ def _batch_description(rows: Sequence[Row], axis: str) -> str:
 
 HEIGHT = 300
 AXIS_WIDTH = 105  # pixels from one axis to the next, at least
-LONGEST = 16  # characters of a label
-NOTHING = "Nothing was measured yet."
 
 
 def space_chart(info: SpaceInfo) -> Chart:
     """Return the parallel view of a space."""
-    names = _axis_names(info)
-    x = _space_x(names)
+    x = _space_x(info.names)
     y = alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[-0.04, 1.04], nice=False))
-    labels = alt.Chart(table(_space_labels(info, names))).encode(x=x, y=y)
+    labels = alt.Chart(table(info.labels())).encode(x=x, y=y)
     return Chart(
         "space",
         "What the trials drew, and what it scored",
         _space_note(info),
         _space_description(info),
         alt.layer(
-            *_drawn_lines(info, names, x, y),
+            *_drawn_lines(info, x, y),
             labels.mark_tick(orient="horizontal", width=9, thickness=1, color=GREY),
             labels.mark_text(align="left", dx=8, fontSize=11, fontWeight=600).encode(text="text:N"),
         ),
         height=HEIGHT,
-        least_width=AXIS_WIDTH * max(len(names), 3),
+        least_width=AXIS_WIDTH * max(len(info.names), 3),
     )
 
 
@@ -506,10 +500,10 @@ def _space_x(names: list[str]) -> alt.X:
     )
 
 
-def _drawn_lines(info: SpaceInfo, names: list[str], x: alt.X, y: alt.Y) -> list[Any]:
+def _drawn_lines(info: SpaceInfo, x: alt.X, y: alt.Y) -> list[Any]:
     """The lines, the one under the pointer thicker."""
     under = under_pointer("under_space", "trial")
-    base = alt.Chart(table(_space_lines(info, names))).transform_flatten(["order", "axis", "place"])
+    base = alt.Chart(table(info.lines())).transform_flatten(["order", "axis", "place"])
     colour = alt.Color(
         "score:Q",
         title="score per second",
@@ -537,43 +531,6 @@ def _drawn_lines(info: SpaceInfo, names: list[str], x: alt.X, y: alt.Y) -> list[
     return [lines, areas.add_params(under)]
 
 
-def _axis_names(info: SpaceInfo) -> list[str]:
-    """The names of the axes, each different from the others though they are cut."""
-    names: list[str] = []
-    for axis in info.axes:
-        name = _cut(axis.name)
-        names.append(name if name not in names else f"{len(names)}: {name}")
-    return names
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def _space_lines(info: SpaceInfo, names: list[str]) -> list[Row]:
-    return [
-        {
-            "trial": record.trial,
-            "recipe": str(record.recipe),
-            "score": record.score,
-            "drawn": ", ".join(_axis_words(axis, position) for axis in info.axes),
-            "order": list(range(len(names))),
-            "axis": names,
-            "place": [axis.places[position] for axis in info.axes],
-        }
-        for position, record in enumerate(info.records)
-    ]
-
-
-def _space_labels(info: SpaceInfo, names: list[str]) -> list[Row]:
-    labels: list[Row] = []
-    for name, axis in zip(names, info.axes, strict=True):
-        labels += [
-            {"axis": name, "place": tick.place, "text": _cut(tick.text)} for tick in axis.ticks
-        ]
-    return labels
-
-
 def _space_note(info: SpaceInfo) -> str:
     if not info.records:
         return NOTHING
@@ -588,12 +545,7 @@ def _space_description(info: SpaceInfo) -> str:
     if not info.records:
         return f"Parallel axes of the space. {NOTHING}"
     best = info.records[-1]
-    drawn = ", ".join(_axis_words(axis, -1) for axis in info.axes)
     return (
         f"{len(info.records)} trials over parallel axes. The highest single score is that of "
-        f"trial {best.trial}: {drawn}."
+        f"trial {best.trial}: {info.drawn(-1)}."
     )
-
-
-def _axis_words(axis: SpaceAxis, position: int) -> str:
-    return f"{axis.name} {axis.values[position]}"

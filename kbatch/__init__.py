@@ -1,15 +1,25 @@
 """kbatch: a search for the way of training with the most validation accuracy per second.
 
-Begin at `recipe` (one way to train), `space` (what is searched), `hypermodel` and `tuner` (a
-search) and `outcome` (what a training measured). Below them are the rooms: `rules` scale a recipe
-to its batch, `models` make and compile it, `data` streams examples, `checks` measure what is
-assumed, `callbacks` keep the clock, `training` trains and records it in `records`. `memory` finds
-the largest batch, `recompute` saves memory, `search` proposes trials. `results`, `advice` and
-`page` tell what came of them, `script` writes them as plain Keras, `cli` and `driver` are the
-command line.
-`docs/design.md` has all of them; `lint-imports` holds their floors, which `pyproject.toml` lists.
+- `recipe`: one way to train a model; `space`: what a search varies, one entry of `axes` each.
+- `hypermodel`, `tuner`: the search, for any tuner of KerasTuner's and by kbatch's own.
+- `outcome`: what a training measured, and its score.
+- `rules`: what changes with the batch size.
+- `data`: examples of all kinds as streams of batches.
+- `models`: recipe and the user's `build` make a compiled model.
+- `checks`: what kbatch assumes, measured before anything trains.
+- `callbacks`: the training clock and the horizon.
+- `memory`: the largest batch that trains.
+- `recompute`: less memory for a little more time.
+- `search`: which recipe to try next.
+- `training`: a recipe is trained and measured, and all that belongs to one search.
+- `records`: the folder of a search, each training at most once.
+- `results`: tables, charts, report, page, advice.
+- `script`: a recipe as plain Keras.
+- `runtime`: the process of TensorFlow, its devices and workers.
+- `cli`: the commands; `studies`: published claims made again; `testing`: trainings replayed.
 
-Public names are loaded on first use: `import kbatch` imports no TensorFlow.
+`docs/design.md` tells one trial's way through them, and `pyproject.toml` their floors. Public names
+are loaded on first use: `import kbatch` imports no TensorFlow.
 """
 
 import lazy_loader

@@ -148,9 +148,7 @@ def parted(records: Sequence[Record], best: Sequence[Record]) -> list[Record]:
 def confirmed_best(records: Sequence[Record], dropped: Sequence[int] = ()) -> list[Record]:
     """Return the trainings with fresh seeds of the best confirmed recipe; empty if there is none.
 
-    Args:
-        records: Records of a search, and of its confirmation if there is one.
-        dropped: Sequence of integers, the trials whose recipes left a race.
+    A trial in `dropped` left a race, and is not the best.
     """
     groups = [group for group in confirmed(records).values() if not group[0].baseline]
     return next(iter(best_first(groups, dropped)), [])
@@ -161,15 +159,10 @@ SAME_PACE = 1.05  # times by which seconds differ that read alike with one decim
 
 @dataclass(frozen=True)
 class Race:
-    """How a confirmation gave its seeds.
+    """How a confirmation gave its seeds."""
 
-    Attributes:
-        looks: Tuple of integers, the numbers of seeds at which the recipes could be compared.
-        dropped: Tuple of integers, the trials whose recipes dropped out.
-    """
-
-    looks: tuple[int, ...] = ()
-    dropped: tuple[int, ...] = ()
+    looks: tuple[int, ...] = ()  # numbers of seeds at which the recipes could be compared
+    dropped: tuple[int, ...] = ()  # the trials whose recipes dropped out
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Race:
@@ -202,30 +195,19 @@ class Mean:
 
 @dataclass(frozen=True)
 class Side:
-    """One recipe, trained with several seeds.
+    """One recipe, trained with several seeds."""
 
-    Attributes:
-        trial: Integer, the trial of the search; -1 for the baseline.
-        recipe: The recipe in words.
-        seeds: Integer, how many trainings.
-        score: Score per second.
-        value: The metric held at the horizon.
-        test: The same metric on the test data; `None` without any.
-        seconds_to_goal: Mean training seconds to the target, or without one to the baseline's final
-            value. A training that did not reach it counts with the whole horizon.
-        missed: Integer, how many trainings did not reach it.
-        own: Mapping, the user's own hyperparameters in which the claim's two sides differ.
-    """
-
-    trial: int
-    recipe: str
+    trial: int  # -1 for the baseline
+    recipe: str  # in words
     seeds: int
-    score: Mean
-    value: Mean
-    test: Mean | None
+    score: Mean  # per second
+    value: Mean  # the metric held at the horizon
+    test: Mean | None  # the same metric on test data
+    # To the target, or without one to the baseline's final value. A training that did not reach it
+    # counts with the whole horizon.
     seconds_to_goal: float
-    missed: int
-    own: Mapping[str, Any] = field(default_factory=dict)
+    missed: int  # trainings that did not reach it
+    own: Mapping[str, Any] = field(default_factory=dict)  # in which the claim's sides differ
 
     @property
     def words(self) -> str:
@@ -239,16 +221,11 @@ class Part:
 
     It is claimed only where the whole gain is, so that its interval needs no further allowance (a
     fixed sequence of tests).
-
-    Attributes:
-        side: `Side` of these trainings.
-        difference: Float, their mean score less the baseline's.
-        half_width: Float, half of the 95 % interval around it; `nan` if there are too few seeds.
     """
 
     side: Side
-    difference: float
-    half_width: float
+    difference: float  # their mean score less the baseline's
+    half_width: float  # of the 95 % interval around it; `nan` if there are too few seeds
 
     @property
     def is_sure(self) -> bool:
@@ -258,35 +235,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """The baseline against the best confirmed recipe.
-
-    Attributes:
-        baseline: The baseline's side.
-        best: The side of the recipe with the highest mean score among those confirmed.
-        others: The other recipes' sides, best first.
-        difference: Float, the best recipe's mean score less the baseline's.
-        half_width: Float, half of the 95 % interval around the difference; `nan` if there are too
-            few seeds for one.
-        own_run: Float, the score of the search's own training of the baseline; `None` if there is
-            none.
-        race: `Race` of the confirmation.
-        obstacles: Tuple of strings, sentences on what speaks against any claim: assumptions that do
-            not hold.
-        part: `Part` of the recipe, where the sides differ in own hyperparameters too; `None` where
-            they do not, or where nobody trained it.
-        lowest: Mapping, the baseline's own hyperparameters that nobody chose.
-    """
+    """The baseline against the best confirmed recipe."""
 
     baseline: Side
-    best: Side
-    others: tuple[Side, ...]
-    difference: float
-    half_width: float
-    own_run: float | None
+    best: Side  # the recipe with the highest mean score among those confirmed
+    others: tuple[Side, ...]  # best first
+    difference: float  # the best recipe's mean score less the baseline's
+    half_width: float  # of the 95 % interval around it; `nan` if there are too few seeds
+    own_run: float | None  # the score of the search's own training of the baseline
     race: Race = NO_RACE
-    obstacles: tuple[str, ...] = ()
-    part: Part | None = None
-    lowest: Mapping[str, Any] = field(default_factory=dict)
+    obstacles: tuple[str, ...] = ()  # sentences on assumptions that do not hold
+    part: Part | None = None  # of the recipe, where own hyperparameters differ too
+    lowest: Mapping[str, Any] = field(default_factory=dict)  # the baseline's, that nobody chose
 
     @property
     def contradicted(self) -> bool:
@@ -355,14 +315,6 @@ def claim_of(
     halve the degrees of freedom and gain little: one seed gives two recipes two different
     trainings. A claim must also hold against the search's own run of the baseline, which nobody
     chose.
-
-    Args:
-        records: Records of a search and its confirmation.
-        goal: The goal of the search.
-        examples: Integer, how many validation examples the metric was measured on.
-        race: `Race` of the confirmation. Defaults to none.
-        obstacles: Sentences on what speaks against any claim. Defaults to none.
-        lowest: Mapping, the baseline's own hyperparameters that nobody chose. Optional.
     """
     groups = list(confirmed(records).values())
     own = [group for group in groups if group[0].baseline]

@@ -51,12 +51,7 @@ class Trained:
         return statistics.fmean(known) if known else None
 
     def seconds_to(self, aim: float | None, goal: Goal) -> float | None:
-        """Return the mean training seconds until a value was held; `None` if a training missed it.
-
-        Args:
-            aim: Float, the value; `None` if there is none.
-            goal: The goal of the search.
-        """
+        """Return the mean training seconds until a value was held; `None` if one missed it."""
         if aim is None:
             return None
         curves = [record.outcome.curve for record in self.records]

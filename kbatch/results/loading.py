@@ -98,15 +98,7 @@ def root_of(source: Any) -> Path:
 
 
 def folder_of(source: Any) -> Path:
-    """Return the folder of the records: the given one, or the only one below it that holds records.
-
-    Args:
-        source: A tuner, its KerasTuner project, a folder that holds one, or the folder of the
-            records.
-
-    Raises:
-        RecordError: If there is none, or more than one.
-    """
+    """Return the folder of the records: the given one, or the only one below it that holds some."""
     root = root_of(source)
     found = [
         path.parent

@@ -35,7 +35,7 @@ from kbatch.results.claim import Mean, confirmed
 from kbatch.results.loading import folder_of, load_own_optimizer, root_of
 from kbatch.results.ranking import Rank, ranking, table
 from kbatch.results.report import Report, devices, remarks, report, versions
-from kbatch.results.sentences import goal_words, headline, title
+from kbatch.results.sentences import goal_words, headline, mean_text, title
 from kbatch.results.words import SCORE, counted, score_text, spent_words
 
 MOST_TRIALS = 300  # trials that the page shows, for its size: the best-scored
@@ -338,9 +338,8 @@ def _row(
 def _confirmed_cell(mean: Mean | None) -> Cell:
     if mean is None:
         return Cell("-", None)
-    error = "" if math.isnan(mean.error) else f" ± {score_text(mean.error, mean.mean)}"
-    text = f"{score_text(mean.mean)}{error} (n = {len(mean.values)})"
-    return Cell(text, _finite(mean.mean))
+    text = mean_text(mean, score_text)
+    return Cell(f"{text} (n = {len(mean.values)})", _finite(mean.mean))
 
 
 def _finite(number: float | None) -> float | None:

@@ -30,18 +30,11 @@ NOT_RANKED, TOO_SLOW = "one seed, not ranked", "too slow for this horizon"
 
 @dataclass(frozen=True)
 class Rank:
-    """One row of the ranking.
-
-    Attributes:
-        record: The training.
-        standard_error: Float, of a value that is a share of the validation examples; `None` for
-            any other value.
-        verdict: A remark such as `"best"` or `"within noise of the best"`; may be empty.
-    """
+    """One row of the ranking."""
 
     record: Record
-    standard_error: float | None
-    verdict: str
+    standard_error: float | None  # of a value that is a share of the validation examples
+    verdict: str  # such as `"best"` or `"within noise of the best"`; may be empty
 
 
 def trainings_of(records: Sequence[Record], first: Record) -> list[Record]:
@@ -241,12 +234,7 @@ def _same_recipe(records: Sequence[Record], best: Record) -> list[Record]:
 
 
 def _mean_score(records: Sequence[Record], own: Sequence[Record]) -> float:
-    """The mean score over a recipe's fresh seeds if there was a confirmation, else of the search.
-
-    Args:
-        records: All records.
-        own: Those of the recipe.
-    """
+    """The mean score of a recipe's fresh seeds after a confirmation, else of the search."""
     purposes = {"confirmation"} if confirmed(records) else {"search", "baseline"}
     return statistics.fmean([record.score for record in own if record.purpose in purposes] or [0.0])
 

@@ -121,7 +121,7 @@ def _parts(claim: Claim) -> str:
             f"difference: trial {trial}'s recipe was not trained with the baseline's own values"
         )
     few = part.side.seeds < FEWEST_SEEDS
-    scored = (_values if few else _mean)(part.side.score, score_text)
+    scored = (_values if few else mean_text)(part.side.score, score_text)
     own = claim.difference - part.difference
     told = f"trial {trial}'s recipe with the baseline's own values scored {scored}"
     words = f"{told}: {_signed(part.difference, claim.difference)} is due to the recipe"
@@ -211,14 +211,14 @@ def _row(side: Side) -> list[str]:
 
 def _pair(first: Mean, second: Mean, few: bool, text: Number) -> str:
     """The baseline's and the best recipe's numbers: means, or all values if these are few."""
-    show = _values if few else _mean
+    show = _values if few else mean_text
     return f"{show(first, text)} -> {show(second, text)}"
 
 
 def _mean_and_values(mean: Mean, text: Number) -> str:
     if len(mean.values) < FEWEST_SEEDS:
         return _values(mean, text)
-    return f"{_mean(mean, text)} ({_values(mean, text)})"
+    return f"{mean_text(mean, text)} ({_values(mean, text)})"
 
 
 def _values(mean: Mean, text: Number) -> str:
@@ -226,7 +226,8 @@ def _values(mean: Mean, text: Number) -> str:
     return ", ".join(text(value, largest) for value in mean.values)
 
 
-def _mean(mean: Mean, text: Number) -> str:
+def mean_text(mean: Mean, text: Number) -> str:
+    """Return a mean with its standard error, if it has one."""
     error = "" if math.isnan(mean.error) else f" ± {text(mean.error, mean.mean)}"
     return f"{text(mean.mean, mean.mean)}{error}"
 
@@ -285,13 +286,14 @@ def title(records: Sequence[Record], claim: Claim | None, goal: Goal) -> str:
 def _confirmed(claim: Claim, goal: Goal) -> str:
     base, best = claim.baseline, claim.best
     seeds = counted(min(base.seeds, best.seeds), "fresh seed")
+    values = [mean_text(side.value, _three) for side in (base, best)]
     sooner = ""
     if claim.verdict == "better" and claim.pace:
         sooner = f", and {claim.pace} at {_aim(goal)}"
     return (
         f"From the baseline ({base.words}) to trial {best.trial} ({best.words}), {goal.metric} "
-        f"held within {goal.seconds:.4g} s of training went from {_mean_text(base.value)} to "
-        f"{_mean_text(best.value)} over {seeds} each{sooner}: {_tail(claim)}."
+        f"held within {goal.seconds:.4g} s of training went from {values[0]} to {values[1]} over "
+        f"{seeds} each{sooner}: {_tail(claim)}."
     )
 
 
@@ -315,10 +317,6 @@ def _nothing(trials: Sequence[Record]) -> str:
 
 def _aim(goal: Goal) -> str:
     return "the baseline's final value" if goal.target is None else f"{goal.target:.4g}"
-
-
-def _mean_text(mean: Mean) -> str:
-    return f"{mean.mean:.3f}" + ("" if math.isnan(mean.error) else f" ± {mean.error:.3f}")
 
 
 ROOM = 3  # horizons in which a rise in the middle of one can be held; chosen by hand

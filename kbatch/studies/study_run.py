@@ -225,11 +225,7 @@ def _begun_seconds(project: Project) -> float | None:
 
 
 class _Line:
-    """Prints a line for each cell, and on a terminal a bar with the time left.
-
-    Attributes:
-        left: The cells that are left.
-    """
+    """Prints a line for each cell, and on a terminal a bar with the time left."""
 
     def __init__(self, console: Console, cells: Sequence[Cell]) -> None:
         self._console, self._cells, self.left = console, len(cells), list(cells)

@@ -7,13 +7,13 @@
 - `data`: examples of all kinds as streams of batches.
 - `models`: recipe and the user's `build` make a compiled model.
 - `checks`: what kbatch assumes, measured before anything trains.
-- `callbacks`: the training clock and the horizon.
+- `callbacks`: the training clock; the horizon, which measures at its marks and keeps the weights.
 - `memory`: the largest batch that trains.
 - `recompute`: less memory for a little more time.
-- `search`: which recipe to try next.
+- `search`: the oracle, which says what to try next, and the rungs, at which a trial may stop.
 - `training`: a recipe is trained and measured, and all that belongs to one search.
 - `records`: the folder of a search, each training at most once.
-- `results`: tables, charts, report, page, advice.
+- `results`: ranking, intervals and claim, tables, charts, report, page, advice.
 - `script`: a recipe as plain Keras.
 - `runtime`: the process of TensorFlow, its devices and workers.
 - `cli`: the commands; `studies`: published claims made again; `testing`: trainings replayed.

@@ -22,7 +22,8 @@ from kbatch.models.compilation import lacking
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, compilable
 from kbatch.recipe_words import COMPILED
-from kbatch.records.project import Job, Project
+from kbatch.records.at_most_once import Job
+from kbatch.records.project import Project
 from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import tuner_border
 from kbatch.search.tuner_border import BUILD, border, called_by_a_tuner, watch_searches

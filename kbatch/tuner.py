@@ -26,8 +26,9 @@ from kbatch.records.store import Record
 from kbatch.results.loading import folder_of, load_records
 from kbatch.runtime import keras_private
 from kbatch.search import proposals
-from kbatch.search.oracle import Oracle, values_at_rungs
+from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Observation
+from kbatch.search.rungs import values_at_rungs
 from kbatch.search.tuner_border import border
 from kbatch.space import Space
 from kbatch.training import workers

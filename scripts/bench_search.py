@@ -41,7 +41,7 @@ import rows
 from scipy.stats import spearmanr
 
 from kbatch import outcome
-from kbatch.search import oracle, proposals
+from kbatch.search import oracle, proposals, rungs
 from kbatch.testing import Replay
 from kbatch.testing._table import read
 
@@ -196,7 +196,7 @@ def early(table):
         f"{table.name}: the best recipe scores {best / second - 1:.1%} more than the next",
         f"{table.name}: standard error of the better half's means: {error(replay):.1%} of the best",
     ]
-    for mark in oracle.RUNG_MARKS:
+    for mark in rungs.RUNG_MARKS:
         seconds = outcome.marks(replay.horizon)[mark - 1]
         held = [[each.gain(seconds) for each in of_recipe] for of_recipe in trainings.values()]
         found = [spearmanr(of_seed, means)[0] for of_seed in zip(*held, strict=True)]

@@ -9,15 +9,13 @@ import keras
 import tensorflow as tf
 
 from kbatch.callbacks.rate import Rate, end_epoch, go_on
-from kbatch.data.arrays import Cuts
+from kbatch.data.order import Cuts, SizeNow
 from kbatch.data.streams import training_source
 from kbatch.errors import DataError, ModelError, RecipeError, made_in_one_frame
 from kbatch.model_spec import LEAST_SEED
 from kbatch.recipe_words import GROWTH_WORDS, BatchGrowth, whole_number
 from kbatch.rules import batch_schedule, scaling
 from kbatch.runtime import keras_private
-
-SizeNow = Callable[[int], int]
 
 
 def by_progress(

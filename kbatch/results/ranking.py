@@ -13,7 +13,8 @@ from kbatch.errors import RecordError, in_one_frame
 from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.recipe import Recipe
 from kbatch.records.store import Record
-from kbatch.results.claim import confirmed, confirmed_best, score_error, value_error
+from kbatch.results.claim import confirmed, confirmed_best
+from kbatch.results.interval import score_error, value_error
 from kbatch.results.loading import load_race, load_records, root_of
 from kbatch.results.words import SCORE, ended_text, own_words, score_text
 from kbatch.runtime import users_code

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.records.store import Record
-from kbatch.results.claim import FEWEST_SEEDS, Claim, Mean, Side, value_error
+from kbatch.results.claim import Claim, Mean, Side
+from kbatch.results.interval import FEWEST_SEEDS, value_error
 from kbatch.results.ranking import best_of, trainings_of
 from kbatch.results.words import counted, score_text, whose, words_of
 from kbatch.text_table import TextTable

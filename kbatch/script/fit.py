@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbatch.data.arrays import shuffled_batches, shuffled_cuts
+from kbatch.data.order import shuffled_batches, shuffled_cuts
 from kbatch.data.pictures import decode
 from kbatch.rules.batch_schedule import at
 

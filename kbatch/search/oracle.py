@@ -1,4 +1,4 @@
-"""Oracle: KerasTuner asks it for trials, and whether each is to go on."""
+"""Oracle: which recipe KerasTuner tries next."""
 
 from __future__ import annotations
 
@@ -7,116 +7,14 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras_tuner
 
-from kbatch.outcome import SCORED, STOPPED, Curve, marks
+from kbatch.outcome import SCORED, STOPPED
 from kbatch.search import proposals
 from kbatch.search.proposals import Load, Observation, propose
-
-# Marks of the curve (see `kbatch.outcome.marks`) after which a trial may be stopped: a ninth and a
-# third of the horizon.
-RUNG_MARKS = (4, 7)
-# One trial in so many goes on, and at a ninth all that are near the best: on photographs the gain
-# there has little rank correlation with the final one (`scripts/bench_search.py --early`).
-KEPT_AT_RUNGS = (2, 3)
-# The first trainings go on unless they are clearly worse, so that there is soon more to recommend
-# than the baseline.
-WHOLE_RUNG = 4
-
-
-def values_at_rungs(
-    curve: Curve, horizon: float, gain: Callable[[Curve], float]
-) -> tuple[float, ...]:
-    """Return what a curve had gained above chance at each rung that it reached.
-
-    A rung is judged at the first measurement at or past its mark.
-    """
-    values = []
-    for mark in RUNG_MARKS:
-        before = sum(seconds < marks(horizon)[mark - 1] for seconds, _ in curve)
-        if before == len(curve):
-            break
-        values.append(gain(curve[: before + 1]))
-    return tuple(values)
-
-
-class Questions:
-    """Asks after each measurement of a trial whether it goes on, if that has reached a rung."""
-
-    def __init__(
-        self,
-        horizon: float,
-        gain: Callable[[Curve], float],
-        ask: Callable[[int, float], bool],
-    ) -> None:
-        self._horizon, self._gain, self._ask = horizon, gain, ask
-        self._asked = 0
-
-    def __call__(self, curve: Curve) -> bool:
-        """Tell whether a trial goes on after the last measurement of its curve."""
-        values = values_at_rungs(curve, self._horizon, self._gain)
-        first, self._asked = self._asked, len(values)
-        return all(self._ask(rung, values[rung]) for rung in range(first, len(values)))
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What the other trials had gained at their rungs when a trial began; it can be pickled.
-
-    Attributes:
-        others: Tuple of tuples of floats, what each other trial had gained at the rungs that it
-            reached.
-        whole: Boolean, whether the trial trains to the horizon whatever it gains.
-        margin: Float, by how much the gains of equal recipes may differ; infinity if unknown.
-    """
-
-    others: tuple[tuple[float, ...], ...]
-    whole: bool
-    margin: float = math.inf
-
-    def __call__(self, rung: int, value: float) -> bool:
-        """Tell whether the trial is to go on after a rung."""
-        others = [reached[rung] for reached in self.others if len(reached) > rung]
-        if self.whole or goes_on(value, others, KEPT_AT_RUNGS[rung], self.margin):
-            return True
-        # a ninth tells little, so there nothing is stopped that chance alone may set behind
-        known = math.isfinite(self.margin)
-        return rung == 0 and known and _is_near(value, others, self.margin)
-
-
-def goes_on(value: float, others: Sequence[float], kept: int, margin: float = math.inf) -> bool:
-    """Tell whether a trial is among the best of those that reached its rung.
-
-    The first four go on, but for one that is worse than another by more than chance. This is
-    asynchronous successive halving in its stopping form, Li et al., "A System for Massively
-    Parallel Hyperparameter Tuning" (2020): a trial goes on at once or not at all, so that going on
-    needs no stored state, and is the same to the bit as never having been asked. Their number is
-    rounded up, so that a rung that tells nothing loses little.
-
-    Args:
-        value: Float, what the trial has gained above chance.
-        others: Sequence of floats, what the other trials gained at this rung.
-        kept: Integer, one trial in so many goes on.
-        margin: Float, by how much the gains of equal recipes may differ. Defaults to infinity.
-
-    >>> goes_on(0.2, [0.3, 0.3, 0.3], 3), goes_on(0.2, [0.3, 0.3, 0.3], 3, margin=0.07)
-    (True, False)
-    >>> goes_on(0.2, [0.3, 0.3, 0.1, 0.1], 3), goes_on(0.2, [0.3, 0.1, 0.1, 0.1], 3)
-    (False, True)
-    """
-    if len(others) < WHOLE_RUNG:
-        return _is_near(value, others, margin)
-    better = sum(other > value for other in others)
-    return better < (len(others) + 1) / kept
-
-
-def _is_near(value: float, others: Sequence[float], margin: float) -> bool:
-    """Whether chance alone may set a gain behind the best."""
-    return value >= max(others, default=value) - margin
-
+from kbatch.search.rungs import Standing
 
 ATTEMPTS = 30  # to propose what was not tried yet
 # Recipes that reached the horizon before the leader is trained again; chosen on recorded tables

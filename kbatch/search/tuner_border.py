@@ -24,13 +24,14 @@ from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.records import files
 from kbatch.records.store import Record
-from kbatch.results.claim import widest_difference
+from kbatch.results.interval import widest_difference
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.words import Ahead
 from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import proposals
-from kbatch.search.oracle import Oracle, values_at_rungs
+from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Load
+from kbatch.search.rungs import values_at_rungs
 from kbatch.space import Combination, Space
 
 OBJECTIVE = "score"

@@ -16,9 +16,9 @@ from kbatch.data.examples import Examples
 from kbatch.errors import SearchError
 from kbatch.outcome import SCORED
 from kbatch.recipe import Recipe
-from kbatch.records.project import Job
+from kbatch.records.at_most_once import Job
 from kbatch.records.store import Record
-from kbatch.results.claim import FEWEST_SEEDS, interval
+from kbatch.results.interval import FEWEST_SEEDS, interval
 from kbatch.text_table import TextTable
 
 PURPOSE = "study"

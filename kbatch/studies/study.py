@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.results.claim import FEWEST_SEEDS
+from kbatch.results.interval import FEWEST_SEEDS
 from kbatch.studies.cell import (
     LEAST_IMAGE_SIZE,
     NOTHING,

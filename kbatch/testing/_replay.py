@@ -17,9 +17,10 @@ import numpy as np
 from kbatch import outcome
 from kbatch.errors import SearchError
 from kbatch.recipe import Recipe
-from kbatch.results.claim import widest_difference
+from kbatch.results.interval import widest_difference
 from kbatch.runtime import keras_private
-from kbatch.search.oracle import REPEAT, RUNG_MARKS, Oracle
+from kbatch.search.oracle import REPEAT, Oracle
+from kbatch.search.rungs import RUNG_MARKS
 from kbatch.search.tuner_border import OBJECTIVE
 from kbatch.testing import _table
 from kbatch.testing._table import RecipePoints, RecordedTraining

@@ -23,7 +23,7 @@ from kbatch.plain_text import FiniteAbove0, Whole
 from kbatch.recipe import Recipe
 from kbatch.records import files
 from kbatch.records import project as records_project
-from kbatch.results.claim import is_share
+from kbatch.results.interval import is_share
 from kbatch.results.loading import load_records, load_validation_examples
 from kbatch.space import Space
 

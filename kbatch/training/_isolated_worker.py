@@ -21,7 +21,7 @@ from kbatch.errors import DataError, SearchError
 from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Goal
 from kbatch.records import files
-from kbatch.records.project import Job
+from kbatch.records.at_most_once import Job
 from kbatch.training.progress import Watcher
 from kbatch.training.trial import LocalTrainer, Order, Trained, Trial, largest_bytes
 

@@ -19,7 +19,8 @@ from kbatch.errors import SearchError, in_one_frame
 from kbatch.recipe_words import whole_number
 from kbatch.records.project import Project
 from kbatch.records.store import Record
-from kbatch.results.claim import FEWEST_SEEDS, Race, claim_of, confirmed_best
+from kbatch.results.claim import Race, claim_of, confirmed_best
+from kbatch.results.interval import FEWEST_SEEDS
 from kbatch.results.loading import load_validation_examples, rows
 from kbatch.results.ranking import leaders, unranked
 from kbatch.results.words import Ahead, apart, race_trainings

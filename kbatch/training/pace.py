@@ -12,7 +12,7 @@ import keras
 from kbatch.callbacks.batch_schedule import SizeNow, by_noise, by_plateau, by_progress
 from kbatch.callbacks.clock import GrowingClock, TrainingClock
 from kbatch.callbacks.rate import PassEnd, RateCallbacks, warmup_share
-from kbatch.data.arrays import Cuts
+from kbatch.data.order import Cuts
 from kbatch.errors import ModelError
 from kbatch.models.gradient_noise import INTERVAL, NoiseMeter
 from kbatch.outcome import Goal

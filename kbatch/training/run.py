@@ -18,12 +18,12 @@ from kbatch.callbacks.horizon import EpochEnd, Horizon, scaled_updates
 from kbatch.callbacks.rate import MovingAverage
 from kbatch.callbacks.user_callbacks import UserCallback
 from kbatch.data import augmentation
-from kbatch.data.arrays import Cuts
+from kbatch.data.order import Cuts
 from kbatch.data.streams import weighed as weighed_by_class
 from kbatch.data.validation import Data
 from kbatch.errors import SearchError
 from kbatch.models.accumulation import accumulation_remarks, weighed_passes
-from kbatch.models.call_passes import called_in_passes
+from kbatch.models.exact_accumulation import called_in_passes
 from kbatch.models.gradient_noise import NoiseMeter, measured
 from kbatch.models.optimizers import learning_rate_of
 from kbatch.models.policies import explained, float8_remarks, policy_scope
@@ -37,7 +37,8 @@ from kbatch.recipe_words import CONSTANT
 from kbatch.recompute._apply import applied
 from kbatch.runtime import device_memory, tensorflow_private
 from kbatch.runtime.nvidia import Sampler
-from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory, is_suspect
+from kbatch.runtime.oom import is_full_of_programs, is_out_of_memory
+from kbatch.training import out_of_memory
 from kbatch.training.pace import Pace, RunOptions, most_updates
 
 
@@ -263,7 +264,6 @@ def median_update_seconds(
 
 # The input pipeline is timed over at least so many batches, and for at most so long.
 INPUT_BATCHES, INPUT_SECONDS = 8, 1.0
-MESSAGE_LENGTH = 2000  # characters of an error that a record keeps
 
 
 class FullOfProgramsError(SearchError):
@@ -282,7 +282,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     except Exception as error:  # TensorFlow has no one class for running out of memory
         if not is_out_of_memory(error):
             raise
-        return Outcome(ended="out_of_memory", message=str(error)[:MESSAGE_LENGTH])
+        return out_of_memory.outcome_of(error)
     instruments = Instruments(recipe, data, goal, options, input_seconds, entered)
     ended, message, full_rate, noise_scale = None, "", None, None
     scaled_before, first_rate = scaled_updates(model), _first_rate(model, recipe)
@@ -306,9 +306,10 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
                 "Begin again in a new process: what has finished is kept, and TensorFlow keeps "
                 "programs only while a process lives",
             ) from error
-        if not _means_out_of_memory(error, recipe.examples_per_pass, options.largest_passed):
+        if not out_of_memory.is_meant(error, recipe.examples_per_pass, options.largest_passed):
             raise
-        ended, message = "out_of_memory", str(error)[:MESSAGE_LENGTH]
+        failure = out_of_memory.outcome_of(error)
+        ended, message = failure.ended, failure.message
     if recipe.jit_compile and ended is None:
         _compiled_before.add(True)
     outcome = replace(
@@ -329,17 +330,6 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
 
 # holds True once a training of this process has ended well and left XLA's programs in the GPU
 _compiled_before: set[bool] = set()
-
-
-def _means_out_of_memory(error: Exception, micro_batch: int, largest_passed: int) -> bool:
-    """Whether an error means that memory ran out.
-
-    Broken installations raise some of these errors too. Such an error counts only if a smaller
-    micro-batch has trained.
-    """
-    if is_out_of_memory(error):
-        return True
-    return is_suspect(error) and 0 < largest_passed < micro_batch
 
 
 def _first_rate(model: keras.Model, recipe: Recipe) -> float | None:

@@ -22,14 +22,14 @@ from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.recompute._planner import apply_recipe
 from kbatch.records import files
-from kbatch.records.project import Job, Project, name_of
+from kbatch.records.at_most_once import Job, name_of
+from kbatch.records.project import Project
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.words import own_values
 from kbatch.rules import scaling
-from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import LOST, Death
 from kbatch.space import Space
-from kbatch.training import run
+from kbatch.training import out_of_memory, run
 from kbatch.training.arguments import FitArguments
 from kbatch.training.pace import RunOptions
 from kbatch.training.progress import Watcher
@@ -215,8 +215,9 @@ class Search:
 
     def _after_death(self, job: Job, death: Death) -> Record | None:
         """The record of a training that killed its process: out of memory, or the second time."""
-        if death.exit_code is not None and is_out_of_memory(RuntimeError(death.said)):
-            return job.record(Outcome("out_of_memory", message=f"{death}: {death.said}"), 0.0)
+        outcome = out_of_memory.outcome_of_death(death)
+        if outcome is not None:
+            return job.record(outcome, 0.0)
         lost = sum(LOST in remark for remark in job.remarks)
         if death.is_of_machine and lost < MACHINES:
             return None  # which says nothing of the training

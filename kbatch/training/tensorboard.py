@@ -25,7 +25,7 @@ from kbatch.callbacks import user_callbacks
 from kbatch.errors import SearchError
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.project import name_of
+from kbatch.records.at_most_once import name_of
 from kbatch.records.store import FRESH, PARTED, Record
 from kbatch.training.progress import Forecast, Watcher
 from kbatch.training.search import Search

@@ -23,11 +23,13 @@ from kbatch.models.maker import ModelMaker
 from kbatch.models.start import Start
 from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.project import Job
+from kbatch.records.at_most_once import Job
 from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Death
-from kbatch.search.oracle import REPEAT, Questions
+from kbatch.search.oracle import REPEAT
+from kbatch.search.rungs import Questions
+from kbatch.training import out_of_memory
 from kbatch.training.pace import RunOptions
 from kbatch.training.progress import Watcher
 from kbatch.training.run import median_update_seconds, run
@@ -67,12 +69,12 @@ class Trial:
             except Exception as error:  # TensorFlow has no one class for running out of memory
                 if not is_out_of_memory(error):
                     raise
-                return self.refuse(str(error)[:2000])
+                return self.refuse(str(error))
         return self.model
 
     def refuse(self, message: str) -> keras.Model:
         """Note that the recipe does not fit into memory, and return an empty model."""
-        self.failure = Outcome(ended="out_of_memory", message=message)
+        self.failure = out_of_memory.outcome_of(message)
         return self.leave_to_worker()
 
     def leave_to_worker(self) -> keras.Model:

@@ -28,7 +28,7 @@ from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Goal
 from kbatch.recipe_words import whole_number
 from kbatch.records import files
-from kbatch.records.project import Job
+from kbatch.records.at_most_once import Job
 from kbatch.runtime import device, device_memory, signals, users_code
 from kbatch.runtime.signals import Ended, Turns
 from kbatch.runtime.worker import Death, RayWorker, Worker, ray_cluster, travelling

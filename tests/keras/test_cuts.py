@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.data.arrays import Cuts
+from kbatch.data.order import Cuts
 from kbatch.data.streams import training_source
 
 SIZES = (2, 3, 6, 7, 31)  # of batches, the last over several passes of ten

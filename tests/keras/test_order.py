@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kbatch.data.arrays import shuffled_batches
+from kbatch.data.order import shuffled_batches
 
 
 def numbers(examples, batch_size, seed, count):

@@ -14,7 +14,8 @@ from kbatch.errors import SearchError
 from kbatch.records import project
 from kbatch.records.project import Project
 from kbatch.records.store import Store
-from kbatch.results.claim import Race, claim_of, interval
+from kbatch.results.claim import Race, claim_of
+from kbatch.results.interval import interval
 from kbatch.results.ranking import best_of
 from kbatch.results.sentences import claim_sentences
 from kbatch.runtime.signals import Turns

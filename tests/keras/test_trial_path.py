@@ -11,7 +11,8 @@ from fake_search import once
 
 import kbatch
 from kbatch import Recipe, Space
-from kbatch.records.project import Job, Project
+from kbatch.records.at_most_once import Job
+from kbatch.records.project import Project
 from kbatch.training.progress import Watcher
 from kbatch.training.search import Search
 from kbatch.training.terms import Terms

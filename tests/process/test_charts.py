@@ -24,7 +24,7 @@ from kbatch.results.chart_data import (
     space_info,
 )
 from kbatch.results.charts import space_chart
-from kbatch.results.claim import score_error
+from kbatch.results.interval import score_error
 from kbatch.results.ranking import best_of
 
 TARGET = replace(GOAL, target=0.8)

@@ -11,7 +11,8 @@ from fake_search import once, trained
 from kbatch import Recipe
 from kbatch.errors import RecordError
 from kbatch.records import files, store
-from kbatch.records.project import CRASHES, Job, Project
+from kbatch.records.at_most_once import CRASHES, Job
+from kbatch.records.project import Project
 from kbatch.records.store import Store
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
 

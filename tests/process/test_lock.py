@@ -13,8 +13,9 @@ from fake_search import once, trained
 from kbatch import Recipe
 from kbatch.errors import RecordError
 from kbatch.records import files
+from kbatch.records.at_most_once import Job
 from kbatch.records.files import Lock
-from kbatch.records.project import Job, Project
+from kbatch.records.project import Project
 
 JOB = Job("search", 0, 0, Recipe(), {}, 1e-3)
 HOLD = """

@@ -5,7 +5,8 @@ from fake_search import once, trained
 
 from kbatch import Recipe
 from kbatch.errors import RecordError
-from kbatch.records.project import CRASHES, Job, Project
+from kbatch.records.at_most_once import CRASHES, Job
+from kbatch.records.project import Project
 
 JOB = Job("search", 3, 0, Recipe(), {"units": 8}, 1e-3)
 

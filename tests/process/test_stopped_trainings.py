@@ -17,7 +17,8 @@ from short_searches import build, search, tuner_of
 import kbatch
 from kbatch.callbacks.clock import TrainingClock
 from kbatch.recipe import Recipe
-from kbatch.records.project import Job, Project
+from kbatch.records.at_most_once import Job
+from kbatch.records.project import Project
 from kbatch.results.loading import load_records
 from kbatch.training import search as training_search
 

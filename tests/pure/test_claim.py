@@ -8,7 +8,8 @@ import pytest
 from result_records import GOAL, SECONDS, confirmation, failed, record
 
 from kbatch import outcome
-from kbatch.results.claim import claim_of, interval, score_error
+from kbatch.results.claim import claim_of
+from kbatch.results.interval import interval, score_error
 from kbatch.results.ranking import ranking
 from kbatch.results.sentences import claim_sentences
 

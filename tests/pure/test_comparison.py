@@ -14,8 +14,9 @@ from kbatch.cli.app import app
 from kbatch.errors import RecordError
 from kbatch.outcome import Goal
 from kbatch.records import project
-from kbatch.results.claim import claim_of, interval, measuring_error
+from kbatch.results.claim import claim_of
 from kbatch.results.comparison import compare
+from kbatch.results.interval import interval, measuring_error
 
 FOLDERS = itertools.count()
 

@@ -5,7 +5,7 @@ import threading
 
 from kbatch.outcome import Outcome
 from kbatch.recipe import Recipe
-from kbatch.records.project import Job
+from kbatch.records.at_most_once import Job
 from kbatch.training.progress import ProgressBar, SeveralBars, bars_of
 
 

@@ -1,4 +1,4 @@
-"""Call passes: a train step of several calls, exact for losses that are no mean."""
+"""Exact accumulation: the loss is taken once, of the outputs of all passes."""
 
 from __future__ import annotations
 

@@ -130,35 +130,23 @@ def name_of(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers, drawn evenly on a log scale.
+    """A range of numbers, drawn evenly on a log scale."""
 
-    Attributes:
-        lowest: Float above 0, the smallest number.
-        highest: Float above `lowest`, the largest number.
-    """
-
-    lowest: float
-    highest: float
+    lowest: float  # above 0, the smallest number
+    highest: float  # above `lowest`, the largest number
 
 
 @dataclass(frozen=True)
 class Option:
-    """The option of the command line that gives the values of an axis.
+    """The option of the command line that gives the values of an axis."""
 
-    Attributes:
-        name: String, such as `"batch-sizes"`.
-        help: String, the text in `--help`.
-        read: Function that takes the name of the option and its text, and returns the values.
-        default: String, the text if the option is left out; `None` if the default is decided
-            elsewhere.
-        default_words: String, description in `--help` of a default that is decided elsewhere.
-    """
-
-    name: str
-    help: str
+    name: str  # such as `"batch-sizes"`
+    help: str  # the text in `--help`
+    # function that takes the name of the option and its text, and returns the values
     read: Callable[[str, str], Any]
+    # the text if the option is left out; `None` if the default is decided elsewhere
     default: str | None = None
-    default_words: str = ""
+    default_words: str = ""  # description in `--help` of a default that is decided elsewhere
 
     @property
     def parameter(self) -> str:
@@ -241,44 +229,35 @@ def itself(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting that a search varies: an argument of `Space` and a hyperparameter of KerasTuner.
+    """A setting that a search varies: an argument of `Space` and a hyperparameter of KerasTuner."""
 
-    Attributes:
-        name: String, name of the hyperparameter.
-        check: Function that returns a value as a recipe holds it, and raises `SpaceError` for a
-            value that is not allowed.
-        default: Tuple of the default values; `None` if the machine or the data decide.
-        option: `Option` of `kbatch cats-vs-dogs`, or `None`.
-        in_recipe: Boolean, whether a recipe has a field, and results a column, of this name.
-        decides_memory: Boolean, whether the setting changes the memory of a step of a given batch
-            size.
-        only_if: Tuple of another axis' name and the values of it with which the axis is drawn;
-            `None` if it always is.
-        preferred: The value that a tuner starts with, if it is in the search.
-        of: String, name of the argument of `Space` that holds the values, by the one value of the
-            other axis; empty if the argument has the name of the axis.
-        like_in_memory: Function from a value to the one that stands for all values with the same
-            memory.
-        absent: The value that KerasTuner holds for `None`, which it cannot hold; `None` if the axis
-            does not have that value.
-        of_optimizer: Boolean, whether the optimizer that the user's model is compiled with decides
-            the setting for `optimizer="compiled"`.
-        of_machine: String, name of the property of `Space` that tells the values where this machine
-            decides them; empty if it never does.
-    """
-
-    name: str
+    name: str  # name of the hyperparameter
+    # function that returns a value as a recipe holds it, and raises `SpaceError` for a value that
+    # is not allowed
     check: Callable[[Any], Any]
+    # the default values; `None` if the machine or the data decide
     default: tuple[Any, ...] | None = None
-    option: Option | None = None
-    in_recipe: bool = True
+    option: Option | None = None  # `Option` of `kbatch cats-vs-dogs`, or `None`
+    in_recipe: bool = True  # whether a recipe has a field, and results a column, of this name
+    # whether the setting changes the memory of a step of a given batch size
     decides_memory: bool = False
+    # another axis' name and the values of it with which the axis is drawn; `None` if it
+    # always is
     only_if: tuple[str, tuple[Any, ...]] | None = None
-    preferred: Any = None
+    preferred: Any = None  # the value that a tuner starts with, if it is in the search
+    # name of the argument of `Space` that holds the values, by the one value of the other axis;
+    # empty if the argument has the name of the axis
     of: str = ""
+    # function from a value to the one that stands for all values with the same memory
     like_in_memory: Callable[[Any], Any] = itself
+    # the value that KerasTuner holds for `None`, which it cannot hold; `None` if the axis does not
+    # have that value
     absent: Any = None
+    # whether the optimizer that the user's model is compiled with decides the setting for
+    # `optimizer="compiled"`
     of_optimizer: bool = False
+    # name of the property of `Space` that tells the values where this machine decides them; empty
+    # if it never does
     of_machine: str = ""
 
     def values(self, given: Any) -> tuple[Any, ...]:

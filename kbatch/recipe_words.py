@@ -69,19 +69,15 @@ METHOD_WORDS = (
 
 @dataclass(frozen=True)
 class TrainingMethod:
-    """One value of the axis `training`.
+    """One value of the axis `training`."""
 
-    Attributes:
-        name: `"plain"`; `"sam"`, sharpness-aware minimisation (Foret et al. 2021); or `"proximal"`,
-            the proximal mini-batch method (Li et al., KDD 2014).
-        amount: Float above 0: the radius of SAM, or the penalty of the proximal method on the
-            squared distance from where a batch began. 0 for plain training.
-        inner_steps: Integer, optimizer steps on each batch; above 1 for the proximal method only.
-    """
-
+    # `"plain"`; `"sam"`, sharpness-aware minimisation (Foret et al. 2021); or `"proximal"`, the
+    # proximal mini-batch method (Li et al., KDD 2014).
     name: str = PLAIN
+    # above 0: the radius of SAM, or the penalty of the proximal method on the squared
+    # distance from where a batch began. 0 for plain training.
     amount: float = 0.0
-    inner_steps: int = 1
+    inner_steps: int = 1  # optimizer steps on each batch; above 1 for the proximal method only
 
     def __str__(self) -> str:
         """Return the text that `parse` reads, one for all spellings of a method."""
@@ -143,15 +139,12 @@ class BatchGrowth:
 
     A training begins with the batch size of the recipe divided by `factor`, but at least one
     example per pass, and grows to it.
-
-    Attributes:
-        kind: `"constant"`; `"linear"`, `"exponential"` or `"steps"` over the horizon; `"plateau"`,
-            when the metric stops improving; or `"noise"`, by the measured gradient noise scale.
-        factor: Float above 1, the last batch size over the first; 1 for a constant one.
     """
 
+    # `"constant"`; `"linear"`, `"exponential"` or `"steps"` over the horizon; `"plateau"`, when the
+    # metric stops improving; or `"noise"`, by the measured gradient noise scale
     kind: str = CONSTANT
-    factor: float = 1.0
+    factor: float = 1.0  # above 1, the last batch size over the first; 1 for a constant one
 
     def __str__(self) -> str:
         """Return the text that `parse` reads, one for all spellings of a growth."""
@@ -220,18 +213,13 @@ STRATEGY_WORDS = (
 
 @dataclass(frozen=True)
 class Strategy:
-    """One value of the axis `recompute`.
+    """One value of the axis `recompute`."""
 
-    Attributes:
-        name: `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, `"segments"` or `"budget"`.
-        kept_share: Float between 0 and 1, share of the plain model's kept bytes that may be kept.
-            `None` for all strategies but `"budget"`.
-        count: Integer from 2, the number of equal segments. `None` for all strategies but
-            `"segments"`.
-    """
-
-    name: str
+    name: str  # `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, `"segments"` or `"budget"`
+    # between 0 and 1, share of the plain model's kept bytes that may be kept. `None` for all
+    # strategies but `"budget"`.
     kept_share: float | None = None
+    # from 2, the number of equal segments. `None` for all strategies but `"segments"`.
     count: int | None = None
 
     def __str__(self) -> str:

@@ -34,13 +34,9 @@ AXES_PANEL = "Axes of the recipes"  # of --help
 
 @dataclass(frozen=True)
 class AxisOptions:
-    """The annotation of a field that holds the texts of the axes' options.
+    """The annotation of a field that holds the texts of the axes' options."""
 
-    Attributes:
-        by_axis: Mapping from the name of an axis to its `Option`.
-    """
-
-    by_axis: Mapping[str, Option]
+    by_axis: Mapping[str, Option]  # mapping from the name of an axis to its `Option`
 
 
 def _whole_number(text: object) -> int:

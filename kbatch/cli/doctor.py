@@ -169,19 +169,12 @@ def _suits(options: DoctorOptions) -> bool:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's report.
+    """One line of the doctor's report."""
 
-    Attributes:
-        topic: String, such as a library, a device or a setting.
-        value: String, its version, name or value.
-        problem: String, the problem as a clause without a full stop; empty if there is none.
-        do: String, the remedy as a clause without a full stop.
-    """
-
-    topic: str
-    value: str
-    problem: str = ""
-    do: str = ""
+    topic: str  # such as a library, a device or a setting
+    value: str  # its version, name or value
+    problem: str = ""  # the problem as a clause without a full stop; empty if there is none
+    do: str = ""  # the remedy as a clause without a full stop
 
 
 def findings() -> list[Finding]:

@@ -92,21 +92,14 @@ LARGEST_BATCH = 1 << 20  # examples; larger batches are not looked for
 
 @dataclass(frozen=True)
 class Choice:
-    """The plans of a front, and the memory that the device has for them.
+    """The plans of a front, and the memory that the device has for them."""
 
-    Attributes:
-        plans: Plans at the batch size of the command, the fastest first.
-        resized: Function from a plan and a batch size to the plan with the bytes of that size.
-        static_bytes: Integer, bytes of weights and optimizer.
-        limit_bytes: Integer, or `None` if there is no limit.
-        fixed_batch_size: Integer, the only batch size that the model takes, or `None` if it takes
-            any.
-    """
-
-    plans: Sequence[Plan]
+    plans: Sequence[Plan]  # plans at the batch size of the command, the fastest first
+    # function from a plan and a batch size to the plan with the bytes of that size
     resized: Callable[[Plan, int], Plan]
-    static_bytes: int
-    limit_bytes: int | None
+    static_bytes: int  # bytes of weights and optimizer
+    limit_bytes: int | None  # or `None` if there is no limit
+    # the only batch size that the model takes, or `None` if it takes any
     fixed_batch_size: int | None = None
 
     @property

@@ -29,44 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Searched:
-    """A model and its data, ready to be searched.
-
-    Attributes:
-        spec: `ModelSpec` of the model.
-        examples: `Examples` whose labels suit the model's loss.
-        metric: String, the scored metric.
-        direction: `"max"` or `"min"`; `None` if its name tells.
-        chance: Float, the metric of a model that learned nothing; `None` to infer it.
-        facts: Facts of the search that an earlier run of the project must have had too.
-        words: String, a line on model and labels for the terminal; empty for none.
-    """
+    """A model and its data, ready to be searched."""
 
     spec: ModelSpec
-    examples: Examples
-    metric: str = "val_accuracy"
-    direction: str | None = None
-    chance: float | None = None
+    examples: Examples  # `Examples` whose labels suit the model's loss
+    metric: str = "val_accuracy"  # the scored metric
+    direction: str | None = None  # `"max"` or `"min"`; `None` if its name tells
+    chance: float | None = None  # the metric of a model that learned nothing; `None` to infer it
+    # facts of the search that an earlier run of the project must have had too
     facts: tuple[tuple[str, Any], ...] = ()
-    words: str = ""
+    words: str = ""  # a line on model and labels for the terminal; empty for none
 
 
 @dataclass(frozen=True)
 class Task:
-    """The model and the data of a search.
+    """The model and the data of a search."""
 
-    Attributes:
-        command: String, the command without its options, for the report.
-        spec: `ModelSpec` of the model, whose function can be sent to a worker.
-        source: The examples, not read yet.
-        example: The form of one example; `None` for that of the model's input.
-        size: String, the size of one example in words, such as `64 px`; empty if it goes without.
-    """
-
-    command: str
-    spec: ModelSpec
-    source: NamedData
-    example: Any
-    size: str
+    command: str  # the command without its options, for the report
+    spec: ModelSpec  # `ModelSpec` of the model, whose function can be sent to a worker
+    source: NamedData  # the examples, not read yet
+    example: Any  # the form of one example; `None` for that of the model's input
+    size: str  # the size of one example in words, such as `64 px`; empty if it goes without
 
     def searched(self, examples: Examples) -> Searched:
         """Return model and examples, once TensorFlow may be used."""

@@ -229,19 +229,12 @@ IMAGE_AXES, CHANNELS = 3, (1, 3)
 
 @dataclass(frozen=True)
 class NpzSource:
-    """An NPZ file; see `kbatch.data.sources.NamedData`.
-
-    Attributes:
-        path: The file.
-        form: `Form` of one example; `None` for text.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-    """
+    """An NPZ file; see `kbatch.data.sources.NamedData`."""
 
     path: Path
-    form: Form | None
-    shares: Shares
-    seed: int
+    form: Form | None  # of one example; `None` for text
+    shares: Shares  # `Shares` of examples that are not split yet
+    seed: int  # the seed of the split
     classes = ()
     total = None
 
@@ -335,17 +328,11 @@ OF_PAIRS = {2: (TRAIN, TEST), 3: (TRAIN, VALIDATION, TEST)}
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function; see `kbatch.data.sources.NamedData`.
+    """A function; see `kbatch.data.sources.NamedData`."""
 
-    Attributes:
-        function: The function, which is imported when it is called.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-    """
-
-    function: Imported
-    shares: Shares
-    seed: int
+    function: Imported  # the function, which is imported when it is called
+    shares: Shares  # `Shares` of examples that are not split yet
+    seed: int  # the seed of the split
     classes = ()
     total = None
     form = None

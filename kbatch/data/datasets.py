@@ -104,17 +104,11 @@ SURVEYED_AT_ONCE = 64  # elements read before Ctrl-C is noticed again; chosen by
 
 @dataclass(frozen=True)
 class Survey:
-    """Facts of a dataset from one pass over it.
+    """Facts of a dataset from one pass over it."""
 
-    Attributes:
-        examples: Integer, number of examples.
-        total_bytes: Integer, bytes of all examples.
-        uneven: Boolean, whether examples differ in shape.
-    """
-
-    examples: int
-    total_bytes: int
-    uneven: bool
+    examples: int  # number of examples
+    total_bytes: int  # bytes of all examples
+    uneven: bool  # whether examples differ in shape
 
 
 def survey(dataset: tf.data.Dataset, *, batched: bool) -> Survey:

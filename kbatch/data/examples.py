@@ -29,15 +29,10 @@ WHOLE = ""  # the part of data that are not split yet
 
 @dataclass(frozen=True)
 class Form:
-    """The form of one example, before any is read.
-
-    Attributes:
-        shape: Tuple of integers.
-        dtype: String, NumPy's name of a type of numbers.
-    """
+    """The form of one example, before any is read."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # NumPy's name of a type of numbers
 
 
 @dataclass(frozen=True)
@@ -82,17 +77,11 @@ FEW_TO_VALIDATE = (
 
 @dataclass(frozen=True)
 class Shares:
-    """Percentages of the data.
+    """Percentages of the data."""
 
-    Attributes:
-        train: Float above 0.
-        validation: Float above 0.
-        test: Float; 0 for no test set.
-    """
-
-    train: float
-    validation: float
-    test: float
+    train: float  # above 0
+    validation: float  # above 0
+    test: float  # float; 0 for no test set
 
     @property
     def least(self) -> int:

@@ -49,15 +49,10 @@ class PictureSizeError(OSError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One image file.
+    """One image file."""
 
-    Attributes:
-        parts: Tuple of strings, its path below the folder or in the zip.
-        read: Function that returns its bytes.
-    """
-
-    parts: tuple[str, ...]
-    read: Callable[[], bytes]
+    parts: tuple[str, ...]  # its path below the folder or in the zip
+    read: Callable[[], bytes]  # function that returns its bytes
 
     @property
     def name(self) -> str:
@@ -229,20 +224,14 @@ ByClass = dict[str, list[Entry]]
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """The pictures of a folder or a zip.
+    """The pictures of a folder or a zip."""
 
-    Attributes:
-        parts: Dictionary from part (`train`, `validation`, `test`, or empty for pictures that are
-            not split yet) to a dictionary from class to its pictures.
-        above: Names of the folders that lie around those.
-        tops: Names of the folders in the innermost of them: classes, or parts.
-        outside: How many pictures lie in no class folder.
-    """
-
+    # dictionary from part (`train`, `validation`, `test`, or empty for pictures that are not split
+    # yet) to a dictionary from class to its pictures
     parts: dict[str, ByClass]
-    above: tuple[str, ...]
-    tops: tuple[str, ...]
-    outside: int
+    above: tuple[str, ...]  # names of the folders that lie around those
+    tops: tuple[str, ...]  # names of the folders in the innermost of them: classes, or parts
+    outside: int  # how many pictures lie in no class folder
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -383,21 +372,13 @@ CHANNELS = 3
 
 @dataclass(frozen=True)
 class PictureSource:
-    """A folder or a zip of class folders; see `kbatch.data.sources.NamedData`.
+    """A folder or a zip of class folders; see `kbatch.data.sources.NamedData`."""
 
-    Attributes:
-        path: The folder or the zip.
-        image_size: Integer, height and width in pixels.
-        shares: `Shares` of pictures that are not split yet.
-        seed: Integer, the seed of the split.
-        folders: What a first look found.
-    """
-
-    path: Path
-    image_size: int
-    shares: Shares
-    seed: int
-    folders: ClassFolders
+    path: Path  # the folder or the zip
+    image_size: int  # height and width in pixels
+    shares: Shares  # `Shares` of pictures that are not split yet
+    seed: int  # the seed of the split
+    folders: ClassFolders  # what a first look found
     images = True
 
     @property

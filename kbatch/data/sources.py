@@ -95,17 +95,11 @@ OF_CLASSES = (SPARSE, *CATEGORICAL, *BINARY)
 
 @dataclass(frozen=True)
 class Wanted:
-    """The labels that a model can be trained with.
+    """The labels that a model can be trained with."""
 
-    Attributes:
-        loss: String, Keras' own name of its loss; `None` if it is another.
-        outputs: Integer, the length of its output; `None` if unknown, or there are several.
-        form: `"numbers"` or `"one-hot"`, if the user says it; else `None`.
-    """
-
-    loss: str | None
-    outputs: int | None
-    form: str | None = None
+    loss: str | None  # Keras' own name of its loss; `None` if it is another
+    outputs: int | None  # the length of its output; `None` if unknown, or there are several
+    form: str | None = None  # `"numbers"` or `"one-hot"`, if the user says it; else `None`
 
 
 def fitted(examples: Examples, wanted: Wanted) -> tuple[Examples, str]:

@@ -165,21 +165,14 @@ GATHERED_AT_ONCE = 2
 
 
 class Source(Protocol):
-    """Training examples that can be streamed without end.
+    """Training examples that can be streamed without end."""
 
-    Attributes:
-        examples: Integer, number of examples.
-        element_spec: `tf.TensorSpec` structure of a single example.
-        remarks: Tuple of strings, sentences for the user.
-        remedy: String, advice for a user whose training waits for the examples.
-        padding: Structure of the values that examples of several lengths are padded with; `None`
-            for examples of one shape.
-    """
-
-    examples: int
-    element_spec: Any
-    remarks: tuple[str, ...]
-    remedy: str
+    examples: int  # number of examples
+    element_spec: Any  # `tf.TensorSpec` structure of a single example
+    remarks: tuple[str, ...]  # sentences for the user
+    remedy: str  # advice for a user whose training waits for the examples
+    # structure of the values that examples of several lengths are padded with; `None` for examples
+    # of one shape
     padding: Any
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:

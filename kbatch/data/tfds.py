@@ -22,21 +22,13 @@ LONGEST = 300  # characters of an error of TFDS'
 
 @dataclass(frozen=True)
 class TfdsSource:
-    """A data set of TFDS; see `kbatch.data.sources.NamedData`.
+    """A data set of TFDS; see `kbatch.data.sources.NamedData`."""
 
-    Attributes:
-        name: String, such as `"mnist"`.
-        image_size: Integer, height and width in pixels that pictures are resized to.
-        shares: `Shares` of examples that are not split yet.
-        seed: Integer, the seed of the split.
-        builder: TFDS' builder of the data set.
-    """
-
-    name: str
-    image_size: int
-    shares: Shares
-    seed: int
-    builder: Any
+    name: str  # such as `"mnist"`
+    image_size: int  # height and width in pixels that pictures are resized to
+    shares: Shares  # `Shares` of examples that are not split yet
+    seed: int  # the seed of the split
+    builder: Any  # TFDS' builder of the data set
     total = None
 
     @property

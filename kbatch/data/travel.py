@@ -27,15 +27,10 @@ DO = (
 
 @dataclass(frozen=True)
 class Graph:
-    """A `tf.data.Dataset` as the graph of its steps: they run again elsewhere, random ones too.
+    """A `tf.data.Dataset` as the graph of its steps: they run again elsewhere, random ones too."""
 
-    Attributes:
-        definition: Bytes of a `GraphDef`.
-        element_spec: `tf.TensorSpec` structure of an element.
-    """
-
-    definition: bytes
-    element_spec: Any
+    definition: bytes  # bytes of a `GraphDef`
+    element_spec: Any  # `tf.TensorSpec` structure of an element
 
     @classmethod
     def of(cls, dataset: tf.data.Dataset, words: str) -> Graph:
@@ -68,13 +63,9 @@ def _operations(definition: bytes) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Mapped:
-    """An array in a file, which each process maps into its memory instead of copying it.
+    """An array in a file, which each process maps into its memory instead of copying it."""
 
-    Attributes:
-        path: String, path of the file.
-    """
-
-    path: str
+    path: str  # path of the file
 
     def array(self) -> np.ndarray:
         """Return the array."""
@@ -83,19 +74,12 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Parcel:
-    """Training and validation data that can be pickled.
+    """Training and validation data that can be pickled."""
 
-    Attributes:
-        training: Arrays, or `Mapped` in their place; or a `DatasetSource` without its dataset.
-        graph: `Graph` of the training examples of a dataset; `None` for arrays.
-        validation: `Graph` of the validation batches.
-        remarks: Tuple of strings, sentences for the user about the data.
-    """
-
-    training: Any
-    graph: Graph | None
+    training: Any  # arrays, or `Mapped` in their place; or a `DatasetSource` without its dataset
+    graph: Graph | None  # `Graph` of the training examples of a dataset; `None` for arrays
     validation: Graph
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # sentences for the user about the data
 
     def data(self) -> Data:
         """Return the data, ready to be streamed and measured on."""

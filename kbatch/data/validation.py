@@ -44,31 +44,22 @@ VALIDATION_CACHE_BYTES = 1 << 30  # kept in host memory at most; chosen by hand,
 
 @dataclass(frozen=True)
 class Data:
-    """Training and validation data.
-
-    Attributes:
-        training: `Source` of the training examples.
-        validation: `tf.data.Dataset` of batches of `(x, y)` or `(x, y, sample_weight)`.
-        labels: Function that returns all validation labels as one array.
-        fingerprint: Dict, facts that tell these data from others, as JSON can hold them.
-        pairs: Integer, a checksum of the validation examples with their labels, in any order;
-            `None` for a dataset that shuffles, or draws anew in each pass.
-        remarks: Tuple of strings, sentences for the user about the data.
-        arrays: Structure of the validation arrays; `None` for a dataset.
-        first_pass: Array of the checksums of the validation examples when they were first read;
-            `None` for arrays, which are the same in each pass.
-        kept: Boolean, whether the validation examples are kept in memory once they are read.
-    """
+    """Training and validation data."""
 
     training: Source
+    # `tf.data.Dataset` of batches of `(x, y)` or `(x, y, sample_weight)`
     validation: tf.data.Dataset
-    labels: Callable[[], np.ndarray]
-    fingerprint: dict[str, Any]
+    labels: Callable[[], np.ndarray]  # function that returns all validation labels as one array
+    fingerprint: dict[str, Any]  # facts that tell these data from others, as JSON can hold them
+    # a checksum of the validation examples with their labels, in any order; `None` for a dataset
+    # that shuffles, or draws anew in each pass
     pairs: int | None = None
-    remarks: tuple[str, ...] = ()
-    arrays: Any = None
+    remarks: tuple[str, ...] = ()  # sentences for the user about the data
+    arrays: Any = None  # structure of the validation arrays; `None` for a dataset
+    # the checksums of the validation examples when they were first read; `None` for
+    # arrays, which are the same in each pass
     first_pass: np.ndarray | None = None
-    kept: bool = True
+    kept: bool = True  # whether the validation examples are kept in memory once they are read
 
 
 def prepare(
@@ -349,24 +340,14 @@ class Form:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Validation examples that training examples are compared with, up to 1,000.
-
-    Attributes:
-        form: `Form` of the examples.
-        rows: Array of their places in the validation data.
-        keys: Array of two rows: the numbers of inputs, and of labels.
-        contents: List of the checksums of their input values.
-        sums: List of the checksums of the whole examples.
-        discrete: Boolean, whether all inputs are text, or whole numbers in rows, which repeat in
-            nature.
-    """
+    """Validation examples that training examples are compared with, up to 1,000."""
 
     form: Form
-    rows: np.ndarray
-    keys: np.ndarray
-    contents: list[int]
-    sums: list[int]
-    discrete: bool
+    rows: np.ndarray  # their places in the validation data
+    keys: np.ndarray  # two rows: the numbers of inputs, and of labels
+    contents: list[int]  # the checksums of their input values
+    sums: list[int]  # the checksums of the whole examples
+    discrete: bool  # whether all inputs are text, or whole numbers in rows, which repeat in nature
 
     @classmethod
     def of(cls, batches: Iterable[Any], rows: np.ndarray, form: Form) -> HeldOut | None:
@@ -401,20 +382,15 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass over the training data shows.
+    """What one pass over the training data shows."""
 
-    Attributes:
-        keys: Array of two rows: the numbers of inputs and of labels, in the order read.
-        found: Boolean array of two rows: which validation examples have the inputs of a training
-            example, and which its label too.
-        complete: Boolean, whether the pass was read to its end.
-        by_chance: Float, how probable it is that two examples have the same inputs, if all their
-            values are drawn independently.
-    """
-
-    keys: np.ndarray
+    keys: np.ndarray  # two rows: the numbers of inputs and of labels, in the order read
+    # boolean array of two rows: which validation examples have the inputs of a training example,
+    # and which its label too
     found: np.ndarray
-    complete: bool
+    complete: bool  # whether the pass was read to its end
+    # how probable it is that two examples have the same inputs, if all their values are drawn
+    # independently
     by_chance: float
 
     @classmethod

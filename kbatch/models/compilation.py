@@ -119,15 +119,10 @@ KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 @dataclass(frozen=True)
 class CompileArguments:
-    """Compile arguments that do not come from the recipe.
+    """Compile arguments that do not come from the recipe."""
 
-    Attributes:
-        loss: Loss for a model that `build` does not compile.
-        metrics: Metrics for a model that `build` does not compile.
-    """
-
-    loss: Any = None
-    metrics: Any = None
+    loss: Any = None  # loss for a model that `build` does not compile
+    metrics: Any = None  # metrics for a model that `build` does not compile
 
 
 def said_of(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:

@@ -173,20 +173,14 @@ NAMES = (
 
 
 class MixedLabels(NamedTuple):
-    """The labels of mixed examples; every part has the batch as its first dimension.
+    """The labels of mixed examples; every part has the batch as its first dimension."""
 
-    Attributes:
-        own: Labels with a share of at least one half, on which metrics are computed.
-        other: The other labels.
-        own_weight: Weights of the loss at `own`: the share, times the weight of the example that
-            the label comes from.
-        other_weight: Weights of the loss at `other`.
-    """
-
-    own: Any
-    other: Any
+    own: Any  # labels with a share of at least one half, on which metrics are computed
+    other: Any  # the other labels
+    # weights of the loss at `own`: the share, times the weight of the example that the label comes
+    # from
     own_weight: Any
-    other_weight: Any
+    other_weight: Any  # weights of the loss at `other`
 
 
 def mixed_labels(y: Any, sample_weight: Any, share: tf.Tensor) -> tuple[MixedLabels, Any]:

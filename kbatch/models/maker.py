@@ -215,27 +215,22 @@ def _among_policies(policy: str) -> str:
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """Makes the models of a specification, compiled for a recipe.
+    """Makes the models of a specification, compiled for a recipe."""
 
-    Attributes:
-        build: The user's function `build(hp)` or `build()`.
-        arguments: `CompileArguments`, for models that `build` does not compile.
-        seed: Integer, seed of the weights.
-        reserved: Frozenset of hyperparameter names that `build` must not declare.
-        declare: The user's function `declare_hyperparameters(hp)`, called before `build` on
-            hyperparameters that do not come from a tuner.
-        own_policy: String, the user's own dtype policy, read when this object is made.
-        start: `Start`, the variables that models share; known once `start.begin` was called.
-        values: Mapping, values of the user's hyperparameters that take the place of defaults.
-    """
-
-    build: Build
+    build: Build  # the user's function `build(hp)` or `build()`
+    # `CompileArguments`, for models that `build` does not compile
     arguments: CompileArguments = CompileArguments()
-    seed: int = 0
+    seed: int = 0  # seed of the weights
+    # hyperparameter names that `build` must not declare
     reserved: frozenset[str] = frozenset()
+    # the user's function `declare_hyperparameters(hp)`, called before `build` on hyperparameters
+    # that do not come from a tuner
     declare: Declare = nothing
+    # the user's own dtype policy, read when this object is made
     own_policy: str = field(default_factory=_own_policy)
+    # `Start`, the variables that models share; known once `start.begin` was called
     start: Start = field(default_factory=Start, compare=False)
+    # values of the user's hyperparameters that take the place of defaults
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -54,15 +54,12 @@ class Made:
 
 @dataclass
 class Travel:
-    """What of a `Start` goes to a worker.
+    """What of a `Start` goes to a worker."""
 
-    Attributes:
-        values: List of arrays, the values of the variables that two models share.
-        inputs: Nested structure of `tf.TensorSpec`, what the models are called on; `None` if they
-            need no call.
-    """
-
+    # arrays, the values of the variables that two models share
     values: list[np.ndarray] = field(default_factory=list)
+    # nested structure of `tf.TensorSpec`, what the models are called on; `None` if they need no
+    # call
     inputs: Any = None
 
 

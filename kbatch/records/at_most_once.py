@@ -40,26 +40,18 @@ def name_of(purpose: str, trial: int, seed: int) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One training to make: enough to tell it from others and to write its record.
+    """One training to make: enough to tell it from others and to write its record."""
 
-    Attributes:
-        purpose: `"search"`, `"baseline"` or `"confirmation"`.
-        trial: Integer, number of the KerasTuner trial; -1 for the baseline.
-        seed: Integer, seed of weights, order of the data and dropout.
-        recipe: `Recipe` to follow.
-        values: Values of all hyperparameters of the trial.
-        learning_rate_at_32: Float, the learning rate carried back to batch 32, or `None`.
-        remarks: Sentences on the recipe itself.
-        repeats: Integer, number of the trial whose recipe is trained again; `None` for any other.
-    """
-
-    purpose: str
-    trial: int
-    seed: int
-    recipe: Recipe
+    purpose: str  # `"search"`, `"baseline"` or `"confirmation"`
+    trial: int  # number of the KerasTuner trial; -1 for the baseline
+    seed: int  # seed of weights, order of the data and dropout
+    recipe: Recipe  # `Recipe` to follow
+    # values of all hyperparameters of the trial
     values: Mapping[str, Any] = field(default_factory=dict)
+    # the learning rate carried back to batch 32, or `None`
     learning_rate_at_32: float | None = None
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # sentences on the recipe itself
+    # number of the trial whose recipe is trained again; `None` for any other
     repeats: int | None = None
 
     @property

@@ -40,46 +40,32 @@ def drawn_of(values: Mapping[str, Any], seed: int) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """One training that ended.
+    """One training that ended."""
 
-    Attributes:
-        key: String, hash that identifies the training (see `key_of`).
-        purpose: `"search"`, `"baseline"`, `"confirmation"` or `"parted"` (a confirmation of the
-            trial's recipe with the baseline's own hyperparameters).
-        trial: Integer, number of the KerasTuner trial; -1 for the baseline.
-        seed: Integer, seed of the weights, of the order of the data and of dropout.
-        recipe: `Recipe` of the training.
-        outcome: `Outcome` of the training.
-        score: Float, score of the outcome; 0 if the training ended in an error, NaN or a crash.
-        values: Dict, values of all hyperparameters of the trial, including the user's own.
-        repeats: Integer, number of the trial whose recipe a search trained again; `None` for any
-            other training.
-        learning_rate_at_32: Float, the learning rate scaled back to batch 32. `None` if the
-            optimizer has a rate of its own.
-        test: Dict, metrics of the kept weights on test data, such as `{"accuracy": 0.71}`; empty
-            without test data.
-        checkpoint: String, path of the kept weights, relative to the project; empty if none were
-            kept.
-        versions: Dict, versions of Python, TensorFlow, Keras, KerasTuner and kbatch.
-        device: String, the device that trained.
-        finished_at: String, date and time of the end (UTC, ISO 8601).
-    """
-
-    key: Name
+    key: Name  # hash that identifies the training (see `key_of`)
+    # `"search"`, `"baseline"`, `"confirmation"` or `"parted"` (a confirmation of the trial's recipe
+    # with the baseline's own hyperparameters)
     purpose: Name
-    trial: Whole
-    seed: Whole
+    trial: Whole  # number of the KerasTuner trial; -1 for the baseline
+    seed: Whole  # seed of the weights, of the order of the data and of dropout
     recipe: Recipe
     outcome: Outcome
-    score: Number
+    score: Number  # score of the outcome; 0 if the training ended in an error, NaN or a crash
+    # values of all hyperparameters of the trial, including the user's own
     values: Mapping[str, Any] = field(default_factory=dict)
+    # number of the trial whose recipe a search trained again; `None` for any other training
     repeats: Whole | None = None
+    # the learning rate scaled back to batch 32. `None` if the optimizer has a rate of its own.
     learning_rate_at_32: Number | None = None
+    # metrics of the kept weights on test data, such as `{"accuracy": 0.71}`; empty without test
+    # data
     test: Mapping[Name, float] = field(default_factory=dict)
+    # path of the kept weights, relative to the project; empty if none were kept
     checkpoint: Below = ""
+    # versions of Python, TensorFlow, Keras, KerasTuner and kbatch
     versions: Mapping[Name, Name] = field(default_factory=dict)
-    device: Text = ""
-    finished_at: Name = ""
+    device: Text = ""  # the device that trained
+    finished_at: Name = ""  # date and time of the end (UTC, ISO 8601)
 
     @property
     def baseline(self) -> bool:
@@ -121,17 +107,11 @@ RECORDS_FILE = "records.jsonl"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the file.
+    """One line of the file."""
 
-    Attributes:
-        event: `"started"`, `"interrupted"` or `"ended"`.
-        key: String, hash that identifies the training (see `key_of`).
-        record: `Record` of a training that ended, else `None`.
-    """
-
-    event: str
-    key: str
-    record: Record | None = None
+    event: str  # `"started"`, `"interrupted"` or `"ended"`
+    key: str  # hash that identifies the training (see `key_of`)
+    record: Record | None = None  # `Record` of a training that ended, else `None`
 
 
 def read(path: Path) -> list[Line]:

@@ -133,22 +133,15 @@ STOPPING_SECONDS = 5.0  # a driver that hangs must not hold up training; chosen 
 
 @dataclass(frozen=True)
 class Utilisation:
-    """The load of a GPU over a time, summed up from samples.
+    """The load of a GPU over a time, summed up from samples."""
 
-    Attributes:
-        mean_gpu_percent: Float, mean share of the time in which a kernel ran, in percent. `None`
-            for a MIG instance, whose load NVML does not tell.
-        max_gpu_percent: Float, highest such share of a sample, in percent, or `None`.
-        mean_memory_bytes: Float, mean memory in use on the GPU, in bytes.
-        max_memory_bytes: Integer, highest memory in use in a sample, in bytes.
-        samples: Integer, number of samples.
-    """
-
+    # mean share of the time in which a kernel ran, in percent. `None` for a MIG instance, whose
+    # load NVML does not tell.
     mean_gpu_percent: float | None
-    max_gpu_percent: float | None
-    mean_memory_bytes: float
-    max_memory_bytes: int
-    samples: int
+    max_gpu_percent: float | None  # highest such share of a sample, in percent, or `None`
+    mean_memory_bytes: float  # mean memory in use on the GPU, in bytes
+    max_memory_bytes: int  # highest memory in use in a sample, in bytes
+    samples: int  # number of samples
 
 
 class Sampler:

@@ -31,30 +31,19 @@ PACKAGE = "kbatch"
 
 @dataclass(frozen=True)
 class Definition:
-    """A function, class or constant at the top level of a module of kbatch.
+    """A function, class or constant at the top level of a module of kbatch."""
 
-    Attributes:
-        module: String, name of the module.
-        name: String, name of the definition.
-    """
-
-    module: str
-    name: str
+    module: str  # name of the module
+    name: str  # name of the definition
 
 
 @dataclass(frozen=True)
 class _Module:
-    """The text of a module, by what its names stand for.
+    """The text of a module, by what its names stand for."""
 
-    Attributes:
-        texts: Text of each definition, in their order.
-        imports: Statement of each imported name.
-        own: Definition of each name that is imported from kbatch.
-    """
-
-    texts: dict[str, str]
-    imports: dict[str, str]
-    own: dict[str, Definition]
+    texts: dict[str, str]  # text of each definition, in their order
+    imports: dict[str, str]  # statement of each imported name
+    own: dict[str, Definition]  # definition of each name that is imported from kbatch
 
 
 def copied(wanted: Iterable[Definition]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -148,28 +137,18 @@ class Part:
     """What one field of a recipe adds to the function `train` of its code.
 
     Each attribute is a tuple of strings, pieces of code in the order of the function.
-
-    Attributes:
-        settings: Statements before the model is built.
-        model: Statements about the model that was built.
-        optimizer: Arguments of the optimizer.
-        wrapped: Statements about the optimizer that was made.
-        compilation: Arguments of `compile`.
-        step: Statements about the compiled model.
-        shares: Factors of the learning rate of each update, as expressions of `update`.
-        callbacks: Callbacks, as expressions.
-        definitions: The definitions that these use.
     """
 
-    settings: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    optimizer: tuple[str, ...] = ()
-    wrapped: tuple[str, ...] = ()
-    compilation: tuple[str, ...] = ()
-    step: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # statements before the model is built
+    model: tuple[str, ...] = ()  # statements about the model that was built
+    optimizer: tuple[str, ...] = ()  # arguments of the optimizer
+    wrapped: tuple[str, ...] = ()  # statements about the optimizer that was made
+    compilation: tuple[str, ...] = ()  # arguments of `compile`
+    step: tuple[str, ...] = ()  # statements about the compiled model
+    # factors of the learning rate of each update, as expressions of `update`
     shares: tuple[str, ...] = ()
-    callbacks: tuple[str, ...] = ()
-    definitions: tuple[Definition, ...] = ()
+    callbacks: tuple[str, ...] = ()  # callbacks, as expressions
+    definitions: tuple[Definition, ...] = ()  # the definitions that these use
 
 
 def together(parts: Iterable[Part]) -> Part:

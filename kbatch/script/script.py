@@ -39,35 +39,23 @@ def load_data():
 
 @dataclass(frozen=True)
 class Places:
-    """What the code of a recipe takes from elsewhere. The defaults are marked with TODO.
+    """What the code of a recipe takes from elsewhere. The defaults are marked with TODO."""
 
-    Attributes:
-        title: String, the first line of the code, without a full stop.
-        notes: Sentences below it.
-        build: Code that defines the function `build_model()`.
-        data: Code that defines the function `load_data()`.
-        definitions: The definitions that both use.
-        compiled: Loss and metrics of a model that is not compiled, as expressions by name.
-        arguments: Other arguments of `train`, as text.
-        todo: Sentences on what is to be done before it trains.
-        stop: Statements that stop the script where something cannot be written.
-        epochs: The passes over the data, as an expression.
-        seed: Integer, the seed of weights, order and dropout.
-    """
-
-    title: str = "Train a model by a recipe"
-    notes: tuple[str, ...] = ()
-    build: str = BUILD
-    data: str = DATA
-    definitions: tuple[Definition, ...] = ()
+    title: str = "Train a model by a recipe"  # the first line of the code, without a full stop
+    notes: tuple[str, ...] = ()  # sentences below it
+    build: str = BUILD  # code that defines the function `build_model()`
+    data: str = DATA  # code that defines the function `load_data()`
+    definitions: tuple[Definition, ...] = ()  # the definitions that both use
+    # loss and metrics of a model that is not compiled, as expressions by name
     compiled: Mapping[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()  # other arguments of `train`, as text
+    # sentences on what is to be done before it trains
     todo: tuple[str, ...] = (
         "TODO: pass the epochs; and loss= and metrics= if build_model() compiles no model.",
     )
-    stop: tuple[str, ...] = ()
-    epochs: str = "10"
-    seed: int = 0
+    stop: tuple[str, ...] = ()  # statements that stop the script where something cannot be written
+    epochs: str = "10"  # the passes over the data, as an expression
+    seed: int = 0  # the seed of weights, order and dropout
 
 
 # In the order of the code. Augmentation goes around mixing, and that around the training method.

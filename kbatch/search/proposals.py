@@ -179,34 +179,23 @@ def _place(axis: Hyperparameter, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Observation:
-    """The values of a trial, and what was measured of it.
+    """The values of a trial, and what was measured of it."""
 
-    Attributes:
-        values: Mapping from the name of each active hyperparameter to its value.
-        rungs: Tuple of floats, what the trial had gained above chance at each rung that it reached.
-        score: Float, its score at the horizon; `None` if it was stopped before, or still runs.
-        running: Boolean, whether it still runs.
-        out_of_memory: Boolean, whether it ran out of memory.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # mapping from the name of each active hyperparameter to its value
+    # what the trial had gained above chance at each rung that it reached
     rungs: tuple[float, ...] = ()
+    # its score at the horizon; `None` if it was stopped before, or still runs
     score: float | None = None
-    running: bool = False
-    out_of_memory: bool = False
+    running: bool = False  # whether it still runs
+    out_of_memory: bool = False  # whether it ran out of memory
 
 
 @dataclass(frozen=True)
 class Load:
-    """What decides whether a trial fits into memory.
+    """What decides whether a trial fits into memory."""
 
-    Attributes:
-        kind: All that decides it but the number of examples; equal for equal models and settings.
-        examples: Integer, examples of a pass.
-    """
-
-    kind: Any
-    examples: int
+    kind: Any  # all that decides it but the number of examples; equal for equal models and settings
+    examples: int  # examples of a pass
 
     def is_above(self, other: Load) -> bool:
         """Tell whether this takes no less memory than another load of the same kind."""

@@ -60,17 +60,12 @@ class Questions:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the other trials had gained at their rungs when a trial began; it can be pickled.
+    """What the other trials had gained at their rungs when a trial began; it can be pickled."""
 
-    Attributes:
-        others: Tuple of tuples of floats, what each other trial had gained at the rungs that it
-            reached.
-        whole: Boolean, whether the trial trains to the horizon whatever it gains.
-        margin: Float, by how much the gains of equal recipes may differ; infinity if unknown.
-    """
-
+    # tuples of floats, what each other trial had gained at the rungs that it reached
     others: tuple[tuple[float, ...], ...]
-    whole: bool
+    whole: bool  # whether the trial trains to the horizon whatever it gains
+    # by how much the gains of equal recipes may differ; infinity if unknown
     margin: float = math.inf
 
     def __call__(self, rung: int, value: float) -> bool:

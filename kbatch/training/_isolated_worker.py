@@ -30,15 +30,10 @@ NUMBERS = struct.Struct("=qdd")
 
 @dataclass
 class ProgressFile:
-    """Tells another process how a training goes, on another machine too if both see the file.
+    """Tells another process how a training goes, on another machine too if both see the file."""
 
-    Attributes:
-        path: Path of the file.
-        times: Integer, how often this object has written it.
-    """
-
-    path: Path
-    times: int = 0
+    path: Path  # path of the file
+    times: int = 0  # how often this object has written it
 
     def write(self, train_seconds: float, value: float | None) -> int:
         """Write the training seconds and the last value measured."""
@@ -57,17 +52,11 @@ class ProgressFile:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user may have set for all of Keras and TensorFlow in a process.
+    """What the user may have set for all of Keras and TensorFlow in a process."""
 
-    Attributes:
-        floatx: String, Keras' default type of floats.
-        image_data_format: String, where Keras expects the channels.
-        has_tf32: Boolean, whether TensorFlow may multiply float32 as TF32.
-    """
-
-    floatx: str
-    image_data_format: str
-    has_tf32: bool
+    floatx: str  # Keras' default type of floats
+    image_data_format: str  # where Keras expects the channels
+    has_tf32: bool  # whether TensorFlow may multiply float32 as TF32
 
     @classmethod
     def of_process(cls) -> Settings:
@@ -87,21 +76,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all trainings of a search share, on its way to a worker.
+    """What all trainings of a search share, on its way to a worker."""
 
-    Attributes:
-        model_maker: `ModelMaker` that makes the models.
-        parcel: `Parcel` of the data.
-        goal: `Goal` of every trial; `None` before its seconds are known.
-        pipelines: The user's own augmentation pipelines by name.
-        settings: `Settings` of Keras and TensorFlow.
-    """
-
-    model_maker: ModelMaker
+    model_maker: ModelMaker  # `ModelMaker` that makes the models
     parcel: Parcel
-    goal: Goal | None
-    pipelines: Mapping[str, Any]
-    settings: Settings
+    goal: Goal | None  # `Goal` of every trial; `None` before its seconds are known
+    pipelines: Mapping[str, Any]  # the user's own augmentation pipelines by name
+    settings: Settings  # `Settings` of Keras and TensorFlow
 
 
 @dataclass(frozen=True)

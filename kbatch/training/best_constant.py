@@ -35,18 +35,13 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Columns:
-    """The labels of one output, by the columns of its last axis.
+    """The labels of one output, by the columns of its last axis."""
 
-    Attributes:
-        rows: Array `(n, columns)` of numbers, or `(n,)` of classes, over examples and places.
-        weights: Array of `n` weights, or `None`.
-        columns: Integer, how many columns there are.
-        whole: Array of the labels of all examples where the output may differ by place, or `None`.
-    """
-
+    # array `(n, columns)` of numbers, or `(n,)` of classes, over examples and places
     rows: np.ndarray
-    weights: np.ndarray | None
-    columns: int
+    weights: np.ndarray | None  # `n` weights, or `None`
+    columns: int  # how many columns there are
+    # the labels of all examples where the output may differ by place, or `None`
     whole: np.ndarray | None
 
     @property
@@ -281,17 +276,11 @@ Value = Callable[[np.ndarray, Sequence[Part]], float]
 
 @dataclass(frozen=True)
 class Best:
-    """The best constant answer.
+    """The best constant answer."""
 
-    Attributes:
-        value: Float, what the metric gives for it.
-        how: String, what it is.
-        answer: Array, the answer.
-    """
-
-    value: float
-    how: str
-    answer: np.ndarray
+    value: float  # what the metric gives for it
+    how: str  # what it is
+    answer: np.ndarray  # array, the answer
 
 
 class Labels:

@@ -227,23 +227,16 @@ Masks = Callable[[Any], list[Any]]
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a model, in the order in which Keras measures them.
+    """The outputs of a model, in the order in which Keras measures them."""
 
-    Attributes:
-        structure: The outputs as the model returns them: one, a list, a tuple or a dictionary.
-        names: Tuple of strings; empty where the outputs have no names.
-        shapes: Tuple of shapes without the examples' axis; `None` for a length that varies.
-        ranges: Tuple of strings, what the values of each output are.
-        masks: Function of the inputs that returns the mask of each output; `None` without masks.
-        adds_losses: Boolean, whether layers add losses of their own.
-    """
-
-    structure: Any
-    names: tuple[str, ...]
+    structure: Any  # the outputs as the model returns them: one, a list, a tuple or a dictionary
+    names: tuple[str, ...]  # strings; empty where the outputs have no names
+    # shapes without the examples' axis; `None` for a length that varies
     shapes: tuple[tuple[int | None, ...], ...]
-    ranges: tuple[str, ...]
+    ranges: tuple[str, ...]  # what the values of each output are
+    # function of the inputs that returns the mask of each output; `None` without masks
     masks: Masks | None
-    adds_losses: bool
+    adds_losses: bool  # whether layers add losses of their own
 
     def flat(self, structure: Any) -> list[Any]:
         """Return the part of each output of labels, weights or outputs."""
@@ -330,17 +323,11 @@ SHOWN = 5  # digits of a label in a sentence
 
 @dataclass(frozen=True)
 class Part:
-    """Some validation examples: what Keras measures together.
+    """Some validation examples: what Keras measures together."""
 
-    Attributes:
-        labels: Array of each output.
-        weights: Array of each output, or `None` for each.
-        masks: Array of each output, or `None` for each.
-    """
-
-    labels: tuple[np.ndarray, ...]
-    weights: tuple[np.ndarray | None, ...]
-    masks: tuple[np.ndarray | None, ...]
+    labels: tuple[np.ndarray, ...]  # each output
+    weights: tuple[np.ndarray | None, ...]  # each output, or `None` for each
+    masks: tuple[np.ndarray | None, ...]  # each output, or `None` for each
 
     @property
     def examples(self) -> int:

@@ -48,27 +48,16 @@ IDLE = "idle"  # the fact of the names of own hyperparameters that have no effec
 
 @dataclass(frozen=True)
 class Search:
-    """All trainings of one model on one data set for one goal, each made at most once.
+    """All trainings of one model on one data set for one goal, each made at most once."""
 
-    Attributes:
-        project: `Project` that keeps the records.
-        model_maker: `ModelMaker` that makes the models.
-        space: `Space` of the recipes.
-        data: Training and validation data, prepared once.
-        goal: `Goal` of every trial.
-        arguments: The user's other arguments of `fit`.
-        watcher: `Watcher` that is told of every training.
-        trainer: `Trainer` that makes the trainings.
-    """
-
-    project: Project
-    model_maker: ModelMaker
+    project: Project  # `Project` that keeps the records
+    model_maker: ModelMaker  # `ModelMaker` that makes the models
     space: Space
-    data: Data
-    goal: Goal
-    arguments: FitArguments
-    watcher: Watcher
-    trainer: Trainer
+    data: Data  # training and validation data, prepared once
+    goal: Goal  # `Goal` of every trial
+    arguments: FitArguments  # the user's other arguments of `fit`
+    watcher: Watcher  # `Watcher` that is told of every training
+    trainer: Trainer  # `Trainer` that makes the trainings
 
     def train(
         self,

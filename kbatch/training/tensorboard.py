@@ -47,28 +47,18 @@ OWN_COLUMNS = {
 
 @dataclass(frozen=True)
 class Session:
-    """One training as TensorBoard shows it.
+    """One training as TensorBoard shows it."""
 
-    Attributes:
-        run: String, name of the run; empty for that of the folder itself.
-        group: String, name of the row in the HParams tab. The trainings of one recipe's
-            confirmation share a row, which shows their means.
-        key: String, tells the training from others.
-        hparams: Mapping from the names of hyperparameters to values.
-        outcome: `Outcome` of the training.
-        metric: String, the measured metric, such as `"val_accuracy"`.
-        score: Float, its score; `None` for a training outside of a search.
-        ended_at: Float, Unix time of its end.
-    """
-
-    run: str
+    run: str  # name of the run; empty for that of the folder itself
+    # name of the row in the HParams tab. The trainings of one recipe's confirmation share a row,
+    # which shows their means.
     group: str
-    key: str
-    hparams: Mapping[str, Any]
+    key: str  # tells the training from others
+    hparams: Mapping[str, Any]  # mapping from the names of hyperparameters to values
     outcome: Outcome
-    metric: str
-    score: float | None
-    ended_at: float
+    metric: str  # the measured metric, such as `"val_accuracy"`
+    score: float | None  # its score; `None` for a training outside of a search
+    ended_at: float  # unix time of its end
 
     @classmethod
     def of(cls, record: Record, metric: str) -> Session:

@@ -49,25 +49,17 @@ from kbatch.training.workers import Executor, IsolatedTrainer
 
 @dataclass(frozen=True)
 class Terms:
-    """The values that all trainings of a search share before its data are known.
+    """The values that all trainings of a search share before its data are known."""
 
-    Attributes:
-        model_maker: `ModelMaker` that makes the models.
-        space: `Space` of recipes.
-        judged_by: Metric, direction, chance and target, as `goal.judged_by` checked them.
-        seconds_per_trial: Float, the horizon, or `None` if `search` is given epochs.
-        max_batch: The largest micro-batch that fits: an integer, a `Table`, or `None`.
-        max_accumulation_steps: Integer, the largest number of passes per update that `max_batch`
-            leads to.
-        executor: `Executor` whose workers make the trainings; `None` for this process.
-    """
-
-    model_maker: ModelMaker
-    space: Space
+    model_maker: ModelMaker  # `ModelMaker` that makes the models
+    space: Space  # `Space` of recipes
+    # metric, direction, chance and target, as `goal.judged_by` checked them
     judged_by: Mapping[str, Any]
-    seconds_per_trial: float | None
+    seconds_per_trial: float | None  # the horizon, or `None` if `search` is given epochs
+    # the largest micro-batch that fits: an integer, a `Table`, or `None`
     max_batch: int | Table | None
-    max_accumulation_steps: int
+    max_accumulation_steps: int  # the largest number of passes per update that `max_batch` leads to
+    # `Executor` whose workers make the trainings; `None` for this process
     executor: Executor | None = None
 
     @property
@@ -346,15 +338,10 @@ HELD_OUT = ("validation_data", "validation_split")  # of which one is given
 
 @dataclass(frozen=True)
 class Remembered:
-    """The arguments of a search that this process has made.
+    """The arguments of a search that this process has made."""
 
-    Attributes:
-        directory: Folder of the tuner's project.
-        arguments: The arguments, with copies of the callbacks as they were.
-    """
-
-    directory: Path
-    arguments: FitArguments
+    directory: Path  # folder of the tuner's project
+    arguments: FitArguments  # the arguments, with copies of the callbacks as they were
 
     @classmethod
     def of(cls, project: Project, arguments: FitArguments) -> Remembered:

@@ -128,17 +128,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The file of a trial's kept weights, and the callbacks that write it.
+    """The file of a trial's kept weights, and the callbacks that write it."""
 
-    Attributes:
-        path: Path of the file.
-        callbacks: Callbacks that come last at the end of an epoch, when the kept weights are back.
-        bytes: Integer, the largest size that the file may have.
-    """
-
-    path: Path
+    path: Path  # path of the file
+    # callbacks that come last at the end of an epoch, when the kept weights are back
     callbacks: Sequence[Any]
-    bytes: int
+    bytes: int  # the largest size that the file may have
 
     def fresh(self) -> Checkpoint:
         """Return the same for one training: KerasTuner's callback remembers its best epoch."""
@@ -158,21 +153,15 @@ def largest_bytes(model: keras.Model) -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """A training to make, with all that it needs besides model, data and goal of the search.
-
-    Attributes:
-        job: The training.
-        options: `RunOptions` of it; a trainer adds what only it knows.
-        checkpoint: Path of the file for the kept weights. Optional.
-        test: Batches that the kept weights are evaluated on too. Optional.
-        ask: Function of a rung's number and of what the trial had gained there, which tells
-            whether it goes on. Optional.
-    """
+    """A training to make, with all that it needs besides model, data and goal of the search."""
 
     job: Job
-    options: RunOptions
-    checkpoint: Path | None = None
+    options: RunOptions  # `RunOptions` of it; a trainer adds what only it knows
+    checkpoint: Path | None = None  # path of the file for the kept weights. Optional.
+    # batches that the kept weights are evaluated on too. Optional.
     test: tf.data.Dataset | None = None
+    # function of a rung's number and of what the trial had gained there, which tells whether it
+    # goes on. Optional.
     ask: Callable[[int, float], bool] | None = None
 
     def asked(self, goal: Goal) -> Questions | None:
@@ -182,30 +171,20 @@ class Order:
 
 @dataclass(frozen=True)
 class Trained:
-    """A training that ended.
-
-    Attributes:
-        outcome: `Outcome`.
-        test: Dict, the metrics of the kept weights on test data; empty without any.
-        device: String, the training device in words.
-        hyperparameters: Dict, `keras_tuner.HyperParameters.get_config()` of what `build` declared
-            in another process; empty in this one.
-    """
+    """A training that ended."""
 
     outcome: Outcome
-    test: dict[str, float]
-    device: str
+    test: dict[str, float]  # the metrics of the kept weights on test data; empty without any
+    device: str  # the training device in words
+    # `keras_tuner.HyperParameters.get_config()` of what `build` declared in another process; empty
+    # in this one
     hyperparameters: dict[str, Any] = field(default_factory=dict)
 
 
 class Trainer(Protocol):
-    """Makes the trainings of a search, one at a time.
+    """Makes the trainings of a search, one at a time."""
 
-    Attributes:
-        isolated: Boolean, whether it makes them in another process, whose death it survives.
-    """
-
-    isolated: ClassVar[bool]
+    isolated: ClassVar[bool]  # whether it makes them in another process, whose death it survives
 
     def train(
         self, order: Order, watcher: Watcher, trial: Trial | None, checkpoint: Checkpoint | None
@@ -224,18 +203,12 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """Makes the trainings of a search in this process.
-
-    Attributes:
-        model_maker: `ModelMaker` that makes the models.
-        data: Training and validation data.
-        goal: `Goal` of every trial; `None` before its seconds are known.
-    """
+    """Makes the trainings of a search in this process."""
 
     isolated: ClassVar[bool] = False
-    model_maker: ModelMaker
-    data: Data
-    goal: Goal | None
+    model_maker: ModelMaker  # `ModelMaker` that makes the models
+    data: Data  # training and validation data
+    goal: Goal | None  # `Goal` of every trial; `None` before its seconds are known
 
     def __post_init__(self) -> None:
         device.check_gpus_not_left()

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from kbatch import plain_text
 from kbatch.recipe import Recipe
 from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
-from kbatch.results import page
 from kbatch.results.words import Ahead, Taken, ended_by, own_words, score_text, taken_of, time_words
 from kbatch.text_table import PlainConsole
 
@@ -339,17 +338,19 @@ class LivePage(Watcher):
     def ended(self, record: Record) -> None:
         """Tell that a training ended, and write the page."""
         self._watcher.ended(record)
+        from kbatch.results import page  # altair and jinja2, which no other search needs
+
         try:
             page.write_live(self._directory)
         except Exception as error:  # whatever it is, the record of the training is safe
-            self._warn(error)
+            self._warn(page.FILE, error)
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, file: str, error: Exception) -> None:
         if self._warned:
             return
         self._warned = True
         words = " ".join(f"{type(error).__name__}: {error}".split())
         warnings.warn(
-            f"The page {page.FILE} could not be written, and the search goes on: {words}",
+            f"The page {file} could not be written, and the search goes on: {words}",
             stacklevel=3,
         )

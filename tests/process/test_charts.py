@@ -399,7 +399,8 @@ def test_a_trial_that_failed_has_no_speed():
 
 def test_nothing_imports_altair_before_it_draws():
     code = (
-        "import sys, kbatch, kbatch.cli.app; kbatch.report, kbatch.results, kbatch.throughput; "
+        "import sys, kbatch, kbatch.cli.app, kbatch.training.progress; "
+        "kbatch.report, kbatch.results, kbatch.throughput, kbatch.Tuner; "
         "sys.exit(any(name in sys.modules for name in ('altair', 'vl_convert', 'jinja2')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -308,8 +308,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
             ) from error
         if not out_of_memory.is_meant(error, recipe.examples_per_pass, options.largest_passed):
             raise
-        failure = out_of_memory.outcome_of(error)
-        ended, message = failure.ended, failure.message
+        ended, message = out_of_memory.ENDED, out_of_memory.outcome_of(error).message
     if recipe.jit_compile and ended is None:
         _compiled_before.add(True)
     outcome = replace(

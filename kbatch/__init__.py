@@ -2,12 +2,12 @@
 
 - `recipe`: one way to train a model; `space`: what a search varies, one entry of `axes` each.
 - `hypermodel`, `tuner`: the search, for any tuner of KerasTuner's and by kbatch's own.
-- `outcome`: what a training measured, and its score.
+- `outcome`: what a training measures and when, its goal and its score.
 - `rules`: what changes with the batch size.
 - `data`: examples of all kinds as streams of batches.
 - `models`: recipe and the user's `build` make a compiled model.
 - `checks`: what kbatch assumes, measured before anything trains.
-- `callbacks`: the training clock; the horizon, which measures at its marks and keeps the weights.
+- `callbacks`: the training clock; the horizon, which measures, keeps the weights and ends all.
 - `memory`: the largest batch that trains.
 - `recompute`: less memory for a little more time.
 - `search`: the oracle, which says what to try next, and the rungs, at which a trial may stop.

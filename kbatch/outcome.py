@@ -1,4 +1,4 @@
-"""Outcome: what a training measured, the goal it had, and its score."""
+"""Outcome: what a training measured, the marks at which it does, its goal, and its score."""
 
 from __future__ import annotations
 

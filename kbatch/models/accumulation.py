@@ -1,4 +1,4 @@
-"""Accumulation: passes of a batch whose gradient is that of the whole."""
+"""Accumulation: passes weighed to the whole batch; for losses of all at once, `exact_accumulation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Project: the folder of a search, its facts, and each training at most once."""
+"""Project: the folder of a search, its facts, and when it is refused to go on with others."""
 
 from __future__ import annotations
 

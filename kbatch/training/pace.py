@@ -1,4 +1,4 @@
-"""Pace: the sizes of the batches of a training, and the options it is run with."""
+"""Pace: batch sizes and the share of the rate (warm-up, decay) in a training, and its options."""
 
 from __future__ import annotations
 

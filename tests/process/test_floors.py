@@ -115,6 +115,17 @@ def test_modules_are_named_by_nouns():
     assert {part for part in parts if part.endswith("ing")} <= NOUNS_IN_ING
 
 
+def test_pure_tests_import_no_tensorflow():
+    code = (
+        "import pytest, sys; pytest.main(['--collect-only', '-qq', 'tests/pure']); "
+        "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    said = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert "tests/pure/test_scoring.py" in said.stdout
+
+
 def test_names_of_tests_are_short():
     names = [
         node.name

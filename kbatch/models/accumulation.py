@@ -1,4 +1,4 @@
-"""Accumulation: passes weighed to the whole batch; for losses of all at once, `exact_accumulation`."""
+"""Accumulation: passes weighed to the whole batch; of all outputs at once: `exact_accumulation`."""
 
 from __future__ import annotations
 

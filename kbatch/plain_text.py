@@ -83,7 +83,7 @@ def example_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-class Line:
+class StatusLine:
     """A line of text that is written over while a cell runs.
 
     Example:

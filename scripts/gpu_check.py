@@ -32,7 +32,7 @@ GROUPS = "EMLODTFBXRS"  # in the order in which they run
 FAILED, REFUSED = 1, 2
 
 
-def main(given: Sequence[str], checks: Sequence[gpu_check.Check] | None = None) -> int:
+def main(given: Sequence[str], checks: Sequence[gpu_check.GpuCheck] | None = None) -> int:
     """Run the checks that the options ask for, and return the exit code."""
     options = parser().parse_args(given)
     try:
@@ -43,7 +43,7 @@ def main(given: Sequence[str], checks: Sequence[gpu_check.Check] | None = None) 
             return 0
         wear_fake()
         with signals.stopping():
-            report = gpu_check.Report(options.out, gpu_check.gpus())
+            report = gpu_check.GpuReport(options.out, gpu_check.gpus())
             gpu_check.run(chosen, report, options.budget)
     except KbatchError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -55,7 +55,7 @@ def main(given: Sequence[str], checks: Sequence[gpu_check.Check] | None = None) 
     return FAILED if report.failed else 0
 
 
-def catalogue() -> list[gpu_check.Check]:
+def catalogue() -> list[gpu_check.GpuCheck]:
     """Return all checks; the quick ones first, so that a small budget answers many questions."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "catalogue.json"
@@ -70,13 +70,13 @@ def catalogue() -> list[gpu_check.Check]:
             said = (process.stdout + process.stderr)[-1000:].strip()
             raise KbatchError("pytest must collect tests/gpu", said, "Install pytest")
         fields = json.loads(file.read_text(encoding="utf-8"))
-    checks = [gpu_check.Check(**{**each, "command": tuple(each["command"])}) for each in fields]
+    checks = [gpu_check.GpuCheck(**{**each, "command": tuple(each["command"])}) for each in fields]
     return [*QUICK, *sorted(checks, key=lambda check: GROUPS.index(check.group))]
 
 
 def choose(
-    checks: Sequence[gpu_check.Check], groups: Sequence[str], only: Sequence[str]
-) -> list[gpu_check.Check]:
+    checks: Sequence[gpu_check.GpuCheck], groups: Sequence[str], only: Sequence[str]
+) -> list[gpu_check.GpuCheck]:
     """Return the checks of some groups or of some names; all if neither is given."""
     known = sorted({check.group for check in checks})
     for group in groups:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from kbatch.checks.check import Check, Finding, Subject
 from kbatch.data.arrays import as_arrays, common_length, cut
 from kbatch.data.datasets import are_drawn_anew, bytes_of_one
-from kbatch.data.validation import Form, HeldOut, Pass, evenly_spread, looked_at
+from kbatch.data.validation import HeldOut, PaddedForm, Pass, evenly_spread, looked_at
 from kbatch.errors import DataError
 
 # All chosen by hand.
@@ -88,7 +88,7 @@ def shared_of(training: Any, validation: Any) -> tuple[int, int] | None:
     if len(held) < 2 or len(learned) < 2:
         return None
     examples = common_length(held)
-    held_out = HeldOut.of(cut(held), evenly_spread(examples), Form(learned))
+    held_out = HeldOut.of(cut(held), evenly_spread(examples), PaddedForm(learned))
     if held_out is None:
         return None
     found = shared(held_out, [Pass.of(cut(learned), held_out, 2 * SECONDS)], examples)
@@ -108,7 +108,7 @@ def look(subject: Subject) -> Finding | None:
     given = getattr(source, "given", None)
     if given is not None and are_drawn_anew(given, data.validation):
         raise _refusal("take, skip or shard after a shuffle: both parts")
-    form = Form(source.element_spec, source.padding)
+    form = PaddedForm(source.element_spec, source.padding)
     examples = int(data.fingerprint["validation"]["examples"])
     count = looked_at(examples, bytes_of_one(source.element_spec))
     rows = evenly_spread(examples, count) if data.kept else np.arange(count)

@@ -78,7 +78,7 @@ def passes_quick_checks() -> bool:
     A machine without a GPU fails, since it was asked for one.
     """
     try:
-        report = gpu_check.Report(None, gpu_check.gpus())
+        report = gpu_check.GpuReport(None, gpu_check.gpus())
     except KbatchError as error:
         print(f"! {error}")
         return False
@@ -168,7 +168,7 @@ def _suits(options: DoctorOptions) -> bool:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorLine:
     """One line of the doctor's report."""
 
     topic: str  # such as a library, a device or a setting
@@ -177,22 +177,22 @@ class Finding:
     do: str = ""  # the remedy as a clause without a full stop
 
 
-def findings() -> list[Finding]:
+def findings() -> list[DoctorLine]:
     """Return versions, devices, memory and settings, each with its problem if it has one."""
     told = ask_tensorflow()
     return [
         _kbatch(),
-        Finding("python", f"{platform.python_version()}, {platform.platform()}"),
+        DoctorLine("python", f"{platform.python_version()}, {platform.platform()}"),
         _tensorflow(told),
         _keras(told),
-        *(Finding(name, _version(name)) for name in LIBRARIES),
+        *(DoctorLine(name, _version(name)) for name in LIBRARIES),
         _tensorboard(),
         *_devices(told),
         *_variables(),
     ]
 
 
-def lines(found: Iterable[Finding]) -> Iterator[str]:
+def lines(found: Iterable[DoctorLine]) -> Iterator[str]:
     """Give the findings as aligned lines of text, then each problem with its remedy."""
     found = list(found)
     width = max(len(finding.topic) for finding in found)
@@ -221,11 +221,11 @@ def ask_tensorflow() -> dict[str, Any]:
         return {"error": f"its process {_ending(process.returncode)}"}
 
 
-def _variables() -> Iterator[Finding]:
+def _variables() -> Iterator[DoctorLine]:
     """The environment variables that TensorFlow and kbatch read."""
     for name, value in sorted(os.environ.items()):
         if VARIABLES.fullmatch(name):
-            yield Finding(name, _one_line(value))
+            yield DoctorLine(name, _one_line(value))
 
 
 def _ending(code: int) -> str:
@@ -236,12 +236,12 @@ def _ending(code: int) -> str:
     return f"died of {names.get(-code, f'signal {-code}')}"
 
 
-def _kbatch() -> Finding:
+def _kbatch() -> DoctorLine:
     """The version of kbatch, and whether another project of its import name is installed."""
     other = distribution.other_version()
     if other is None:
-        return Finding("kbatch", f"{__version__} ({distribution.NAME})")
-    return Finding(
+        return DoctorLine("kbatch", f"{__version__} ({distribution.NAME})")
+    return DoctorLine(
         "kbatch",
         f"{__version__} ({distribution.NAME})",
         f"another project is installed as kbatch {other}, and is imported by the same name",
@@ -249,7 +249,7 @@ def _kbatch() -> Finding:
     )
 
 
-def _tensorflow(told: Mapping[str, Any]) -> Finding:
+def _tensorflow(told: Mapping[str, Any]) -> DoctorLine:
     if "error" in told:
         do = (
             "Install it again with `pip install --force-reinstall tensorflow`, "
@@ -260,7 +260,7 @@ def _tensorflow(told: Mapping[str, Any]) -> Finding:
                 "Its wheels need a processor with AVX: take another machine, "
                 "or build TensorFlow for this one"
             )
-        return Finding(
+        return DoctorLine(
             "tensorflow",
             told.get("tensorflow", "not usable"),
             f"TensorFlow does not work here: {_one_line(told['error'])}",
@@ -272,58 +272,58 @@ def _tensorflow(told: Mapping[str, Any]) -> Finding:
     )
     cuda = "with CUDA" if told.get("cuda") else "without CUDA"
     versions = f" ({build})" if build else ""
-    return Finding("tensorflow", f"{told['tensorflow']}, built {cuda}{versions}")
+    return DoctorLine("tensorflow", f"{told['tensorflow']}, built {cuda}{versions}")
 
 
-def _keras(told: Mapping[str, Any]) -> Finding:
+def _keras(told: Mapping[str, Any]) -> DoctorLine:
     backend = told.get("backend") or os.environ.get("KERAS_BACKEND") or "unknown"
     value = f"{told.get('keras') or _version('keras')}, backend {backend}"
     if backend not in ("tensorflow", "unknown"):
-        return Finding(
+        return DoctorLine(
             "keras",
             value,
             f"kbatch trains on TensorFlow, and Keras is set to {backend}",
             "Set KERAS_BACKEND=tensorflow",
         )
     if "keras_error" in told and "error" not in told:
-        return Finding(
+        return DoctorLine(
             "keras",
             value,
             f"Keras cannot be imported: {_one_line(told['keras_error'])}",
             "Run `pip install 'keras>=3.8'`",
         )
-    return Finding("keras", value)
+    return DoctorLine("keras", value)
 
 
-def _tensorboard() -> Finding:
+def _tensorboard() -> DoctorLine:
     if importlib.util.find_spec("tensorboard") is None:
         problem = "keras-tuner imports TensorBoard in every trial, so without it every trial fails"
-        return Finding("tensorboard", "not installed", problem, "Run `pip install tensorboard`")
-    return Finding("tensorboard", _version("tensorboard"))
+        return DoctorLine("tensorboard", "not installed", problem, "Run `pip install tensorboard`")
+    return DoctorLine("tensorboard", _version("tensorboard"))
 
 
-def _devices(told: Mapping[str, Any]) -> Iterator[Finding]:
+def _devices(told: Mapping[str, Any]) -> Iterator[DoctorLine]:
     """The processor, the GPUs, the NVIDIA cards, and their memory."""
     gpus = told.get("gpus", [])
-    yield Finding("cpu", told.get("cpu") or device.processor_words())
+    yield DoctorLine("cpu", told.get("cpu") or device.processor_words())
     without = "unknown" if "error" in told else "none that TensorFlow sees"
-    yield Finding("gpu", ", ".join(gpus) or without)
+    yield DoctorLine("gpu", ", ".join(gpus) or without)
     yield _nvidia(told)
-    yield Finding("memory limit", _limit(told))
-    yield Finding("tells its bytes", _tells_bytes(told))
+    yield DoctorLine("memory limit", _limit(told))
+    yield DoctorLine("tells its bytes", _tells_bytes(told))
     words = {True: "on", False: "off", None: "unknown"}
-    yield Finding("onednn", words.get(told.get("onednn"), "unknown"))
+    yield DoctorLine("onednn", words.get(told.get("onednn"), "unknown"))
 
 
-def _nvidia(told: Mapping[str, Any]) -> Finding:
+def _nvidia(told: Mapping[str, Any]) -> DoctorLine:
     cards = "; ".join(nvidia.card_names()) or (
         "one without nvidia-smi" if nvidia.has_card() else ""
     )
     if not cards or told.get("gpus") or "error" in told:
-        return Finding("nvidia cards", cards or "none")
+        return DoctorLine("nvidia cards", cards or "none")
     if nvidia.is_card_hidden():
         hidden = os.environ["CUDA_VISIBLE_DEVICES"]
-        return Finding(
+        return DoctorLine(
             "nvidia cards",
             cards,
             f"CUDA_VISIBLE_DEVICES={hidden!r} hides the NVIDIA card from TensorFlow",
@@ -334,7 +334,7 @@ def _nvidia(told: Mapping[str, Any]) -> Finding:
         if told.get("cuda")
         else "This TensorFlow is built without CUDA and cannot use the NVIDIA card"
     )
-    return Finding(
+    return DoctorLine(
         "nvidia cards",
         cards,
         problem,

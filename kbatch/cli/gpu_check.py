@@ -127,7 +127,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Check:
+class GpuCheck:
     """One question to a GPU, with the criterion by which its answer passes."""
 
     name: str  # "L1", or "O1.matmul" for one of several
@@ -155,7 +155,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Row:
+class GpuRow:
     """A check with its result, and the wall-clock seconds of its process."""
 
     check: str
@@ -184,11 +184,11 @@ class Row:
         return {JSON_NAME if name == "passed" else name: value for name, value in fields.items()}
 
 
-class Report:
+class GpuReport:
     """The rows so far, in a JSON file if there is one, which is whole after each of them."""
 
     def __init__(self, path: Path | None, gpus: list[str]) -> None:
-        self.path, self.rows = path, list[Row]()
+        self.path, self.rows = path, list[GpuRow]()
         self._ended = RUNNING
         self._head = {
             "kbatch": __version__,
@@ -202,7 +202,7 @@ class Report:
         }
         self._write()
 
-    def add(self, row: Row) -> None:
+    def add(self, row: GpuRow) -> None:
         """Add a row, and write the file."""
         self.rows.append(row)
         self._write()
@@ -213,7 +213,7 @@ class Report:
         self._write()
 
     @property
-    def failed(self) -> list[Row]:
+    def failed(self) -> list[GpuRow]:
         """The rows that failed."""
         return [row for row in self.rows if row.passed is False]
 
@@ -234,7 +234,7 @@ class Report:
 class Attempt:
     """A running check, in a group of processes of its own, so that its workers end with it."""
 
-    def __init__(self, check: Check, limit_seconds: float) -> None:
+    def __init__(self, check: GpuCheck, limit_seconds: float) -> None:
         self.check, self.limit_seconds = check, limit_seconds
         self._folder = tempfile.TemporaryDirectory(
             prefix="kbatch-gpu-check-", ignore_cleanup_errors=True
@@ -307,17 +307,17 @@ class Runner:
 
     def __init__(
         self,
-        report: Report,
+        report: GpuReport,
         budget_seconds: float = math.inf,
         at_once: int = 1,
-        on_row: Callable[[Row, int], None] = lambda row, count: None,
+        on_row: Callable[[GpuRow, int], None] = lambda row, count: None,
     ) -> None:
         self.report, self.at_once, self.on_row = report, at_once, on_row
         self._ends = time.monotonic() + budget_seconds
         self._running: list[Attempt] = []
         self._count = 0
 
-    def run(self, checks: Sequence[Check]) -> None:
+    def run(self, checks: Sequence[GpuCheck]) -> None:
         """Run the checks in their order.
 
         A `KeyboardInterrupt` ends the processes; the rows so far stay in the report.
@@ -337,13 +337,13 @@ class Runner:
                 attempt.kill()
         self.report.end(COMPLETE)
 
-    def _has_place_for(self, check: Check) -> bool:
+    def _has_place_for(self, check: GpuCheck) -> bool:
         if not self._running:
             return True
         together = check.shares and all(attempt.check.shares for attempt in self._running)
         return together and len(self._running) < self.at_once
 
-    def _begin(self, check: Check) -> None:
+    def _begin(self, check: GpuCheck) -> None:
         left = self._ends - time.monotonic()
         if is_rehearsal() and check.unrehearsed:
             self._add(check, Result(None, text=f"{NOT_REHEARSED}: {check.unrehearsed}"), 0.0)
@@ -359,17 +359,17 @@ class Runner:
                 self._running.remove(attempt)
                 self._add(attempt.check, result, attempt.seconds)
 
-    def _add(self, check: Check, result: Result, seconds: float) -> None:
+    def _add(self, check: GpuCheck, result: Result, seconds: float) -> None:
         found, rounded = result.measured, round(seconds, 2)
-        row = Row(check.name, result.passed, check.criterion, found, rounded, result.text)
+        row = GpuRow(check.name, result.passed, check.criterion, found, rounded, result.text)
         self.report.add(row)
         self.on_row(row, self._count)
 
 
-def run(checks: Sequence[Check], report: Report, budget_seconds: float = math.inf) -> None:
+def run(checks: Sequence[GpuCheck], report: GpuReport, budget_seconds: float = math.inf) -> None:
     """Run checks on this machine's GPU, and print a line of each."""
 
-    def shown(row: Row, count: int) -> None:
+    def shown(row: GpuRow, count: int) -> None:
         print(row.line(len(report.rows), count), flush=True)
 
     Runner(report, budget_seconds, _at_once(), shown).run(checks)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.gpu_check import Check, Result, Scale, in_child
+from kbatch.cli.gpu_check import GpuCheck, Result, Scale, in_child
 from kbatch.runtime import device_memory, nvidia, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory, is_suspect, is_suspect_exit
 
@@ -372,44 +372,44 @@ def told(outcome: Outcome) -> dict[str, Any]:
 
 
 QUICK = (
-    Check(
+    GpuCheck(
         "E1",
         "one GPU or more; device, driver, CUDA, cuDNN, ptxas and libdevice are named",
         in_child(f"{__name__}:device"),
         seconds_limit=60,
     ),
-    Check(
+    GpuCheck(
         "E2",
         "relative error of matmul and conv, forward and backward, against the CPU: "
         "< 2e-3 (float32 with TF32, float16), < 2e-2 (bfloat16)",
         in_child(f"{__name__}:numbers"),
         seconds_limit=120,
     ),
-    Check(
+    GpuCheck(
         "E3",
         "a jitted tanh and a jitted train step are finite and equal the plain ones to 1e-2",
         in_child(f"{__name__}:jitted"),
         seconds_limit=180,
     ),
-    Check(
+    GpuCheck(
         "E4",
         "importing kbatch, Keras and KerasTuner takes < 20 MB of the GPU and begins no context",
         in_child(f"{__name__}:imports"),
         seconds_limit=90,
     ),
-    Check(
+    GpuCheck(
         "E5",
         "`kbatch doctor` finds no problem",
         in_child(f"{__name__}:doctor"),
         seconds_limit=150,
     ),
-    Check(
+    GpuCheck(
         "M1",
         "current and peak grow by a held tensor's bytes to 1 %; after reset peak = current",
         in_child(f"{__name__}:block"),
         seconds_limit=60,
     ),
-    Check(
+    GpuCheck(
         "L1",
         "a limit of 4 GB is 3814 MiB; 96 % of it allocates, 110 % is certainly out of memory "
         "within 15 s, and then 27 % allocates",
@@ -417,14 +417,14 @@ QUICK = (
         seconds_limit=90,
         shares=True,
     ),
-    Check(
+    GpuCheck(
         "O1.elementwise",
         "running out of 2 GB is certain, or suspect: an error of a known text, or a death",
         in_child(f"{__name__}:shortage"),
         seconds_limit=240,
         shares=True,
     ),
-    Check(
+    GpuCheck(
         "T1.float32.plain",
         "ended by the horizon, seconds within 5 % of it, value > 0.5, load of the GPU told",
         in_child(f"{__name__}:policy", "float32", "plain"),

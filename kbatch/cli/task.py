@@ -24,7 +24,7 @@ from kbatch.runtime.nvidia import may_use_card
 from kbatch.runtime.users_code import Imported, imported
 
 if TYPE_CHECKING:
-    from kbatch.training.metrics import Measured
+    from kbatch.training.metrics import ModelMetrics
 
 
 @dataclass(frozen=True)
@@ -215,15 +215,14 @@ def check_loss(model: Any, loss: str | None) -> None:
         ) from error
 
 
-def measured(model: Any, spec: ModelSpec) -> Measured:
+def measured(model: Any, spec: ModelSpec) -> ModelMetrics:
     """Return what is known of the metrics and losses of a model."""
     from kbatch.models.compilation import CompileArguments
-    from kbatch.training.metrics import Measured
 
-    return Measured(model, CompileArguments(spec.loss, spec.metrics))
+    return ModelMetrics(model, CompileArguments(spec.loss, spec.metrics))
 
 
-def wanted(of: Measured, form: str | None) -> Wanted:
+def wanted(of: ModelMetrics, form: str | None) -> Wanted:
     """Return the labels that a model can be trained with."""
     shapes = of.output_shapes
     is_row = len(shapes) == 1 and len(shapes[0]) == ONE_ROW
@@ -237,7 +236,7 @@ def with_metric(spec: ModelSpec, metric: str | None, loss: str | None) -> ModelS
     return dataclasses.replace(spec, metrics=None if _bare(metric) == "loss" else [_bare(metric)])
 
 
-def scored(of: Measured, metric: str | None) -> str:
+def scored(of: ModelMetrics, metric: str | None) -> str:
     """Return the metric to score by, such as `"val_accuracy"`."""
     from kbatch.training.metrics import exactly
 

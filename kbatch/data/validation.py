@@ -303,7 +303,7 @@ LOOKED_AT, FEWEST, BYTES = 1000, 100, 128 << 20  # validation examples; chosen b
 PROBED = 64  # values of each example that are compared first; chosen by hand
 
 
-class Form:
+class PaddedForm:
     """The form of examples: which of their parts are padded, and with what."""
 
     def __init__(self, element_spec: Any, padding: Any = None) -> None:
@@ -342,7 +342,7 @@ class Form:
 class HeldOut:
     """Validation examples that training examples are compared with, up to 1,000."""
 
-    form: Form
+    form: PaddedForm
     rows: np.ndarray  # their places in the validation data
     keys: np.ndarray  # two rows: the numbers of inputs, and of labels
     contents: list[int]  # the checksums of their input values
@@ -350,7 +350,7 @@ class HeldOut:
     discrete: bool  # whether all inputs are text, or whole numbers in rows, which repeat in nature
 
     @classmethod
-    def of(cls, batches: Iterable[Any], rows: np.ndarray, form: Form) -> HeldOut | None:
+    def of(cls, batches: Iterable[Any], rows: np.ndarray, form: PaddedForm) -> HeldOut | None:
         """Read validation examples; `None` if their parts are not those of the training examples.
 
         Args:

@@ -161,7 +161,7 @@ NEARLY = 0.95  # of the best speed: what "as fast" means; chosen by hand
 
 
 @dataclass(frozen=True)
-class Line:
+class SpeedLine:
     """Seconds of a step: `overhead_seconds + seconds_per_example * batch_size`.
 
     Attributes:
@@ -202,7 +202,7 @@ class Line:
         )
 
 
-def fitted_line(seconds: Mapping[int, Sequence[float]]) -> Line | None:
+def fitted_line(seconds: Mapping[int, Sequence[float]]) -> SpeedLine | None:
     """Fit a line through the median steps of batch sizes, robust to disturbed ones.
 
     Args:
@@ -226,10 +226,10 @@ def fitted_line(seconds: Mapping[int, Sequence[float]]) -> Line | None:
     )
     if overhead == 0.0:
         slope = statistics.median(second / size for size, second in medians.items())
-    return Line(overhead, slope, max(medians))
+    return SpeedLine(overhead, slope, max(medians))
 
 
-def line_of_probes(probes: Iterable[Probe]) -> Line | None:
+def line_of_probes(probes: Iterable[Probe]) -> SpeedLine | None:
     """The line of probes that passed; `None` if they tried one size only."""
     seconds: dict[int, list[float]] = {}
     for probe in probes:
@@ -320,7 +320,7 @@ class Throughput:
     """
 
     rows: tuple[Speed, ...]
-    line: Line | None
+    line: SpeedLine | None
     smallest_fast: int
     first_failing: int | None = None
     shape: str = ""
@@ -483,7 +483,7 @@ def _throughput(passed: Sequence[Probe], first_failing: int | None) -> Throughpu
     return Throughput(tuple(rows), line, _smallest_fast(rows, line), first_failing)
 
 
-def _smallest_fast(rows: Sequence[Speed], line: Line | None) -> int:
+def _smallest_fast(rows: Sequence[Speed], line: SpeedLine | None) -> int:
     """The smallest batch size within 5 % of the best speed.
 
     The line tells it, but never above a size that was measured to be within 5 %.

@@ -15,7 +15,7 @@ from kbatch.memory._prober import TIMEOUT_SECONDS, Prober, shown_lines
 from kbatch.memory._search import (
     ALLOWED,
     Prediction,
-    SearchOptions,
+    SizeOptions,
     approach,
     conclude,
     nothing_fits,
@@ -134,7 +134,7 @@ def find_max_batch(
     """
     spec, worker = parted(build, arguments)
     workload, examples = workload_of(spec, x, y, recipe or Recipe(), shape)
-    options = SearchOptions(
+    options = SizeOptions(
         lower_size(check_size("ceiling", ceiling), examples), sizes, confirmed_steps
     )
     check_options(options)
@@ -168,7 +168,7 @@ def find_max_batch(
     return result
 
 
-def find(prober: Prober, options: SearchOptions) -> MaxBatch:
+def find(prober: Prober, options: SizeOptions) -> MaxBatch:
     """The largest batch size of the prober's workload."""
     began = time.perf_counter()
     prediction = predict(prober, options)
@@ -196,14 +196,14 @@ def find(prober: Prober, options: SearchOptions) -> MaxBatch:
     )
 
 
-def _reached(bound: int | None, batch_size: int, options: SearchOptions) -> int | None:
+def _reached(bound: int | None, batch_size: int, options: SizeOptions) -> int | None:
     """A bound, such as the size from which on speed is flat, if the answer is not below it."""
     if bound is None or batch_size < options.allowed(bound):
         return None
     return bound
 
 
-def _counted(prediction: Prediction, options: SearchOptions) -> int | None:
+def _counted(prediction: Prediction, options: SizeOptions) -> int | None:
     """The largest size whose tensors can be counted, if that is below the ceiling."""
     return prediction.most_examples if prediction.most_examples < options.largest else None
 
@@ -213,7 +213,7 @@ def room(limit_bytes: int | None) -> dict[str, Any]:
     return {"limit": limit_bytes if limit_bytes is not None else nvidia.memory_bytes()}
 
 
-def check_options(options: SearchOptions) -> None:
+def check_options(options: SizeOptions) -> None:
     """Refuse options that name no known sizes or no whole number of steps."""
     if options.sizes not in ALLOWED:
         raise SearchError(

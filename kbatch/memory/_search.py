@@ -300,7 +300,7 @@ MOST_ELEMENTS = 2**31 - 1  # of one tensor
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SizeOptions:
     """Options of a search for the largest batch."""
 
     ceiling: int | None = None  # the largest batch size to try
@@ -354,7 +354,7 @@ class Approach:
     accumulating: int = 0
 
 
-def predict(prober: Prober, options: SearchOptions) -> Prediction:
+def predict(prober: Prober, options: SizeOptions) -> Prediction:
     """Predict the need of the prober's workload from its trace, or from XLA's buffers."""
     model = prober.facts()
     if model.limit_bytes is None:
@@ -392,7 +392,7 @@ def traced_need(moments: list[Moment], model: ModelFacts) -> Need:
     return Need(tuple(lines))
 
 
-def approach(prober: Prober, prediction: Prediction, options: SearchOptions) -> Approach:
+def approach(prober: Prober, prediction: Prediction, options: SizeOptions) -> Approach:
     """Probe until the largest size is near; a size that XLA predicts is only confirmed."""
     most = min(options.largest, prediction.most_examples)
     guess = min(prediction.largest(prediction.limit_bytes), most)
@@ -409,7 +409,7 @@ def approach(prober: Prober, prediction: Prediction, options: SearchOptions) -> 
     return Approach(prediction, result, speed, ceiling)
 
 
-def conclude(prober: Prober, approach: Approach, options: SearchOptions) -> SearchResult:
+def conclude(prober: Prober, approach: Approach, options: SizeOptions) -> SearchResult:
     """Confirm the size of an approach in a fresh process, or a smaller one."""
     result, prediction = approach.result, approach.prediction
     if not result.batch_size or not options.confirmed_steps:

@@ -19,7 +19,7 @@ from kbatch.memory._prober import SUSPECTS, Prober, shown_lines
 from kbatch.memory._search import (
     Approach,
     Prediction,
-    SearchOptions,
+    SizeOptions,
     approach,
     conclude,
     nothing_fits,
@@ -51,7 +51,7 @@ class TableSearch:
         self._workload, self._augmentation = workload, augmentation
         self._make_prober, self._on_row = make_prober, on_row
         # A search validates with batches of this size, whatever it trains with.
-        self._options = SearchOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
+        self._options = SizeOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
         self._limit_bytes = limit_bytes or 0
         self._executed = self._compilations = 0
 

@@ -156,7 +156,7 @@ PARTIAL = 7  # examples of the partial validation batch
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 
 
-class Session:
+class ProbeSession:
     """A compiled model and its train step, traced once for every batch size."""
 
     def __init__(self, workload: Workload) -> None:
@@ -404,7 +404,7 @@ class Session:
         tensorflow_private.purge_gradients(self._registered)
 
 
-_open: Session | None = None
+_open: ProbeSession | None = None
 _limit: int | None = None
 
 
@@ -422,7 +422,7 @@ def begin(workload: Workload, limit_bytes: int | None) -> ModelFacts | Refusal:
         if _open is not None:
             _open.close()
             _open = None
-        _open = Session(workload)
+        _open = ProbeSession(workload)
         return _open.facts(_limit or None)
     except Exception as error:
         return refusal(error)

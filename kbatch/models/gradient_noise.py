@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.recipe import Recipe
-from kbatch.rules.noise_scale import DECAY, Estimate, Smoothed
+from kbatch.rules.noise_scale import DECAY, NoiseEstimate, Smoothed
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import replaced_method
 
@@ -84,10 +84,10 @@ class NoiseMeter:
         weight, squared_norm, trace = map(float, self._found.numpy()[:3])
         return Smoothed(DECAY, weight, squared_norm, trace).critical_batch
 
-    def last(self) -> tuple[int, Estimate]:
+    def last(self) -> tuple[int, NoiseEstimate]:
         """Return the number of measured updates and the estimate of the last one."""
         updates, squared_norm, trace = map(float, self._found.numpy()[3:])
-        return int(updates), Estimate(squared_norm, trace)
+        return int(updates), NoiseEstimate(squared_norm, trace)
 
     def sizing(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
         """Return the `compute_loss` of a model that also notes the examples of the pass."""

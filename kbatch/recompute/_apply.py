@@ -15,7 +15,7 @@ import tensorflow as tf
 from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recompute._exactness import CutPoints, check_repeatable
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, stem
-from kbatch.recompute._order import Turns, barrier_here
+from kbatch.recompute._order import SegmentOrder, barrier_here
 from kbatch.recompute._plan import Plan, Span, spans_of
 from kbatch.recompute._segment import (
     Context,
@@ -148,7 +148,7 @@ class SegmentedCall:
 
     def _run(self, values: dict[int, Any]) -> None:
         """Run all segments, and add the tensors that they make to `values`."""
-        turns, differentiable = Turns(barrier_here()), self.graph.differentiable()
+        turns, differentiable = SegmentOrder(barrier_here()), self.graph.differentiable()
         step = Step(self.context, turns, differentiable, copy_weights(self.graph))
         for segment, recompute in self._segments:
             if recompute and segment.is_differentiable:

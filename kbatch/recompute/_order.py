@@ -13,7 +13,7 @@ from kbatch.runtime.trace import PRIME
 Barrier = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
-class Turns:
+class SegmentOrder:
     """The order in which the segments of one step are recomputed: one after another.
 
     The order is the one in which the tape asks for them. Without it, segments of parallel branches

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.recompute._op_graph import Node, OpGraph
-from kbatch.recompute._order import Turns, share_small_results, wait
+from kbatch.recompute._order import SegmentOrder, share_small_results, wait
 from kbatch.runtime.keras_private import (
     current_stateless_scope,
     flatten_layers,
@@ -150,7 +150,7 @@ class Step:
     """What all segments share while one step is traced."""
 
     context: Context  # layer to run operations under
-    turns: Turns  # order in which segments are recomputed
+    turns: SegmentOrder  # order in which segments are recomputed
     # Numbers of the values whose gradients reach something trainable.
     differentiable: Collection[int]
     copies: Copies  # copies of weights that nodes read

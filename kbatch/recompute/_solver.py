@@ -45,7 +45,7 @@ class SegmentCost:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class CutCosts:
     """Memory and work of a model cut into segments."""
 
     kept_bytes: float  # from the forward to the backward pass
@@ -80,7 +80,7 @@ class Predictor:
             for node in self.graph.nodes[start:stop]
         )
 
-    def predict(self, spans: Sequence[Span]) -> Prediction:
+    def predict(self, spans: Sequence[Span]) -> CutCosts:
         """Memory and work of the model, cut into these segments."""
         kept: set[int] = set()
         internal = held = peak = work = 0.0
@@ -93,7 +93,7 @@ class Predictor:
                 internal += segment.internal_bytes
             held = self.bytes_of(kept) + internal
             peak = max(peak, held + segment.peak(recompute))
-        return Prediction(held, ALLOCATOR_SLACK * peak, work / max(self.costs.work, 1.0))
+        return CutCosts(held, ALLOCATOR_SLACK * peak, work / max(self.costs.work, 1.0))
 
     def _single_operations(self, spans: Sequence[Span]) -> Iterable[Span]:
         """The segments, with each one that is kept split into its operations.

@@ -106,7 +106,7 @@ RECORDS_FILE = "records.jsonl"
 
 
 @dataclass(frozen=True)
-class Line:
+class RecordLine:
     """One line of the file."""
 
     event: str  # `"started"`, `"interrupted"` or `"ended"`
@@ -114,7 +114,7 @@ class Line:
     record: Record | None = None  # `Record` of a training that ended, else `None`
 
 
-def read(path: Path) -> list[Line]:
+def read(path: Path) -> list[RecordLine]:
     """Read all complete lines of a file of records.
 
     A last line that is incomplete is left out, with a warning.
@@ -152,7 +152,7 @@ class Store:
                 f"{self.path.parent}: {error.strerror}",
                 "Pass another folder",
             ) from error
-        self._lines: list[Line] = []
+        self._lines: list[RecordLine] = []
         self.read_again()
 
     def read_again(self) -> None:
@@ -202,7 +202,7 @@ class Store:
         try:
             self._append({"event": "interrupted", "key": key})
         except RecordError:
-            if not self._lines or self._lines[-1] != Line("started", key):
+            if not self._lines or self._lines[-1] != RecordLine("started", key):
                 raise
             text = files.read(self.path) or b""
             os.truncate(self.path, text.rfind(b"\n", 0, len(text) - 1) + 1)
@@ -233,8 +233,8 @@ class Store:
         self._lines.append(_line(json.loads(row)))
 
 
-def _line(fields: Any) -> Line:
-    line = plain_text.read_json(Line, fields, _no_line)
+def _line(fields: Any) -> RecordLine:
+    line = plain_text.read_json(RecordLine, fields, _no_line)
     if line.record is not None:
         line.record.outcome.checked()
     return line

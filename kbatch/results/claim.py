@@ -119,7 +119,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Part:
+class OwnGain:
     """What a gain owes to the recipe alone: it was trained with the baseline's own values.
 
     It is claimed only where the whole gain is, so that its interval needs no further allowance (a
@@ -148,7 +148,7 @@ class Claim:
     own_run: float | None  # the score of the search's own training of the baseline
     race: Race = NO_RACE
     obstacles: tuple[str, ...] = ()  # sentences on assumptions that do not hold
-    part: Part | None = None  # of the recipe, where own hyperparameters differ too
+    part: OwnGain | None = None  # of the recipe, where own hyperparameters differ too
     lowest: Mapping[str, Any] = field(default_factory=dict)  # the baseline's, that nobody chose
 
     @property
@@ -237,7 +237,7 @@ def claim_of(
     if recipe:
         side = dataclasses.replace(_side(recipe, aim, goal), own=ours)
         half = _half_width(own[0], recipe, goal, examples, claims)
-        part = Part(side, side.score.mean - baseline.score.mean, half)
+        part = OwnGain(side, side.score.mean - baseline.score.mean, half)
     return Claim(
         baseline,
         dataclasses.replace(sides[0], own=theirs),

@@ -33,7 +33,7 @@ BASELINE, BEST = "baseline", "best"
 
 
 @dataclass(frozen=True)
-class Trained:
+class RecipeTrainings:
     """The trainings of one recipe: those of the confirmation, or else that of the search."""
 
     records: tuple[Record, ...]  # each with a seed of its own
@@ -69,7 +69,9 @@ class SearchedSide:
     goal: Goal
     facts: Mapping[str, Any]  # that it was started with
     examples: int  # how many validation examples its metric was measured on
-    trained: Mapping[str, Trained]  # of the baseline and of the best recipe, as far as trained
+    trained: Mapping[
+        str, RecipeTrainings
+    ]  # of the baseline and of the best recipe, as far as trained
     recipes: int  # how many recipes were confirmed besides the baseline
 
     @property
@@ -89,15 +91,15 @@ def side_of(source: Any) -> SearchedSide:
     """Read a search as one side of a comparison."""
     records = load_records(source)
     groups = [tuple(group) for group in confirmed(records).values()]
-    trained: dict[str, Trained] = {}
+    trained: dict[str, RecipeTrainings] = {}
     own = next((group for group in groups if group[0].baseline), ())
     once = tuple(record for record in records if record.purpose == BASELINE)
     if own or once:
-        trained[BASELINE] = Trained(own or once, bool(own))
+        trained[BASELINE] = RecipeTrainings(own or once, bool(own))
     best = best_of(records, load_race(source).dropped)
     if best is not None:
         fresh = _confirmed_of(groups, best)
-        trained[BEST] = Trained(fresh or tuple(trainings_of(records, best)), bool(fresh))
+        trained[BEST] = RecipeTrainings(fresh or tuple(trainings_of(records, best)), bool(fresh))
     return SearchedSide(
         str(root_of(source)),
         load_goal(source),
@@ -281,7 +283,7 @@ def _interval(middle: float, half: float) -> str:
     return f"{words}: {'b' if middle > 0 else 'a'} is better."
 
 
-def _mean(trained: Trained) -> str:
+def _mean(trained: RecipeTrainings) -> str:
     return score_text(statistics.fmean(trained.scores))
 
 

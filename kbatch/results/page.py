@@ -264,7 +264,7 @@ Key = float | str
 
 
 @dataclass(frozen=True)
-class Cell:
+class PageCell:
     """One cell: its text, and the number or word that it is sorted by (`None` comes last)."""
 
     text: str
@@ -272,11 +272,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class PageRow:
     """One recipe: its cells, and `"baseline"`, `"best"` or an empty string."""
 
     role: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PageCell, ...]
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class RecipeTable:
     """The table of recipes."""
 
     headings: tuple[str, ...]
-    rows: tuple[Row, ...]  # the baseline first, then by score
+    rows: tuple[PageRow, ...]  # the baseline first, then by score
 
     def is_text(self, heading: str) -> bool:
         """Tell whether a column is sorted as words."""
@@ -316,7 +316,7 @@ def _row(
     goal: Goal,
     means: Mapping[tuple[int, str], Mean],
     best: Record | None,
-) -> Row:
+) -> PageRow:
     record, outcome = rank.record, rank.record.outcome
     numbers: dict[str, float | None] = {
         "trial": float(record.trial),
@@ -328,18 +328,18 @@ def _row(
     cells = []
     for name, text in texts.items():
         key: Key | None = text if name in TEXT else _finite(numbers.get(name))
-        cells.append(Cell(text, key))
+        cells.append(PageCell(text, key))
         if name == SCORE and means:
             cells.append(_confirmed_cell(means.get((record.trial, str(record.recipe)))))
     role = BASELINE if record.baseline else BEST * (record is best)
-    return Row(role, tuple(cells))
+    return PageRow(role, tuple(cells))
 
 
-def _confirmed_cell(mean: Mean | None) -> Cell:
+def _confirmed_cell(mean: Mean | None) -> PageCell:
     if mean is None:
-        return Cell("-", None)
+        return PageCell("-", None)
     text = mean_text(mean, score_text)
-    return Cell(f"{text} (n = {len(mean.values)})", _finite(mean.mean))
+    return PageCell(f"{text} (n = {len(mean.values)})", _finite(mean.mean))
 
 
 def _finite(number: float | None) -> float | None:

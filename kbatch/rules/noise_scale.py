@@ -9,7 +9,7 @@ DECAY = 0.99
 
 
 @dataclass(frozen=True)
-class Estimate:
+class NoiseEstimate:
     """What one update says of the gradient and of its noise."""
 
     # Of the true gradient, `|G|^2`. It has no bias, so it falls below 0 where noise hides the
@@ -20,7 +20,7 @@ class Estimate:
 
 def estimate(
     pass_squared_norm: float, batch_squared_norm: float, examples_per_pass: float, passes: int
-) -> Estimate:
+) -> NoiseEstimate:
     """Return the estimate of one update whose gradient was accumulated over equal passes.
 
     The squared norm of a mean gradient over `n` examples is `|G|^2 + trace / n` on average. Two
@@ -35,7 +35,7 @@ def estimate(
     """
     examples = passes * examples_per_pass
     noise = pass_squared_norm - batch_squared_norm
-    return Estimate(
+    return NoiseEstimate(
         (passes * batch_squared_norm - pass_squared_norm) / (passes - 1),
         noise * examples / (passes - 1),
     )
@@ -58,7 +58,7 @@ class Smoothed:
     squared_norm: float = 0.0  # the averages without bias correction
     trace: float = 0.0
 
-    def updated(self, new: Estimate) -> Smoothed:
+    def updated(self, new: NoiseEstimate) -> Smoothed:
         """Return the averages after one more update."""
         kept, taken = self.decay, 1 - self.decay
         return Smoothed(
@@ -69,11 +69,11 @@ class Smoothed:
         )
 
     @property
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> NoiseEstimate | None:
         """The averages with bias correction; `None` before the first update."""
         if not self.weight:
             return None
-        return Estimate(self.squared_norm / self.weight, self.trace / self.weight)
+        return NoiseEstimate(self.squared_norm / self.weight, self.trace / self.weight)
 
     @property
     def critical_batch(self) -> float | None:
@@ -82,7 +82,7 @@ class Smoothed:
         return None if found is None else critical_batch(found)
 
 
-def critical_batch(found: Estimate) -> float | None:
+def critical_batch(found: NoiseEstimate) -> float | None:
     """Return the critical batch size, in examples: the simple noise scale, `trace / |G|^2`.
 
     At this batch a training takes twice the fewest possible updates, and twice the fewest possible

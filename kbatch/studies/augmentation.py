@@ -11,15 +11,15 @@ from kbatch.studies.cell import (
     CROPPED,
     GIVEN,
     Cell,
+    CellResults,
     Length,
-    Measured,
     Setting,
     StudyTable,
     by_batch,
 )
 from kbatch.studies.study import (
     Case,
-    Finding,
+    ClaimCase,
     Study,
     Verdict,
     at_equal_seconds,
@@ -65,7 +65,7 @@ def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     ]
 
 
-def tables(measured: Measured) -> list[StudyTable]:
+def tables(measured: CellResults) -> list[StudyTable]:
     """Return accuracy at equal epochs and at equal time, and what the epochs took."""
     epochs = measured.at_equal("epochs")
     return [
@@ -80,7 +80,7 @@ def tables(measured: Measured) -> list[StudyTable]:
     ]
 
 
-def verdicts(measured: Measured) -> list[Verdict]:
+def verdicts(measured: CellResults) -> list[Verdict]:
     """Return what became of 16 → 128."""
     return [
         _moves(measured, measured.at_equal("epochs"), "equal epochs"),
@@ -88,7 +88,7 @@ def verdicts(measured: Measured) -> list[Verdict]:
     ]
 
 
-def _moves(measured: Measured, frame: pd.DataFrame, at: str) -> Verdict:
+def _moves(measured: CellResults, frame: pd.DataFrame, at: str) -> Verdict:
     """Whether augmentation moves the best batch from 16 to 128."""
     sizes = {
         name: measured.sizes(frame[frame.group == name], "val_accuracy")
@@ -106,7 +106,7 @@ def _moves(measured: Measured, frame: pd.DataFrame, at: str) -> Verdict:
     return Verdict.by(
         f"With Adam, augmentation moves the best batch from {FROM} to {TO}, at {at}.",
         "a public cats-vs-dogs case study (resize to 250, random crop of 200, added)",
-        [Finding(_both(before.case, after.case), words)],
+        [ClaimCase(_both(before.case, after.case), words)],
     )
 
 

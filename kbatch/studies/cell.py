@@ -319,7 +319,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Measured:
+class CellResults:
     """The results of a study."""
 
     frame: pd.DataFrame  # as `frame_of` makes it

@@ -9,8 +9,8 @@ import pandas as pd
 from kbatch.recipe import Recipe
 from kbatch.studies.cell import (
     Cell,
+    CellResults,
     Length,
-    Measured,
     Setting,
     StudyTable,
     Values,
@@ -21,7 +21,7 @@ from kbatch.studies.cell import (
 from kbatch.studies.study import (
     CASES,
     Case,
-    Finding,
+    ClaimCase,
     Study,
     Verdict,
     contrast,
@@ -51,7 +51,7 @@ def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     ]
 
 
-def tables(measured: Measured) -> list[StudyTable]:
+def tables(measured: CellResults) -> list[StudyTable]:
     """Return accuracy by comparison, and the gap between training and test data."""
     frame = measured.frame
     frame = frame.assign(
@@ -71,7 +71,7 @@ def tables(measured: Measured) -> list[StudyTable]:
     ]
 
 
-def verdicts(measured: Measured) -> list[Verdict]:
+def verdicts(measured: CellResults) -> list[Verdict]:
     """Return what became of the falling accuracy and of two explanations."""
     epochs = measured.at_equal("epochs")
     return [
@@ -101,12 +101,12 @@ def _ends(sizes: list[Values]) -> tuple[list[Values], list[Values]]:
     ]
 
 
-def _falls(measured: Measured, epochs: pd.DataFrame) -> Finding:
+def _falls(measured: CellResults, epochs: pd.DataFrame) -> ClaimCase:
     """Whether the best small batch is above the largest one."""
     return contrast(*_ends(measured.sizes(epochs, "val_accuracy")))
 
 
-def _gap(measured: Measured, epochs: pd.DataFrame) -> Finding:
+def _gap(measured: CellResults, epochs: pd.DataFrame) -> ClaimCase:
     """Whether the largest batch has a wider gap than the small one with the best accuracy."""
     small, largest = _ends(measured.sizes(epochs, "val_accuracy"))
     gaps = {each.size: each for each in measured.gaps(epochs)}
@@ -118,10 +118,10 @@ def _gap(measured: Measured, epochs: pd.DataFrame) -> Finding:
     comparison = compared(wide, narrow, len(small))
     accurate = learned(CASES[comparison.answer], sides, comparison, len(small) + 1)
     words = f"gap {wide}, {narrow} ({comparison}); accuracy {sides[0]}, {sides[1]}"
-    return Finding(accurate.case, words)
+    return ClaimCase(accurate.case, words)
 
 
-def _keeps_up(measured: Measured, updates: pd.DataFrame) -> Finding:
+def _keeps_up(measured: CellResults, updates: pd.DataFrame) -> ClaimCase:
     """Whether the largest batch loses at most `TOLERATED` against the best small one.
 
     That two means are within noise of each other does not say that nothing is lost.

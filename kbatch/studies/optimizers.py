@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import Cell, Length, Measured, Setting, StudyTable, by_batch
+from kbatch.studies.cell import Cell, CellResults, Length, Setting, StudyTable, by_batch
 from kbatch.studies.study import (
-    Finding,
+    ClaimCase,
     Study,
     Verdict,
     at_equal_seconds,
@@ -44,7 +44,7 @@ def _recipes(setting: Setting) -> list[tuple[str, Recipe]]:
     ]
 
 
-def tables(measured: Measured) -> list[StudyTable]:
+def tables(measured: CellResults) -> list[StudyTable]:
     """Return accuracy at equal epochs, on validation and on training data, and at equal time."""
     epochs = measured.at_equal("epochs")
     return [
@@ -62,7 +62,7 @@ def tables(measured: Measured) -> list[StudyTable]:
     ]
 
 
-def verdicts(measured: Measured) -> list[Verdict]:
+def verdicts(measured: CellResults) -> list[Verdict]:
     """Return what became of the write-up's method and of its finding."""
     epochs = measured.at_equal("epochs")
     return [
@@ -72,14 +72,14 @@ def verdicts(measured: Measured) -> list[Verdict]:
     ]
 
 
-def _validated(measured: Measured, epochs: pd.DataFrame) -> Verdict:
+def _validated(measured: CellResults, epochs: pd.DataFrame) -> Verdict:
     """Whether training data choose the batch size that is best on validation data."""
     findings = []
     for optimizer, own in epochs.groupby("group", sort=False):
         chosen = choice(measured.sizes(own, "train_accuracy"), measured.sizes(own, "val_accuracy"))
         gap = (own.train_accuracy - own.val_accuracy).astype(float).mean()
         words = f"{chosen.evidence}; accuracy on training data differs by {gap:+.3f}"
-        findings.append(Finding(chosen.case, words).of(f"{optimizer}, on validation data"))
+        findings.append(ClaimCase(chosen.case, words).of(f"{optimizer}, on validation data"))
     return Verdict.by(
         "Accuracy on the training data tells which batch size is best.",
         "a public cats-vs-dogs case study, which passes its training iterator as validation",
@@ -87,7 +87,7 @@ def _validated(measured: Measured, epochs: pd.DataFrame) -> Verdict:
     )
 
 
-def _small_is_best(measured: Measured, epochs: pd.DataFrame) -> Verdict:
+def _small_is_best(measured: CellResults, epochs: pd.DataFrame) -> Verdict:
     """Whether a small batch is more accurate than all larger ones."""
     findings = []
     for optimizer, own in epochs.groupby("group", sort=False):
@@ -102,7 +102,7 @@ def _small_is_best(measured: Measured, epochs: pd.DataFrame) -> Verdict:
     )
 
 
-def _same_at_time(measured: Measured, epochs: pd.DataFrame, seconds: pd.DataFrame) -> Verdict:
+def _same_at_time(measured: CellResults, epochs: pd.DataFrame, seconds: pd.DataFrame) -> Verdict:
     """Whether the best batch at equal epochs is the best at equal time."""
     findings = []
     for optimizer, own in epochs.groupby("group", sort=False):

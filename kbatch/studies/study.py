@@ -18,8 +18,8 @@ from kbatch.studies.cell import (
     Answer,
     Cell,
     CellComparison,
+    CellResults,
     Length,
-    Measured,
     Setting,
     StudyTable,
     Values,
@@ -39,15 +39,15 @@ Case: TypeAlias = Literal["yes", "no", "undecided", "missing"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimCase:
     """What became of a claim in one case, such as for one optimizer."""
 
     case: Case  # `"undecided"`: a tie, or within noise; `"missing"`: a cell has no value
     evidence: str  # the numbers that say so
 
-    def of(self, name: str) -> Finding:
+    def of(self, name: str) -> ClaimCase:
         """Return the same finding with a name before its numbers."""
-        return Finding(self.case, f"{name}: {self.evidence}")
+        return ClaimCase(self.case, f"{name}: {self.evidence}")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Verdict:
     evidence: str  # the numbers that say so
 
     @classmethod
-    def by(cls, claim: str, source: str, findings: Sequence[Finding]) -> Verdict:
+    def by(cls, claim: str, source: str, findings: Sequence[ClaimCase]) -> Verdict:
         """Return the verdict that follows from the findings in all cases."""
         evidence = "; ".join(finding.evidence for finding in findings) or "no cells"
         return cls(claim, source, found([finding.case for finding in findings]), evidence)
@@ -89,11 +89,11 @@ def found(cases: Sequence[Case]) -> Found:
 
 
 CASES: Mapping[Answer, Case] = {"higher": "yes", "lower": "no", "within noise": "undecided"}
-UNMEASURED = Finding("missing", "not all batch sizes of the comparison were measured")
+UNMEASURED = ClaimCase("missing", "not all batch sizes of the comparison were measured")
 AT_CHANCE = "neither is above chance by more than noise"
 
 
-def contrast(first: Sequence[Values], second: Sequence[Values]) -> Finding:
+def contrast(first: Sequence[Values], second: Sequence[Values]) -> ClaimCase:
     """Return whether the best of some sizes is more accurate than the best of some others.
 
     The interval allows for both being chosen by these same trainings.
@@ -107,7 +107,7 @@ def contrast(first: Sequence[Values], second: Sequence[Values]) -> Finding:
     return learned(case, (one, other), comparison, len(first) + len(second))
 
 
-def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> Finding:
+def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> ClaimCase:
     """Return whether one measurement chooses the size that is best by another.
 
     It does if it tells its best size from the others, and that size is above all others by the
@@ -136,26 +136,26 @@ def choice(chosen_by: Sequence[Values], judged_by: Sequence[Values]) -> Finding:
 
 def learned(
     case: Case, sides: tuple[Values, Values], comparison: CellComparison, sizes: int
-) -> Finding:
+) -> ClaimCase:
     """Return a finding with its numbers; undecided if neither side learned anything."""
     words = f"{sides[0]}, {sides[1]} ({comparison})"
     few = math.isinf(comparison.half_width)
     if few or any(above_chance(side, sizes) for side in sides):
-        return Finding(case, words)
-    return Finding("undecided", f"{words}, {AT_CHANCE}")
+        return ClaimCase(case, words)
+    return ClaimCase("undecided", f"{words}, {AT_CHANCE}")
 
 
-def missing(*sides: Sequence[Values]) -> Finding | None:
+def missing(*sides: Sequence[Values]) -> ClaimCase | None:
     """Return the finding that a size has no value, or `None` if all sizes of all sides have one."""
     if not all(sides):
         return UNMEASURED
     failed = sorted({each.size for side in sides for each in side if not each.known})
     if not failed:
         return None
-    return Finding("missing", f"a cell at batch {', '.join(map(str, failed))} has no value")
+    return ClaimCase("missing", f"a cell at batch {', '.join(map(str, failed))} has no value")
 
 
-def sentences(measured: Measured) -> list[str]:
+def sentences(measured: CellResults) -> list[str]:
     """Return what ran here: pictures, network, trainings, memory limit, and whether it is quick.
 
     All numbers are those of the setting and the cells, not those that were published.
@@ -198,7 +198,7 @@ def counted(number: float, things: str) -> str:
     return f"{number:,g} {things.removesuffix('s') if number == 1 else things}"
 
 
-def best_sizes(measured: Measured, heading: str) -> StudyTable:
+def best_sizes(measured: CellResults, heading: str) -> StudyTable:
     """Return the table of the most accurate batch of each group, at each length."""
     lines = []
     for (group, unit), own in measured.frame.groupby(["group", "unit"], sort=False):
@@ -213,7 +213,7 @@ def best_sizes(measured: Measured, heading: str) -> StudyTable:
     )
 
 
-def at_equal_seconds(measured: Measured, whose: str = "") -> list[StudyTable]:
+def at_equal_seconds(measured: CellResults, whose: str = "") -> list[StudyTable]:
     """Return the table of accuracy at equal time; none before its cells have trained."""
     timed = measured.at_equal("seconds")
     if not len(timed):
@@ -282,8 +282,8 @@ class Study:
     published: Setting
     quick: Setting
     cells: Cells  # whose length is known beforehand; of the largest micro-batch of each rung
-    tables: Callable[[Measured], Sequence[StudyTable]]
-    verdicts: Callable[[Measured], Sequence[Verdict]]
+    tables: Callable[[CellResults], Sequence[StudyTable]]
+    verdicts: Callable[[CellResults], Sequence[Verdict]]
     timed_cells: TimedCells = no_timed_cells  # at the median training time of the others
     rungs: Rungs = no_rungs  # the recipes whose largest micro-batch is found first, by name
     drawn: str = "val_accuracy"  # the column over the batch size; empty for no figure

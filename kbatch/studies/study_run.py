@@ -24,7 +24,7 @@ from kbatch.results.page import rendered, vega
 from kbatch.results.words import alike_seconds, time_words, versions_of
 from kbatch.runtime import device_memory
 from kbatch.studies import augmentation, generalisation, optimizers, techniques, throughput
-from kbatch.studies.cell import Cell, Measured, Setting, StudyTable, frame_of
+from kbatch.studies.cell import Cell, CellResults, Setting, StudyTable, frame_of
 from kbatch.studies.study import Study, Verdict, sentences
 from kbatch.studies.trainings import Trainings, largest_batches
 from kbatch.text_table import csv_of
@@ -38,7 +38,7 @@ UNITS = {"epochs": "epochs", "updates": "updates", "seconds": "time"}
 def write(
     folder: Path,
     study: Study,
-    measured: Measured,
+    measured: CellResults,
     records: Sequence[Record],
     facts: Sequence[str],
 ) -> list[Path]:
@@ -77,7 +77,7 @@ def _title(study: Study, unit: str) -> str:
 
 
 def markdown(
-    study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]
+    study: Study, measured: CellResults, records: Sequence[Record], facts: Sequence[str]
 ) -> str:
     """Return the page as Markdown."""
     lines = [f"# {study.title}", "", study.question, ""]
@@ -113,7 +113,9 @@ class StudyContents:
     facts: Sequence[str]  # how it was measured
 
 
-def html(study: Study, measured: Measured, records: Sequence[Record], facts: Sequence[str]) -> str:
+def html(
+    study: Study, measured: CellResults, records: Sequence[Record], facts: Sequence[str]
+) -> str:
     """Return the page as one file of HTML, with its charts; see `markdown` for the arguments."""
     contents = StudyContents(
         study.name,
@@ -130,7 +132,7 @@ def html(study: Study, measured: Measured, records: Sequence[Record], facts: Seq
     return rendered(template, contents, vega())
 
 
-def _verdicts(study: Study, measured: Measured) -> list[Verdict]:
+def _verdicts(study: Study, measured: CellResults) -> list[Verdict]:
     """What became of the claims; a quick study claims nothing."""
     verdicts = study.verdicts(measured)
     if measured.setting.quick:
@@ -186,7 +188,7 @@ def run(
             line.left = timed
             pairs += [(cell, line.made(cell, trainings)) for cell in timed]
     records = [record for _, record in pairs]
-    measured = Measured(frame_of(pairs), setting, trainings.sample)
+    measured = CellResults(frame_of(pairs), setting, trainings.sample)
     return write(folder, study, measured, records, facts)
 
 

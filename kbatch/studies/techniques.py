@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from kbatch.recipe import Recipe
-from kbatch.studies.cell import STEPS, Cell, Length, Measured, Setting, StudyTable, mean_text
-from kbatch.studies.study import Case, Finding, Study, Verdict, megabytes
+from kbatch.studies.cell import STEPS, Cell, CellResults, Length, Setting, StudyTable, mean_text
+from kbatch.studies.study import Case, ClaimCase, Study, Verdict, megabytes
 from kbatch.studies.trainings import ceiling_of
 from kbatch.text_table import TextTable
 
@@ -82,7 +82,7 @@ def _at(recipe: Recipe, name: str, largest: int) -> Recipe:
     return replace(recipe, batch_size=largest * steps, micro_batch_size=micro)
 
 
-def tables(measured: Measured) -> list[StudyTable]:
+def tables(measured: CellResults) -> list[StudyTable]:
     """Return the ladder: batch, epoch seconds, bytes, best accuracy and its epoch."""
     ceiling = ceiling_of(measured.sample.train)
     lines = []
@@ -113,7 +113,7 @@ def tables(measured: Measured) -> list[StudyTable]:
     ]
 
 
-def verdicts(measured: Measured) -> list[Verdict]:
+def verdicts(measured: CellResults) -> list[Verdict]:
     """Return what became of the larger batch, with accumulated passes and without them."""
     sides = _sides(measured)
     source = "a public ladder of ResNet-50 on cats vs dogs"
@@ -131,7 +131,7 @@ def verdicts(measured: Measured) -> list[Verdict]:
     ]
 
 
-def _sides(measured: Measured) -> list[pd.DataFrame]:
+def _sides(measured: CellResults) -> list[pd.DataFrame]:
     """The rows without any technique and with all, the pass of each marked if at the ceiling."""
     frame = measured.frame
     full = frame.micro_batch_size >= ceiling_of(measured.sample.train)
@@ -139,20 +139,20 @@ def _sides(measured: Measured) -> list[pd.DataFrame]:
     return [marked[marked.group == name] for name in (PLAIN, COMBINED)]
 
 
-def _ratio(sides: list[pd.DataFrame], column: str) -> Finding:
+def _ratio(sides: list[pd.DataFrame], column: str) -> ClaimCase:
     """Whether a size with all techniques is `TIMES` that without any.
 
     The finder tells sizes by bytes, not by seeds: one answer of it decides.
     """
     if any(side.empty or side.val_accuracy.isna().any() for side in sides):
-        return Finding("missing", "not all techniques were trained")
+        return ClaimCase("missing", "not all techniques were trained")
     plain, combined = (int(side[column].iloc[0]) for side in sides)
     marks = ["≥ " if side.full.any() else "" for side in sides]
     words = f"{marks[0]}{plain:,} -> {marks[1]}{combined:,}"
     if any(marks):
-        return Finding("undecided", f"{words}, where pictures, not memory, bound the pass")
+        return ClaimCase("undecided", f"{words}, where pictures, not memory, bound the pass")
     case: Case = "yes" if combined >= TIMES * plain else "no"
-    return Finding(case, f"{words} ({combined / plain:.1f}x)")
+    return ClaimCase(case, f"{words} ({combined / plain:.1f}x)")
 
 
 STUDY = Study(

@@ -11,14 +11,14 @@ from kbatch.recipe import Recipe
 from kbatch.studies.cell import (
     NOTHING,
     Cell,
+    CellResults,
     Length,
-    Measured,
     Setting,
     StudyTable,
     compared,
     mean_text,
 )
-from kbatch.studies.study import CASES, Finding, Study, Verdict, missing
+from kbatch.studies.study import CASES, ClaimCase, Study, Verdict, missing
 from kbatch.text_table import TextTable
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -44,7 +44,7 @@ def cells(setting: Setting, largest: Mapping[str, int]) -> list[Cell]:
     ]
 
 
-def tables(measured: Measured) -> list[StudyTable]:
+def tables(measured: CellResults) -> list[StudyTable]:
     """Return what was measured here, and the published speeds."""
     return [_measured(measured.frame), _published()]
 
@@ -99,7 +99,7 @@ def _smallest_fast(speeds: pd.Series) -> int:
     return int(speeds[speeds >= NEARLY * speeds.max()].index.min())
 
 
-def verdicts(measured: Measured) -> list[Verdict]:
+def verdicts(measured: CellResults) -> list[Verdict]:
     """Return whether a batch of 1024 is as much faster than one of 128 as published."""
     ratios = ", ".join(
         f"{name} {published[1024] / published[128]:.1f}x" for name, published in PUBLISHED.items()
@@ -113,7 +113,7 @@ def verdicts(measured: Measured) -> list[Verdict]:
     ]
 
 
-def _twice(measured: Measured) -> Finding:
+def _twice(measured: CellResults) -> ClaimCase:
     """Whether a batch of 1024 is at least twice as fast as one of 128."""
     frame = measured.frame
     frame = frame.assign(speed=frame.batch_size / frame.step_seconds.astype(float))
@@ -131,7 +131,7 @@ def _twice(measured: Measured) -> Finding:
     comparison = compared(fast, slow.times(2))
     if math.isinf(comparison.half_width):
         words = f"{words} ({comparison})"
-    return Finding(CASES[comparison.answer], words)
+    return ClaimCase(CASES[comparison.answer], words)
 
 
 STUDY = Study(

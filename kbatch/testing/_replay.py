@@ -80,7 +80,7 @@ class Replayed:
     recommended: Recipe
 
 
-class Table(Protocol):
+class TrainingTable(Protocol):
     """What a replayed search asks of a table of trainings; see `kbatch.testing.Replay`."""
 
     recipes: tuple[Recipe, ...]
@@ -110,7 +110,9 @@ class Table(Protocol):
 class ReplayedSearch:
     """Answers the trials of an oracle with the trainings of a table."""
 
-    def __init__(self, table: Table, oracle: keras_tuner.Oracle, seeds: Sequence[int]) -> None:
+    def __init__(
+        self, table: TrainingTable, oracle: keras_tuner.Oracle, seeds: Sequence[int]
+    ) -> None:
         self._table, self._oracle, self._seeds = table, oracle, seeds
         self._untried = set(range(len(table.recipes)))
         self._given: dict[str, Recipe] = {}

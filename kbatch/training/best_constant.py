@@ -15,8 +15,8 @@ from kbatch.training.metrics import (
     SHARES_OF_ONE,
     UNIT,
     ConstantModel,
+    LabelPart,
     Outputs,
-    Part,
     joined,
     shape_of,
 )
@@ -61,7 +61,7 @@ class Columns:
         return counts / max(counts.sum(), TINY)
 
 
-def columns_of(parts: Sequence[Part], place: int, shape: Sequence[int | None]) -> Columns:
+def columns_of(parts: Sequence[LabelPart], place: int, shape: Sequence[int | None]) -> Columns:
     """Return the labels of one output by its columns."""
     rows, weights, width = [], [], 1
     for part in parts:
@@ -216,7 +216,7 @@ def _rows(labels: np.ndarray, tail: tuple[int, ...], width: int) -> np.ndarray:
     )
 
 
-def _weights(part: Part, place: int, places: tuple[int, ...], rows: int) -> np.ndarray | None:
+def _weights(part: LabelPart, place: int, places: tuple[int, ...], rows: int) -> np.ndarray | None:
     """The weights of rows, with the mask; a shape that does not fit is left to the metric."""
     given = [each for each in (part.weights[place], part.masks[place]) if each is not None]
     total = None
@@ -271,7 +271,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 NEAR = 0.01  # of the range: how far a number moves to see whether the metric changes
 LOGITS = 3.0  # how far the best log-odds may be from the best of those tried
 SAME = 1e-6  # relative; what rounding in single precision makes of equal values
-Value = Callable[[np.ndarray, Sequence[Part]], float]
+Value = Callable[[np.ndarray, Sequence[LabelPart]], float]
 
 
 @dataclass(frozen=True)
@@ -292,10 +292,10 @@ class Labels:
         last: Batches to measure chance on.
     """
 
-    def __init__(self, parts: Sequence[Part], outputs: Outputs, measure: Value) -> None:
-        self.some: Sequence[Part] = _spread(parts, BATCHES_SCREENED)
-        self.all: Sequence[Part] = _spread(parts, MOST_BATCHES)
-        self.last: Sequence[Part] = self.all
+    def __init__(self, parts: Sequence[LabelPart], outputs: Outputs, measure: Value) -> None:
+        self.some: Sequence[LabelPart] = _spread(parts, BATCHES_SCREENED)
+        self.all: Sequence[LabelPart] = _spread(parts, MOST_BATCHES)
+        self.last: Sequence[LabelPart] = self.all
         whole = joined(parts)
         if whole is None or not _measures_alike(measure, parts):
             return
@@ -320,7 +320,7 @@ def best_constant(
     model: ConstantModel,
     name: str,
     direction: str,
-    parts: Sequence[Part],
+    parts: Sequence[LabelPart],
     outputs: Outputs,
     ignored: int | None,
 ) -> tuple[float, list[Best]]:
@@ -334,7 +334,7 @@ def best_constant(
     found, last = [], parts
     for place, (columns, named) in tried.items():
 
-        def measure(answer: np.ndarray, some: Sequence[Part], place: int = place) -> float:
+        def measure(answer: np.ndarray, some: Sequence[LabelPart], place: int = place) -> float:
             changed = [*answers[:place], answer, *answers[place + 1 :]]
             return model.value(name, changed, some)
 
@@ -470,7 +470,7 @@ def _nearest(answer: np.ndarray, columns: Columns) -> Iterator[np.ndarray]:
         yield near
 
 
-def _measures_alike(measure: Value, parts: Sequence[Part]) -> bool:
+def _measures_alike(measure: Value, parts: Sequence[LabelPart]) -> bool:
     """Whether a metric is the same for batches that are joined or cut."""
     few = dict.fromkeys([0, min(1, len(parts) - 1), len(parts) - 1])
     own = [parts[place] for place in few]
@@ -485,7 +485,7 @@ def _measures_alike(measure: Value, parts: Sequence[Part]) -> bool:
     return True
 
 
-def _spread(parts: Sequence[Part], count: int) -> Sequence[Part]:
+def _spread(parts: Sequence[LabelPart], count: int) -> Sequence[LabelPart]:
     """At most so many batches, evenly spread."""
     if len(parts) <= count:
         return parts

@@ -19,9 +19,9 @@ from kbatch.training.best_constant import best_constant
 from kbatch.training.metrics import (
     LOSS,
     ConstantModel,
-    Measured,
+    LabelPart,
+    ModelMetrics,
     Outputs,
-    Part,
     of_one_value,
     outputs_of,
     read_labels,
@@ -32,7 +32,7 @@ ROUNDING = 1e-6  # of a metric in single precision
 OWN = ("test_step", "compute_loss", "compute_metrics")  # what a model may override
 
 
-def chance_of(name: str, direction: str, data: Data, measured: Measured) -> tuple[float, str]:
+def chance_of(name: str, direction: str, data: Data, measured: ModelMetrics) -> tuple[float, str]:
     """Measure chance of a metric, and say how if that is not plain.
 
     It is what the model's own metric or loss gives on the validation data for the best answer that
@@ -110,7 +110,7 @@ def most_frequent_share(labels: np.ndarray, weights: np.ndarray | None = None) -
     return float(counts.max() / counts.sum())
 
 
-def _outputs(data: Data, measured: Measured) -> Outputs:
+def _outputs(data: Data, measured: ModelMetrics) -> Outputs:
     """The outputs of the model, looked at with validation examples."""
     if measured.model is None:
         raise ValueError("the model could not be made")
@@ -118,7 +118,7 @@ def _outputs(data: Data, measured: Measured) -> Outputs:
         return outputs_of(measured.model, next(iter(data.validation))[0])
 
 
-def _compiled(name: str, measured: Measured, outputs: Outputs) -> dict[str, Any]:
+def _compiled(name: str, measured: ModelMetrics, outputs: Outputs) -> dict[str, Any]:
     """What to compile a constant model with: the loss only where it is asked for.
 
     A metric of a model that is compiled without any, and measures it by itself, is Keras' own.
@@ -134,7 +134,7 @@ def _compiled(name: str, measured: Measured, outputs: Outputs) -> dict[str, Any]
     return {"metrics": {outputs.names[place]: [bare]}} if outputs.names else own
 
 
-def _logged(name: str, model: ConstantModel, measured: Measured) -> str:
+def _logged(name: str, model: ConstantModel, measured: ModelMetrics) -> str:
     """The name of a metric in the logs."""
     prefix, _, bare = measured.split(name)
     for each in (name, f"{prefix}{bare.removeprefix('weighted_')}"):
@@ -151,7 +151,7 @@ def _logged(name: str, model: ConstantModel, measured: Measured) -> str:
     )
 
 
-def _check_loss(name: str, model: ConstantModel, outputs: Outputs, measured: Measured) -> None:
+def _check_loss(name: str, model: ConstantModel, outputs: Outputs, measured: ModelMetrics) -> None:
     """Refuse a loss of which the labels and outputs are not all."""
     if not model.is_loss(name):
         return
@@ -171,7 +171,7 @@ def _no_plain_loss(name: str, received: str) -> SearchError:
     )
 
 
-def _check_classes(name: str, model: ConstantModel, parts: Sequence[Part]) -> None:
+def _check_classes(name: str, model: ConstantModel, parts: Sequence[LabelPart]) -> None:
     """Refuse an accuracy of labels that are no classes: no answer is ever right."""
     if metrics.known_as(name) not in metrics.ACCURACIES or model.is_loss(name):
         return
@@ -189,7 +189,7 @@ def _check_classes(name: str, model: ConstantModel, parts: Sequence[Part]) -> No
             )
 
 
-def _ignored(name: str, model: ConstantModel, measured: Measured) -> int | None:
+def _ignored(name: str, model: ConstantModel, measured: ModelMetrics) -> int | None:
     """The class that a metric or loss ignores."""
     own = keras.tree.flatten(measured.loss) if model.is_loss(name) else [model.metrics[name][0]]
     for each in own:
@@ -202,7 +202,9 @@ def _ignored(name: str, model: ConstantModel, measured: Measured) -> int | None:
     return None
 
 
-def _plain(name: str, value: float, model: ConstantModel, parts: Sequence[Part]) -> float | None:
+def _plain(
+    name: str, value: float, model: ConstantModel, parts: Sequence[LabelPart]
+) -> float | None:
     """A value that needs no words: the share of the most frequent class, or half of an area."""
     known = metrics.known_as(name)
     if known == metrics.AUC and abs(value - 0.5) < ROUNDING:
@@ -230,7 +232,7 @@ def _by_output(hows: Sequence[str], places: Sequence[int], outputs: Outputs) -> 
 
 
 def _limits(
-    name: str, direction: str, value: float, model: ConstantModel, measured: Measured
+    name: str, direction: str, value: float, model: ConstantModel, measured: ModelMetrics
 ) -> str:
     """What else is to be known of chance."""
     words = ""
@@ -251,7 +253,7 @@ def _regularized(model: Any) -> bool:
     return any(getattr(each, "regularizer", None) is not None for each in variables)
 
 
-def _unmeasured(name: str, measured: Measured, error: Exception) -> SearchError:
+def _unmeasured(name: str, measured: ModelMetrics, error: Exception) -> SearchError:
     """The refusal of a metric that cannot be evaluated on a constant answer."""
     prefix, place, _ = measured.split(name)
     output = f" of output {measured.outputs[place]}" if prefix else ""
@@ -304,7 +306,7 @@ def goal_of(
     chance: float | None,
     target: float | None,
     data: Data,
-    measured: metrics.Measured,
+    measured: metrics.ModelMetrics,
 ) -> Goal:
     """Return a goal, with direction and chance inferred where the user did not give them."""
     name = measured.own_name(metric.removeprefix("val_"))

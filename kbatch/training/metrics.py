@@ -141,7 +141,7 @@ def bounds_of(name: str) -> tuple[float, float]:
     return lowest, float("inf")
 
 
-class Measured:
+class ModelMetrics:
     """The metrics and losses of a compiled model, by their names in Keras' logs."""
 
     def __init__(self, model: keras.Model | None, arguments: CompileArguments) -> None:
@@ -322,7 +322,7 @@ SHOWN = 5  # digits of a label in a sentence
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelPart:
     """Some validation examples: what Keras measures together."""
 
     labels: tuple[np.ndarray, ...]  # each output
@@ -334,23 +334,23 @@ class Part:
         """Integer, how many there are."""
         return len(self.labels[0])
 
-    def rows(self, start: int, stop: int) -> Part:
+    def rows(self, start: int, stop: int) -> LabelPart:
         """Return some of the examples."""
         return self._taken(slice(start, stop))
 
-    def each(self, every: int) -> Part:
+    def each(self, every: int) -> LabelPart:
         """Return one of every so many examples."""
         return self._taken(slice(None, None, every))
 
-    def _taken(self, rows: slice) -> Part:
-        return Part(
+    def _taken(self, rows: slice) -> LabelPart:
+        return LabelPart(
             tuple(own[rows] for own in self.labels),
             tuple(None if own is None else own[rows] for own in self.weights),
             tuple(None if own is None else own[rows] for own in self.masks),
         )
 
 
-def joined(parts: Sequence[Part]) -> Part | None:
+def joined(parts: Sequence[LabelPart]) -> LabelPart | None:
     """Return parts as one; `None` if their shapes differ, or only some have weights or masks."""
     each = ((*part.labels, *part.weights, *part.masks) for part in parts)
     columns = list(zip(*each, strict=True))
@@ -358,16 +358,16 @@ def joined(parts: Sequence[Part]) -> Part | None:
         return None
     flat: list[Any] = [None if each[0] is None else np.concatenate(each) for each in columns]
     count = len(parts[0].labels)
-    return Part(tuple(flat[:count]), tuple(flat[count : 2 * count]), tuple(flat[2 * count :]))
+    return LabelPart(tuple(flat[:count]), tuple(flat[count : 2 * count]), tuple(flat[2 * count :]))
 
 
 def _shapes(arrays: Sequence[Any]) -> set[Any]:
     return {None if each is None else each.shape[1:] for each in arrays}
 
 
-def read_labels(data: Data, outputs: Outputs) -> tuple[Part, ...]:
+def read_labels(data: Data, outputs: Outputs) -> tuple[LabelPart, ...]:
     """Return the validation labels in batches, evenly spread ones if they are very many."""
-    parts: list[Part] = []
+    parts: list[LabelPart] = []
     every = 1
     for number, batch in enumerate(data.validation):
         if number % every:
@@ -378,7 +378,7 @@ def read_labels(data: Data, outputs: Outputs) -> tuple[Part, ...]:
         if len(labels) != count:
             raise ValueError(f"{len(labels)} arrays of labels for {count} outputs")
         masks = [None] * count if outputs.masks is None else outputs.masks(x)
-        part = Part(labels, _of_outputs(weights, outputs), tuple(masks))
+        part = LabelPart(labels, _of_outputs(weights, outputs), tuple(masks))
         if not parts:
             batches = data.fingerprint["validation"]["examples"] / part.examples
             every = max(math.ceil(batches * sum(each.size for each in labels) / MOST_ENTRIES), 1)
@@ -436,7 +436,7 @@ Answers = Sequence[np.ndarray]
 class ConstantModel:
     """A model that gives the same answer to every example, compiled as the user's model is."""
 
-    def __init__(self, compiled: Mapping[str, Any], outputs: Outputs, first: Part) -> None:
+    def __init__(self, compiled: Mapping[str, Any], outputs: Outputs, first: LabelPart) -> None:
         self._outputs = outputs
         # Traced, since some metrics take thirty times as long eagerly. The user's own may be of
         # Python, and a mask is not handed to a trace.
@@ -476,14 +476,14 @@ class ConstantModel:
         own = [place for place, each in enumerate(self._outputs.names) if name == f"{each}_{LOSS}"]
         return own or list(range(len(self._outputs.shapes)))
 
-    def value(self, name: str, answers: Answers, parts: Sequence[Part]) -> float:
+    def value(self, name: str, answers: Answers, parts: Sequence[LabelPart]) -> float:
         """Return a metric or loss of constant answers."""
         with tf.device("/CPU:0"):
             if name in self.metrics:
                 return self._metric(name, answers, parts)
             return self._mean_loss(name, answers, parts)
 
-    def _metric(self, name: str, answers: Answers, parts: Sequence[Part]) -> float:
+    def _metric(self, name: str, answers: Answers, parts: Sequence[LabelPart]) -> float:
         metric, place, weighted = self.metrics[name]
         metric.reset_state()
         update = metric.update_state
@@ -501,7 +501,7 @@ class ConstantModel:
             raise ValueError(f"{name} is not one number")
         return float(result.reshape(()))
 
-    def _mean_loss(self, name: str, answers: Answers, parts: Sequence[Part]) -> float:
+    def _mean_loss(self, name: str, answers: Answers, parts: Sequence[LabelPart]) -> float:
         """The mean over the examples of the loss of each batch, as `evaluate` gives it."""
         self._reset()
         total, examples = 0.0, 0
@@ -511,7 +511,7 @@ class ConstantModel:
         own = {metric.name: metric for metric in self._loss.metrics}
         return total / examples if name == LOSS else float(own[name].result())
 
-    def _call_loss(self, answers: Answers, part: Part) -> Any:
+    def _call_loss(self, answers: Answers, part: LabelPart) -> Any:
         predictions = [
             self._prediction(answer, part, place) for place, answer in enumerate(answers)
         ]
@@ -521,12 +521,12 @@ class ConstantModel:
         labels = self._outputs.packed([_tensor(each) for each in part.labels])
         return self._loss(labels, self._outputs.packed(predictions), weights)
 
-    def _loss_of(self, first: Part) -> Any:
+    def _loss_of(self, first: LabelPart) -> Any:
         self._loss = keras_private.compile_loss(self._model)
         self._call_loss(self._zeros(first), first)
         return self._loss
 
-    def _metrics_of(self, first: Part) -> dict[str, tuple[Any, int, bool]]:
+    def _metrics_of(self, first: LabelPart) -> dict[str, tuple[Any, int, bool]]:
         predictions = [
             self._prediction(answer, first, place)
             for place, answer in enumerate(self._zeros(first))
@@ -536,14 +536,14 @@ class ConstantModel:
         found = keras_private.compiled_metrics(self._model)
         return {name: (metric, place, weighted) for name, metric, place, weighted in found}
 
-    def _zeros(self, first: Part) -> list[np.ndarray]:
+    def _zeros(self, first: LabelPart) -> list[np.ndarray]:
         return [np.zeros(()) for _ in first.labels]
 
     def _reset(self) -> None:
         for metric in self._loss.metrics:
             metric.reset_state()
 
-    def _prediction(self, answer: np.ndarray, part: Part, place: int) -> Any:
+    def _prediction(self, answer: np.ndarray, part: LabelPart, place: int) -> Any:
         shape = shape_of(self._outputs.shapes[place], part.labels[place])
         prediction = tf.broadcast_to(tf.constant(answer, "float32"), (part.examples, *shape))
         if part.masks[place] is not None:

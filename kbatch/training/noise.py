@@ -23,7 +23,7 @@ from kbatch.models.gradient_noise import NoiseMeter
 from kbatch.models.maker import ModelMaker, check_known_values
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_words import whole_number
-from kbatch.rules.noise_scale import Estimate, critical_batch
+from kbatch.rules.noise_scale import NoiseEstimate, critical_batch
 from kbatch.runtime import device_memory
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.training import checks
@@ -268,7 +268,7 @@ class _Recorder(keras.callbacks.Callback):
         super().__init__()
         self._meter, self._clock, self._updates = noise_meter, clock, updates
         self._seen = 0
-        self.estimates: list[Estimate] = []
+        self.estimates: list[NoiseEstimate] = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         updates, estimate = self._meter.last()
@@ -279,7 +279,7 @@ class _Recorder(keras.callbacks.Callback):
 
 def _estimates(
     model: keras.Model, recipe: Recipe, source: Source, updates: int, options: RunOptions
-) -> list[Estimate]:
+) -> list[NoiseEstimate]:
     """Train a model, and return the estimates of the second half of its updates."""
     clock = TrainingClock(recipe.accumulation_steps)
     rate = RateCallbacks(lambda: warmup_share(clock.updates, recipe.warmup_updates))
@@ -317,7 +317,7 @@ def _too_large(recipe: Recipe, message: str) -> MemoryLimitError:
 
 
 def _noise_scale(
-    estimates: Sequence[Estimate], recipe: Recipe, remarks: tuple[str, ...]
+    estimates: Sequence[NoiseEstimate], recipe: Recipe, remarks: tuple[str, ...]
 ) -> NoiseScale:
     """The noise scale of the estimates of updates, and its interval."""
     if len(estimates) < LEAST:
@@ -329,7 +329,7 @@ def _noise_scale(
     traces, count = [each.trace for each in estimates], len(estimates)
     squared_norms = [each.squared_norm for each in estimates]
     low, high = ratio_interval(traces, squared_norms)
-    mean = Estimate(sum(squared_norms) / count, sum(traces) / count)
+    mean = NoiseEstimate(sum(squared_norms) / count, sum(traces) / count)
     found = critical_batch(mean)
     return NoiseScale(
         math.inf if found is None else found,

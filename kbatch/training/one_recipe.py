@@ -39,7 +39,7 @@ from kbatch.training import checks, tensorboard
 from kbatch.training import terms as training_terms
 from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import goal_of, horizon_of, judged_by
-from kbatch.training.metrics import Measured
+from kbatch.training.metrics import ModelMetrics
 from kbatch.training.pace import RunOptions
 from kbatch.training.run import run
 from kbatch.training.terms import Terms
@@ -174,7 +174,7 @@ def trained(
             replicas.check_metric(model, judged["metric"])
         # not the model to train, since looking at its outputs builds it
         looked_at = model if trial.failure else subject.model
-        measured = Measured(looked_at, model_maker.arguments)
+        measured = ModelMetrics(looked_at, model_maker.arguments)
         goal = goal_of(horizon, data=data, measured=measured, **judged)
     options = RunOptions(
         model_maker.seed,

@@ -192,7 +192,7 @@ class ProgressBar(_Forecasting):
     def __init__(self) -> None:
         super().__init__()
         self._bar: Progress | None = None
-        self._line: plain_text.Line | None = None
+        self._line: plain_text.StatusLine | None = None
         self._seconds = 0.0
         self._task: Any = None
 
@@ -203,7 +203,7 @@ class ProgressBar(_Forecasting):
         name = _name(purpose, trial)
         print(f"{name}: {recipe}", flush=True)
         console = PlainConsole()  # names of augmentations are the user's
-        self._line, self._seconds = plain_text.Line() if console.is_jupyter else None, seconds
+        self._line, self._seconds = plain_text.StatusLine() if console.is_jupyter else None, seconds
         self._bar = _bars(console)
         self._bar.start()
         self._task = self._bar.add_task(name, total=seconds, value="")

@@ -40,7 +40,7 @@ from kbatch.training import arguments as training_arguments
 from kbatch.training import workers as training_workers
 from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import goal_of
-from kbatch.training.metrics import Measured
+from kbatch.training.metrics import ModelMetrics
 from kbatch.training.progress import Watcher, bars_of
 from kbatch.training.search import VALUES, Search, baseline_job, baseline_recipe, seconds_of_epochs
 from kbatch.training.trial import LocalTrainer, Trainer
@@ -264,7 +264,7 @@ class Terms:
             stored = goal_of(
                 seconds,
                 data=data,
-                measured=Measured(model, self.model_maker.arguments),
+                measured=ModelMetrics(model, self.model_maker.arguments),
                 **self.judged_by,
             ).to_dict()
             project.agree({"goal": stored})

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kbatch.recompute._order import Turns, select_barrier, slice_barrier, together, wait
+from kbatch.recompute._order import SegmentOrder, select_barrier, slice_barrier, together, wait
 
 
 def after(graph, tensor):
@@ -90,7 +90,7 @@ def test_gradients_leave_together():
 
 def test_segments_are_recomputed_one_after_another():
     def step(x, y):
-        turns = Turns(slice_barrier)
+        turns = SegmentOrder(slice_barrier)
         first = turns.begin([x], [tf.tanh(x, name="upstream_of_first")])
         turns.end([tf.exp(first[0], name="end_of_first"), None])
         return turns.begin([y], [tf.tanh(y, name="upstream_of_second")])
@@ -103,7 +103,7 @@ def test_segments_are_recomputed_one_after_another():
 
 def test_a_barrier_returns_equal_tensors():
     for barrier in (slice_barrier, select_barrier):
-        turns = Turns(barrier)
+        turns = SegmentOrder(barrier)
         turns.end([tf.constant([1.0, float("nan")])])
         tensor = tf.constant([[1.0, float("nan")], [2.0, 3.0]])
         assert str(turns.begin([tensor], [tf.constant([float("nan")])])[0].numpy()) == str(
@@ -112,7 +112,7 @@ def test_a_barrier_returns_equal_tensors():
 
 
 def test_tensors_inside_a_loop_are_not_awaited_outside():
-    turns = Turns(slice_barrier)
+    turns = SegmentOrder(slice_barrier)
 
     @tf.function
     def step(x):

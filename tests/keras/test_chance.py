@@ -10,7 +10,7 @@ from kbatch.data.validation import prepare
 from kbatch.errors import SearchError
 from kbatch.models.compilation import CompileArguments
 from kbatch.training.goal import goal_of
-from kbatch.training.metrics import Measured
+from kbatch.training.metrics import ModelMetrics
 
 RNG = np.random.default_rng(0)
 ONE = (RNG.random(60) < 0.3).astype("float32")
@@ -44,7 +44,7 @@ def goal(model, metric, direction, labels, weights=None):
     x = np.zeros((len(labels), *model.inputs[0].shape[1:]), "float32")
     held_out = (x, labels) if weights is None else (x, labels, weights)
     data = prepare(x, labels, validation_data=held_out)
-    measured = Measured(model, ARGUMENTS)
+    measured = ModelMetrics(model, ARGUMENTS)
     return goal_of(1.0, metric, direction, None, None, data, measured)
 
 
@@ -142,7 +142,7 @@ def test_a_metric_is_known_by_its_output():
     model.compile("sgd", ["mse", "mae"], metrics=[["mae"], ["mae"]])
     inputs, labels = np.zeros((60, 2), "float32"), (NUMBERS, 2 * NUMBERS)
     data = prepare(inputs, labels, validation_data=(inputs, labels))
-    measured = Measured(model, ARGUMENTS)
+    measured = ModelMetrics(model, ARGUMENTS)
 
     def chance(metric):
         return goal_of(1.0, metric, None, None, None, data, measured).chance
@@ -200,7 +200,7 @@ def masked_sequences():
 def test_masked_places_do_not_count():
     model, tokens, labels = masked_sequences()
     data = prepare(tokens, labels, validation_data=(tokens, labels))
-    found = goal_of(1.0, "val_accuracy", "max", None, None, data, Measured(model, ARGUMENTS))
+    found = goal_of(1.0, "val_accuracy", "max", None, None, data, ModelMetrics(model, ARGUMENTS))
     kept = labels[tokens > 0]
     assert found.chance == pytest.approx(np.bincount(kept).max() / len(kept))
 
@@ -258,7 +258,7 @@ def test_a_subclassed_model_that_is_not_built_has_chance():
     model.compile("sgd", CROSS_ENTROPY, metrics=["accuracy"])
     x = np.zeros((60, 2), "float32")
     data = prepare(x, CLASSES, validation_data=(x, CLASSES))
-    found = goal_of(1.0, "val_accuracy", "max", None, None, data, Measured(model, ARGUMENTS))
+    found = goal_of(1.0, "val_accuracy", "max", None, None, data, ModelMetrics(model, ARGUMENTS))
     assert found.chance == pytest.approx(np.bincount(CLASSES).max() / 60)
 
 

@@ -58,7 +58,7 @@ def goal(
     return goal_of(
         10.0,
         data=data_of(labels, **data),
-        measured=metrics.Measured(model or model_of(metrics=["accuracy"]), CompileArguments()),
+        measured=metrics.ModelMetrics(model or model_of(metrics=["accuracy"]), CompileArguments()),
         **asked,
     )
 

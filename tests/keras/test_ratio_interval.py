@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from kbatch.rules.noise_scale import Estimate, estimate
+from kbatch.rules.noise_scale import NoiseEstimate, estimate
 from kbatch.training.noise import ratio_interval
 
 DIMENSIONS, UPDATES, SEEDS = 20, 100, 400
@@ -74,5 +74,5 @@ def test_without_visible_noise_the_lower_end_is_0():
 
 def test_estimates_of_one_update_may_be_arrays():
     found = estimate(np.array([2.0, 3.0]), np.array([1.0, 1.0]), 4, 2)
-    assert isinstance(found, Estimate)
+    assert isinstance(found, NoiseEstimate)
     assert found.trace.tolist() == [8.0, 16.0]

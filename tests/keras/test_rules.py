@@ -10,7 +10,7 @@ import pytest
 from kbatch import Space
 from kbatch.errors import SpaceError
 from kbatch.rules import batch_schedule, scaling
-from kbatch.rules.noise_scale import DECAY, Estimate, Smoothed, critical_batch, estimate, gain
+from kbatch.rules.noise_scale import DECAY, NoiseEstimate, Smoothed, critical_batch, estimate, gain
 from kbatch.rules.scaling import (
     LEARNING_RATE_RULES,
     MOST_PASSES,
@@ -191,14 +191,14 @@ def test_estimates_have_no_bias_in_simulated_updates():
 
 
 def test_a_gradient_hidden_by_noise_has_no_critical_batch():
-    assert critical_batch(Estimate(-1e-3, 5.0)) is None
-    assert critical_batch(Estimate(0.0, 5.0)) is None
-    assert critical_batch(Estimate(1.0, -0.1)) == 0.0
+    assert critical_batch(NoiseEstimate(-1e-3, 5.0)) is None
+    assert critical_batch(NoiseEstimate(0.0, 5.0)) is None
+    assert critical_batch(NoiseEstimate(1.0, -0.1)) == 0.0
 
 
 def test_smoothing_divides_averages_and_corrects_their_bias():
     rng = np.random.default_rng(0)
-    drawn = [Estimate(*pair) for pair in rng.uniform(1, 3, (50, 2))]
+    drawn = [NoiseEstimate(*pair) for pair in rng.uniform(1, 3, (50, 2))]
     smoothed = Smoothed()
     assert smoothed.critical_batch is None
     for each in drawn:
@@ -212,7 +212,9 @@ def test_smoothing_divides_averages_and_corrects_their_bias():
 
 
 def test_smoothing_is_no_average_of_ratios():
-    smoothed = Smoothed(decay=0.5).updated(Estimate(-0.5, 4.0)).updated(Estimate(1.5, 4.0))
+    smoothed = (
+        Smoothed(decay=0.5).updated(NoiseEstimate(-0.5, 4.0)).updated(NoiseEstimate(1.5, 4.0))
+    )
     assert smoothed.critical_batch == pytest.approx(4.0 / ((1.5 * 2 - 0.5) / 3))
 
 

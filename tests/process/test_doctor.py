@@ -16,8 +16,8 @@ from kbatch.checks.check import Check, Found
 from kbatch.checks.check import Finding as CheckFinding
 from kbatch.cli import doctor, gpu_check
 from kbatch.cli.app import app
-from kbatch.cli.doctor import Finding
-from kbatch.cli.gpu_check import Row
+from kbatch.cli.doctor import DoctorLine
+from kbatch.cli.gpu_check import GpuRow
 from kbatch.cli.quick_checks import QUICK
 from kbatch.errors import KbatchError
 
@@ -202,9 +202,9 @@ def test_a_limit_holds_only_with_the_allocator_that_keeps_it(
 
 def test_the_lines_are_aligned_and_the_remedies_come_last():
     found = [
-        Finding("a", "1"),
-        Finding("long topic", "2", "It is wrong", "Mend it"),
-        Finding("b", "3"),
+        DoctorLine("a", "1"),
+        DoctorLine("long topic", "2", "It is wrong", "Mend it"),
+        DoctorLine("b", "3"),
     ]
     assert list(doctor.lines(found)) == [
         "a           1",
@@ -251,9 +251,9 @@ def test_help_says_what_it_is_for():
 def test_the_quick_checks_of_a_gpu_decide_the_exit_code(monkeypatch, capsys, passed, code):
     def run(checks, report):
         assert len(checks) == len(QUICK)
-        report.add(Row("L1", passed, "a criterion", {}, 1.0, ""))
+        report.add(GpuRow("L1", passed, "a criterion", {}, 1.0, ""))
 
-    monkeypatch.setattr(doctor, "findings", lambda: [Finding("kbatch", "1")])
+    monkeypatch.setattr(doctor, "findings", lambda: [DoctorLine("kbatch", "1")])
     monkeypatch.setattr(gpu_check, "gpus", lambda: ["A CARD"])
     monkeypatch.setattr(gpu_check, "run", run)
     assert CliRunner().invoke(app, ["doctor", "--gpu"]).exit_code == code
@@ -263,7 +263,7 @@ def test_without_a_gpu_there_are_no_quick_checks(monkeypatch):
     def gpus():
         raise KbatchError("TensorFlow must see a GPU", "none", "Install one")
 
-    monkeypatch.setattr(doctor, "findings", lambda: [Finding("kbatch", "1")])
+    monkeypatch.setattr(doctor, "findings", lambda: [DoctorLine("kbatch", "1")])
     monkeypatch.setattr(gpu_check, "gpus", gpus)
     said = CliRunner().invoke(app, ["doctor", "--gpu"])
     assert said.exit_code == 1

@@ -16,7 +16,7 @@ import pytest
 from made_up_checks import check
 
 from kbatch.cli import gpu_check, quick_checks
-from kbatch.cli.gpu_check import Report, Result, Row, Runner
+from kbatch.cli.gpu_check import GpuReport, GpuRow, Result, Runner
 from kbatch.cli.quick_checks import QUICK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def ran(tmp_path):
     """Runs checks, and returns their rows by name and the content of the file."""
 
     def ran(*checks, **options):
-        report = Report(tmp_path / "rows.json", ["A CARD"])
+        report = GpuReport(tmp_path / "rows.json", ["A CARD"])
         Runner(report, **options).run(checks)
         return {row.check: row for row in report.rows}, json.loads(report.path.read_text())
 
@@ -71,7 +71,7 @@ def test_each_row_has_what_was_measured(ran):
 
 def test_a_row_is_written_as_soon_as_it_is_known(tmp_path):
     written = []
-    report = Report(tmp_path / "rows.json", [])
+    report = GpuReport(tmp_path / "rows.json", [])
 
     def look(row, count):
         content = json.loads(report.path.read_text())
@@ -124,7 +124,7 @@ def test_only_checks_that_share_the_card_run_at_once(ran, tmp_path):
 
 def test_what_the_fake_lacks_is_not_judged(monkeypatch):
     monkeypatch.setenv("FAKE_GPU", "1")
-    report = Report(None, [])
+    report = GpuReport(None, [])
     Runner(report).run([check("A1", "passes", unrehearsed="no two memories")])
     assert report.rows[0].passed is None
     assert report.rows[0].text == "cannot be rehearsed: no two memories"
@@ -291,7 +291,7 @@ def test_without_a_gpu_the_command_refuses(monkeypatch, capsys, tmp_path):
 
 
 def test_a_line_says_how_far_the_checks_are():
-    row = Row("L1", False, "a criterion", {}, 3.14, "two\nlines " + "x" * 500)
+    row = GpuRow("L1", False, "a criterion", {}, 3.14, "two\nlines " + "x" * 500)
     said = row.line(7, 40)
     assert said.startswith("[ 7/40] FAIL L1 ")
     assert said.endswith(" …")

@@ -11,13 +11,13 @@ from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory._find import find
 from kbatch.memory._max_batch import MARGINS, recipe_of
 from kbatch.memory._micro_batch import MOST_STEPS
-from kbatch.memory._search import Need, SearchOptions
+from kbatch.memory._search import Need, SizeOptions
 from kbatch.memory._table import TableSearch
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import ModelSpec
 
 USABLE = MARGINS.usable(LIMIT)
-OPTIONS = SearchOptions(validation_batch_size=VALIDATION_BATCH_SIZE)
+OPTIONS = SizeOptions(validation_batch_size=VALIDATION_BATCH_SIZE)
 
 
 def curves(seed):
@@ -54,7 +54,7 @@ def test_a_table_of_one_row_is_the_finder(seed, ceiling, jit_compile):
     prober = FakeProber(
         workload_of(combination), lambda _: need, lambda _: prediction, of_finder, USABLE
     )
-    options = SearchOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
+    options = SizeOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
     single = find(prober, options)
     (row,) = table
     assert of_table == of_finder
@@ -124,8 +124,8 @@ def test_a_validation_batch_that_does_not_fit_is_named():
         return WithoutValidation(workload_of(plain()), lambda _: need, lambda _: need, [], USABLE)
 
     with pytest.raises(MemoryLimitError, match="A validation batch of 16 examples"):
-        find(prober(), SearchOptions(validation_batch_size=16))
-    assert find(prober(), SearchOptions()).batch_size
+        find(prober(), SizeOptions(validation_batch_size=16))
+    assert find(prober(), SizeOptions()).batch_size
 
 
 def test_a_row_that_leaves_memory_is_confirmed_once_more():
@@ -157,7 +157,7 @@ def test_on_a_gpu_a_size_has_tensors_that_kernels_can_count():
     assert "more elements than the GPU's kernels count" in str(single)
     lower = find(
         OnGpu(workload_of(plain()), lambda _: need, lambda _: need, [], USABLE),
-        SearchOptions(100, validation_batch_size=VALIDATION_BATCH_SIZE),
+        SizeOptions(100, validation_batch_size=VALIDATION_BATCH_SIZE),
     )
     assert (lower.batch_size, lower.most_examples) == (100, None)
 

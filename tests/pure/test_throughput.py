@@ -7,8 +7,8 @@ import pytest
 from kbatch.memory._estimate import (
     GAIN,
     SIZES,
-    Line,
     SpeedBound,
+    SpeedLine,
     _throughput,
     fitted_line,
     line_of_probes,
@@ -26,11 +26,11 @@ def test_fit_is_exact_without_noise(overhead, slope):
 
 
 def test_smallest_is_the_smallest():
-    line = Line(0.013, 0.0007, largest=4000)
+    line = SpeedLine(0.013, 0.0007, largest=4000)
     best = line.examples_per_second(4000)
     brute = next(size for size in range(1, 4001) if line.examples_per_second(size) >= 0.95 * best)
     assert line.smallest() == brute
-    assert Line(0.013, 0.0007, largest=10**9).smallest() == pytest.approx(
+    assert SpeedLine(0.013, 0.0007, largest=10**9).smallest() == pytest.approx(
         19 * 0.013 / 0.0007, abs=1
     )
 
@@ -62,15 +62,15 @@ def test_a_line_needs_two_sizes_and_ignores_first_steps():
 
 
 def test_smallest_of_a_line_without_overhead_is_1():
-    assert Line(0.0, 0.001, 64).smallest() == 1
+    assert SpeedLine(0.0, 0.001, 64).smallest() == 1
 
 
 def test_flat_from_is_where_twice_as_many_gain_no_more_than_that():
-    line = Line(0.013, 0.0007, largest=64)
+    line = SpeedLine(0.013, 0.0007, largest=64)
     size = line.flat_from(0.02)
     assert line.examples_per_second(2 * size) / line.examples_per_second(size) <= 1.02
     assert line.examples_per_second(2 * size - 2) / line.examples_per_second(size - 1) > 1.02
-    assert Line(0.0, 0.001, 64).flat_from(0.02) == 1
+    assert SpeedLine(0.0, 0.001, 64).flat_from(0.02) == 1
 
 
 @pytest.mark.parametrize(

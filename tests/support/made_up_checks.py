@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from kbatch.cli.gpu_check import Check, Result, in_child
+from kbatch.cli.gpu_check import GpuCheck, Result, in_child
 
 
 def passes(scale, *words):
@@ -46,4 +46,4 @@ def notes(scale, folder):
 
 def check(name, function, *arguments, **more):
     more = {"seconds_limit": 30.0, "expected_seconds": 0.0, **more}
-    return Check(name, "a criterion", in_child(f"made_up_checks:{function}", *arguments), **more)
+    return GpuCheck(name, "a criterion", in_child(f"made_up_checks:{function}", *arguments), **more)

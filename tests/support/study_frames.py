@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from kbatch.studies.cell import Measured, Sample, Setting
+from kbatch.studies.cell import CellResults, Sample, Setting
 
 
 def rows(accuracy, unit="epochs", group="adam", seeds=(0, 1, 2), **more):
@@ -45,4 +45,4 @@ def joined(*frames):
 def measured(frame, quick=False, pictures=100_000, memory_limit=None):
     """A frame of a study of so many pictures to train, to validate and to test."""
     setting = Setting(image_size=64, epochs=5, seeds=3, quick=quick, memory_limit=memory_limit)
-    return Measured(frame, setting, Sample("pets", 2, pictures, pictures, pictures))
+    return CellResults(frame, setting, Sample("pets", 2, pictures, pictures, pictures))

@@ -27,7 +27,7 @@ SCRIPT = ROOT / "scripts" / "gpu_check.py"
 def made_up(monkeypatch):
     """Children find the made-up checks, and no fake is asked for."""
     folders = [
-        str(ROOT / "tests"),
+        str(ROOT / "tests" / "support"),
         str(ROOT / "scripts"),
         str(ROOT),
         os.environ.get("PYTHONPATH", ""),

@@ -118,11 +118,11 @@ def test_a_closed_pipe_ends_without_a_word(arguments, code, folder):
 
 NAMES = """
 import pathlib
-from kbatch.data.pictures import name_of, opened
+from kbatch.data.pictures import name_of, opened, shown
 folder = pathlib.Path("pets")
 with opened(folder, 2) as entries:
     for entry in entries:
-        print(ascii(entry.name), ascii(entry.label), len(entry.read()))
+        print(ascii(entry.name), ascii(shown(entry.parts[0])), len(entry.read()))
         assert folder.joinpath(*map(name_of, entry.parts)).is_file()
 """
 

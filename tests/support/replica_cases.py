@@ -192,11 +192,11 @@ def plain_keras(two):
     """How far off Keras is by itself, where each device clips the gradient of its own part."""
     from kbatch.models import replicas
 
-    own, replicas.gpus = replicas.gpus, SimpleNamespace(replicas=lambda: 1)
+    own, replicas.device = replicas.device, SimpleNamespace(replicas=lambda: 1)
     try:
         return difference(CASES["clipped"], two)
     finally:
-        replicas.gpus = own
+        replicas.device = own
 
 
 def main(*names):

@@ -147,7 +147,7 @@ class GpuCheck:
         """Tell whether a name means this check: its own, or that of the several it is one of.
 
         Example:
-        >>> check = Check("O1.matmul", "certain", ())
+        >>> check = GpuCheck("O1.matmul", "certain", ())
         >>> check.is_meant_by("O1"), check.is_meant_by("O1.matmul"), check.is_meant_by("O")
         (True, True, False)
         """

@@ -218,6 +218,7 @@ def check_loss(model: Any, loss: str | None) -> None:
 def measured(model: Any, spec: ModelSpec) -> ModelMetrics:
     """Return what is known of the metrics and losses of a model."""
     from kbatch.models.compilation import CompileArguments
+    from kbatch.training.metrics import ModelMetrics
 
     return ModelMetrics(model, CompileArguments(spec.loss, spec.metrics))
 

@@ -356,7 +356,7 @@ class HeldOut:
         Args:
             batches: Iterable of batches of arrays.
             rows: Array, the places of the examples to look at, rising.
-            form: `Form` of the training examples.
+            form: `PaddedForm` of the training examples.
         """
         begin, keys, contents, sums = 0, [np.zeros((2, 0), np.uint64)], [], []
         discrete = True

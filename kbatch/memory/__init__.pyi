@@ -1,6 +1,6 @@
 """Public names of kbatch.memory, each once: lazy_loader and type checkers read them here."""
 
-from ._estimate import Estimate, Speed, Throughput, estimate
+from ._estimate import Estimate, Speed, SpeedLine, Throughput, estimate
 from ._find import FinderArguments
 from ._max_batch import MaxBatch, Probe, Row, Table
 
@@ -11,6 +11,7 @@ __all__ = [
     "Probe",
     "Row",
     "Speed",
+    "SpeedLine",
     "Table",
     "Throughput",
     "estimate",

@@ -168,6 +168,11 @@ class SpeedLine:
         overhead_seconds: Float, seconds of a step that do not depend on the batch size.
         seconds_per_example: Float, seconds that each example adds.
         largest: Integer, the largest batch size that the line was fitted to.
+
+    Example:
+    >>> line = SpeedLine(overhead_seconds=0.01, seconds_per_example=0.001, largest=64)
+    >>> line.examples_per_second(10)
+    500.0
     """
 
     overhead_seconds: float
@@ -182,7 +187,7 @@ class SpeedLine:
         """The smallest batch size with at least that share of the best speed up to `largest`.
 
         Example:
-        >>> line = Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000)
+        >>> line = SpeedLine(overhead_seconds=0.01, seconds_per_example=0.001, largest=10_000)
         >>> line.smallest(0.95)
         187
         """
@@ -194,7 +199,7 @@ class SpeedLine:
         """The batch size from which on twice as many examples gain at most `gain` of speed.
 
         Example:
-        >>> Line(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
+        >>> SpeedLine(overhead_seconds=0.01, seconds_per_example=0.001, largest=64).flat_from(0.02)
         245
         """
         return max(
@@ -209,8 +214,8 @@ def fitted_line(seconds: Mapping[int, Sequence[float]]) -> SpeedLine | None:
         seconds: Steady seconds of steps, by batch size.
 
     Returns:
-        The `Line`, or `None` if there are not two sizes. Its slope is the median of those between
-        all pairs (Theil 1950, Sen 1968), each pair weighted by how far apart it is.
+        The `SpeedLine`, or `None` if there are not two sizes. Its slope is the median of those
+        between all pairs (Theil 1950, Sen 1968), each pair weighted by how far apart it is.
     """
     medians = {size: statistics.median(steps) for size, steps in seconds.items() if steps}
     pairs = [(small, large) for small, large in itertools.combinations(sorted(medians), 2)]
@@ -312,7 +317,7 @@ class Throughput:
 
     Attributes:
         rows: Tuple of `Speed`, by batch size.
-        line: `Line` of seconds per step, or `None` with one size.
+        line: `SpeedLine` of seconds per step, or `None` with one size.
         smallest_fast: Integer, the smallest batch size within 5 % of the best speed.
         first_failing: Integer, the batch size that ran out of memory, or `None`.
         shape: String, the shape of one example that the speeds are for, where examples differ or

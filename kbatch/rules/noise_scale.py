@@ -31,7 +31,7 @@ def estimate(
     Example:
     >>> estimate(pass_squared_norm=4 + 80 / 8, batch_squared_norm=4 + 80 / 32,
     ...          examples_per_pass=8, passes=4)
-    Estimate(squared_norm=4.0, trace=80.0)
+    NoiseEstimate(squared_norm=4.0, trace=80.0)
     """
     examples = passes * examples_per_pass
     noise = pass_squared_norm - batch_squared_norm
@@ -48,7 +48,7 @@ class Smoothed:
     The averages are divided, since the average of ratios is biased and has no variance.
 
     Example:
-    >>> smoothed = Smoothed().updated(Estimate(4.0, 80.0)).updated(Estimate(2.0, 80.0))
+    >>> smoothed = Smoothed().updated(NoiseEstimate(4.0, 80.0)).updated(NoiseEstimate(2.0, 80.0))
     >>> round(smoothed.critical_batch, 1)
     26.7
     """
@@ -90,7 +90,7 @@ def critical_batch(found: NoiseEstimate) -> float | None:
     waste examples. `None` where the gradient cannot be told from its noise.
 
     Example:
-    >>> critical_batch(Estimate(4.0, 80.0)), critical_batch(Estimate(-0.1, 80.0))
+    >>> critical_batch(NoiseEstimate(4.0, 80.0)), critical_batch(NoiseEstimate(-0.1, 80.0))
     (20.0, None)
     """
     if not found.squared_norm > 0:

@@ -37,7 +37,7 @@ from kbatch.records.files import Lock
 from kbatch.results import page, report
 from kbatch.results.page import at_rest
 from kbatch.results.ranking import all_were_stopped
-from kbatch.runtime import device_memory, signals
+from kbatch.runtime import device, device_memory, signals
 from kbatch.runtime.nvidia import may_use_card
 from kbatch.space import Space
 from kbatch.training.progress import LivePage
@@ -120,8 +120,6 @@ def start_tensorflow() -> None:
     """
     import tensorflow as tf
 
-    from kbatch.runtime import device_memory
-
     with signals.at_once(), signals.turned_away():
         if not tf.config.list_physical_devices("GPU"):
             # TensorFlow reads it when it makes its first allocator
@@ -132,8 +130,6 @@ def start_tensorflow() -> None:
 
 def _leave_gpus_to_workers() -> None:
     """Hide the GPUs before the first operation of TensorFlow, such as of the user's data."""
-    from kbatch.runtime import device
-
     device.leave_gpus_to_workers()
 
 

@@ -7,7 +7,7 @@
 - `data`: examples of all kinds as streams of batches.
 - `models`: recipe and the user's `build` make a compiled model.
 - `checks`: what kbatch assumes, measured before anything trains.
-- `callbacks`: the training clock; the horizon, which measures, keeps the weights and ends all.
+- `callbacks`: the training clock; the horizon, which measures, keeps weights and ends a run.
 - `memory`: the largest batch that trains.
 - `recompute`: less memory for a little more time.
 - `search`: the oracle, which says what to try next, and the rungs, at which a trial may stop.

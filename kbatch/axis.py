@@ -237,7 +237,7 @@ class Axis:
     check: Callable[[Any], Any]
     # the default values; `None` if the machine or the data decide
     default: tuple[Any, ...] | None = None
-    option: Option | None = None  # `Option` of `kbatch cats-vs-dogs`, or `None`
+    option: Option | None = None  # of `kbatch cats-vs-dogs`, or `None`
     in_recipe: bool = True  # whether a recipe has a field, and results a column, of this name
     # whether the setting changes the memory of a step of a given batch size
     decides_memory: bool = False

@@ -14,6 +14,7 @@ from kbatch.plain_text import HUGE, Count, Name, Number, Seconds, SecondsAbove0,
 
 SCORED = ("horizon", "target", "callback")  # trainings that show what their recipe is worth
 LONGEST_CURVE = 10_000  # measurements; a training makes a dozen
+OUT_OF_MEMORY = "out_of_memory"
 STOPPED = "stopped"  # by the search, at a rung: its score so far is the least that it is worth
 
 
@@ -432,7 +433,7 @@ class Goal:
             self.metric: float(value),
             "train_seconds": float(outcome.train_seconds),
             "examples_per_second": float(outcome.examples_per_second),
-            "oom": float(outcome.ended == "out_of_memory"),
+            "oom": float(outcome.ended == OUT_OF_MEMORY),
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -205,8 +205,8 @@ class Recipe:
             the loss once, of the outputs of all passes, which is exact for any loss of the outputs
             and costs one more forward pass (Gao et al. 2021). Trainings measure which is needed and
             take `"exact"` by themselves. Defaults to `"mean"`.
-        beta_2: Float, momentum of the mean of squared gradients of Adam, AdamW and LAMB. Large
-            batches often take less, such as 0.95 (Brown et al. 2020). Defaults to `0.999`.
+        beta_2: Float, momentum of the mean of squared gradients of Adam, AdamW and LAMB. Brown
+            et al. 2020 take 0.95 for batches of thousands of texts. Defaults to `0.999`.
 
     Raises:
         RecipeError: If a value is not one of the above.

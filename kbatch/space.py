@@ -41,6 +41,7 @@ from kbatch.runtime import device
 def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any]) -> None:
     """Refuse values that a recipe could not have together."""
     _check_compiled(space, of_optimizer)
+    _check_drawn(space)
     check_policies(SpaceError, space.policy or (), space.optimizer, space.training)
     schedules = space.batch_schedule
     check_companions(SpaceError, schedules, space.jit_compile or (), space.training)
@@ -53,6 +54,21 @@ def check(space: Any, rules: Mapping[str, str], of_optimizer: Mapping[str, Any])
             f"learning_rate_rule={own} and batch_schedule={schedules}",
             "Leave one of them out",
         )
+
+
+def _check_drawn(space: Any) -> None:
+    """Refuse values of an axis that the space would never draw."""
+    for axis in AXES:
+        if axis.only_if is None or axis.of:
+            continue
+        name, others = axis.only_if
+        given = getattr(space, axis.name)
+        if given != axis.default and set(others).isdisjoint(getattr(space, name)):
+            raise SpaceError(
+                f"`{axis.name}` must come with one of {', '.join(map(str, others))} as `{name}`",
+                f"{axis.name}={given} with {name}={getattr(space, name)}",
+                f"Leave {axis.name} out, or add one of them",
+            )
 
 
 def _check_compiled(space: Any, of_optimizer: Mapping[str, Any]) -> None:

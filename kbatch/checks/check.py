@@ -36,7 +36,6 @@ class Subject:
     recipes: Sequence[Recipe] = ()
     schedules: Sequence[str] = ("constant",)
     accumulates: bool = False  # whether a recipe may take a batch in several passes
-    # Mapping from class to weight; `None` without one.
     class_weight: Mapping[int, float] | None = None
     compilations: Sequence[bool] = (False,)  # whether XLA may compile the trainings
     seeds: bool = False  # whether trainings with fresh seeds may be compared

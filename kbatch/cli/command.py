@@ -36,7 +36,7 @@ AXES_PANEL = "Axes of the recipes"  # of --help
 class AxisOptions:
     """The annotation of a field that holds the texts of the axes' options."""
 
-    by_axis: Mapping[str, Option]  # mapping from the name of an axis to its `Option`
+    by_axis: Mapping[str, Option]
 
 
 def _whole_number(text: object) -> int:

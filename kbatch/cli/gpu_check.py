@@ -401,7 +401,7 @@ def gpus() -> list[str]:
 
 
 def in_child(function: str, *arguments: str) -> tuple[str, ...]:
-    """Return the `Check.command` that calls `"package.module:function"` with a `Scale`."""
+    """Return the `GpuCheck.command` that calls `"package.module:function"` with a `Scale`."""
     return ("-c", f"from {__name__} import child; child(*{(function, *arguments)!r})")
 
 

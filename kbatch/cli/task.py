@@ -32,7 +32,7 @@ class Searched:
     """A model and its data, ready to be searched."""
 
     spec: ModelSpec
-    examples: Examples  # `Examples` whose labels suit the model's loss
+    examples: Examples  # whose labels suit the model's loss
     metric: str = "val_accuracy"  # the scored metric
     direction: str | None = None  # `"max"` or `"min"`; `None` if its name tells
     chance: float | None = None  # the metric of a model that learned nothing; `None` to infer it
@@ -46,7 +46,7 @@ class Task:
     """The model and the data of a search."""
 
     command: str  # the command without its options, for the report
-    spec: ModelSpec  # `ModelSpec` of the model, whose function can be sent to a worker
+    spec: ModelSpec  # of the model, whose function can be sent to a worker
     source: NamedData  # the examples, not read yet
     example: Any  # the form of one example; `None` for that of the model's input
     size: str  # the size of one example in words, such as `64 px`; empty if it goes without

@@ -233,8 +233,8 @@ class NpzSource:
 
     path: Path
     form: Form | None  # of one example; `None` for text
-    shares: Shares  # `Shares` of examples that are not split yet
-    seed: int  # the seed of the split
+    shares: Shares  # of examples that are not split yet
+    seed: int
     classes = ()
     total = None
 
@@ -331,8 +331,8 @@ class FunctionSource:
     """A function; see `kbatch.data.sources.NamedData`."""
 
     function: Imported  # the function, which is imported when it is called
-    shares: Shares  # `Shares` of examples that are not split yet
-    seed: int  # the seed of the split
+    shares: Shares  # of examples that are not split yet
+    seed: int
     classes = ()
     total = None
     form = None

@@ -106,7 +106,7 @@ SURVEYED_AT_ONCE = 64  # elements read before Ctrl-C is noticed again; chosen by
 class Survey:
     """Facts of a dataset from one pass over it."""
 
-    examples: int  # number of examples
+    examples: int
     total_bytes: int  # bytes of all examples
     uneven: bool  # whether examples differ in shape
 

@@ -52,7 +52,7 @@ class Entry:
     """One image file."""
 
     parts: tuple[str, ...]  # its path below the folder or in the zip
-    read: Callable[[], bytes]  # function that returns its bytes
+    read: Callable[[], bytes]
 
     @property
     def name(self) -> str:
@@ -376,8 +376,8 @@ class PictureSource:
 
     path: Path  # the folder or the zip
     image_size: int  # height and width in pixels
-    shares: Shares  # `Shares` of pictures that are not split yet
-    seed: int  # the seed of the split
+    shares: Shares  # of pictures that are not split yet
+    seed: int
     folders: ClassFolders  # what a first look found
     images = True
 

@@ -167,7 +167,7 @@ GATHERED_AT_ONCE = 2
 class Source(Protocol):
     """Training examples that can be streamed without end."""
 
-    examples: int  # number of examples
+    examples: int
     element_spec: Any  # `tf.TensorSpec` structure of a single example
     remarks: tuple[str, ...]  # sentences for the user
     remedy: str  # advice for a user whose training waits for the examples

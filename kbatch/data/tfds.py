@@ -26,8 +26,8 @@ class TfdsSource:
 
     name: str  # such as `"mnist"`
     image_size: int  # height and width in pixels that pictures are resized to
-    shares: Shares  # `Shares` of examples that are not split yet
-    seed: int  # the seed of the split
+    shares: Shares  # of examples that are not split yet
+    seed: int
     builder: Any  # TFDS' builder of the data set
     total = None
 

@@ -65,7 +65,7 @@ def _operations(definition: bytes) -> Iterator[str]:
 class Mapped:
     """An array in a file, which each process maps into its memory instead of copying it."""
 
-    path: str  # path of the file
+    path: str
 
     def array(self) -> np.ndarray:
         """Return the array."""
@@ -77,7 +77,7 @@ class Parcel:
     """Training and validation data that can be pickled."""
 
     training: Any  # arrays, or `Mapped` in their place; or a `DatasetSource` without its dataset
-    graph: Graph | None  # `Graph` of the training examples of a dataset; `None` for arrays
+    graph: Graph | None  # of the training examples of a dataset; `None` for arrays
     validation: Graph
     remarks: tuple[str, ...]  # sentences for the user about the data
 

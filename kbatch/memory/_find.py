@@ -44,7 +44,7 @@ class WorkerOptions:
 
     timeout_seconds: float = TIMEOUT_SECONDS  # after which a probe counts as hung
     fresh: bool = False  # whether to measure again what was measured before
-    on_probe: Callable[[Probe], None] | None = None  # Function called with every `Probe`, or `None`
+    on_probe: Callable[[Probe], None] | None = None  # called with every probe
 
 
 def parted(build: Any, arguments: FinderArguments) -> tuple[ModelSpec, WorkerOptions]:

@@ -424,8 +424,8 @@ class SearchResult:
 
     batch_size: int  # the largest batch size that passed; 0 if none did
     first_failing: int | None  # the smallest that failed, or `None` if none did
-    probes: tuple[Probe, ...] = ()  # Tuple of `Probe` with the whole limit, in their order
-    # Tuple of `Probe`, the longer trainings with a part of the limit kept free.
+    probes: tuple[Probe, ...] = ()  # with the whole limit, in their order
+    # The longer trainings with a part of the limit kept free.
     confirmations: tuple[Probe, ...] = ()
 
     @classmethod

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from kbatch import errors
@@ -311,19 +310,19 @@ class Prober:
         return self.train(batch_size, steps, validation_batch_size)
 
     def moments(self) -> list[Moment]:
-        """See `Session.moments`."""
+        """See `ProbeSession.moments`."""
         return self._ask("moments")
 
     def most_elements(self) -> float:
-        """See `Session.most_elements`."""
+        """See `ProbeSession.most_elements`."""
         return self._ask("most_elements")
 
     def digest(self) -> str:
-        """See `Session.digest`."""
+        """See `ProbeSession.digest`."""
         return self._ask("digest")
 
     def compiled_bytes(self, batch_size: int) -> int:
-        """See `Session.compiled_bytes`.
+        """See `ProbeSession.compiled_bytes`.
 
         A size that cannot be compiled is too large if one example can.
         """
@@ -436,12 +435,7 @@ class Prober:
     def __enter__(self) -> Prober:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

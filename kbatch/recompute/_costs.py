@@ -80,7 +80,7 @@ _NOT_KEPT = frozenset({"Const", "Placeholder", "ReadVariableOp"})
 class OpCost:
     """Bytes and work of one operation."""
 
-    internal: Size  # `Size` of the tensors inside of the operation that its gradient needs
+    internal: Size  # of the tensors inside of the operation that its gradient needs
     needs: frozenset[int]  # numbers of the values, read or written, that its gradient needs
     # `Size` of the peak of what its forward pass allocates, its results included.
     forward_peak: Size

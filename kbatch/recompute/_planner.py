@@ -27,12 +27,12 @@ class PlanOptions:
     """A strategy and its arguments, as `plan` takes them."""
 
     strategy: str  # one of `STRATEGIES`
-    # Largest peak for `"budget"`. Optional.
+    # Largest peak for `"budget"`
     peak_bytes: float | None = None
-    # Largest share of the plain model's kept bytes for `"budget"`. Optional.
+    # Largest share of the plain model's kept bytes for `"budget"`
     kept_share: float | None = None
     layers: Sequence[str] = ()  # names of the layers to cut after for `"manual"`
-    # Number of equal segments for `"segments"`. Optional.
+    # Number of equal segments for `"segments"`
     count: int | None = None
 
     def check(self) -> None:

@@ -45,7 +45,7 @@ class Job:
     purpose: str  # `"search"`, `"baseline"` or `"confirmation"`
     trial: int  # number of the KerasTuner trial; -1 for the baseline
     seed: int  # seed of weights, order of the data and dropout
-    recipe: Recipe  # `Recipe` to follow
+    recipe: Recipe
     # values of all hyperparameters of the trial
     values: Mapping[str, Any] = field(default_factory=dict)
     # the learning rate carried back to batch 32, or `None`

@@ -111,7 +111,7 @@ class RecordLine:
 
     event: str  # `"started"`, `"interrupted"` or `"ended"`
     key: str  # hash that identifies the training (see `key_of`)
-    record: Record | None = None  # `Record` of a training that ended, else `None`
+    record: Record | None = None  # of a training that ended, else `None`
 
 
 def read(path: Path) -> list[RecordLine]:

@@ -69,9 +69,7 @@ class SearchedSide:
     goal: Goal
     facts: Mapping[str, Any]  # that it was started with
     examples: int  # how many validation examples its metric was measured on
-    trained: Mapping[
-        str, RecipeTrainings
-    ]  # of the baseline and of the best recipe, as far as trained
+    trained: Mapping[str, RecipeTrainings]  # of baseline and best recipe, as far as trained
     recipes: int  # how many recipes were confirmed besides the baseline
 
     @property

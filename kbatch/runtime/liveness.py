@@ -34,7 +34,7 @@ NOT_BORN = -1  # birth of a list that a loop fills, until the loop itself is rea
 class Buffer:
     """One allocation."""
 
-    size: Size  # `Size` of the buffer; of a list, the bytes of all its elements
+    size: Size  # of the buffer; of a list, the bytes of all its elements
     birth: int  # index of the operation that allocates it
     death: int  # index of the last operation that needs it
     backward: bool  # whether the backward pass allocates it

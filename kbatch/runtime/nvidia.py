@@ -141,7 +141,7 @@ class Utilisation:
     max_gpu_percent: float | None  # highest such share of a sample, in percent, or `None`
     mean_memory_bytes: float  # mean memory in use on the GPU, in bytes
     max_memory_bytes: int  # highest memory in use in a sample, in bytes
-    samples: int  # number of samples
+    samples: int
 
 
 class Sampler:

@@ -46,9 +46,9 @@ class Size:
 class Moment:
     """Bytes alive at one moment of the step, not counting the variables."""
 
-    gradients: Size  # `Size` of the weights' gradients
-    activations: Size  # `Size` of everything that grows with the batch
-    workspace: Size  # `Size` of all other tensors, those inside calls and loops included
+    gradients: Size  # of the weights' gradients
+    activations: Size  # of everything that grows with the batch
+    workspace: Size  # of all other tensors, those inside calls and loops included
 
     @property
     def total(self) -> Size:

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras_tuner
 
-from kbatch.outcome import SCORED, STOPPED
+from kbatch.outcome import OUT_OF_MEMORY, SCORED, STOPPED
 from kbatch.search import proposals
 from kbatch.search.proposals import Load, Observation, propose
 from kbatch.search.rungs import Standing
@@ -28,7 +28,6 @@ AT_ONCE = 8
 SECOND_SIZE = 4
 BATCH_SIZE = "batch_size"  # the name of the axis that a search is about
 REPEAT = "kbatch_repeat"  # the name of a repeat's value that holds the id of the first trial
-OUT_OF_MEMORY = "out_of_memory"
 
 
 class Oracle(keras_tuner.Oracle):

@@ -181,7 +181,7 @@ def _place(axis: Hyperparameter, value: Any) -> float:
 class Observation:
     """The values of a trial, and what was measured of it."""
 
-    values: Mapping[str, Any]  # mapping from the name of each active hyperparameter to its value
+    values: Mapping[str, Any]
     # what the trial had gained above chance at each rung that it reached
     rungs: tuple[float, ...] = ()
     # its score at the horizon; `None` if it was stopped before, or still runs

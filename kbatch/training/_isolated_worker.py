@@ -32,7 +32,7 @@ NUMBERS = struct.Struct("=qdd")
 class ProgressFile:
     """Tells another process how a training goes, on another machine too if both see the file."""
 
-    path: Path  # path of the file
+    path: Path
     times: int = 0  # how often this object has written it
 
     def write(self, train_seconds: float, value: float | None) -> int:
@@ -78,11 +78,11 @@ class Settings:
 class Setup:
     """What all trainings of a search share, on its way to a worker."""
 
-    model_maker: ModelMaker  # `ModelMaker` that makes the models
+    model_maker: ModelMaker
     parcel: Parcel
-    goal: Goal | None  # `Goal` of every trial; `None` before its seconds are known
+    goal: Goal | None  # of every trial; `None` before its seconds are known
     pipelines: Mapping[str, Any]  # the user's own augmentation pipelines by name
-    settings: Settings  # `Settings` of Keras and TensorFlow
+    settings: Settings
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Columns:
 
     # array `(n, columns)` of numbers, or `(n,)` of classes, over examples and places
     rows: np.ndarray
-    weights: np.ndarray | None  # `n` weights, or `None`
+    weights: np.ndarray | None
     columns: int  # how many columns there are
     # the labels of all examples where the output may differ by place, or `None`
     whole: np.ndarray | None
@@ -280,7 +280,7 @@ class Best:
 
     value: float  # what the metric gives for it
     how: str  # what it is
-    answer: np.ndarray  # array, the answer
+    answer: np.ndarray
 
 
 class Labels:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from kbatch.outcome import Outcome
+from kbatch.outcome import OUT_OF_MEMORY, Outcome
 from kbatch.runtime.oom import is_out_of_memory, is_suspect
 from kbatch.runtime.worker import Death
 
-ENDED = "out_of_memory"
 MESSAGE_LENGTH = 2000  # characters of an error that a record keeps
 
 
 def outcome_of(error: object) -> Outcome:
     """Return the outcome of a training that an error ended, with the message of the error."""
-    return Outcome(ENDED, message=str(error)[:MESSAGE_LENGTH])
+    return Outcome(OUT_OF_MEMORY, message=str(error)[:MESSAGE_LENGTH])
 
 
 def is_meant(error: Exception, micro_batch: int, largest_passed: int) -> bool:

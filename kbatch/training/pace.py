@@ -27,11 +27,11 @@ class RunOptions:
 
     seed: int = 0  # seed of the order of the data and of dropout
     own_policy: str = "float32"  # the user's dtype policy, set again afterwards
-    callbacks: Sequence[keras.callbacks.Callback] = ()  # the user's callbacks
+    callbacks: Sequence[keras.callbacks.Callback] = ()
     # callbacks that come last at the end of an epoch, when the kept weights are back
     checkpoint_callbacks: Sequence[keras.callbacks.Callback] = ()
-    class_weight: Mapping[int, float] | None = None  # mapping from class to weight, or `None`
-    verbose: Any = 0  # Keras' `verbose`
+    class_weight: Mapping[int, float] | None = None
+    verbose: Any = 0
     # function that gets the training seconds and the last value measured, every tenth of a second.
     # Optional.
     on_progress: Callable[[float, float | None], None] | None = None
@@ -43,7 +43,7 @@ class RunOptions:
     # the seconds.
     examples: int | None = None
     # function of the curve that is asked after each measurement, but the last, whether the training
-    # goes on. Optional.
+    # goes on
     goes_on: Callable[[Sequence[tuple[float, float]]], bool] | None = None
     # weight updates from one whose gradient noise is measured to the next
     noise_interval: int = INTERVAL

@@ -31,7 +31,7 @@ from kbatch.models.replicas import as_one_device
 from kbatch.models.scopes import augmented, scaled_dropout
 from kbatch.models.start import seed_scope
 from kbatch.models.train_step import trained_by_method
-from kbatch.outcome import Goal, Outcome
+from kbatch.outcome import OUT_OF_MEMORY, Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import CONSTANT
 from kbatch.recompute._apply import applied
@@ -308,7 +308,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
             ) from error
         if not out_of_memory.is_meant(error, recipe.examples_per_pass, options.largest_passed):
             raise
-        ended, message = out_of_memory.ENDED, out_of_memory.outcome_of(error).message
+        ended, message = OUT_OF_MEMORY, out_of_memory.outcome_of(error).message
     if recipe.jit_compile and ended is None:
         _compiled_before.add(True)
     outcome = replace(

@@ -50,14 +50,14 @@ IDLE = "idle"  # the fact of the names of own hyperparameters that have no effec
 class Search:
     """All trainings of one model on one data set for one goal, each made at most once."""
 
-    project: Project  # `Project` that keeps the records
-    model_maker: ModelMaker  # `ModelMaker` that makes the models
+    project: Project
+    model_maker: ModelMaker
     space: Space
     data: Data  # training and validation data, prepared once
-    goal: Goal  # `Goal` of every trial
+    goal: Goal
     arguments: FitArguments  # the user's other arguments of `fit`
-    watcher: Watcher  # `Watcher` that is told of every training
-    trainer: Trainer  # `Trainer` that makes the trainings
+    watcher: Watcher  # told of every training
+    trainer: Trainer
 
     def train(
         self,

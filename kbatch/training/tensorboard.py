@@ -54,7 +54,7 @@ class Session:
     # which shows their means.
     group: str
     key: str  # tells the training from others
-    hparams: Mapping[str, Any]  # mapping from the names of hyperparameters to values
+    hparams: Mapping[str, Any]
     outcome: Outcome
     metric: str  # the measured metric, such as `"val_accuracy"`
     score: float | None  # its score; `None` for a training outside of a search

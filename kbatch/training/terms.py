@@ -51,8 +51,8 @@ from kbatch.training.workers import Executor, IsolatedTrainer
 class Terms:
     """The values that all trainings of a search share before its data are known."""
 
-    model_maker: ModelMaker  # `ModelMaker` that makes the models
-    space: Space  # `Space` of recipes
+    model_maker: ModelMaker
+    space: Space
     # metric, direction, chance and target, as `goal.judged_by` checked them
     judged_by: Mapping[str, Any]
     seconds_per_trial: float | None  # the horizon, or `None` if `search` is given epochs

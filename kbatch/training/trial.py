@@ -130,7 +130,7 @@ class Trial:
 class Checkpoint:
     """The file of a trial's kept weights, and the callbacks that write it."""
 
-    path: Path  # path of the file
+    path: Path
     # callbacks that come last at the end of an epoch, when the kept weights are back
     callbacks: Sequence[Any]
     bytes: int  # the largest size that the file may have
@@ -156,12 +156,12 @@ class Order:
     """A training to make, with all that it needs besides model, data and goal of the search."""
 
     job: Job
-    options: RunOptions  # `RunOptions` of it; a trainer adds what only it knows
-    checkpoint: Path | None = None  # path of the file for the kept weights. Optional.
-    # batches that the kept weights are evaluated on too. Optional.
+    options: RunOptions  # of it; a trainer adds what only it knows
+    checkpoint: Path | None = None  # path of the file for the kept weights
+    # batches that the kept weights are evaluated on too
     test: tf.data.Dataset | None = None
     # function of a rung's number and of what the trial had gained there, which tells whether it
-    # goes on. Optional.
+    # goes on
     ask: Callable[[int, float], bool] | None = None
 
     def asked(self, goal: Goal) -> Questions | None:
@@ -206,9 +206,9 @@ class LocalTrainer:
     """Makes the trainings of a search in this process."""
 
     isolated: ClassVar[bool] = False
-    model_maker: ModelMaker  # `ModelMaker` that makes the models
+    model_maker: ModelMaker
     data: Data  # training and validation data
-    goal: Goal | None  # `Goal` of every trial; `None` before its seconds are known
+    goal: Goal | None  # of every trial; `None` before its seconds are known
 
     def __post_init__(self) -> None:
         device.check_gpus_not_left()

@@ -1,7 +1,7 @@
 """Checks of a real GPU: `python scripts/gpu_check.py` runs each in a process of its own.
 
 A check takes the `Scale` as `scale`, and returns a `Result`. Its mark `gpu` has the fields of a
-`Check`; parameters, if there are any, are the end of its name.
+`GpuCheck`; parameters, if there are any, are the end of its name.
 """
 
 import json
@@ -36,7 +36,7 @@ def pytest_collection_finish(session):
 
 
 def as_check(item):
-    """Return the fields of a test as a `Check`."""
+    """Return the fields of a test as a `GpuCheck`."""
     mark = item.get_closest_marker("gpu")
     name, criterion = mark.args
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()

@@ -239,7 +239,7 @@ def test_axes_that_cannot_be_searched_are_refused(axes):
 def test_settings_of_a_compiled_optimizer_are_refused(name, value):
     with pytest.raises(SpaceError, match=f"must be the model's own. Received: {name}="):
         Space(optimizer="compiled", jit_compile=False, **{name: value})
-    Space(optimizer=("compiled", "sgd"), jit_compile=False, **{name: value})
+    Space(optimizer=("compiled", "adam"), jit_compile=False, **{name: value})
     # what the model's own optimizer does not decide is searched with it
     Space(optimizer="compiled", ema=(0, 0.9), dropout_scale=(1, 2), training="sam:0.05")
 
@@ -255,6 +255,10 @@ def test_beta_2_is_drawn_for_the_adam_family_only():
         found[optimizer] = space.recipe(hp).beta_2
     assert found == {"sgd": 0.999, "adam": 0.95, "lamb": 0.95}
     assert "beta_2" not in [axis.name for axis, _ in Space("sgd").searched()]
+    fixed = {"learning_rate": {"sgd": 0.1, "adam": [1e-3, 1e-2], "lamb": 1e-3}}
+    assert dataclasses.replace(space, **fixed, jit_compile=False).size() == 1 + 2 * 2 + 2
+    with pytest.raises(SpaceError, match="`beta_2` must come with one of adam, adamw, lamb as"):
+        Space(("sgd", "lars"), beta_2=(0.95, 0.999))
     with pytest.raises(RecipeError, match=r"`beta_2` must be left out .* Received: beta_2=0.95"):
         Recipe(optimizer="sgd", beta_2=0.95)
 

@@ -14,6 +14,7 @@ from .results.advice import advise, starting_recipe
 from .results.ranking import best_recipe
 from .results.report import report
 from .space import Space
+from .standin.tuned import Tuned, tune
 from .training.confirmation import confirm
 from .training.noise import noise_scale
 from .training.one_recipe import retrain, train
@@ -33,6 +34,7 @@ __all__ = [
     "RayExecutor",
     "Recipe",
     "Space",
+    "Tuned",
     "Tuner",
     "advise",
     "best_recipe",
@@ -54,4 +56,5 @@ __all__ = [
     "testing",
     "throughput",
     "train",
+    "tune",
 ]

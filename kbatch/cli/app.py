@@ -26,6 +26,7 @@ from kbatch.cli.doctor import doctor
 from kbatch.cli.max_batch import max_batch
 from kbatch.cli.recompute import recompute
 from kbatch.cli.search_options import DEFAULT_EPOCHS, DEFAULT_SECONDS, CaseOptions, SearchOptions
+from kbatch.cli.tune import tune
 from kbatch.data import case_study
 from kbatch.errors import RecordError, SearchError
 from kbatch.records import files
@@ -282,6 +283,7 @@ def main(
     """Run one of the commands."""
 
 
+app.command("tune", context_settings={"allow_interspersed_args": False})(tune)
 app.command("search")(search)
 app.command("cats-vs-dogs")(cats_vs_dogs)
 app.command("max-batch")(max_batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -198,23 +198,14 @@ class CommonOptions:
 
     def space(self) -> Space:
         """Return the space of the axis options."""
-        arguments: dict[str, Any] = {}
-        for axis in AXES:
-            if axis.option is None:
-                continue
-            text = self.axes[axis.name] if axis.name in self.axes else self.default_of(axis)
-            if text is None:
-                continue
-            values = axis.option.read(f"--{axis.option.name}", text)
-            if not axis.of or axis.only_if is None:
-                arguments[axis.name] = values
-            else:
-                optimizer = axis.only_if[1][0]
-                arguments.setdefault(axis.of, {})[optimizer] = self._drawn_from(values)
+        texts = {axis.name: self.axes.get(axis.name, self.default_of(axis)) for axis in AXES}
+        arguments = axis_arguments(texts, self._drawn_from)
         return Space(**arguments, micro_batch_size=self.micro_batch_size)
 
     def default_of(self, axis: Axis) -> str | None:
         """Return the text of an axis' option that was left out; `None` to leave it to `Space`."""
+        if axis.option is None:
+            return None
         if axis.name == "policy":
             return default_policies()
         if axis.name == "jit_compile":
@@ -253,6 +244,33 @@ class CommonOptions:
         if plain_text.fits_json(begun.get("jit_compile"), list[bool]):
             texts["jit_compile"] = JIT.get(frozenset(begun["jit_compile"]), "off")
         return dataclasses.replace(self, axes={**texts, **self.axes})
+
+
+def _ends(values: Range) -> Any:
+    return values.lowest, values.highest
+
+
+def axis_arguments(
+    texts: Mapping[str, str | None], drawn_from: Callable[[Range], Any] = _ends
+) -> dict[str, Any]:
+    """Return the arguments of a `Space` that texts of options stand for.
+
+    Args:
+        texts: Texts by the name of the axis; `None` to leave an axis out.
+        drawn_from: Function from a range of learning rates to what `Space` takes for it.
+    """
+    arguments: dict[str, Any] = {}
+    for axis in AXES:
+        text = texts.get(axis.name)
+        if axis.option is None or text is None:
+            continue
+        values = axis.option.read(f"--{axis.option.name}", text)
+        if not axis.of or axis.only_if is None:
+            arguments[axis.name] = values
+        else:
+            optimizer = axis.only_if[1][0]
+            arguments.setdefault(axis.of, {})[optimizer] = drawn_from(values)
+    return arguments
 
 
 def default_policies() -> str:

@@ -166,7 +166,6 @@ def compiled_model(name: str, image_size: int, classes: int) -> Any:
 
 
 # Of a compiled model the first of these is scored, in this order.
-FIRST = ("accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy")
 ONE_ROW = 2  # axes of an output of one row per example
 
 
@@ -239,12 +238,8 @@ def with_metric(spec: ModelSpec, metric: str | None, loss: str | None) -> ModelS
 
 def scored(of: ModelMetrics, metric: str | None) -> str:
     """Return the metric to score by, such as `"val_accuracy"`."""
-    from kbatch.training.metrics import exactly
-
     if metric is None:
-        own = [name for name in of.names if name != "loss"]
-        first = [name for name in own if exactly(name) in FIRST]
-        return f"val_{[*first, *own, 'loss'][0]}"
+        return f"val_{of.scored}"
     bare = of.own_name(_bare(metric))
     if of.split(bare)[2] not in (*of.names, "loss"):
         raise SearchError(

@@ -229,6 +229,14 @@ def is_optional_input(tensor: Any) -> bool:
     return getattr(tensor._keras_history.operation, "optional", False)
 
 
+def lambda_function(layer: Any, field: str) -> Any:
+    """Return the function of a `Lambda` layer: `function`, `output_shape` or `mask`.
+
+    `Lambda._output_shape`, keras/src/layers/core/lambda_layer.py, Keras 3.15.1.
+    """
+    return layer._output_shape if field == "output_shape" else getattr(layer, field)
+
+
 def learning_rate_setting(optimizer: Any) -> Any:
     """Return the learning rate of an optimizer as it was given: variable, schedule or function.
 
@@ -362,6 +370,16 @@ def update_weights(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any
     clipped = optimizer._clip_gradients(grads)
     optimizer._apply_weight_decay(variables)
     optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
+
+
+def unsafe_lambdas() -> Any:
+    """Return a `with` block in which functions of the user's own are made from configurations.
+
+    `SafeModeScope`, keras/src/saving/serialization_lib.py, Keras 3.15.1.
+    """
+    from keras.src.saving.serialization_lib import SafeModeScope
+
+    return SafeModeScope(False)
 
 
 @contextmanager

@@ -172,6 +172,13 @@ class ModelMetrics:
         parts = [_name(part) for part in self._parts()]
         return (*dict.fromkeys(parts), LOSS) if parts else ()
 
+    @property
+    def scored(self) -> str:
+        """The metric to score by unless one is named: accuracy, else the first, else the loss."""
+        own = [name for name in self.names if name != LOSS]
+        first = [name for name in own if exactly(name) in ACCURACIES]
+        return [*first, *own, LOSS][0]
+
     def split(self, name: str) -> tuple[str, int, str]:
         """Split a name into the output's prefix, the output's position and the metric's own name.
 

@@ -1,0 +1,290 @@
+"""Changes: what to change in the lines of the user's own script to train by a recipe."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kbatch.recipe import Recipe
+from kbatch.recipe_words import COMPILED
+from kbatch.script.parts import CLASSES, together
+from kbatch.script.script import SCRIPT_PARTS
+
+WRITTEN = frozenset(
+    ("batch_size", "micro_batch_size", "optimizer", "learning_rate", "warmup_updates", "momentum")
+    + ("beta_2", "weight_decay", "clip_norm", "policy", "jit_compile", "accumulation")
+)
+BATCHING = ("batch", "padded_batch", "ragged_batch")  # methods of a dataset
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of a script.
+
+    Attributes:
+        diff: String, a unified diff; empty if nothing was found to change.
+        others: Tuple of sentences, what the diff does not hold.
+    """
+
+    diff: str
+    others: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*([self.diff] if self.diff else []), *self.others])
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """A text that takes the place of a part of the source, by the offsets of its bytes."""
+
+    start: int
+    end: int
+    text: str
+
+
+def changes_of(source: str, name: str, line: int, today: Recipe, recipe: Recipe) -> Changes:
+    """Return the changes that let a script train by a recipe.
+
+    Args:
+        source: String, the script.
+        name: String, its name in the diff.
+        line: Integer, a line of its call of `fit`.
+        today: `Recipe` that the script trains by.
+        recipe: `Recipe` to train by.
+    """
+    if recipe == today:
+        return Changes("", ("Nothing is to be changed.",))
+    try:
+        script = _Script(source, line)
+    except SyntaxError:  # of a notebook's cell with commands of its own
+        return Changes("", tuple(_in_words(today, recipe)))
+    edits, others = [], []
+    for found, words in (
+        script.batch(today, recipe),
+        script.compilation(today, recipe),
+        script.policy(today, recipe),
+    ):
+        edits += found
+        others += words
+    others += _left(today, recipe)
+    changed = _applied(source, edits)
+    ast.parse(changed)
+    lines = [text.splitlines(keepends=True) for text in (source, changed)]
+    diff = "".join(difflib.unified_diff(lines[0], lines[1], name, name, n=1))
+    return Changes(diff, tuple(others))
+
+
+class _Script:
+    """The syntax of a script: its call of `fit`, and what stands around it."""
+
+    def __init__(self, source: str, line: int) -> None:
+        self._source = source.encode()
+        self._tree = ast.parse(source)
+        self._starts = [0]
+        for text in source.encode().splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(text))
+        self._calls = [each for each in ast.walk(self._tree) if isinstance(each, ast.Call)]
+        fits = [each for each in self._calls if _method(each) == "fit"]
+        around = [each for each in fits if each.lineno <= line <= (each.end_lineno or line)]
+        self._fit = around[-1] if around else None
+        self._line = line
+
+    def batch(self, today: Recipe, recipe: Recipe) -> tuple[list[_Edit], list[str]]:
+        """The size of the batches that `fit` gets."""
+        old, new = today.batch_size, recipe.examples_per_pass
+        if old == new:
+            return [], []
+        given = _keyword(self._fit, "batch_size")
+        if given is not None:
+            return self._changed(given, old, new)
+        sizes = list(self._sizes(old))
+        if sizes:
+            edits = [edit for each in sizes for edit in self._changed(each, old, new)[0]]
+            return list(dict.fromkeys(edits)), []
+        if self._fit is not None and not self._batches_itself():
+            return [self._added(self._fit, f"batch_size={new}")], []
+        return [], [f"Let the data give batches of {new} instead of {old}."]
+
+    def compilation(self, today: Recipe, recipe: Recipe) -> tuple[list[_Edit], list[str]]:
+        """The optimizer, and XLA."""
+        words = []
+        compiled = self._compile()
+        edits = []
+        passes = recipe.accumulation_steps
+        if recipe.optimizer != COMPILED:
+            text = self._optimizer(recipe)
+            edit = None if compiled is None else self._replaced_optimizer(compiled, text)
+            edits += [] if edit is None else [edit]
+            words += [f"Compile with optimizer={text}."] if edit is None else []
+        elif passes > 1:
+            words.append(f"Give the optimizer gradient_accumulation_steps={passes}.")
+        if recipe.jit_compile != today.jit_compile:
+            text = f"jit_compile={recipe.jit_compile}"
+            given = _keyword(compiled, "jit_compile")
+            if compiled is None:
+                words.append(f"Compile with {text}.")
+            elif given is not None:
+                edits.append(self._edit(given, str(recipe.jit_compile)))
+            else:
+                edits.append(self._added(compiled, text))
+        return edits, words
+
+    def policy(self, today: Recipe, recipe: Recipe) -> tuple[list[_Edit], list[str]]:
+        """The dtype policy, set behind the imports."""
+        if recipe.policy == today.policy:
+            return [], []
+        setters = ("set_dtype_policy", "set_global_policy")
+        calls = [each for each in self._calls if _method(each) in setters and each.args]
+        if calls:
+            return [self._edit(calls[0].args[0], f'"{recipe.policy}"')], []
+        imports = [
+            each for each in self._tree.body if isinstance(each, ast.Import | ast.ImportFrom)
+        ]
+        if not imports:
+            return [], [f'Call keras.config.set_dtype_policy("{recipe.policy}") first.']
+        at = self._starts[imports[-1].end_lineno or 1]
+        text = f'{self._keras()}.config.set_dtype_policy("{recipe.policy}")\n'
+        return [_Edit(at, at, text)], []
+
+    def _optimizer(self, recipe: Recipe) -> str:
+        """The call that makes the optimizer of a recipe."""
+        part = together(write(recipe) for write in SCRIPT_PARTS.values())
+        keras = self._keras()
+        rate, warmup = repr(recipe.learning_rate), recipe.warmup_updates
+        arguments = list(part.optimizer)
+        if warmup and recipe.learning_rate is not None:
+            first = recipe.learning_rate / (warmup + 1)
+            steps = warmup * recipe.accumulation_steps
+            rate = (
+                f"{keras}.optimizers.schedules.CosineDecay({first!r}, 1, alpha=1.0, "
+                f"warmup_target={recipe.learning_rate!r}, warmup_steps={steps})"
+            )
+        arguments = [
+            f"learning_rate={rate}" if each.startswith("learning_rate=") else each
+            for each in arguments
+        ]
+        name = CLASSES[recipe.optimizer].replace("keras.", f"{keras}.", 1)
+        return f"{name}({', '.join(arguments)})"
+
+    def _keras(self) -> str:
+        """How the script names Keras."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Import):
+                for each in node.names:
+                    if each.name == "keras" or each.name == "tensorflow.keras":
+                        return each.asname or each.name
+            if isinstance(node, ast.ImportFrom) and node.module == "tensorflow":
+                for each in node.names:
+                    if each.name == "keras":
+                        return each.asname or "keras"
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Import):
+                for each in node.names:
+                    if each.name == "tensorflow":
+                        return f"{each.asname or each.name}.keras"
+        return "keras"
+
+    def _compile(self) -> ast.Call | None:
+        """The last `compile` before the call of `fit`, else the last one at all."""
+        found = [each for each in self._calls if _method(each) == "compile"]
+        found.sort(key=lambda each: each.lineno)
+        before = [each for each in found if each.lineno <= self._line]
+        return [None, *found, *before][-1]
+
+    def _replaced_optimizer(self, compiled: ast.Call, text: str) -> _Edit | None:
+        given = _keyword(compiled, "optimizer")
+        if given is None and compiled.args:
+            given = compiled.args[0]
+        if given is None:
+            return self._added(compiled, f"optimizer={text}")
+        return None if isinstance(given, ast.Starred) else self._edit(given, text)
+
+    def _sizes(self, old: int) -> Iterator[ast.expr]:
+        """Where data are made batches of the old size."""
+        for each in self._calls:
+            argument = _keyword(each, "batch_size")
+            if argument is None and _method(each) in BATCHING and each.args:
+                argument = each.args[0]
+            if argument is not None and self._value(argument) == old:
+                yield argument
+
+    def _batches_itself(self) -> bool:
+        return any(_method(each) in BATCHING for each in self._calls)
+
+    def _value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant):
+            return node.value
+        assigned = self._assigned(node)
+        return assigned.value if isinstance(assigned, ast.Constant) else None
+
+    def _assigned(self, node: ast.expr) -> ast.expr | None:
+        """The value that the name was given, if it was given one only once."""
+        if not isinstance(node, ast.Name):
+            return None
+        found = []
+        for each in ast.walk(self._tree):
+            if not isinstance(each, ast.Assign):
+                continue
+            if any(isinstance(name, ast.Name) and name.id == node.id for name in each.targets):
+                found.append(each.value)
+        return found[0] if len(found) == 1 else None
+
+    def _changed(self, node: ast.expr, old: int, new: int) -> tuple[list[_Edit], list[str]]:
+        """The edit of a number, or of the line that gives it its name."""
+        assigned = self._assigned(node)
+        if isinstance(assigned, ast.Constant) and assigned.value == old:
+            return [self._edit(assigned, str(new))], []
+        if isinstance(node, ast.Constant) or assigned is None:
+            return [self._edit(node, str(new))], []
+        return [], [f"Let {ast.unparse(node)} be {new} instead of {old}."]
+
+    def _edit(self, node: ast.expr, text: str) -> _Edit:
+        end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        start = self._starts[node.lineno - 1] + node.col_offset
+        return _Edit(start, self._starts[end_line - 1] + end, text)
+
+    def _added(self, call: ast.Call, text: str) -> _Edit:
+        """One more argument at the end of a call."""
+        closing = self._starts[(call.end_lineno or 1) - 1] + (call.end_col_offset or 1) - 1
+        last = [*call.args, *(each.value for each in call.keywords)]
+        if not last:
+            return _Edit(closing, closing, text)
+        at = max(self._edit(each, "").end for each in last)
+        return _Edit(at, at, f", {text}")
+
+
+def _method(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else ""
+
+
+def _keyword(call: ast.Call | None, name: str) -> ast.expr | None:
+    keywords = [] if call is None else call.keywords
+    return next((each.value for each in keywords if each.arg == name), None)
+
+
+def _applied(source: str, edits: list[_Edit]) -> str:
+    changed = source.encode()
+    for edit in sorted(edits, key=lambda each: each.start, reverse=True):
+        changed = changed[: edit.start] + edit.text.encode() + changed[edit.end :]
+    return changed.decode()
+
+
+def _left(today: Recipe, recipe: Recipe) -> list[str]:
+    """Sentences on what no line of a script can say."""
+    names = [
+        name
+        for name, value in recipe.to_dict().items()
+        if name not in WRITTEN and value != today.to_dict().get(name)
+    ]
+    if not names:
+        return []
+    words = ", ".join(f"{name}={getattr(recipe, name)!r}" for name in names)
+    return [f"Not in these lines: {words}. `kbatch export` writes them as plain Keras."]
+
+
+def _in_words(today: Recipe, recipe: Recipe) -> Iterator[str]:
+    yield f"Train with {recipe} instead of {today}; `kbatch export` writes it as plain Keras."

@@ -1,0 +1,84 @@
+"""Copies: the build function of a model that is there already, compiled as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from kbatch.errors import ModelError
+from kbatch.models.compilation import copied_metric
+from kbatch.models.optimizers import own_optimizer
+from kbatch.models.start import seed_scope
+from kbatch.runtime.keras_private import compiled_by_user
+from kbatch.standin.configuration import check_like, source_of
+from kbatch.standin.weights import StartWeights
+
+SEEDS = (1, 2)  # of the fresh models that the user's weights are compared with
+
+
+class Copies:
+    """A build function: each call returns a model like the user's, compiled as that was.
+
+    Loaded and trained weights are the user's; the others are drawn afresh.
+
+    Attributes:
+        start: `StartWeights`.
+        policy: String, the user's dtype policy.
+
+    Raises:
+        ModelError: If Keras cannot make the model again.
+    """
+
+    def __init__(self, model: keras.Model, inputs: Any = None) -> None:
+        self.policy = str(keras.config.dtype_policy().name)
+        self._source = source_of(model, self.policy)
+        self._compiled = compiled_by_user(model)
+        self._inputs = inputs if _is_called(model) else None
+        fresh = []
+        for seed in SEEDS:
+            with seed_scope(seed):
+                fresh.append(self._source.made(self._inputs))
+            check_like(model, fresh[-1])
+        self.start = StartWeights.of(model, fresh)
+
+    def __call__(self) -> keras.Model:
+        """Return a new model."""
+        made = self._source.made(self._inputs)
+        self.start.put(made)
+        if self._compiled:
+            own = dict(self._compiled)
+            for name in ("metrics", "weighted_metrics"):
+                own[name] = copied_metric(own.get(name))
+            if isinstance(own["optimizer"], keras.optimizers.Optimizer):
+                own["optimizer"] = own_optimizer(own["optimizer"])
+            made.compile(**own)
+        return made
+
+
+class SameModel:
+    """A build function that returns one and the same model, which Keras cannot make again.
+
+    Attributes:
+        why: String, why it cannot.
+    """
+
+    def __init__(self, model: keras.Model, why: str) -> None:
+        self._model, self.why = model, why
+
+    def __call__(self) -> keras.Model:
+        """Return the model."""
+        return self._model
+
+
+def copies_of(model: keras.Model, inputs: Any = None) -> Copies | SameModel:
+    """Return a build function of models like a compiled one, or of itself if there is no other."""
+    try:
+        return Copies(model, inputs)
+    except ModelError as error:
+        return SameModel(model, str(error.received))
+
+
+def _is_called(model: keras.Model) -> bool:
+    """Whether only a call makes the variables of a model."""
+    return not isinstance(model, keras.Sequential) and not hasattr(model, "inputs_struct")

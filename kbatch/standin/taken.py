@@ -1,0 +1,237 @@
+"""Taken: what a call of `fit` means for a search: model, data, baseline, metric and length."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbatch.errors import DataError, ModelError, SearchError
+from kbatch.models.compilation import CompileArguments
+from kbatch.recipe import Recipe
+from kbatch.recipe_words import COMPILED
+from kbatch.space import Space
+from kbatch.standin.copies import Copies, SameModel, copies_of
+from kbatch.standin.fit_call import FitCall
+from kbatch.training.metrics import ModelMetrics
+
+KERAS_BATCH_SIZE = 32
+PASSED_ON = (
+    *("x", "y", "sample_weight", "validation_data", "validation_split"),
+    *("validation_batch_size", "class_weight", "callbacks"),
+)
+DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
+NEW_MODEL = ("policy", "recompute", "normalization")  # axes that only a new model can take
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A call of `fit`, as a search takes it.
+
+    Attributes:
+        build: Build function of models like the one that was to be trained.
+        arguments: Arguments of a tuner's `search` by name.
+        batch_size: Integer, examples of an update today.
+        epochs: Integer, epochs that were asked for.
+        metric: String, the metric to score by.
+        notes: Tuple of sentences, what was taken and what is not as in the call.
+    """
+
+    call: FitCall
+    build: Copies | SameModel
+    arguments: Mapping[str, Any]
+    batch_size: int
+    epochs: int
+    metric: str
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, call: FitCall, metric: str | None = None, validation_split: float | None = None
+    ) -> Taken:
+        """Return what a call means for a search.
+
+        Raises:
+            KbatchError: If something of it cannot be searched.
+        """
+        _check_model(call.model)
+        given = dict(call.arguments)
+        notes = _left_out(given)
+        given["x"] = _readable(given["x"], given["steps_per_epoch"], notes)
+        given["validation_data"] = _cut(given["validation_data"], given["validation_steps"])
+        if validation_split is not None and given["validation_data"] is None:
+            _split(given, validation_split)
+        if given["validation_data"] is None and not given["validation_split"]:
+            raise SearchError(
+                "A training must have something to validate on",
+                "a fit without validation_data and validation_split",
+                "Pass --validation-split 0.2 (in Python validation_split=0.2)",
+            )
+        x = given["x"]
+        build = copies_of(call.model, first_inputs(x))
+        arguments = {name: given[name] for name in PASSED_ON if given[name] is not None}
+        arguments["callbacks"] = _listed(given["callbacks"])
+        if isinstance(x, tf.data.Dataset):
+            arguments["batched"] = True  # as `fit` takes it
+        found = ModelMetrics(call.model, CompileArguments())
+        name = metric or f"val_{found.scored}"
+        notes.append(build.start.sentence if isinstance(build, Copies) else _same(build))
+        batch = _batch_size(x, given["batch_size"])
+        return cls(call, build, arguments, batch, call.epochs, name, tuple(notes))
+
+    @property
+    def told(self) -> str:
+        """What was taken, in words."""
+        model, place = type(self.call.model).__name__, self.call.place
+        where = "" if place is None else f" of {place[0]}, line {place[1]}"
+        lines = [
+            f"Taken: fit{where}: {model}, batch {self.batch_size}, {self.epochs} epochs, scored by "
+            f"{self.metric}.",
+            *(f"{note}." for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+    def space(self, given: Space | None, axes: Mapping[str, Any]) -> Space:
+        """Return the space of the search, whose baseline is the call's own recipe.
+
+        Args:
+            given: `Space`; `None` for the usual one.
+            axes: Arguments of a `Space` that take the place of the usual ones.
+        """
+        baseline = Recipe(batch_size=self.batch_size)
+        if given is not None:
+            return _with_baseline(given, baseline)
+        sizes = sorted({*Space().batch_size, self.batch_size})
+        optimizers = (COMPILED, "sgd", "adam")
+        fixed: dict[str, Any] = dict(axes)
+        if isinstance(self.build, SameModel):
+            fixed["policy"] = (str(keras.config.dtype_policy().name),)
+        usual = {"batch_size": tuple(sizes), "optimizer": optimizers, "baseline": baseline}
+        return Space(**{**usual, **fixed})
+
+
+def first_inputs(x: Any) -> Any:
+    """Return inputs that a model can be called on: two examples, or the first batch."""
+    if isinstance(x, tf.data.Dataset):
+        for element in x.take(1):
+            return element[0] if isinstance(element, tuple) else element
+        return None
+    if isinstance(x, keras.utils.PyDataset):
+        element = x[0]
+        return element[0] if isinstance(element, tuple) else element
+    try:
+        return keras.tree.map_structure(lambda part: np.asarray(part[:2]), x)
+    except (TypeError, KeyError, ValueError):  # what kbatch refuses with a sentence later
+        return None
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise ModelError("`model` must be a keras.Model", type(model).__name__, "Pass the model")
+    if not model.compiled:
+        raise ModelError(
+            "A model must be compiled before it is tuned", "no compile()", "Call model.compile"
+        )
+
+
+def _with_baseline(space: Space, baseline: Recipe) -> Space:
+    if space.baseline != Recipe():
+        return space
+    return dataclasses.replace(space, baseline=baseline)
+
+
+def _same(build: SameModel) -> str:
+    axes = ", ".join(NEW_MODEL)
+    return (
+        f"The model cannot be made anew ({build.why}), so {axes} are left out, and each training "
+        "begins with the weights that it has"
+    )
+
+
+def _left_out(given: Mapping[str, Any]) -> list[str]:
+    """Sentences on arguments of `fit` that a search does not follow."""
+    notes = []
+    if given["shuffle"] is False:
+        notes.append("shuffle=False is left out: the data are shuffled in every pass")
+    if given["initial_epoch"]:
+        notes.append(f"initial_epoch={given['initial_epoch']}: only the epochs after it count")
+    return notes
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return [] if callbacks is None else list(keras.tree.flatten(callbacks))
+
+
+def _readable(x: Any, steps: int | None, notes: list[str]) -> Any:
+    """Training data that can be read again in each pass, cut to the steps of an epoch."""
+    if isinstance(x, (types.GeneratorType, map, zip)) or hasattr(x, "__next__"):
+        x = _read(x, steps, notes)
+    if isinstance(x, tf.data.Dataset) and steps is not None:
+        notes.append(f"A pass over the data is steps_per_epoch={steps} batches")
+        return x.take(steps)
+    if isinstance(x, keras.utils.PyDataset) and steps is not None and steps < len(x):
+        raise DataError(
+            "A PyDataset must be read whole in each epoch",
+            f"steps_per_epoch={steps} of {len(x)} batches",
+            "Leave out steps_per_epoch",
+        )
+    return x
+
+
+def _read(generator: Any, steps: int | None, notes: list[str]) -> tf.data.Dataset:
+    """The batches of one epoch of a Python generator, which can be read only once."""
+    if steps is None:
+        raise DataError(
+            "A Python generator must come with the number of its batches",
+            "fit(generator) without steps_per_epoch",
+            "Pass steps_per_epoch, or a keras.utils.PyDataset",
+        )
+    batches = [batch for _, batch in zip(range(steps), generator, strict=False)]
+    notes.append(
+        f"The generator was read once: each pass trains on these {len(batches)} batches again"
+    )
+    flat = [keras.tree.flatten(batch) for batch in batches]
+    parts = [
+        np.concatenate([np.asarray(each) for each in part]) for part in zip(*flat, strict=True)
+    ]
+    whole = keras.tree.pack_sequence_as(batches[0], parts)
+    return tf.data.Dataset.from_tensor_slices(whole).batch(len(flat[0][0]))
+
+
+def _cut(validation: Any, steps: int | None) -> Any:
+    if steps is None or not isinstance(validation, tf.data.Dataset):
+        return validation
+    return validation.take(steps)
+
+
+def _split(given: dict[str, Any], share: float) -> None:
+    """Cut validation data off the training data, as `--validation-split` asks."""
+    x = given["x"]
+    if not isinstance(x, tf.data.Dataset):
+        given["validation_split"] = share
+        return
+    batches = int(x.cardinality())
+    if batches < 2:
+        raise DataError(
+            "A dataset must tell the number of its batches to be split",
+            f"cardinality {batches}",
+            "Pass validation_data",
+        )
+    count = min(max(round(share * batches), 1), batches - 1)
+    given["x"], given["validation_data"] = x.skip(count), x.take(count)
+
+
+def _batch_size(x: Any, given: int | None) -> int:
+    """Examples of an update today."""
+    if not isinstance(x, DATASETS):
+        return int(given or KERAS_BATCH_SIZE)
+    first = x[0] if isinstance(x, keras.utils.PyDataset) else next(iter(x.take(1)))
+    return int(keras.tree.flatten(first)[0].shape[0])

@@ -1,0 +1,116 @@
+"""Winner: the model that was to be trained, trained by a recipe for the epochs it was to have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import keras
+
+from kbatch.callbacks.clock import TrainingClock
+from kbatch.callbacks.rate import MovingAverage
+from kbatch.data.validation import Data
+from kbatch.errors import ModelError
+from kbatch.models.compilation import as_built, compile_for
+from kbatch.models.maker import ModelMaker
+from kbatch.models.policies import policy_scope
+from kbatch.outcome import Goal
+from kbatch.recipe import Recipe
+from kbatch.recipe_words import policy_of_keras
+from kbatch.recompute._planner import apply_recipe
+from kbatch.runtime import keras_private
+from kbatch.standin.taken import NEW_MODEL, Taken
+from kbatch.training.pace import Pace, RunOptions
+from kbatch.training.run import fit_arguments, recipe_scope
+
+
+def trained(
+    taken: Taken, recipe: Recipe, maker: ModelMaker, data: Data, goal: Goal
+) -> keras.callbacks.History:
+    """Train the user's own model by a recipe, and return what `fit` returns.
+
+    It sees as many examples as it was to see, in epochs of one pass each, with its callbacks.
+    Validation is measured after each epoch. A recipe that takes another model, such as one of
+    another dtype policy, trains that; the user's own model gets its weights.
+    """
+    own = taken.call.model
+    examples = taken.epochs * data.training.examples
+    options = RunOptions(
+        maker.seed,
+        maker.own_policy,
+        class_weight=taken.arguments.get("class_weight"),
+        verbose=taken.call.arguments["verbose"],
+        examples=examples,
+    )
+    if _takes_another_model(recipe, maker.own_policy):
+        model = maker.make(recipe)
+        history = _fit(model, recipe, data, goal, options, taken)
+        _hand_over(model, own)
+    else:
+        compile_for(as_built(own), recipe, maker.arguments)
+        apply_recipe(own, recipe.recompute, recipe.examples_per_pass)
+        history = _fit(own, recipe, data, goal, options, taken)
+    own.history = history
+    return history
+
+
+def _takes_another_model(recipe: Recipe, own_policy: str) -> bool:
+    if policy_of_keras(recipe.policy) != own_policy:
+        return True
+    plain = Recipe()
+    return any(getattr(recipe, name) != getattr(plain, name) for name in NEW_MODEL[1:])
+
+
+def _fit(
+    model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: RunOptions, taken: Taken
+) -> keras.callbacks.History:
+    clock = TrainingClock(recipe.steps_per_update)
+    curve: list[tuple[float, float]] = []
+    pace = Pace(recipe, data.training.examples, goal, options, clock, lambda: curve)
+    average = MovingAverage(clock, recipe.ema) if recipe.ema is not None else None
+    measured = nullcontext if average is None else average.measured
+    validation = _EpochValidation(data.validation, clock, measured, goal.metric, curve)
+    callbacks: Sequence[Any] = [
+        clock,
+        *([] if average is None else [average]),
+        *pace.around([validation, *taken.arguments["callbacks"]]),
+    ]
+    arguments = fit_arguments(recipe, data, options, pace.cuts)
+    with recipe_scope(model, recipe, options) as noise_meter:
+        pace.measure_noise_by(noise_meter, model)
+        return model.fit(callbacks=callbacks, **{**arguments, "epochs": taken.epochs})
+
+
+class _EpochValidation(keras.callbacks.Callback):
+    """Puts what validation measures after an epoch into its logs, as `fit` does."""
+
+    def __init__(
+        self, batches: Any, clock: TrainingClock, measured: Any, metric: str, curve: list[Any]
+    ) -> None:
+        super().__init__()
+        self._batches, self._clock, self._measured = batches, clock, measured
+        self._metric, self._curve = metric, curve
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        from kbatch.callbacks.horizon import measure_validation
+
+        with self._clock.paused(), self._measured():
+            found = measure_validation(self.model, self._batches)
+        logs |= {f"val_{name}": value for name, value in found.items()}
+        if self._metric in logs:
+            self._curve.append((self._clock.seconds, logs[self._metric]))
+
+
+def _hand_over(model: keras.Model, own: keras.Model) -> None:
+    """Give the user's model the weights of another one that was trained for it."""
+    shapes = [[tuple(each.shape) for each in one.weights] for one in (model, own)]
+    if shapes[0] != shapes[1]:
+        raise ModelError(
+            "The winner's weights must fit the model that was to be trained",
+            f"{len(shapes[0])} weights for {len(shapes[1])}",
+            "Take the winner's own code: kbatch export",
+        )
+    with policy_scope("float32", str(keras.config.dtype_policy().name)):
+        for mine, trained_one in zip(own.weights, model.weights, strict=True):
+            mine.assign(keras_private.tensorflow_variable(trained_one))

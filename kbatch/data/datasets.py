@@ -382,7 +382,9 @@ def from_pydataset(given: Any) -> tuple[tf.data.Dataset, Survey]:
     begin, end = (
         _none_but_call(method).map(read) for method in (given.on_epoch_begin, given.on_epoch_end)
     )
-    return begin.concatenate(batches).concatenate(end), known
+    whole = begin.concatenate(batches).concatenate(end)
+    # else Keras warns at each evaluation that its input ran out
+    return whole.apply(tf.data.experimental.assert_cardinality(length)), known
 
 
 def _none_but_call(method: Callable[[], Any]) -> tf.data.Dataset:

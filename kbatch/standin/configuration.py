@@ -252,11 +252,15 @@ def _named_functions(own: dict[str, Any], layer: Any, functions: dict[str, Any])
 
 def _own_attributes(model: keras.Model) -> dict[str, Any]:
     """The plain values that the user's class keeps, beside those of every model of Keras'."""
-    usual = {*vars(keras.Sequential()), "stop_training"}
+    if type(model).__module__.startswith("keras."):
+        return {}
+    usual = vars(keras.Sequential())
     return {
         name: value
         for name, value in vars(model).items()
-        if name not in usual and not name.startswith("_") and isinstance(value, PLAIN_VALUES)
+        if name not in usual
+        and not name.startswith(("_", "stop_"))  # Keras notes the latter where it trains
+        and isinstance(value, PLAIN_VALUES)
     }
 
 

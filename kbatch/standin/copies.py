@@ -24,13 +24,16 @@ class Copies:
 
     Attributes:
         start: `StartWeights`.
+        unlabelled: Boolean, whether the model is trained on inputs alone. Streams of kbatch have
+            labels, which its steps then do not see.
         policy: String, the user's dtype policy.
 
     Raises:
         ModelError: If Keras cannot make the model again.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any = None) -> None:
+    def __init__(self, model: keras.Model, inputs: Any = None, unlabelled: bool = False) -> None:
+        self.unlabelled = unlabelled
         self.policy = str(keras.config.dtype_policy().name)
         self._source = source_of(model, self.policy)
         self._compiled = compiled_by_user(model)
@@ -46,6 +49,8 @@ class Copies:
         """Return a new model."""
         made = self._source.made(self._inputs)
         self.start.put(made)
+        if made.variables and type(made).call is keras.Model.call:
+            made.built = True  # nothing else builds a model that is never called
         if self._compiled:
             own = dict(self._compiled)
             for name in ("metrics", "weighted_metrics"):
@@ -53,6 +58,8 @@ class Copies:
             if isinstance(own["optimizer"], keras.optimizers.Optimizer):
                 own["optimizer"] = own_optimizer(own["optimizer"])
             made.compile(**own)
+        if self.unlabelled:
+            take_labels_away(made)
         return made
 
 
@@ -65,16 +72,35 @@ class SameModel:
 
     def __init__(self, model: keras.Model, why: str) -> None:
         self._model, self.why = model, why
+        self.unlabelled = False
 
     def __call__(self) -> keras.Model:
         """Return the model."""
         return self._model
 
 
-def copies_of(model: keras.Model, inputs: Any = None) -> Copies | SameModel:
+STEPS = ("train_step", "test_step")
+
+
+def take_labels_away(model: keras.Model) -> None:
+    """Let the steps of a model see the inputs alone, as if `fit` had been given nothing else."""
+    for name in STEPS:
+        step = getattr(model, name)
+        setattr(model, name, lambda data, step=step: step(data[0]))
+
+
+def give_labels_back(model: keras.Model) -> None:
+    """Undo `take_labels_away`."""
+    for name in STEPS:
+        vars(model).pop(name, None)
+
+
+def copies_of(
+    model: keras.Model, inputs: Any = None, unlabelled: bool = False
+) -> Copies | SameModel:
     """Return a build function of models like a compiled one, or of itself if there is no other."""
     try:
-        return Copies(model, inputs)
+        return Copies(model, inputs, unlabelled)
     except ModelError as error:
         return SameModel(model, str(error.received))
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from kbatch.callbacks import user_callbacks
 from kbatch.errors import DataError, ModelError, SearchError
 from kbatch.models.compilation import CompileArguments
 from kbatch.recipe import Recipe
@@ -19,9 +22,13 @@ from kbatch.recipe_words import COMPILED
 from kbatch.space import Space
 from kbatch.standin.copies import Copies, SameModel, copies_of
 from kbatch.standin.fit_call import FitCall
-from kbatch.training.metrics import ModelMetrics
+from kbatch.training.goal import OWN
+from kbatch.training.metrics import ACCURACIES, LOSS, ModelMetrics, direction_of
 
 KERAS_BATCH_SIZE = 32
+ONLY_LATER = (keras.callbacks.BackupAndRestore,)  # of the winner's training, not of a search
+PATHS = ("filepath", "filename", "log_dir")  # where Keras' callbacks write
+FIT_DATA = ("x", "y", "sample_weight")
 PASSED_ON = (
     *("x", "y", "sample_weight", "validation_data", "validation_split"),
     *("validation_batch_size", "class_weight", "callbacks"),
@@ -74,13 +81,14 @@ class Taken:
                 "Pass --validation-split 0.2 (in Python validation_split=0.2)",
             )
         x = given["x"]
-        build = copies_of(call.model, first_inputs(x))
+        unlabelled = _label(given)
+        x = given["x"]
+        build = copies_of(call.model, first_inputs(x), unlabelled)
         arguments = {name: given[name] for name in PASSED_ON if given[name] is not None}
         arguments["callbacks"] = _listed(given["callbacks"])
         if isinstance(x, tf.data.Dataset):
             arguments["batched"] = True  # as `fit` takes it
-        found = ModelMetrics(call.model, CompileArguments())
-        name = metric or f"val_{found.scored}"
+        name = metric or f"val_{_scored(build(), given)}"
         notes.append(build.start.sentence if isinstance(build, Copies) else _same(build))
         batch = _batch_size(x, given["batch_size"])
         return cls(call, build, arguments, batch, call.epochs, name, tuple(notes))
@@ -107,13 +115,48 @@ class Taken:
         baseline = Recipe(batch_size=self.batch_size)
         if given is not None:
             return _with_baseline(given, baseline)
-        sizes = sorted({*Space().batch_size, self.batch_size})
         optimizers = (COMPILED, "sgd", "adam")
         fixed: dict[str, Any] = dict(axes)
         if isinstance(self.build, SameModel):
             fixed["policy"] = (str(keras.config.dtype_policy().name),)
-        usual = {"batch_size": tuple(sizes), "optimizer": optimizers, "baseline": baseline}
+        usual: dict[str, Any] = {"optimizer": optimizers, "baseline": baseline}
+        if self.batch_size not in Space().batch_size:  # else those above the examples are left out
+            sizes = {size for size in Space().batch_size if size <= self._examples()}
+            usual["batch_size"] = tuple(sorted({*sizes, self.batch_size}))
         return Space(**{**usual, **fixed})
+
+    def callbacks_of_search(self, folder: Path) -> list[Any]:
+        """Return copies of the callbacks whose files do not take the place of the script's own."""
+        own = [each for each in self.arguments["callbacks"] if not isinstance(each, ONLY_LATER)]
+        copies = user_callbacks.copies_of_callbacks(own, "")
+        for callback in copies:
+            for name in PATHS:
+                path = vars(callback).get(name)
+                if isinstance(path, (str, os.PathLike)):
+                    moved = folder / "callbacks" / Path(path).name.lstrip(".")
+                    moved.parent.mkdir(parents=True, exist_ok=True)
+                    setattr(callback, name, str(moved))
+        return copies
+
+    def chance(self) -> float | None:
+        """Return the value of a metric that a model computes by steps of its own, before training.
+
+        `None` for other models, of which labels and outputs tell chance.
+        """
+        kind = type(self.call.model)
+        own = any(getattr(kind, name) is not getattr(keras.Model, name) for name in OWN)
+        if not own and not self.build.unlabelled:
+            return None
+        return value_before(self.build(), self.arguments)[self.metric.removeprefix("val_")]
+
+    def _examples(self) -> float:
+        """About how many examples there are to train on."""
+        x, share = self.arguments["x"], self.arguments.get("validation_split", 0.0)
+        if isinstance(x, tf.data.Dataset):
+            return max(int(x.cardinality()), 1) * self.batch_size
+        if isinstance(x, keras.utils.PyDataset):
+            return (x.num_batches or 1) * self.batch_size
+        return len(keras.tree.flatten(x)[0]) * (1 - share)
 
 
 def first_inputs(x: Any) -> Any:
@@ -152,6 +195,74 @@ def _same(build: SameModel) -> str:
         f"The model cannot be made anew ({build.why}), so {axes} are left out, and each training "
         "begins with the weights that it has"
     )
+
+
+def _label(given: dict[str, Any]) -> bool:
+    """Give inputs that come alone the labels that a stream must have; tell whether they do."""
+    x, validation = given["x"], given["validation_data"]
+    if isinstance(x, tf.data.Dataset):
+        if isinstance(x.element_spec, tuple):
+            return False
+        given["x"] = x.map(_with_unseen)
+    elif given["y"] is not None or isinstance(x, keras.utils.PyDataset):
+        return False
+    else:
+        given["y"] = _unseen(x)
+    if isinstance(validation, tf.data.Dataset):
+        if not isinstance(validation.element_spec, tuple):
+            given["validation_data"] = validation.map(_with_unseen)
+    elif validation is not None:
+        inputs = validation[0] if isinstance(validation, (tuple, list)) else validation
+        given["validation_data"] = (inputs, _unseen(inputs))
+    return True
+
+
+def _unseen(x: Any) -> np.ndarray:
+    """Labels that no step sees; they differ, as labels of which kbatch says nothing."""
+    return (np.arange(len(keras.tree.flatten(x)[0])) % 2).astype("int32")
+
+
+def _with_unseen(x: Any) -> Any:
+    return x, tf.range(tf.shape(tf.nest.flatten(x)[0])[0]) % 2
+
+
+def _scored(model: keras.Model, given: Mapping[str, Any]) -> str:
+    """The metric to score by, of a model that may name its metrics by its outputs or itself."""
+    found = ModelMetrics(model, CompileArguments())
+    if len(found.outputs) < 2 and found.names:
+        return found.scored
+    measured = list(value_before(model, given))
+    for accuracy in ACCURACIES:
+        for name in measured:
+            if name == accuracy or name.endswith(f"_{accuracy}"):
+                return name
+    losses = {LOSS, *(f"{output}_{LOSS}" for output in found.outputs)}
+    own = [name for name in measured if name not in losses and direction_of(name) is not None]
+    return [*own, LOSS][0] if found.names else LOSS
+
+
+def value_before(model: keras.Model, given: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a model measures before it is trained, on the validation data."""
+    validation = given.get("validation_data")
+    if validation is None:
+        share = float(given["validation_split"])
+        parts = [given["x"], given["y"]]
+        validation = [keras.tree.map_structure(lambda each: _last(each, share), p) for p in parts]
+    pairs = validation if isinstance(validation, DATASETS) else None
+    arguments = {"x": pairs} if pairs is not None else dict(zip(FIT_DATA, validation, strict=False))
+    try:
+        found = model.evaluate(**arguments, verbose=0, return_dict=True)
+    except Exception as error:  # the user's own test_step, or none, raises any kind
+        raise ModelError(
+            "A model must measure its validation data with evaluate()",
+            " ".join(f"{type(error).__name__}: {error}".split())[:160],
+            "Give it a test_step beside its train_step",
+        ) from error
+    return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+
+
+def _last(array: Any, share: float) -> Any:
+    return array[int(len(array) * (1 - share)) :]
 
 
 def _left_out(given: Mapping[str, Any]) -> list[str]:

@@ -118,7 +118,7 @@ def searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
         space,
         metric=taken.metric,
         direction=wishes.direction,
-        chance=wishes.chance,
+        chance=_chance(taken, wishes, folder),
         seconds_per_trial=seconds,
         isolated=wishes.isolated,
     )
@@ -131,7 +131,8 @@ def searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
     if math.isfinite(budget):
         ends["budget"] = max(OF_SEARCH * budget - (time.monotonic() - began), seconds)
     with page.at_rest(folder):
-        tuner.search(**taken.arguments, verbose=0, **ends)
+        own = {**taken.arguments, "callbacks": taken.callbacks_of_search(folder), "verbose": 0}
+        tuner.search(**own, **ends)
         records = Project(tuner.project_dir).store.records()
         if wishes.confirm_seeds and not all_were_stopped(records):
             left = max(budget - (time.monotonic() - began), 1.0)
@@ -140,6 +141,19 @@ def searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
         write(folder)
     page.write(folder)
     return Found(taken, tuner, *_chosen(report_of(tuner), tuner))
+
+
+def _chance(taken: Taken, wishes: Wishes, folder: Path) -> float | None:
+    """The metric of a model that learned nothing, where labels and outputs do not tell it."""
+    if wishes.chance is not None:
+        return wishes.chance
+    facts = project.load_facts(folder / SEARCH / project.FOLDER) or {}
+    if "chance" in facts:
+        return facts["chance"]
+    chance = taken.chance()
+    if chance is not None:
+        print(f"chance is {chance:.4g}: what the model measures before it is trained.", flush=True)
+    return chance
 
 
 def _seconds(taken: Taken, spec: ModelSpec, wishes: Wishes, folder: Path) -> float:

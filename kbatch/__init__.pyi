@@ -14,6 +14,7 @@ from .results.advice import advise, starting_recipe
 from .results.ranking import best_recipe
 from .results.report import report
 from .space import Space
+from .standin.notebook import load_ipython_extension, unload_ipython_extension
 from .standin.tuned import Tuned, tune
 from .training.confirmation import confirm
 from .training.noise import noise_scale
@@ -42,6 +43,7 @@ __all__ = [
     "confirm",
     "errors",
     "find_max_batch",
+    "load_ipython_extension",
     "max_batches",
     "memory",
     "noise_scale",
@@ -57,4 +59,5 @@ __all__ = [
     "throughput",
     "train",
     "tune",
+    "unload_ipython_extension",
 ]

@@ -168,7 +168,7 @@ def tune(options: TuneOptions) -> None:
             ready(str(options.folder))
         import_tensorflow()
         start_tensorflow()
-        from kbatch.standin.users_script import Ended, FitTaker
+        from kbatch.standin.fit_taker import Ended, FitTaker
 
         try:
             FitTaker(script, options.fit, _Taker(options).take).run()
@@ -195,9 +195,9 @@ class _Taker:
         self._options = options
 
     def take(self, call: FitCall) -> Any:
+        from kbatch.standin.fit_taker import Ended
         from kbatch.standin.taken import Taken
         from kbatch.standin.tuned import searched
-        from kbatch.standin.users_script import Ended
 
         options = self._options
         taken = Taken.of(call, options.metric, options.validation_split)

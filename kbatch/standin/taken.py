@@ -116,14 +116,16 @@ class Taken:
         if given is not None:
             return _with_baseline(given, baseline)
         optimizers = (COMPILED, "sgd", "adam")
-        fixed: dict[str, Any] = dict(axes)
-        if isinstance(self.build, SameModel):
-            fixed["policy"] = (str(keras.config.dtype_policy().name),)
         usual: dict[str, Any] = {"optimizer": optimizers, "baseline": baseline}
+        policy = str(keras.config.dtype_policy().name)
+        if policy not in Space().policies:
+            usual["policy"] = (policy, *Space().policies)
         if self.batch_size not in Space().batch_size:  # else those above the examples are left out
             sizes = {size for size in Space().batch_size if size <= self._examples()}
             usual["batch_size"] = tuple(sorted({*sizes, self.batch_size}))
-        return Space(**{**usual, **fixed})
+        if isinstance(self.build, SameModel):
+            usual["policy"] = (policy,)
+        return Space(**{**usual, **axes})
 
     def callbacks_of_search(self, folder: Path) -> list[Any]:
         """Return copies of the callbacks whose files do not take the place of the script's own."""

@@ -1,26 +1,16 @@
-"""User's script: it is run as Python runs it, and one of its calls of `fit` is taken."""
+"""User's script: a script or a module, run as Python runs it."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kbatch.errors import SearchError
-from kbatch.standin.configuration import noting
-from kbatch.standin.fit_call import KERAS_FIT, FitCall, standing_in
-
-LOOP = "GradientTape"
-
-
-class Ended(BaseException):
-    """Ends a script behind the call of `fit` that was taken; no `except Exception` catches it."""
 
 
 @dataclass(frozen=True)
@@ -88,106 +78,3 @@ def _first_on_path(folder: str) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
-
-
-class FitTaker:
-    """Takes one call of `fit` of a script, and lets the others train as they are.
-
-    Args:
-        script: `UsersScript`.
-        number: Integer, which call is taken, counted from 1; `None` for the one with most epochs.
-        take: Function that is given the `FitCall`, and returns what `fit` returns.
-
-    Attributes:
-        taken: Boolean, whether a call was taken.
-    """
-
-    def __init__(
-        self, script: UsersScript, number: int | None, take: Callable[[FitCall], Any]
-    ) -> None:
-        self._script, self._number, self._take = script, number, take
-        self._count = 0
-        self.taken = False
-
-    def run(self) -> None:
-        """Run the script.
-
-        Raises:
-            SearchError: If it ended without the call of `fit` that was to be taken.
-        """
-        with noting(), standing_in(self._called):
-            self._script.run()
-        if not self.taken:
-            raise self._missing()
-
-    def _called(self, call: FitCall) -> Any:
-        self._count += 1
-        if self.taken or not self._is_the_one(call):
-            return KERAS_FIT(call.model, **call.arguments)
-        self.taken = True
-        return self._take(call)
-
-    def _is_the_one(self, call: FitCall) -> bool:
-        if self._number is not None:
-            return self._count == self._number
-        others = [each for each in self._sites(call) if each.lineno > _line(call)]
-        longer = [each for each in others if _epochs(each, call) > call.epochs]
-        if longer:
-            print(
-                f"fit of line {_line(call)} trains as it is: that of line {longer[0].lineno} is "
-                "longer, and is taken (--fit says otherwise).",
-                flush=True,
-            )
-        return not longer
-
-    def _sites(self, call: FitCall) -> list[ast.Call]:
-        """The calls of `fit` in the file of a call."""
-        if call.place is None:
-            return []
-        try:
-            tree = ast.parse(Path(call.place[0]).read_text())
-        except (OSError, SyntaxError, ValueError):
-            return []
-        found = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
-        return [each for each in found if getattr(each.func, "attr", "") == "fit"]
-
-    def _missing(self) -> SearchError:
-        loop = LOOP in self._script.file.read_text(errors="replace")
-        if loop:
-            return SearchError(
-                "A script must call model.fit to be tuned",
-                f"a training loop of its own ({LOOP})",
-                "Override train_step and call fit, or use kbatch.Tuner with a build function",
-            )
-        which = "" if self._number is None else f" {self._number}"
-        return SearchError(
-            "A script must call model.fit to be tuned",
-            f"a script that ended after {self._count} calls, without call{which}",
-            "Pass its arguments behind its name, or another --fit",
-        )
-
-
-def _line(call: FitCall) -> int:
-    return 0 if call.place is None else call.place[1]
-
-
-def _epochs(site: ast.Call, call: FitCall) -> int:
-    """The epochs of another call of `fit`, as far as its file tells; 0 if it does not."""
-    given = {each.arg: each.value for each in site.keywords}
-    last, first = (_number(given.get(name), call) for name in ("epochs", "initial_epoch"))
-    return last - first
-
-
-def _number(node: ast.expr | None, call: FitCall) -> int:
-    """A whole number, or the sum, product or name of some."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.Name) and call.frame is not None:
-        value = {**call.frame.f_globals, **call.frame.f_locals}.get(node.id)
-        return value if isinstance(value, int) else 0
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
-        left, right = _number(node.left, call), _number(node.right, call)
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        return left + right if isinstance(node.op, ast.Add) else left - right
-    return 0

@@ -48,6 +48,7 @@ def trained(
         history = _fit(model, recipe, data, goal, options, taken)
         _hand_over(model, own)
     else:
+        maker.start.put_back()  # of a model that could not be made anew, and trained in the search
         compile_for(as_built(own), recipe, maker.arguments)
         if taken.build.unlabelled:
             take_labels_away(own)

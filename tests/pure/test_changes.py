@@ -48,8 +48,7 @@ def added(changes):
             ARRAYS,
             SGD,
             [
-                "model.compile(keras.optimizers.SGD(learning_rate=0.04, momentum=0.9), "
-                '"mse")',
+                'model.compile(keras.optimizers.SGD(learning_rate=0.04, momentum=0.9), "mse")',
                 "model.fit(x, y, epochs=3, batch_size=128)",
             ],
         ),

@@ -1,0 +1,84 @@
+"""`kbatch tune` on scripts as people write them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "support" / "users_scripts"
+SHORT = ["--trials", "1", "--seconds-per-trial", "0.4", "--confirm", "0"]
+SAVED = {
+    "from_scratch": "model.keras",
+    "transfer": "transfer.keras",
+    "text": "text.keras",
+    "structured": "structured.keras",
+    "unet": "unet.keras",
+    "vae": "decoder.keras",
+    "several_outputs": "several.keras",
+    "series": "series.weights.h5",
+    "mixed": "mixed.keras",
+}
+
+
+def tune(*arguments, cwd, timeout=300):
+    command = [sys.executable, "-m", "kbatch", "tune", *map(str, arguments)]
+    folder = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": folder, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAVED)
+def test_a_script_ends_in_the_file_that_it_saves(name, tmp_path):
+    done = tune("--train", *SHORT, SCRIPTS / f"{name}.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Trained by: " in done.stdout
+    assert (tmp_path / SAVED[name]).exists()
+
+
+def test_a_script_gets_its_arguments_and_its_own_lines_back(tmp_path):
+    script = SCRIPTS / "from_scratch.py"
+    options = [*SHORT, "--optimizers", "sgd", "--batch-sizes", "64"]
+    done = tune(*options, script, "--epochs", "3", "--out", "here.keras", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "batch 32, 3 epochs, scored by val_accuracy" in done.stdout
+    assert "+BATCH = 64" in done.stdout or "today's is kept" in done.stdout
+    assert not (tmp_path / "here.keras").exists()  # the script ends at its fit
+    assert (tmp_path / "kbatch-tune" / "from_scratch" / "report.html").exists()
+
+
+def test_check_trains_nothing(tmp_path):
+    done = tune("--check", SCRIPTS / "transfer.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "line 33 is longer, and is taken" in done.stdout
+    assert "variables as the model had them" in done.stdout
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_no_script_is_refused_before_tensorflow(tmp_path):
+    for arguments in ((), ("nothing.py",), ("--module", "no.such.module")):
+        done = tune(*arguments, cwd=tmp_path, timeout=60)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+
+
+def test_a_loop_of_ones_own_gets_one_sentence(tmp_path):
+    done = tune(SCRIPTS / "loop.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "GradientTape" in done.stderr.splitlines()[-1]
+
+
+def test_an_end_of_the_script_itself_is_handed_on(tmp_path):
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(3)\n")
+    assert tune("ends.py", cwd=tmp_path).returncode == 3
+
+
+def test_a_module_is_run_as_python_does(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "train.py").write_text("import sys\nsys.exit(len(sys.argv))\n")
+    assert tune("--module", "pkg.train", "a", "--b", cwd=tmp_path).returncode == 3

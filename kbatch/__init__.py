@@ -16,6 +16,7 @@
 - `results`: ranking, intervals and claim, tables, charts, report, page, advice.
 - `script`: a recipe as plain Keras.
 - `runtime`: the process of TensorFlow, its devices and workers.
+- `standin`: a call of `model.fit` as its user wrote it, taken and tuned.
 - `cli`: the commands; `studies`: published claims made again; `testing`: trainings replayed.
 
 `docs/design.md` tells one trial's way through them, and `pyproject.toml` their floors. Public names

@@ -36,6 +36,8 @@ SMALL = [
     (r"\bmax_trials=\d+", "max_trials=1"),
     (r"\bbudget=\"30min\"", "max_trials=2"),
     (r"\bobjective\(\), 6,", "objective(), 1,"),
+    (r"\bbudget=\"2min\"", "seconds_per_trial=0.3, max_trials=1, confirm_seeds=0"),
+    (r"\bepochs=10, max_trials=6", "epochs=2, seconds_per_trial=0.3, max_trials=1"),
     (r"\bepochs=(10|50)\b", "epochs=2"),
     (r"\bseeds=\d+", "seeds=1"),
     (r"\btop=1\)", "top=1, seeds=1)"),
@@ -67,6 +69,7 @@ SMALL_COMMANDS = {
     "recompute": "--shape 16,16,3 --memory-limit 100MB",
     "doctor": "",
 }
+TUNE = ["--trials", "1", "--seconds-per-trial", "0.3", "--confirm", "0"]
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,8 @@ def folder(tmp_path, monkeypatch):
         (tmp_path / "PetImages" / name).mkdir(parents=True)
         for number, picture in enumerate(pictures):
             Image.fromarray(picture).save(tmp_path / "PetImages" / name / f"{number}.png")
+    script = ROOT / "tests" / "support" / "users_scripts" / "from_scratch.py"
+    (tmp_path / "train.py").write_text(script.read_text())
     monkeypatch.setenv("KBATCH_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -247,6 +252,8 @@ def test_the_commands_of_kbatch_run(folder):
         done.add(tuple(words))
         name = words[1]
         arguments = [*words[1:], *SMALL_COMMANDS.get(name, "").split()]
+        if name == "tune":  # what comes behind the script is the script's
+            arguments = ["tune", *TUNE, *words[2:]]
         if name in ("cats-vs-dogs", "search"):
             searched = f"out-{len(done)}"
             arguments += ["--out", searched]

@@ -34,7 +34,7 @@ ONLY_IN = {
     "keras_tuner.src": {"runtime.keras_private"},
     "typer": {
         *(f"cli.{name}" for name in ("advise", "app", "command", "doctor")),
-        *(f"cli.{name}" for name in ("max_batch", "recompute", "search_options")),
+        *(f"cli.{name}" for name in ("max_batch", "recompute", "search_options", "tune")),
     },
     "optuna": {"search.proposals"},
     "loky": {"runtime.worker", "runtime.loky_private"},

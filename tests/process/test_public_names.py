@@ -28,6 +28,7 @@ NAMES = [
         "confirm",
         "errors",
         "find_max_batch",
+        "load_ipython_extension",
         "max_batches",
         "memory",
     ),
@@ -44,6 +45,9 @@ NAMES = [
         "testing",
         "throughput",
         "train",
+        "unload_ipython_extension",
+        "tune",
+        "Tuned",
     ),
 ]
 

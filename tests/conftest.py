@@ -1,10 +1,12 @@
 """Fixtures of all tests: quiet TensorFlow with a CPU that tells bytes, small data and models."""
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -105,6 +107,34 @@ def raw():
         )
 
     return raw
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory):
+    """A folder for what is made once a test run: of all workers of xdist, where there are any."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def finished(points, stored):
+    """The folder of a search of two trials, only to be read: see support/short_searches.py."""
+    import short_searches
+
+    make = functools.partial(short_searches.finish, points=points)
+    return short_searches.stored_once(stored / "finished", make)
+
+
+@pytest.fixture(scope="session")
+def confirmed(points, finished, stored):
+    """The same with confirmations of both trials, only to be read."""
+    import short_searches
+
+    def make(folder):
+        shutil.copytree(finished, folder)
+        short_searches.confirm(folder, points)
+
+    return short_searches.stored_once(stored / "confirmed", make)
 
 
 @pytest.fixture(scope="session")

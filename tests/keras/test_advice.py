@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import shutil
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -607,8 +606,8 @@ def test_a_search_keeps_that_it_validates_on_its_training_data(points, tmp_path)
     assert "all validation examples (200 looked at)" in found["evaluated_on_training_data"].text
 
 
-def test_a_search_on_other_data_is_not_accused(searched):
-    rules = {each.rule for each in advise(Recipe(), results=searched)}
+def test_a_search_on_other_data_is_not_accused(finished):
+    rules = {each.rule for each in advise(Recipe(), results=finished)}
     assert "evaluated_on_training_data" not in rules
 
 
@@ -618,16 +617,16 @@ def test_without_results_this_machine_is_asked(fast, speaks, monkeypatch):
     assert ("slow_mixed_policy" in said(on(MIXED))) == speaks
 
 
-def test_a_project_of_before_learns_of_the_overlap(searched, points, build, tmp_path):
+def test_a_project_of_before_learns_of_the_overlap(finished, points, tmp_path):
     """The fact is no condition of a search that goes on."""
-    folder = shutil.copytree(Path(searched.project_dir).parent, tmp_path / "old")
+    folder = shutil.copytree(finished, tmp_path / "old")
     facts = project.load_facts(folder / "p" / "kbatch")
     assert facts["checks"]["validation"]["shared"] == 0
     del facts["checks"]["validation"]
     project.save_facts(folder / "p" / "kbatch", facts)
-    tuner = short_searches.tuner_of(folder, model=build, space=SPACE, max_trials=2)
+    tuner = short_searches.search_again(folder, max_trials=3)
     short_searches.search(tuner, points)
-    assert len(load(tuner)) == 3
+    assert len(load(tuner)) == 4
     assert project.load_facts(folder / "p" / "kbatch")["checks"]["validation"]["looked_at"] == 200
 
 

@@ -139,24 +139,27 @@ def whole(build, x, y, weights=None):
     return model.get_weights()
 
 
-def in_passes(build, x, y, weights=None, **fields):
+def trained(build, x, y, weights=None, micro=PASS, updates=UPDATES, callbacks=(), **fields):
+    """The outcome of training by kbatch."""
+    recipe = kbatch.Recipe(N, "compiled", None, micro_batch_size=micro, **fields)
+    judged = {"metric": "val_loss", "direction": "min", "chance": 1e9}
+    held_out = (x + 1 if x.dtype.kind == "f" else x, y)
+    given = {"updates": updates, "callbacks": [*callbacks], "sample_weight": weights, **judged}
+    return kbatch.train(recipe, build, x, y, held_out, **given)[1]
+
+
+def in_passes(build, x, y, weights=None, micro=PASS, **fields):
     """The weights of kbatch after the same updates in passes, and the outcome."""
-    recipe = kbatch.Recipe(N, "compiled", None, micro_batch_size=PASS, **fields)
     kept = Weights()
-    _, outcome = kbatch.train(
-        recipe,
-        build,
-        x,
-        y,
-        (x + 1 if x.dtype.kind == "f" else x, y),
-        updates=UPDATES,
-        metric="val_loss",
-        direction="min",
-        chance=1e9,
-        callbacks=[kept],
-        sample_weight=weights,
-    )
+    outcome = trained(build, x, y, weights, micro, callbacks=[kept], **fields)
     return kept.last, outcome
+
+
+def assert_equals_whole(build, x, y, weights=None, tolerance=2e-6, **fields):
+    """In passes the weights are those of plain Keras; returns the outcome."""
+    own, outcome = in_passes(build, x, y, weights, **fields)
+    assert difference(whole(build, x, y, weights), own) < tolerance
+    return outcome
 
 
 def difference(first, second):
@@ -177,8 +180,8 @@ def test_a_loss_that_couples_examples_equals_the_whole_batch(name, float64):
     loss, parts, y = CASES[name]
     x, y = data_of(name, y)
     build = compiled(parts, loss)
-    trained, outcome = in_passes(build, x, y)
-    assert difference(whole(build, x, y), trained) < 1e-12
+    own, outcome = in_passes(build, x, y)
+    assert difference(whole(build, x, y), own) < 1e-12
     assert any("is not the mean over its passes" in remark for remark in outcome.remarks)
 
 
@@ -187,8 +190,8 @@ def test_a_loss_that_is_a_mean_trains_as_before(name, float64):
     loss, parts, y = ADDS_UP[name]
     x, y = data_of(name, y)
     build = compiled(parts, loss)
-    trained, outcome = in_passes(build, x, y)
-    assert difference(whole(build, x, y), trained) < 1e-12
+    own, outcome = in_passes(build, x, y)
+    assert difference(whole(build, x, y), own) < 1e-12
     assert not any("passes" in remark for remark in outcome.remarks)
 
 
@@ -196,54 +199,36 @@ def test_a_loss_that_is_a_mean_trains_as_before(name, float64):
 def test_exact_accumulation_can_be_asked_for(name):
     loss, parts, y = ADDS_UP[name]
     x, y = data_of(name, y)
-    build = compiled(parts, loss)
-    trained, _ = in_passes(build, x, y, accumulation="exact")
-    assert difference(whole(build, x, y), trained) < 2e-6
+    assert_equals_whole(compiled(parts, loss), x, y, accumulation="exact")
 
 
 @pytest.mark.parametrize("name", ["dice", "rmse", "unet", "batch statistics"])
 def test_coupled_losses_in_single_precision(name):
     loss, parts, y = CASES[name]
-    x, y = data_of(name, y)
-    build = compiled(parts, loss)
-    assert difference(whole(build, x, y), in_passes(build, x, y)[0]) < 1e-6
+    assert_equals_whole(compiled(parts, loss), *data_of(name, y), tolerance=1e-6)
 
 
 @pytest.mark.parametrize("loss", [rmse, keras.losses.Dice(), "mse"], ids=["rmse", "dice", "mse"])
 def test_weights_of_examples_count_as_in_the_whole_batch(loss):
     build = compiled(lambda: dense("sigmoid"), lambda: loss)
-    x, y = data_of("", LABELS)
-    trained, _ = in_passes(build, x, y, WEIGHTS.astype("float32"))
-    assert difference(whole(build, x, y, WEIGHTS.astype("float32")), trained) < 2e-6
+    assert_equals_whole(build, *data_of("", LABELS), WEIGHTS.astype("float32"))
 
 
 @pytest.mark.parametrize("fields", [{"jit_compile": True}, {"recompute": "sqrt"}])
 def test_it_is_exact_with_xla_and_recompute(fields):
     deep = lambda: [keras.Input((6,)), *(layers.Dense(6, "tanh") for _ in range(9))]  # noqa: E731
-    build, (x, y) = compiled(deep, lambda: rmse), (X.astype("float32"), X.astype("float32"))
-    trained, outcome = in_passes(build, x, y, **fields)
-    assert difference(whole(build, x, y), trained) < 2e-6
+    x = X.astype("float32")
+    outcome = assert_equals_whole(compiled(deep, lambda: rmse), x, x, **fields)
     assert ("recompute" in fields) == bool(outcome.plan)
 
 
 @pytest.mark.parametrize("training", ["sam:0.05", "proximal:0.1"])
 def test_other_methods_see_the_loss_of_the_whole_batch(training):
     build, (x, y) = compiled(lambda: dense("sigmoid"), keras.losses.Dice), data_of("", LABELS)
-    kept = Weights()
-    kbatch.train(
-        kbatch.Recipe(N, "compiled", None, training=training),
-        build,
-        x,
-        y,
-        (x, y),
-        updates=UPDATES,
-        metric="val_loss",
-        direction="min",
-        chance=9.0,
-        callbacks=[kept],
+    at_once, in_parts = (
+        in_passes(build, x, y, micro=micro, training=training)[0] for micro in (None, PASS)
     )
-    trained, _ = in_passes(build, x, y, training=training)
-    assert difference(kept.last, trained) < 2e-6
+    assert difference(at_once, in_parts) < 2e-6
 
 
 class Noted(keras.Model):
@@ -273,18 +258,7 @@ def test_dropout_drops_the_same_units_in_both_forward_passes():
         return model
 
     ones, (_, y), end = np.ones((N, 6), "float32"), data_of("", LABELS), Kept()
-    kbatch.train(
-        kbatch.Recipe(N, "compiled", None, micro_batch_size=PASS, accumulation="exact"),
-        build,
-        ones,
-        y,
-        (ones, y),
-        updates=1,
-        metric="val_loss",
-        direction="min",
-        chance=1e9,
-        callbacks=[end],
-    )
+    trained(build, ones, y, updates=1, callbacks=[end], accumulation="exact")
     start = build().get_layer("dense").get_weights()[0]
     assert 0.2 < end.kept.mean() < 0.8
     moved = RATE * 2.0 * end.kept.sum(axis=0)  # units that are kept are scaled by 2
@@ -321,8 +295,7 @@ def tutorial(y, p):
 def test_padded_texts_with_masks(loss):
     ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
     build = compiled(masked, lambda: ignoring if loss == "ignore" else loss)
-    trained, _ = in_passes(build, TOKENS, TOKENS)
-    assert difference(whole(build, TOKENS, TOKENS), trained) < 2e-6
+    assert_equals_whole(build, TOKENS, TOKENS)
 
 
 def two_outputs():
@@ -339,9 +312,7 @@ def two_outputs():
 def test_several_outputs_with_masks_and_loss_weights(of_kind):
     losses = {"words": "sparse_categorical_crossentropy", "kind": of_kind}
     build = compiled(two_outputs, lambda: losses, loss_weights={"words": 0.3, "kind": 2.0})
-    y = {"words": TOKENS, "kind": LABELS.astype("float32")}
-    trained, _ = in_passes(build, TOKENS, y)
-    assert difference(whole(build, TOKENS, y), trained) < 2e-6
+    assert_equals_whole(build, TOKENS, {"words": TOKENS, "kind": LABELS.astype("float32")})
 
 
 class Adding(layers.Layer):
@@ -357,9 +328,7 @@ class Adding(layers.Layer):
 @pytest.mark.parametrize("loss", ["mse", rmse], ids=["mse", "rmse"])
 def test_a_mean_that_a_layer_adds_is_part_of_both_ways(loss):
     parts = lambda: [*dense(), Adding(ops.mean)]  # noqa: E731
-    build, (x, y) = compiled(parts, lambda: loss), data_of("", LABELS)
-    trained, _ = in_passes(build, x, y)
-    assert difference(whole(build, x, y), trained) < 2e-6
+    assert_equals_whole(compiled(parts, lambda: loss), *data_of("", LABELS))
 
 
 @pytest.mark.parametrize(
@@ -391,9 +360,7 @@ def test_an_own_compute_loss_equals_the_whole_batch():
         model.compile(keras.optimizers.SGD(RATE), "mse")
         return model
 
-    x, y = data_of("", LABELS)
-    trained, outcome = in_passes(build, x, y)
-    assert difference(whole(build, x, y), trained) < 2e-6
+    outcome = assert_equals_whole(build, *data_of("", LABELS))
     assert any("OwnLoss.compute_loss" in remark for remark in outcome.remarks)
 
 
@@ -431,18 +398,7 @@ def test_an_own_train_step_that_does_not_is_refused(loss):
 
 
 def test_one_pass_needs_no_check():
-    x, y = data_of("", LABELS)
     parts = lambda: [*dense(), Adding(ops.sum)]  # noqa: E731
     build = compiled(parts, lambda: rmse)
-    _, outcome = kbatch.train(
-        kbatch.Recipe(N, "compiled", None),
-        build,
-        x,
-        y,
-        (x, y),
-        updates=1,
-        metric="val_loss",
-        direction="min",
-        chance=9.0,
-    )
+    outcome = trained(build, *data_of("", LABELS), micro=None, updates=1)
     assert not any("mean over its passes" in remark for remark in outcome.remarks)

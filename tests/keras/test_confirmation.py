@@ -1,24 +1,21 @@
 """Confirmations of a real search: which recipes are trained again, and on what."""
 
+import shutil
+
 import numpy as np
 import pytest
-from short_searches import search, tuner_of
+from short_searches import confirm, search_again
 
 import kbatch
 from kbatch.results.loading import load_records
 
 
-@pytest.fixture(scope="module")
-def searched(points, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("searched")
-    return search(tuner_of(directory, max_trials=2, seed=1), points), directory
-
-
-def test_a_confirmation_trains_with_fresh_seeds_and_resumes(searched, points):
-    tuner, directory = searched
+def test_a_confirmation_trains_with_fresh_seeds_and_resumes(confirmed, points, tmp_path):
+    directory = shutil.copytree(confirmed, tmp_path, dirs_exist_ok=True)
+    tuner = search_again(directory)
     (x, y), validation = points
     data = {"validation_data": validation, "test_data": validation, "verbose": 0}
-    both = kbatch.confirm(tuner, x, y, top=2, seeds=1, **data)
+    both = confirm(directory, points)
     assert len(both) == 3
     assert both.baseline.sum() == 1
     runs = kbatch.confirm(tuner, x, y, top=1, seeds=2, **data)
@@ -37,12 +34,12 @@ def test_a_confirmation_trains_with_fresh_seeds_and_resumes(searched, points):
         kbatch.confirm(tuner, x, y, top=1, seeds=3, **data | {"test_data": (x, y)})
 
 
-def test_trials_that_failed_are_not_confirmed(searched):
+def test_trials_that_failed_are_not_confirmed(finished):
     from dataclasses import replace
 
     from kbatch.results.ranking import leaders
 
-    records = load_records(searched[1] / "p")
+    records = load_records(finished / "p")
     crashed = [
         replace(r, outcome=replace(r.outcome, ended="crashed")) if r.trial == 0 else r
         for r in records

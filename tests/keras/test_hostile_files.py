@@ -1,12 +1,13 @@
 """What comes from someone else is data: no program starts, and no file outside is touched."""
 
 import dataclasses
+import io
 import json
 import math
 import os
+import shutil
 import stat
 import zipfile
-from pathlib import Path
 
 import keras
 import keras_tuner
@@ -54,8 +55,6 @@ def folder_of_pictures(folder, content, name="x.jpg"):
 
 def png_of(width, height):
     """A whole PNG of one colour, of few bytes."""
-    import io
-
     page = io.BytesIO()
     Image.new("1", (width, height)).save(page, "PNG")
     return page.getvalue()
@@ -120,13 +119,6 @@ def searched(tmp_path_factory):
     return folder
 
 
-def copy_of(searched, folder):
-    import shutil
-
-    shutil.copytree(searched, folder)
-    return folder
-
-
 FILES = (
     "kbatch/lock",
     "kbatch/records.jsonl",
@@ -143,7 +135,7 @@ FILES = (
 @pytest.mark.parametrize("kind", ["kbatch", "stock"])
 @pytest.mark.parametrize("file", FILES)
 def test_nothing_is_written_through_a_link(file, kind, searched, tmp_path):
-    folder = copy_of(searched, tmp_path / "runs")
+    folder = shutil.copytree(searched, tmp_path / "runs")
     outside = tmp_path / "mine.txt"
     link = folder / "p" / file
     link.parent.mkdir(exist_ok=True)
@@ -161,7 +153,7 @@ def test_nothing_is_written_through_a_link(file, kind, searched, tmp_path):
 
 
 def test_overwriting_removes_nothing_behind_a_link(searched, tmp_path):
-    folder, mine = copy_of(searched, tmp_path / "runs"), tmp_path / "mine"
+    folder, mine = shutil.copytree(searched, tmp_path / "runs"), tmp_path / "mine"
     mine.mkdir()
     (mine / "kept.txt").write_text("mine")
     (folder / "p" / "trial_7").symlink_to(mine)
@@ -173,18 +165,22 @@ def test_overwriting_removes_nothing_behind_a_link(searched, tmp_path):
 
 
 def test_a_project_may_stand_behind_a_link_of_its_own(searched, tmp_path):
-    copy_of(searched, tmp_path / "there")
+    shutil.copytree(searched, tmp_path / "there")
     (tmp_path / "runs").symlink_to(tmp_path / "there")
     resume(tmp_path / "runs")
 
 
-def test_a_search_of_someone_elses_results_is_no_link(tmp_path):
+@pytest.mark.parametrize("name", ["search", "report.md"])
+def test_a_command_begins_on_no_link(name, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "search").symlink_to(tmp_path / "elsewhere")
+    target = tmp_path / ("elsewhere" if name == "search" else "mine.txt")
+    (tmp_path / "out" / name).symlink_to(target)
     with pytest.raises(RecordError, match="must hold no links"):
         search_run.ready(str(tmp_path / "out"))
     assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
 def test_a_lock_is_no_link(tmp_path):
@@ -213,7 +209,7 @@ OUTSIDE = [
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_a_checkpoint_is_below_its_project(path, searched, tmp_path):
     assert not fits_json(path, Below)
-    folder = copy_of(searched, tmp_path / "runs")
+    folder = shutil.copytree(searched, tmp_path / "runs")
     file = folder / "p" / "kbatch" / "records.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
@@ -227,17 +223,6 @@ def test_a_checkpoint_is_below_its_project(path, searched, tmp_path):
 @pytest.mark.parametrize("path", ["", "trial_0/checkpoint.weights.h5", "a..b/c...", "a\\b"])
 def test_a_path_below_is_taken(path):
     assert fits_json(path, Below)
-
-
-def test_pages_are_not_written_through_a_link(tmp_path):
-    from kbatch.cli import search_run
-
-    (tmp_path / "mine.txt").write_text("mine")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "report.md").symlink_to(tmp_path / "mine.txt")
-    with pytest.raises(RecordError, match="must hold no links"):
-        search_run.ready(str(tmp_path / "out"))
-    assert Path(tmp_path / "mine.txt").read_text() == "mine"
 
 
 def test_a_deep_folder_is_walked(tmp_path):
@@ -287,7 +272,7 @@ def test_headers_of_arrays_are_refused_in_a_sentence(header, says, tmp_path):
 
 @pytest.mark.parametrize("file", ["oracle.json", "trial_0000/trial.json", "kbatch/lock"])
 def test_a_project_with_a_pipe_is_refused_and_never_waits(file, searched, tmp_path):
-    folder = copy_of(searched, tmp_path / "runs")
+    folder = shutil.copytree(searched, tmp_path / "runs")
     (folder / "p" / file).unlink(missing_ok=True)
     os.mkfifo(folder / "p" / file)
     with pytest.raises(RecordError, match="files and folders only"):
@@ -345,7 +330,7 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_state_of_keras_tuner_is_refused_by_name(how, searched, tmp_path):
     file, change = BROKEN[how]
-    folder = copy_of(searched, tmp_path / "copy")
+    folder = shutil.copytree(searched, tmp_path / "copy")
     state = json.loads((folder / "p" / file).read_text())
     change(state)
     (folder / "p" / file).write_text(json.dumps(state))
@@ -356,7 +341,7 @@ def test_a_broken_state_of_keras_tuner_is_refused_by_name(how, searched, tmp_pat
 
 
 def test_half_a_file_of_keras_tuner_is_refused_and_overwritten(searched, tmp_path):
-    folder = copy_of(searched, tmp_path / "copy")
+    folder = shutil.copytree(searched, tmp_path / "copy")
     (folder / "p" / "oracle.json").write_text('{"rungs": [')
     with pytest.raises(RecordError, match=r"oracle\.json, which is not\. Restore it, pass over"):
         resume(folder)

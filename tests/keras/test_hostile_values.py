@@ -42,13 +42,9 @@ def tuner_in(folder):
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory):
+def searched(confirmed):
     """The texts of the files of a search with a confirmation."""
-    folder = tmp_path_factory.mktemp("searched")
-    tuner = tuner_in(folder)
-    tuner.search(X, Y, validation_data=(X, Y), verbose=0)
-    kbatch.confirm(tuner, top=1, verbose=0)
-    kept = folder / "p" / "kbatch"
+    kept = confirmed / "p" / "kbatch"
     return {name: (kept / name).read_text() for name in ("records.jsonl", "project.json")}
 
 

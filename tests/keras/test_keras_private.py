@@ -52,8 +52,10 @@ def test_the_innermost_stateless_scope_is_told():
 
 def test_layers_inside_of_layers_are_listed():
     wrapped = layers.Bidirectional(layers.LSTM(2, name="lstm"), name="wrapper")
-    names = {layer.name for layer in keras_private.flatten_layers(wrapped)}
-    assert {"wrapper", "forward_lstm", "backward_lstm"} <= names
+    model = keras.Sequential([keras.Input((2, 2)), keras.Sequential([wrapped])])
+    names = [layer.name for layer in keras_private.flatten_layers(model)]
+    assert names[0] == model.name
+    assert {"wrapper", "forward_lstm", "backward_lstm"} <= {*names}
 
 
 def test_functional_and_sequential_models_are_known(model):
@@ -108,8 +110,9 @@ def test_a_mask_is_attached_and_read():
     assert keras_private.mask_of(tensor) is None
     keras_private.set_mask(tensor, mask)
     assert keras_private.mask_of(tensor) is mask
-    masked = layers.Embedding(5, 2, mask_zero=True)(keras.Input((3,), dtype="int32"))
-    assert keras_private.mask_of(masked) is not None
+    inputs = keras.Input((3,), dtype="int32")
+    assert keras_private.mask_of(inputs) is None
+    assert keras_private.mask_of(layers.Embedding(5, 2, mask_zero=True)(inputs)) is not None
 
 
 def test_frozen_weights_stay_among_a_layers_own():
@@ -175,14 +178,6 @@ def test_decay_exclusions_are_copied():
         assert float(weight) == pytest.approx(decayed)
 
 
-def test_flatten_layers_reaches_nested_layers():
-    inner = keras.Sequential([keras.layers.Dense(1, name="inside")])
-    model = keras.Sequential([keras.Input((2,)), inner])
-    names = [layer.name for layer in keras_private.flatten_layers(model)]
-    assert names[0] == model.name
-    assert "inside" in names
-
-
 def test_the_name_counters_can_be_reset_and_put_back():
     before = keras_private.global_attributes([keras_private.NAME_COUNTERS])
     number = int(re.sub(r"\D", "", keras.layers.Dense(1).name) or 0)
@@ -213,28 +208,15 @@ def test_learning_rate_setting_is_a_schedule_where_one_was_given():
     assert float(constant) == 0.5
 
 
-def test_mask_of_a_masked_tensor():
-    inputs = keras.Input((3,), dtype="int32")
-    masked = keras.layers.Embedding(4, 2, mask_zero=True)(inputs)
-    assert keras_private.mask_of(masked) is not None
-    assert keras_private.mask_of(inputs) is None
-
-
 def input_and_head():
     return [keras.Input((3,)), keras.layers.Dense(2, name="head")]
 
 
-def test_the_outputs_of_a_sequential_have_names():
+def test_the_outputs_of_a_model_with_a_graph_have_names():
     assert keras_private.output_names(keras.Sequential(input_and_head())) == ("head",)
-
-
-def test_the_outputs_of_a_functional_model_have_names():
     inputs, head = input_and_head()
     model = keras.Model(inputs, {"first": head(inputs), "second": head(inputs)})
     assert len(keras_private.output_names(model)) == 2
-
-
-def test_a_model_without_a_graph_has_no_names_of_outputs():
     assert keras_private.output_names(None) == ()
     assert keras_private.output_names(keras.Sequential([keras.layers.Dense(2)])) == ()
 
@@ -329,15 +311,9 @@ def test_every_declaration_goes_through_retrieve(declare):
 def test_the_callbacks_of_a_trial_are_callbacks_of_keras():
     for kind in (keras_private.save_best_epoch(), keras_private.tuner_callback()):
         assert issubclass(kind, keras.callbacks.Callback)
-
-
-def test_the_callback_that_saves_weights_has_a_path():
     assert "filepath" in inspect.signature(keras_private.save_best_epoch()).parameters
-
-
-def test_the_callback_that_reports_has_tuner_and_trial():
-    parameters = inspect.signature(keras_private.tuner_callback()).parameters
-    assert {"tuner", "trial"} <= parameters.keys()
+    reports = inspect.signature(keras_private.tuner_callback()).parameters
+    assert {"tuner", "trial"} <= reports.keys()
 
 
 class Bell:

@@ -9,7 +9,6 @@ import keras_tuner
 import numpy as np
 import pytest
 from recorded_trainings import HORIZON, trainings
-from short_searches import search, tuner_of
 
 import kbatch
 from kbatch.errors import RecordError, SearchError
@@ -166,15 +165,12 @@ def test_what_is_clearly_worse_is_stopped_among_the_first(replay):
     assert min(each.seconds for each in stopped) < 0.5 * replay.horizon
 
 
-def test_a_project_that_was_confirmed_becomes_a_table(points, tmp_path):
-    tuner = search(tuner_of(tmp_path, max_trials=2, seed=1), points)
-    (x, y), validation = points
-    kbatch.confirm(tuner, x, y, validation_data=validation, top=2, seeds=1, verbose=0)
-    table = Replay.of_project(tmp_path / "p")
+def test_a_project_that_was_confirmed_becomes_a_table(confirmed, points, tmp_path):
+    table = Replay.of_project(confirmed / "p")
     assert len(table.recipes) == 3
     assert len(table.trainings) == 6
-    assert {each.validation_examples for each in table.trainings} == {len(validation[0])}
-    records = kbatch.results.load(tmp_path / "p")
+    assert {each.validation_examples for each in table.trainings} == {len(points[1][0])}
+    records = kbatch.results.load(confirmed / "p")
     for record, score in zip(records.trial, records.score, strict=True):
         assert any(
             each.held(table.horizon) / table.horizon == pytest.approx(score)

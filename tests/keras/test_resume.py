@@ -13,23 +13,20 @@ from kbatch.results.loading import load_records
 from kbatch.runtime import device_memory
 
 
-@pytest.fixture(scope="module")
-def finished(points, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("finished")
-    search(tuner_of(directory, max_trials=2, seed=1), points)
-    return directory
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of the search that all tests share."""
+    return shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
 
 
-def test_a_search_goes_on_where_it_was(finished, points, tmp_path):
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+def test_a_search_goes_on_where_it_was(copied, points, tmp_path):
     first = load_records(tmp_path / "p")
     search(tuner_of(tmp_path, max_trials=3, seed=1), points)
     assert load_records(tmp_path / "p")[:3] == first
     assert len(load_records(tmp_path / "p")) == 4
 
 
-def test_records_answer_for_trials_that_keras_tuner_forgot(finished, points, tmp_path):
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+def test_records_answer_for_trials_that_keras_tuner_forgot(copied, points, tmp_path):
     first = load_records(tmp_path / "p")
     for file in [*(tmp_path / "p").glob("*.json"), *(tmp_path / "p").glob("trial_*/trial.json")]:
         file.unlink()
@@ -64,16 +61,14 @@ def test_a_recipe_drawn_again_has_the_first_record_and_weights(points, tmp_path)
         ({"target": 0.9}, "target was None and is now 0.9"),
     ],
 )
-def test_a_changed_project_is_refused_on_resume(change, text, finished, points, tmp_path):
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+def test_a_changed_project_is_refused_on_resume(change, text, copied, points, tmp_path):
     records = (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes()
     with pytest.raises(ProjectChangedError, match=text):
         search(tuner_of(tmp_path, max_trials=3, **change), points)
     assert (tmp_path / "p" / "kbatch" / "records.jsonl").read_bytes() == records
 
 
-def test_changed_data_are_refused_on_resume(finished, points, tmp_path):
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+def test_changed_data_are_refused_on_resume(copied, points, tmp_path):
     (x, y), validation = points
     with pytest.raises(ProjectChangedError, match="values or order of data.training are not those"):
         search(tuner_of(tmp_path, max_trials=3), ((x + 1, y), validation))
@@ -122,18 +117,18 @@ def other_loss(hp):
     ],
     ids=["build", "loss", "class weights", "seconds"],
 )
-def test_a_finished_search_is_refused_if_it_is_another(change, arguments, text, finished, points):
+def test_a_finished_search_is_refused_if_it_is_another(change, arguments, text, copied, points):
     with pytest.raises(ProjectChangedError, match=text):
-        search(tuner_of(finished, max_trials=2, **change), points, **arguments)
+        search(tuner_of(copied, max_trials=2, **change), points, **arguments)
 
 
-def test_a_finished_search_of_the_same_model_is_answered(finished, points):
-    records = load_records(finished / "p")
-    search(tuner_of(finished, max_trials=2), points)
-    assert load_records(finished / "p") == records
+def test_a_finished_search_of_the_same_model_is_answered(copied, points):
+    records = load_records(copied / "p")
+    search(tuner_of(copied, max_trials=2), points)
+    assert load_records(copied / "p") == records
 
 
-def test_another_device_is_refused(finished, points, monkeypatch):
+def test_another_device_is_refused(copied, points, monkeypatch):
     monkeypatch.setattr(device_memory, "device_words", lambda: "another GPU")
     with pytest.raises(ProjectChangedError, match="device was .* and is now 'another GPU'"):
-        search(tuner_of(finished, max_trials=2), points)
+        search(tuner_of(copied, max_trials=2), points)

@@ -22,6 +22,12 @@ def train(build, points, recipe=None, **arguments):
     )
 
 
+def classifier(*layers, metrics=("accuracy",)):
+    model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=[*metrics])
+    return model
+
+
 class Losses(keras.callbacks.Callback):
     """Keeps the running loss after each of the first updates."""
 
@@ -158,12 +164,7 @@ def test_out_of_memory_is_an_outcome(points):
                 )
             return x
 
-    def build():
-        model = keras.Sequential([keras.Input((12,)), Hungry(), keras.layers.Dense(1, "sigmoid")])
-        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
-        return model
-
-    _, outcome = train(build, points)
+    _, outcome = train(lambda: classifier(Hungry()), points)
     assert outcome.ended == "out_of_memory"
     assert "OOM when allocating" in outcome.message
 
@@ -174,12 +175,13 @@ def test_nan_is_an_outcome(build, points):
     assert run.Goal(SECONDS, "val_accuracy", "max", 0.5).score(outcome) == 0.0
 
 
-def test_a_target_ends_it(build, points):
-    _, outcome = train(
-        build, points, Recipe(optimizer="sgd", learning_rate=0.1), seconds=20.0, target=0.65
-    )
+@pytest.mark.parametrize("length", [{"seconds": 20.0}, {"seconds": None, "epochs": 500}])
+def test_a_target_ends_it(length, build, points):
+    recipe = Recipe(32, "sgd", 0.1)
+    _, outcome = train(build, points, recipe, target=np.float32(0.65), **length)
     assert outcome.ended == "target"
-    assert outcome.train_seconds < 20.0
+    assert outcome.train_seconds < 20.0 or "epochs" in length
+    assert outcome.updates < 500 * 19 or "epochs" not in length
 
 
 def test_class_weights_and_sample_weights_pass_through(raw, points):
@@ -253,11 +255,7 @@ def test_a_trial_that_waits_for_input_says_what_can_be_done(build, points):
 
 def test_peak_bytes_grow_with_the_batch(points):
     def build():
-        model = keras.Sequential(
-            [keras.Input((12,)), keras.layers.Dense(4096, "relu"), keras.layers.Dense(1, "sigmoid")]
-        )
-        model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
-        return model
+        return classifier(keras.layers.Dense(4096, "relu"))
 
     small, large = (
         train(build, points, Recipe(size, "sgd", 0.01), **ONCE)[1].peak_bytes for size in (8, 512)
@@ -304,14 +302,6 @@ def test_epochs_are_whole_passes_measured_at_twelve_marks(build, points):
         assert not any("inf" in remark or "horizon" in remark for remark in outcome.remarks)
 
 
-def test_epochs_may_end_at_a_target(build, points):
-    _, outcome = train(
-        build, points, Recipe(32, "sgd", 0.1), seconds=None, epochs=500, target=np.float32(0.65)
-    )
-    assert outcome.ended == "target"
-    assert outcome.updates < 500 * 19
-
-
 @pytest.mark.parametrize(
     ("length", "text"),
     [
@@ -334,15 +324,7 @@ def test_what_says_no_training_is_refused(length, text, build, points):
 
 
 def sized(hp):
-    model = keras.Sequential(
-        [
-            keras.Input((12,)),
-            keras.layers.Dense(hp.Int("units", 4, 64), "relu"),
-            keras.layers.Dense(1, "sigmoid"),
-        ]
-    )
-    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
-    return model
+    return classifier(keras.layers.Dense(hp.Int("units", 4, 64), "relu"))
 
 
 def test_values_are_the_users_own_hyperparameters(points):
@@ -365,11 +347,7 @@ def test_values_are_the_users_own_hyperparameters(points):
 
 def test_an_unnamed_metric_keeps_its_name_in_every_training(points):
     def build():
-        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
-        model.compile(
-            "adam", "binary_crossentropy", metrics=[keras.metrics.AUC(), keras.metrics.Precision()]
-        )
-        return model
+        return classifier(metrics=[keras.metrics.AUC(), keras.metrics.Precision()])
 
     for _ in range(2):
         _, outcome = train(build, points, metric="val_auc", **ONCE)
@@ -426,19 +404,9 @@ def test_regression_says_what_chance_it_was_measured_against(points):
 def accumulated(points):
     """The outcome of two epochs that accumulate gradients below batch normalization."""
 
-    def build():
-        model = keras.Sequential(
-            [
-                keras.Input((12,)),
-                keras.layers.BatchNormalization(),
-                keras.layers.Dense(1, "sigmoid"),
-            ]
-        )
-        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
-        return model
-
     recipe = Recipe(64, "sgd", 0.1, 3, micro_batch_size=16)
-    return train(build, points, recipe, seconds=None, epochs=np.int64(2))[1]
+    normal = lambda: classifier(keras.layers.BatchNormalization())  # noqa: E731
+    return train(normal, points, recipe, seconds=None, epochs=np.int64(2))[1]
 
 
 def test_epochs_count_updates_not_micro_batches(accumulated):

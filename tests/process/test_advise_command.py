@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import short_searches
 from result_records import keep, record
 from typer.testing import CliRunner
 
@@ -93,9 +92,8 @@ def test_a_recipe_is_judged_by_the_results_of_a_folder(tmp_path):
     assert "Take batch 64 instead of 256, the largest that was tried" in result.stdout
 
 
-def test_a_real_search_is_advised_on(points, tmp_path):
-    tuner = short_searches.search(short_searches.tuner_of(tmp_path), points)
-    result = run(tuner.project_dir)
+def test_a_real_search_is_advised_on(finished):
+    result = run(finished / "p")
     assert result.exit_code == 0, result.stderr
     assert "best recipe (trial " in result.stdout
     assert "validation examples are training examples" not in result.stdout

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fuzz_project
 import numpy as np
 import pytest
 from PIL import Image
+from result_records import keep, record
 
 LIBRARIES = (
     *("keras_tuner", "h5py", "loky", "PIL", "pynvml", "tensorboard", "optuna", "pandas"),
@@ -159,9 +159,7 @@ def test_too_little_memory_for_tensorflow_is_one_sentence(folder):
 @pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-", "2>&-"])
 def test_closed_streams_end_as_the_command_would(closed, tmp_path):
     """Reliability 10: 1 before anything was done, with both streams closed."""
-    with fuzz_project.nothing_trained():
-        project = fuzz_project.drawn(tmp_path / "out")
-    (project / "report.md").unlink()
+    project = keep(tmp_path, [record(-1, 0.2, "baseline"), record(0, 0.3, batch_size=64)])
     command = f"exec {COMMAND} report {project} {closed}"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
     assert (project / "report.md").read_text().startswith("#")

@@ -100,50 +100,41 @@ def test_several_make_a_table(here):
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["memory_models"], "module:function"),
-        (["no_such_module:build"], "must be importable"),
-        (
-            ["memory_models:no_such_function"],
-            "must be a function that returns a model. Received: nothing",
-        ),
-        (["memory_models:WIDTH"], "must be a function that returns a model. Received: int"),
-        (["memory_models:uncompiled", "--memory-limit", "lots"], "`memory_limit` must be bytes"),
-        (
-            ["memory_models:uncompiled", "--memory-limit", "100KB"],
-            "`memory_limit` must be at least 32 MiB",
-        ),
-        (
-            ["memory_models:uncompiled", "--memory-limit", "99999999999999GB"],
-            "must be at most what this machine has",
-        ),
-        (["memory_models:exits"], "its process died with exit code 3: sys.exit(3)"),
-        (["memory_models:interrupts"], "its process died with exit code 130: KeyboardInterrupt"),
-        (["memory_models:uncompiled", "--ceiling", "0"], "`ceiling` must be a whole number"),
-        (["memory_models:uncompiled", "--shape", "a,b"], "--shape must be whole numbers"),
-        (["memory_models:uncompiled", "--shape", "13"], "shape of the model's input"),
-        (
-            ["memory_models:uncompiled", "--no-shape", "--dtype", "float32"],
-            "--dtype must come with --shape",
-        ),
-        (
-            ["memory_models:shapeless", "--no-shape"],
-            "A model without a keras.Input must be given the shape of one example",
-        ),
-        (["memory_models:open_sizes", "--no-shape"], "leaves sizes open must be given the shape"),
-        (["memory_models:uncompiled", "--dtype", "float33"], "--dtype must be a NumPy type"),
-        (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
-        (["memory_models:uncompiled", "--policy", "int4"], "--policy must be names out of"),
-        (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be one of off, on, both"),
-        (["memory_models:uncompiled", "--accumulation", "0"], "--accumulation must be at least 1"),
-        (
-            ["memory_models:uncompiled", "--table", "--sizes", "powers_of_two"],
-            "--table must come without",
-        ),
-    ],
-)
+NONSENSE = [
+    (["memory_models"], "module:function"),
+    (["no_such_module:build"], "must be importable"),
+    (
+        ["memory_models:no_such_function"],
+        "must be a function that returns a model. Received: nothing",
+    ),
+    (["memory_models:WIDTH"], "must be a function that returns a model. Received: int"),
+    (["memory_models:uncompiled", "--memory-limit", "lots"], "`memory_limit` must be bytes"),
+    (["memory_models:interrupts"], "its process died with exit code 130: KeyboardInterrupt"),
+    (["memory_models:uncompiled", "--ceiling", "0"], "`ceiling` must be a whole number"),
+    (["memory_models:uncompiled", "--shape", "a,b"], "--shape must be whole numbers"),
+    (["memory_models:uncompiled", "--shape", "13"], "shape of the model's input"),
+    (
+        ["memory_models:uncompiled", "--no-shape", "--dtype", "float32"],
+        "--dtype must come with --shape",
+    ),
+    (
+        ["memory_models:shapeless", "--no-shape"],
+        "A model without a keras.Input must be given the shape of one example",
+    ),
+    (["memory_models:open_sizes", "--no-shape"], "leaves sizes open must be given the shape"),
+    (["memory_models:uncompiled", "--dtype", "float33"], "--dtype must be a NumPy type"),
+    (["memory_models:uncompiled", "--optimizer", "lion"], "`optimizer` must be"),
+    (["memory_models:uncompiled", "--policy", "int4"], "--policy must be names out of"),
+    (["memory_models:uncompiled", "--jit", "maybe"], "--jit must be one of off, on, both"),
+    (["memory_models:uncompiled", "--accumulation", "0"], "--accumulation must be at least 1"),
+    (
+        ["memory_models:uncompiled", "--table", "--sizes", "powers_of_two"],
+        "--table must come without",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), NONSENSE, ids=[row[-1] for row in NONSENSE])
 def test_nonsense_is_one_sentence_and_exit_code_2(here, arguments, says):
     arguments = [
         *arguments,

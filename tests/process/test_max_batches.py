@@ -4,7 +4,6 @@ from pathlib import Path
 
 import keras_tuner
 import memory_models
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -93,6 +92,11 @@ def test_nothing_fits_or_nothing_is_known():
         max_batches(memory_models.dense, (16,), space=Space(optimizer="sgd", policy="float32"))
 
 
+def table_of(batch_size):
+    row = Row(Combination("float32", "sgd", False), batch_size, 32, 10**6, 70, 20)
+    return Table((row,), 10**8, "none", 3, 0, 1.0)
+
+
 def hypermodel_of(raw, max_batch):
     space = Space(
         optimizer="sgd", policy="float32", batch_size=(16, 64, 512), learning_rate={"sgd": 0.01}
@@ -139,14 +143,7 @@ def test_a_number_makes_large_batches_accumulate(tmp_path, points, raw):
 
 
 def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, points, raw):
-    table = Table(
-        (Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),),
-        10**8,
-        "none",
-        3,
-        0,
-        1.0,
-    )
+    table = table_of(64)
     records = search(tmp_path, table, points, raw)
     assert {size: record.recipe.accumulation_steps for size, record in records.items()} == {
         16: 1,
@@ -155,14 +152,7 @@ def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, point
     }
     project = Project(tmp_path / "p")
     assert Table.from_dict(project.facts()["table"]) == table
-    other = Table(
-        (Row(Combination("float32", "sgd", False), 60, 32, 10**6, 70, 20),),
-        10**8,
-        "none",
-        3,
-        0,
-        1.0,
-    )
+    other = table_of(60)
     assert max_batches(raw, (4,), project=tmp_path / "p") == table  # nothing is measured again
     hypermodel = hypermodel_of(raw, other)
     (x, y), validation = points
@@ -174,14 +164,7 @@ def test_a_table_is_kept_with_the_project_and_another_is_refused(tmp_path, point
 
 
 def test_a_table_of_another_space_is_refused(raw):
-    table = Table(
-        (Row(Combination("float32", "sgd", False), 64, 32, 10**6, 70, 20),),
-        10**8,
-        "none",
-        3,
-        0,
-        1.0,
-    )
+    table = table_of(64)
     with pytest.raises(SearchError, match="adam"):
         HyperModel(raw, Space(policy="float32"), loss="mse", seconds_per_trial=1, max_batch=table)
 
@@ -216,18 +199,3 @@ def test_the_driver_makes_the_table_first_and_resumes_with_it(tmp_path, monkeypa
     assert again.exit_code == 0, again.stderr
     assert "largest batch" not in again.stdout
     assert not (tmp_path / "empty").exists()
-
-
-def test_the_sample_of_a_dataset_is_that_of_its_arrays():
-    import tensorflow as tf
-
-    from kbatch.memory._workload import sample_of
-
-    x, y = np.arange(60, dtype="float32").reshape(20, 3), np.arange(20)
-    (of_arrays, count), (of_dataset, other) = (
-        sample_of(x, y),
-        sample_of(tf.data.Dataset.from_tensor_slices((x, y))),
-    )
-    assert count == other == 20
-    for one, two in zip(of_arrays, of_dataset, strict=True):
-        np.testing.assert_array_equal(one, two)

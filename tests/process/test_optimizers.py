@@ -190,6 +190,7 @@ def dense_model(*extra):
 
 
 SPARSE = keras.losses.SparseCategoricalCrossentropy
+MEAN = SPARSE(from_logits=True)
 
 
 def two_outputs():
@@ -238,6 +239,29 @@ COUNTED = {
 }
 
 
+def tokens(rng, examples):
+    """Words of one to six, then padding."""
+    return rng.integers(1, 9, (examples, 6)) * (
+        np.arange(6) < rng.integers(1, 7, examples)[:, None]
+    )
+
+
+def moved(recipe, x, y, build=dense_model, updates=3, loss=MEAN, weigh=True, **fit):
+    """How far the weights move in some epochs of a recipe."""
+    model = ModelMaker(build, CompileArguments(loss)).make(recipe)
+    config = model.optimizer.get_config()
+    before = [each.astype("float64") for each in model.get_weights()]
+    given = {"batch_size": recipe.examples_per_pass, "epochs": updates, **fit}
+    with weighed_passes(model, recipe) if weigh else contextlib.nullcontext():
+        model.fit(x, y, shuffle=False, verbose=0, **given)
+    assert "compute_loss" not in vars(model)
+    assert model.optimizer.get_config() == config
+    after = model.get_weights()
+    return np.concatenate(
+        [(late - early).ravel() for late, early in zip(after, before, strict=True)]
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "policy"),
     [*((kind, "float32") for kind in COUNTED), ("ignored class", "mixed_float16")],
@@ -248,30 +272,13 @@ def test_unequal_passes_are_weighed_to_the_whole_batch(kind, policy):
     shape = (64,) if build is dense_model else (64, 6)
     y = rng.integers(0, 3, shape)
     y[:20] = 0  # passes that count next to nothing beside others that count all
-    if build is dense_model:
-        x = rng.normal(size=(64, 5)).astype("float32")
-    else:
-        x = rng.integers(1, 9, (64, 6)) * (np.arange(6) < rng.integers(1, 7, 64)[:, None])
+    x = rng.normal(size=(64, 5)).astype("float32") if build is dense_model else tokens(rng, 64)
     weights = rng.uniform(0, 2, shape).astype("float32") if weighted else None
-    moved = []
-    for micro, weigh in ((None, True), (8, True), (8, False)):
-        recipe = Recipe(32, "sgd", 0.5, policy=policy, micro_batch_size=micro)
-        model = ModelMaker(build, CompileArguments(loss)).make(recipe)
-        before, config = model.get_weights(), model.optimizer.get_config()
-        with weighed_passes(model, recipe) if weigh else contextlib.nullcontext():
-            # two updates
-            model.fit(x, y, batch_size=micro or 32, sample_weight=weights, shuffle=False, verbose=0)
-        assert "compute_loss" not in vars(model)
-        assert model.optimizer.get_config() == config
-        moved.append(
-            np.concatenate(
-                [
-                    (after - first).ravel()
-                    for after, first in zip(model.get_weights(), before, strict=True)
-                ]
-            )
-        )
-    whole, accumulated, unweighed = moved
+    told = {"build": build, "loss": loss, "updates": 1, "sample_weight": weights}  # two of 32
+    whole, accumulated, unweighed = (
+        moved(Recipe(32, "sgd", 0.5, policy=policy, micro_batch_size=micro), x, y, **told, **more)
+        for micro, more in ((None, {}), (8, {}), (8, {"weigh": False}))
+    )
     tolerance = 1e-5 if policy == "float32" else 1e-2
     assert (
         np.linalg.norm(whole - accumulated)
@@ -280,75 +287,37 @@ def test_unequal_passes_are_weighed_to_the_whole_batch(kind, policy):
     )
 
 
-def test_a_mask_that_ends_inside_of_the_model_may_accumulate():
-    def build():
-        return keras.Sequential(
-            [
-                keras.Input((6,)),
-                keras.layers.Embedding(9, 4, mask_zero=True),
-                keras.layers.LSTM(4),
-                keras.layers.Dense(3),
-            ]
-        )
-
-    assert (
-        ModelMaker(build, CompileArguments(SPARSE(True)))
-        .make(Recipe(32, micro_batch_size=8))
-        .compiled
-    )
+def masked_inside():
+    """The mask ends inside of the model, so that all passes count alike."""
+    inside = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4)]
+    return keras.Sequential([keras.Input((6,)), *inside, keras.layers.Dense(3)])
 
 
-@pytest.mark.parametrize(
-    "kind", ["plain", "sample weights", "regularized", "mask inside", "class weights"]
-)
+def penalised():
+    return dense_model(keras.layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l2"))
+
+
+ALIKE = {
+    "plain": (dense_model, {}),
+    "sample weights": (dense_model, {"sample_weight": np.linspace(0, 2, 32, dtype="float32")}),
+    "regularized": (penalised, {}),
+    "mask inside": (masked_inside, {}),
+    "class weights": (dense_model, {"class_weight": {0: 0.2, 1: 1.0, 2: 3.0}}),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
 def test_one_accumulated_update_is_that_of_the_whole_batch(kind):
+    build, given = ALIKE[kind]
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(32, 5)).astype("float32"), rng.integers(0, 3, 32)
-    weights = rng.uniform(0, 2, 32).astype("float32") if kind == "sample weights" else None
-    if kind == "mask inside":
-        x = rng.integers(0, 9, (32, 6)) * (np.arange(6) < rng.integers(1, 7, 32)[:, None])
-
-    def build():
-        if kind == "mask inside":
-            return keras.Sequential(
-                [
-                    keras.Input((6,)),
-                    keras.layers.Embedding(9, 4, mask_zero=True),
-                    keras.layers.LSTM(4),
-                    keras.layers.Dense(3),
-                ]
-            )
-        return (
-            dense_model(keras.layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l2"))
-            if kind == "regularized"
-            else dense_model()
-        )
-
-    moved = []
-    for micro in (None, 8):
-        model = ModelMaker(build, CompileArguments(SPARSE(True))).make(
-            Recipe(32, "sgd", 0.5, micro_batch_size=micro)
-        )
-        before = model.get_weights()
-        class_weight = {0: 0.2, 1: 1.0, 2: 3.0} if kind == "class weights" else None
-        model.fit(
-            x,
-            y,
-            batch_size=micro or 32,
-            sample_weight=weights,
-            class_weight=class_weight,
-            shuffle=False,
-            verbose=0,
-        )
-        moved.append(
-            np.concatenate(
-                [
-                    (after - first).ravel()
-                    for after, first in zip(model.get_weights(), before, strict=True)
-                ]
-            )
-        )
-    assert np.linalg.norm(moved[0] - moved[1]) < 1e-5 * np.linalg.norm(moved[0]) > 0
+    if build is masked_inside:
+        x = tokens(rng, 32)
+    whole, accumulated = (
+        moved(Recipe(32, "sgd", 0.5, micro_batch_size=micro), x, y, build, 1, weigh=False, **given)
+        for micro in (None, 8)
+    )
+    assert np.linalg.norm(whole - accumulated) < 1e-5 * np.linalg.norm(whole) > 0
 
 
 def test_batch_normalization_under_accumulation_is_said():
@@ -426,27 +395,6 @@ def in_float64():
     x = keras.Input((5,), dtype="float64")
     hidden = keras.layers.Dense(4, "tanh", dtype="float64")(x)
     return keras.Model(x, keras.layers.Dense(3, dtype="float64")(hidden))
-
-
-def moved(recipe, x, y, build=dense_model, updates=3, **fit):
-    """How far the weights move in some updates of a recipe."""
-    loss = SPARSE(from_logits=True)
-    model = ModelMaker(build, CompileArguments(loss)).make(recipe)
-    before = [each.astype("float64") for each in model.get_weights()]
-    with weighed_passes(model, recipe):
-        model.fit(
-            x,
-            y,
-            batch_size=recipe.examples_per_pass,
-            epochs=updates,
-            shuffle=False,
-            verbose=0,
-            **fit,
-        )
-    after = model.get_weights()
-    return np.concatenate(
-        [(late - early).ravel() for late, early in zip(after, before, strict=True)]
-    )
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)

@@ -201,29 +201,13 @@ def test_an_own_function_is_called_instead():
     assert said == [PROBE]
 
 
-def test_a_probe_is_a_line():
-    text = io.StringIO()
-    printing_lines(Console(file=text, force_terminal=False, width=100))(PROBE)
-    assert text.getvalue().splitlines()[0].split() == [
-        "batch",
-        "64",
-        "out",
-        "of",
-        "memory",
-        "100",
-        "MB",
-        "2",
-        "steps",
-        "12.0",
-        "s",
-    ]
-
-
-def test_the_bytes_of_a_size_that_failed_are_explained_once():
+def test_a_probe_is_a_line_and_its_bytes_are_explained_once():
     text = io.StringIO()
     lines = printing_lines(Console(file=text, force_terminal=False, width=100))
     for _ in range(2):
         lines(PROBE)
+    words = "batch 64 out of memory 100 MB 2 steps 12.0 s"
+    assert " ".join(text.getvalue().splitlines()[0].split()) == words
     assert text.getvalue().count("those in use when it failed") == 1
 
 

@@ -158,11 +158,14 @@ def classes():
 DEFINED = classes()
 
 
-def test_errors_and_testing_are_there_without_an_import():
+def test_names_are_there_and_import_nothing_that_draws():
     code = (
         "import kbatch\n"
         "for each in kbatch.errors.KbatchError, kbatch.testing.FakeTime, kbatch.memory.MaxBatch:\n"
-        "    print(each.__name__)"
+        "    print(each.__name__)\n"
+        "import sys, kbatch.cli.app, kbatch.training.progress\n"
+        "kbatch.report, kbatch.results, kbatch.throughput, kbatch.Tuner\n"
+        "print([name for name in ('altair', 'vl_convert', 'jinja2') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["KbatchError", "FakeTime", "MaxBatch"], done.stderr
+    assert done.stdout.split() == ["KbatchError", "FakeTime", "MaxBatch", "[]"], done.stderr

@@ -8,8 +8,6 @@ import replica_cases
 from replica_cases import CASES, KERAS, TOLERANCE
 
 FAST = [
-    "sgd",
-    "adam accumulating",
     "clipped, accumulating",
     "batch normalization, recompute",
     "class weights, accumulating",

@@ -34,6 +34,7 @@ def generated():
 @pytest.mark.parametrize(
     ("data", "examples"),
     [
+        (X, 40),
         (EXAMPLES, 40),
         (EXAMPLES.batch(16), 40),
         (EXAMPLES.batch(16, drop_remainder=True), 32),
@@ -46,8 +47,9 @@ def generated():
     ],
 )
 def test_batches_are_told_from_examples(data, examples):
-    sample, count = sample_of(data)
+    sample, count = sample_of(data, Y if data is X else None)
     assert [part.shape for part in sample] == [(ROWS, 6), (ROWS,)]
+    np.testing.assert_array_equal(sample[0], X[:ROWS])
     np.testing.assert_array_equal(sample[1], Y[:ROWS])
     assert count == examples
 

@@ -68,7 +68,7 @@ def refusal(call):
     raise AssertionError("not refused")
 """
 MIRRORED = """
-searched = search(tuner(two, normalization=("batch", "group")))
+searched = search(tuner(two, trials=1, normalization=("batch", "group")))
 trials = kbatch.results.load("runs/p")
 model = searched.get_best_models()[0]
 runs = kbatch.confirm(searched, *data, top=1, seeds=1)
@@ -77,7 +77,7 @@ with two.scope():
     recipe = kbatch.Recipe(32, "adam", 0.01, micro_batch_size=16, ema=0.9, warmup_updates=2)
     trained, outcome = kbatch.train(recipe, build, *data, **judged)
 _, alone = kbatch.train(recipe, build, *data, **judged)
-again = search(tuner(two, trials=3, normalization=("batch", "group")))
+again = search(tuner(two, trials=2, normalization=("batch", "group")))
 shown = trials[["device", "ended", "micro_batch_size"]]
 print(json.dumps({
     "trials": json.loads(shown.to_json(orient="records")),
@@ -115,7 +115,6 @@ def made_before():
 
 print(json.dumps({
     "left out": [str(each.message) for each in said if "left out" in str(each.message)],
-    "too large": kbatch.results.load("runs/default").ended.tolist(),
     "jit": refusal(lambda: search(tuner(two, "jit", jit_compile=(False, True)))),
     "uneven": refusal(uneven),
     "scope": refusal(in_a_scope),
@@ -146,7 +145,7 @@ def refused(folder):
 
 
 def test_a_stock_tuner_searches_on_two_devices(mirrored):
-    assert [trial["ended"] for trial in mirrored["trials"]] == ["horizon"] * 3
+    assert [trial["ended"] for trial in mirrored["trials"]] == ["horizon"] * 2
     assert mirrored["copies"] == 2
     assert mirrored["runs"] == 2
 
@@ -173,7 +172,7 @@ def test_curves_are_those_of_one_device(mirrored):
 
 
 def test_a_search_is_resumed_on_as_many_devices_only(mirrored):
-    assert mirrored["resumed"] == 4
+    assert mirrored["resumed"] == 3
     assert "device was '2 x CPU" in mirrored["on one device"]
 
 

@@ -290,16 +290,17 @@ def test_its_thread_ends_with_it():
     thread.join()
 
 
-def child(work, niceness=0):
-    """A process that works under a heartbeat, and says for how long it was stopped."""
+def child(work, niceness=0, times=1):
+    """A process that works under a heartbeat, and says each time how long it was stopped."""
     program = f"""
     import os, sys, time
     from kbatch.callbacks.clock import Heartbeat
     os.nice({niceness})
     with Heartbeat() as heartbeat:
         print("begun", flush=True)
-        {work}
-        print(heartbeat.stopped_seconds(), flush=True)
+        for _ in range({times}):
+            {work}
+            print(heartbeat.stopped_seconds(), flush=True)
     """
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
@@ -333,8 +334,8 @@ def test_a_starved_process_was_not_stopped():
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="Windows stops no process")
 @pytest.mark.parametrize("work", [WORKS["computes"], WORKS["waits"]])
 def test_sigstop_is_noticed_whatever_the_process_does(work):
-    with child(work) as process:
-        process.stdout.readline()
+    with child(work, times=2) as process:
+        assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "0.0\n"]
         time.sleep(0.3)
         began = time.perf_counter()
         process.send_signal(signal.SIGSTOP)

@@ -81,6 +81,15 @@ def sample(monkeypatch, nvml):
     return sampler
 
 
+def asked(monkeypatch, nvml):
+    """What a sampler tells of a block without anything in it."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    with Sampler(0.001) as sampler:
+        pass
+    assert threads() == []
+    return sampler.result()
+
+
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == "kbatch-utilisation"]
 
@@ -141,11 +150,7 @@ def test_without_pynvml_there_is_no_thread_and_no_result(monkeypatch):
     ids=["no driver", "nothing works", "no card", "no card, no farewell", "memory unknown"],
 )
 def test_a_card_without_utilisation_gives_no_result(monkeypatch, nvml, shut):
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    with Sampler(0.001) as sampler:
-        pass
-    assert sampler.result() is None
-    assert threads() == []
+    assert asked(monkeypatch, nvml) is None
     assert nvml.shut == shut
 
 
@@ -153,11 +158,8 @@ def test_a_thread_that_cannot_start_is_done_without(monkeypatch):
     def full(thread):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     monkeypatch.setattr(threading.Thread, "start", full)
-    with Sampler() as sampler:
-        pass
-    assert sampler.result() is None
+    assert asked(monkeypatch, FakeNvml()) is None
 
 
 @pytest.mark.parametrize(
@@ -182,11 +184,7 @@ def test_the_first_visible_card_is_asked(monkeypatch, visible, card):
 def test_a_hidden_card_is_not_asked(monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     nvml = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    with Sampler(0.001) as sampler:
-        pass
-    assert (sampler.result(), nvml.asked) == (None, [])
-    assert threads() == []
+    assert (asked(monkeypatch, nvml), nvml.asked) == (None, [])
 
 
 def test_a_mig_instance_tells_its_memory_without_a_load(monkeypatch):
@@ -204,9 +202,6 @@ def test_of_cards_of_different_models_one_must_be_named(monkeypatch):
     """CUDA counts the fastest first, NVML by bus: the same number may be another card."""
     mixed = FakeNvml()
     mixed.names = ["NVIDIA H100", "NVIDIA T4"]
-    monkeypatch.setitem(sys.modules, "pynvml", mixed)
-    with Sampler(0.001) as sampler:
-        pass
-    assert (sampler.result(), mixed.asked) == (None, [])
+    assert (asked(monkeypatch, mixed), mixed.asked) == (None, [])
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     assert sample(monkeypatch, mixed).result().samples == 1

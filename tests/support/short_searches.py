@@ -1,5 +1,9 @@
 """Searches of a quarter of a second a trial, with a small model and stock tuners."""
 
+import os
+import shutil
+import time
+
 import keras
 import keras_tuner
 
@@ -58,3 +62,39 @@ def hyperparameters_of(space):
     hp = keras_tuner.HyperParameters()
     space.declare(hp)
     return hp
+
+
+def search_again(directory, **arguments):
+    """The tuner of the search that all tests share, in another folder that has a copy of it."""
+    return tuner_of(directory, **{"max_trials": 2, "seed": 1, **arguments})
+
+
+def finish(directory, points):
+    """Search: a baseline and two trials."""
+    search(search_again(directory), points)
+
+
+def confirm(directory, points):
+    """Train all recipes of a finished search again, each with one fresh seed."""
+    (x, y), validation = points
+    data = {"validation_data": validation, "test_data": validation, "verbose": 0}
+    return kbatch.confirm(search_again(directory), x, y, top=2, seeds=1, **data)
+
+
+def stored_once(folder, make):
+    """Make a folder once for all workers of xdist: the first makes it, and the others wait."""
+    lock = folder.with_suffix(".lock")
+    while not folder.exists():
+        try:
+            lock.mkdir()
+        except FileExistsError:
+            time.sleep(0.1)
+            continue
+        try:
+            if not folder.exists():
+                making = folder.with_suffix(f".{os.getpid()}")
+                make(making)
+                making.rename(folder)
+        finally:
+            shutil.rmtree(lock)
+    return folder

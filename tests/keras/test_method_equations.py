@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation against its equations in NumPy."""
+"""Sharpness-aware minimisation and the proximal method against their equations in NumPy."""
 
 import keras
 import method_models
@@ -11,25 +11,35 @@ from kbatch import Recipe
 from kbatch.models.train_step import offsets
 
 OPTIMIZERS = {  # numbers that float32 holds: Keras casts them to it first
-    "sgd": (lambda: keras.optimizers.SGD(0.25, 0.5), lambda: numpy_training.Sgd(0.25, 0.5)),
-    "adam": (
-        lambda: keras.optimizers.Adam(0.0625, 0.5, 0.75),
-        lambda: numpy_training.Adam(0.0625, 0.5, 0.75),
+    "sgd": (keras.optimizers.SGD, numpy_training.Sgd, (0.5,)),
+    "adam": (keras.optimizers.Adam, numpy_training.Adam, (0.5, 0.75)),
+}
+# rates, and the equations of a method with its number and with next to none of it
+EQUATIONS = {
+    "sam:0.5": ({"sgd": 0.25, "adam": 0.0625}, numpy_training.sam, [(0.5,), (1e-12,)]),
+    "proximal:2:4": (
+        {"sgd": 0.125, "adam": 0.0625},
+        numpy_training.proximal,
+        [(2.0, 4), (0.0, 4)],
     ),
 }
 
 
 @pytest.mark.parametrize("micro", [None, 8])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_updates_are_those_of_the_equations(name, micro, own_policy):
-    made, of_numpy = OPTIMIZERS[name]
-    recipe = Recipe(32, "sgd", 0.25, training="sam:0.5", micro_batch_size=micro)
-    model, weights, batches = method_models.equations(made(), recipe)
-    expected = numpy_training.sam(weights, batches, of_numpy(), 0.5)
-    plain = numpy_training.sam(weights, batches, of_numpy(), 1e-12)
-    for after, right, wrong in zip(model.get_weights(), expected, plain, strict=True):
+@pytest.mark.parametrize("method", EQUATIONS)
+def test_updates_are_those_of_the_equations(method, name, micro, own_policy):
+    rates, equation, numbers = EQUATIONS[method]
+    of_keras, of_numpy, more = OPTIMIZERS[name]
+    recipe = Recipe(32, "sgd", 0.25, training=method, micro_batch_size=micro)
+    model, weights, batches = method_models.equations(of_keras(rates[name], *more), recipe)
+    expected, without = (
+        equation(weights, batches, of_numpy(rates[name], *more), *each) for each in numbers
+    )
+    for after, right, wrong in zip(model.get_weights(), expected, without, strict=True):
         np.testing.assert_allclose(after, right, rtol=1e-6, atol=1e-8)
         assert np.abs(right - wrong).max() > 1e-4
+    assert int(model.optimizer.iterations) == 6 * recipe.method.inner_steps
 
 
 def test_the_way_to_the_worst_weights_has_the_radius():
@@ -54,20 +64,15 @@ def test_a_gradient_of_zero_moves_nothing():
     np.testing.assert_array_equal(offsets([tf.zeros(3)], 0.05)[0], np.zeros(3))
 
 
-def test_moving_statistics_are_those_of_a_plain_training():
-    """The pass at the worst weights leaves none: after one update they are as without it."""
-    x, y = method_models.data()
+@pytest.mark.parametrize("method", ["sam:3", "proximal:0.1:5"])
+def test_moving_statistics_are_those_of_a_plain_training(method):
+    """The passes at other weights leave none: after one update they are as without them."""
+    normal = lambda: method_models.dense(keras.layers.BatchNormalization())  # noqa: E731
     statistics = []
-    for method in ("plain", "sam:3"):
-        recipe = Recipe(32, "sgd", 0.1, training=method)
-        model, _ = method_models.trained(
-            lambda: method_models.dense(keras.layers.BatchNormalization()),
-            recipe,
-            x,
-            y,
-            method_models.SPARSE(True),
-        )
-        normed = model.layers[1]
+    for each in ("plain", method):
+        recipe = Recipe(32, "sgd", 0.1, training=each)
+        data, loss = method_models.data(), method_models.SPARSE(True)
+        normed = method_models.trained(normal, recipe, *data, loss)[0].layers[1]
         statistics.append(np.concatenate([normed.moving_mean, normed.moving_variance]))
     np.testing.assert_array_equal(*statistics)
     assert not np.allclose(statistics[0], np.repeat([0.0, 1.0], 8), atol=1e-4)
@@ -89,3 +94,16 @@ def test_dropout_drops_the_same_units_in_both_passes():
     ]
     method_models.assert_same_moves(moved[0], moved[2], 1e-4)
     method_models.assert_same_moves(moved[1], moved[3], 1e-4)
+
+
+def test_a_large_penalty_keeps_the_weights_where_the_batch_began():
+    """The subproblem's minimum is within |g| / penalty of the start (its gradient is zero)."""
+    moved, free = (
+        method_models.moves(
+            method_models.compiled_with(keras.optimizers.SGD(1e-3)),
+            Recipe(32, "compiled", None, training=f"proximal:{penalty}:50"),
+            *method_models.data(),
+        )
+        for penalty in ("1000", "1e-9")
+    )
+    assert 0 < np.linalg.norm(moved) < 0.05 * np.linalg.norm(free)
